@@ -1,0 +1,23 @@
+# Everything comes from Debian 12's packages (see scripts/install-dependencies.sh).
+find_package(Threads REQUIRED)
+find_package(OpenMP REQUIRED)
+find_package(absl REQUIRED)
+find_package(spdlog REQUIRED)
+find_package(nlohmann_json REQUIRED)
+find_package(CLI11 REQUIRED)
+find_package(prometheus-cpp CONFIG REQUIRED)
+find_package(Protobuf REQUIRED)
+find_package(gRPC CONFIG REQUIRED)
+find_package(GTest REQUIRED)
+find_package(rapidcheck CONFIG REQUIRED)
+find_package(PkgConfig REQUIRED)
+pkg_check_modules(PCRE2 REQUIRED IMPORTED_TARGET libpcre2-8)
+pkg_check_modules(SENTENCEPIECE REQUIRED IMPORTED_TARGET sentencepiece)
+if(ZIGGURAT_BENCHMARKS)
+  find_package(benchmark REQUIRED)
+endif()
+if(ZIGGURAT_WITH_TORCH)
+  find_package(Torch REQUIRED)
+
+  find_package(dnnl CONFIG)  # packed weights on the CPU; without it the decoder uses at::linear
+endif()
