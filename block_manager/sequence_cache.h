@@ -79,7 +79,14 @@ class LayerBlockTable {
   absl::Status CheckIntegrity() const;
 
  private:
-  struct Segment;
+  struct Segment {
+    SegmentOptions options;
+    std::vector<BlockId> planes[kMaxPlanes];  ///< block numbers of each plane, in slot order
+    std::vector<BlockId> borrowed_keys;       ///< AddValuesSegment: the other layer's blocks
+    int num_slots = 0;
+    int ring_cursor = 0;      ///< next slot of a full ring to overwrite, from `sinks` on
+    bool is_frozen = false;   ///< shared by two layers: may not grow
+  };
   BlockPool* pool_;
   const CacheGeometry* geometry_;
   std::vector<Segment> segments_;
