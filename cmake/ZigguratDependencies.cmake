@@ -19,5 +19,8 @@ endif()
 if(ZIGGURAT_WITH_TORCH)
   find_package(Torch REQUIRED)
 
-  find_package(dnnl CONFIG)  # packed weights on the CPU; without it the decoder uses at::linear
+  # oneDNN: weights packed once for the CPU's GEMM kernels; without it the decoder uses at::linear.
+  # Debian's dnnl-config.cmake asks for OpenCL headers, which we do not need, so look it up here.
+  find_path(DNNL_INCLUDE_DIR dnnl.hpp)
+  find_library(DNNL_LIBRARY dnnl)
 endif()
