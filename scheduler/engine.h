@@ -1,0 +1,125 @@
+// The engine: continuous batching over one pool, one thread that owns all state.
+//
+// What a request passes through, once, in one direction: Submit -> queue -> admission (its policy's
+// plan against free blocks) -> prefill slices -> decode steps -> outputs. Messages at the borders
+// (submissions and cancellations in, one batch of outputs per step out), no locks inside.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "block_manager/cache_format.h"
+#include "model/model_runner.h"
+#include "scheduler/metrics.h"
+#include "scheduler/request.h"
+
+namespace ziggurat {
+
+struct EngineOptions {
+  size_t kv_cache_bytes = 0;      ///< the pool; rounded down to whole blocks
+  size_t block_bytes = 0;         ///< 0: CacheGeometry::DefaultBlockBytes
+  int max_running = 256;          ///< admitted requests, prefilling or decoding
+  int max_queue = 1024;           ///< requests waiting for admission
+  int max_prompt_tokens = 0;      ///< 0: the model's context less one
+  int prefill_tokens = 8192;      ///< tokens of one prefill batch
+  /// Tokens times layers of prefill between two decode steps while requests are decoding.
+  int slice_token_layers = 8192;
+  int max_overtakes = 64;         ///< how often a large request may be passed over by later ones
+  bool check_every_step = false;  ///< prove conservation after every step (debug builds: always)
+};
+
+/// State of a request that the engine holds.
+enum class RequestState : uint8_t { kWaiting, kPrefilling, kDecoding };
+std::string_view RequestStateName(RequestState state);  ///< "waiting", "prefilling", "decoding"
+
+struct RequestSnapshot {
+  RequestId id = 0;
+  std::string name;
+  std::string policy;
+  RequestState state = RequestState::kWaiting;
+  int prompt_tokens = 0;
+  int generated_tokens = 0;
+  size_t blocks = 0;
+  size_t reserved_blocks = 0;
+  std::vector<uint32_t> layer_blocks;  ///< empty while waiting
+};
+
+struct LayerSnapshot {
+  size_t used_blocks = 0;
+  size_t reserved_blocks = 0;
+  size_t live_bytes = 0;
+  size_t tail_waste_bytes = 0;
+  size_t blocks_by_format[kNumCacheFormats] = {};
+};
+
+/// Occupancy of the pool and what runs, as of the end of some recent step (at most 100 ms old while
+/// the engine is busy between steps, exact when it is idle).
+struct EngineSnapshot {
+  size_t block_bytes = 0;
+  size_t total_blocks = 0;
+  size_t used_blocks = 0;
+  size_t reserved_blocks = 0;
+  size_t high_water_blocks = 0;
+  size_t workspace_capacity_bytes = 0;
+  size_t workspace_high_water_bytes = 0;
+  std::vector<LayerSnapshot> layers;
+  std::vector<RequestSnapshot> requests;  ///< running ones first, then waiting ones
+  int running = 0;
+  int waiting = 0;
+};
+
+class Engine {
+ public:
+  /// `metrics` may be null and must outlive the engine. INVALID_ARGUMENT where options make no
+  /// sense (a pool of less than one block per layer, ...).
+  static absl::StatusOr<std::unique_ptr<Engine>> Create(const EngineOptions& options,
+                                                        std::unique_ptr<ModelRunner> model,
+                                                        Metrics* metrics);
+  /// Cancels what runs, joins the thread, checks that the pool is empty.
+  ~Engine();
+
+  // ---- Any thread --------------------------------------------------------------------------
+
+  /// Queues a request. Refused at once with
+  ///   INVALID_ARGUMENT    empty or too long prompt, token ids outside the vocabulary, bad parameters
+  ///   RESOURCE_EXHAUSTED  the queue is full, or the request can never fit (needed and available
+  ///                       blocks are named)
+  ///   UNAVAILABLE         draining
+  absl::StatusOr<RequestId> Submit(EngineRequest request);
+
+  /// Ends a request early: kStop (a stop string was seen), kCancelled. Its blocks are free before
+  /// the next step. A final output follows. Unknown or finished ids are ignored.
+  void Cancel(RequestId id, FinishReason reason);
+
+  /// Refuses new requests from now on, and ends those still there at `deadline` with UNAVAILABLE.
+  void Drain(absl::Time deadline);
+  /// Waits until no request is left, or `timeout`. True when none is left.
+  bool WaitIdle(absl::Duration timeout) const;
+
+  EngineSnapshot Snapshot() const;
+  const ModelShape& model_shape() const;
+  const EngineOptions& options() const;  ///< with defaults filled in
+  size_t total_blocks() const;
+
+  // ---- The one thread that consumes outputs --------------------------------------------------
+
+  /// Blocks until there are outputs and moves them to `outputs`. False after Stop, when none is left.
+  bool NextOutputs(std::vector<EngineOutput>* outputs);
+
+  /// Ends the engine: cancels what is left, joins the engine thread, lets NextOutputs return false
+  /// once drained. Idempotent.
+  void Stop();
+
+ private:
+  class Impl;
+  explicit Engine(std::unique_ptr<Impl> impl);
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace ziggurat

@@ -1,0 +1,49 @@
+// Every metric of the daemon, in one place. docs/metrics.md is its documentation.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "prometheus/counter.h"
+#include "prometheus/gauge.h"
+#include "prometheus/histogram.h"
+#include "prometheus/registry.h"
+
+namespace ziggurat {
+
+struct EngineSnapshot;
+
+/// Owns the registry. Safe from any thread. Label values are bounded: layers, states, policy names
+/// and reasons; never a request id.
+class Metrics {
+ public:
+  Metrics();
+  /// Creates the series of `num_layers` layers, so that they exist before the first request.
+  void DeclareLayers(int num_layers);
+
+  // ---- Engine ----
+  void SetOccupancy(const EngineSnapshot& snapshot);
+  void SetCompressionRatio(std::string_view policy, double ratio);
+  void CountFinished(std::string_view reason);
+  void CountRefused(std::string_view reason);  ///< "queue_full", "never_fits", "draining", "invalid"
+  void CountPromptTokens(int tokens);
+  void CountGeneratedTokens(int tokens);
+  void ObserveQueueTime(double seconds);
+  void ObserveFirstToken(double seconds);
+  void ObserveInterToken(double seconds);
+  void ObserveEndToEnd(double seconds);
+  /// part: "schedule", "model", "attention", "sample".
+  void ObserveStepPart(std::string_view part, double seconds);
+  void ObserveBatchSize(int sequences);
+
+  prometheus::Registry& registry() { return *registry_; }
+
+ private:
+  std::shared_ptr<prometheus::Registry> registry_;
+  struct Series;
+  std::shared_ptr<Series> series_;
+};
+
+}  // namespace ziggurat
