@@ -81,6 +81,9 @@ class ModelRunner {
 
   /// logits [inputs, vocab_size] f32.
   virtual absl::Status Decode(absl::Span<const DecodeInput> inputs, float* logits) = 0;
+
+  /// Seconds spent in attention kernels (attend, measure, write) since start, for the metrics.
+  virtual double attention_seconds() const { return 0; }
 };
 
 }  // namespace ziggurat
