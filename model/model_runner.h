@@ -62,6 +62,10 @@ class ModelRunner {
   virtual ~ModelRunner() = default;
   virtual const ModelShape& shape() const = 0;
 
+  /// The pool that the views of all later calls refer to. Called by the pool's owner before the
+  /// first batch. The default is for models that never touch blocks.
+  virtual void AttachPool(PoolView /*pool*/) {}
+
   /// Workspace bytes of a prefill batch of `tokens` tokens with `window_rows` rows kept in all.
   virtual size_t WorkspaceBytes(int tokens, int window_rows) const = 0;
   /// Bytes reserved at start, and the most that prefill batches have used so far.
