@@ -62,10 +62,6 @@ class ModelRunner {
   virtual ~ModelRunner() = default;
   virtual const ModelShape& shape() const = 0;
 
-  /// Where the blocks that views name lie. Called once by the engine, before anything else; the
-  /// memory stays valid until the model is gone.
-  virtual void AttachPool(PoolView pool) = 0;
-
   /// The pool that the views of all later calls refer to. Called by the pool's owner before the
   /// first batch. The default is for models that never touch blocks.
   virtual void AttachPool(PoolView /*pool*/) {}
