@@ -1,0 +1,89 @@
+// A model without weights, for tests of scheduler and server: its next token is a function of the
+// last token and its position, so every text is known beforehand, and it writes a record into every
+// slot that it is given and reads all of them back, so a wrong block table is noticed at once.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "model/model_runner.h"
+
+namespace ziggurat {
+
+/// Turns that a test holds while the engine runs the model. Any thread.
+struct StubControl {
+  std::atomic<int64_t> decode_delay_us = 0;         ///< slept in every decode step
+  std::atomic<int64_t> prefill_layer_delay_us = 0;  ///< slept in every prefill layer
+  std::atomic<bool> fail_decode = false;            ///< decode answers INTERNAL while this is set
+  std::atomic<int64_t> decode_steps = 0;            ///< steps done
+  std::atomic<int64_t> decoded_tokens = 0;          ///< sequences of all steps
+  std::atomic<int64_t> prefill_layers = 0;          ///< layers of prefill batches done
+  std::atomic<int> largest_batch = 0;               ///< most sequences of one decode step
+};
+
+struct StubModelOptions {
+  /// head_dim times element bytes must be at least 16, so that a record fits a slot's values.
+  ModelShape shape = {.num_layers = 4,
+                      .num_q_heads = 4,
+                      .num_kv_heads = 2,
+                      .head_dim = 8,
+                      .hidden_size = 32,
+                      .vocab_size = 1000,
+                      .max_context_tokens = 4096,
+                      .element = ElementType::kBf16};
+  int max_prefill_tokens = 8192;
+  /// The most probable token after `token` at `position`; null: StubNextToken.
+  std::function<int32_t(int32_t token, int position)> next_token;
+  std::shared_ptr<StubControl> control;  ///< null: one of its own
+};
+
+/// The default: a hash of both, in [vocab_size / 2, vocab_size), away from special tokens.
+int32_t StubNextToken(int32_t token, int position, int vocab_size);
+
+/// What a greedy request answers to `prompt`, by the same function that the model draws from.
+std::vector<int32_t> StubGreedyTokens(const StubModelOptions& options,
+                                      absl::Span<const int32_t> prompt, int count);
+
+/// Holds in every layer, KV head and slot a record {sequence tag, position, token, checksum}, as
+/// the slot's value, and the checksum again as the first word of its key. Decode checks every
+/// record of every layer of the sequence: one sequence only, no position twice, nothing from the
+/// future, the checksum of this layer and head. What is wrong is answered as INTERNAL with layer,
+/// head and slot.
+class StubModel : public ModelRunner {
+ public:
+  explicit StubModel(StubModelOptions options);
+
+  const ModelShape& shape() const override { return options_.shape; }
+  void AttachPool(PoolView pool) override { pool_ = pool; }
+  size_t WorkspaceBytes(int tokens, int window_rows) const override;
+  size_t workspace_capacity_bytes() const override;
+  size_t workspace_high_water_bytes() const override { return workspace_high_water_; }
+  int max_prefill_tokens() const override { return options_.max_prefill_tokens; }
+  absl::Status BeginPrefill(absl::Span<const PrefillPrompt> prompts) override;
+  absl::Status PrefillLayer(int layer, absl::Span<const LayerWrite> writes) override;
+  absl::Status FinishPrefill(float* logits) override;
+  void AbandonPrefill() override { batch_.clear(); }
+  absl::Status Decode(absl::Span<const DecodeInput> inputs, float* logits) override;
+
+ private:
+  struct Prompt {
+    std::vector<int32_t> tokens;
+    uint32_t tag = 0;
+  };
+  absl::Status WriteLayer(int layer, const Prompt& prompt, const LayerWrite& write);
+  absl::Status DecodeLayer(int layer, const DecodeInput& input, uint32_t* tag);
+  void FillLogits(int32_t token, int position, float* logits) const;
+
+  StubModelOptions options_;
+  PoolView pool_;
+  std::vector<Prompt> batch_;
+  int next_layer_ = 0;
+  uint32_t next_tag_ = 1;
+  size_t workspace_high_water_ = 0;
+  std::vector<bool> seen_;  // positions of the layer and head at hand
+};
+
+}  // namespace ziggurat
