@@ -1,0 +1,242 @@
+#include "scheduler/engine.h"
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <limits>
+#include <thread>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "block_manager/block_pool.h"
+#include "scheduler/engine_loop.h"
+#include "spdlog/spdlog.h"
+
+namespace ziggurat {
+namespace {
+
+absl::Status CheckOptions(const EngineOptions& options, const ModelShape& shape) {
+  const std::pair<const char*, int> positive[] = {
+      {"max_running", options.max_running},
+      {"max_queue", options.max_queue},
+      {"max_prompt_tokens", options.max_prompt_tokens},
+      {"prefill_tokens", options.prefill_tokens},
+      {"slice_token_layers", options.slice_token_layers}};
+  for (const auto& [name, value] : positive) {
+    if (value < 1) {
+      return absl::InvalidArgumentError(absl::StrCat(name, " is ", value, ", must be at least 1"));
+    }
+  }
+  if (options.max_prompt_tokens >= shape.max_context_tokens) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("max_prompt_tokens is ", options.max_prompt_tokens,
+                     ", must leave room for one new token in the model's context of ",
+                     shape.max_context_tokens));
+  }
+  const size_t needed = options.block_bytes * static_cast<size_t>(shape.num_layers);
+  if (options.kv_cache_bytes < needed) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("a KV cache of ", options.kv_cache_bytes, " bytes is less than one block of ",
+                     options.block_bytes, " bytes for each of ", shape.num_layers, " layers (",
+                     needed, " bytes)"));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+class Engine::Impl {
+ public:
+  Impl(const EngineOptions& options, const CacheGeometry& geometry, std::unique_ptr<BlockPool> pool,
+       std::unique_ptr<ModelRunner> model, Metrics* metrics)
+      : options_(options),
+        geometry_(geometry),
+        metrics_(metrics),
+        pool_(std::move(pool)),
+        model_(std::move(model)),
+        loop_(options_, geometry_, pool_.get(), model_.get(), metrics_, &inbox_, &outbox_,
+              &status_),
+        thread_([this] { loop_.Run(); }) {}
+
+  ~Impl() { Stop(); }
+
+  absl::StatusOr<RequestId> Submit(EngineRequest request);
+  absl::Status CheckRequest(const EngineRequest& request) const;
+  absl::Status CheckFits(const Sequence& sequence) const;
+  absl::StatusOr<RequestId> Refuse(const char* reason, absl::Status status) const {
+    if (metrics_) metrics_->CountRefused(reason);
+    return status;
+  }
+
+  void Stop() {
+    std::call_once(stopped_, [this] {
+      {
+        std::lock_guard lock(status_.mutex);
+        status_.draining = true;
+      }
+      inbox_.Send(StopMessage{});
+      thread_.join();
+    });
+  }
+
+  const EngineOptions options_;
+  const CacheGeometry geometry_;
+  Metrics* const metrics_;
+  std::unique_ptr<BlockPool> pool_;
+  std::unique_ptr<ModelRunner> model_;
+  Mailbox<EngineMessage> inbox_;
+  Mailbox<EngineOutput> outbox_;
+  mutable EngineStatus status_;
+  std::atomic<RequestId> next_id_ = 1;
+  EngineLoop loop_;
+  std::once_flag stopped_;
+  std::thread thread_;
+};
+
+absl::Status Engine::Impl::CheckRequest(const EngineRequest& request) const {
+  const ModelShape& shape = model_->shape();
+  const int prompt_tokens = static_cast<int>(request.prompt.size());
+  if (request.policy == nullptr) return absl::InvalidArgumentError("no compression policy given");
+  if (prompt_tokens == 0) return absl::InvalidArgumentError("the prompt is empty");
+  if (prompt_tokens > options_.max_prompt_tokens) {
+    return absl::InvalidArgumentError(absl::StrCat("the prompt has ", prompt_tokens,
+                                                   " tokens, at most ", options_.max_prompt_tokens,
+                                                   " are allowed"));
+  }
+  const auto is_unknown = [&](int32_t id) { return id < 0 || id >= shape.vocab_size; };
+  for (const int32_t id : request.prompt) {
+    if (is_unknown(id)) {
+      return absl::InvalidArgumentError(absl::StrCat("the prompt holds token id ", id,
+                                                     ", allowed are 0 to ", shape.vocab_size - 1));
+    }
+  }
+  const int room = shape.max_context_tokens - prompt_tokens;
+  if (request.max_new_tokens < 1 || request.max_new_tokens > room) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "max_tokens is ", request.max_new_tokens, ", must be between 1 and ", room, " (context ",
+        shape.max_context_tokens, " less the prompt of ", prompt_tokens, " tokens)"));
+  }
+  if (request.min_new_tokens < 0 || request.min_new_tokens > request.max_new_tokens) {
+    return absl::InvalidArgumentError(absl::StrCat("min_tokens is ", request.min_new_tokens,
+                                                   ", must be between 0 and max_tokens (",
+                                                   request.max_new_tokens, ")"));
+  }
+  return Validate(request.sampling);
+}
+
+absl::Status Engine::Impl::CheckFits(const Sequence& sequence) const {
+  const BlockPlan& plan = sequence.block_plan;
+  if (plan.total_blocks > pool_->num_blocks()) {
+    return absl::ResourceExhaustedError(absl::StrCat(
+        "the request can never fit: ", sequence.request.policy->ToString(), " with ",
+        sequence.prompt_tokens(), " prompt and ", sequence.request.max_new_tokens,
+        " new tokens needs ", plan.total_blocks, " blocks, the pool has ", pool_->num_blocks()));
+  }
+  const size_t workspace = model_->WorkspaceBytes(sequence.prompt_tokens(), plan.plan.window_rows);
+  if (workspace > model_->workspace_capacity_bytes()) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("the request can never fit: its prefill needs a workspace of ", workspace,
+                     " bytes, there are ", model_->workspace_capacity_bytes()));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<RequestId> Engine::Impl::Submit(EngineRequest request) {
+  if (absl::Status status = CheckRequest(request); !status.ok()) return Refuse("invalid", status);
+  auto sequence = std::make_unique<Sequence>();
+  sequence->id = next_id_++;
+  sequence->submitted = std::chrono::steady_clock::now();
+  sequence->block_plan =
+      PlanBlocks(*request.policy, model_->shape(), geometry_,
+                 static_cast<int>(request.prompt.size()), request.max_new_tokens);
+  sequence->request = std::move(request);
+  if (absl::Status status = CheckFits(*sequence); !status.ok()) return Refuse("never_fits", status);
+  std::lock_guard lock(status_.mutex);
+  if (status_.draining) {
+    return Refuse("draining", absl::UnavailableError("the server is draining"));
+  }
+  if (status_.waiting >= options_.max_queue) {
+    return Refuse("queue_full",
+                  absl::ResourceExhaustedError(absl::StrCat("the queue is full: ", status_.waiting,
+                                                            " requests are waiting, at most ",
+                                                            options_.max_queue, " may")));
+  }
+  ++status_.in_flight;
+  ++status_.waiting;
+  // Sent under the lock, so that nothing comes behind the message that ends the engine.
+  const RequestId id = sequence->id;
+  inbox_.Send(SubmitMessage{std::move(sequence)});
+  return id;
+}
+
+Engine::Engine(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+Engine::~Engine() = default;
+
+absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(const EngineOptions& options,
+                                                       std::unique_ptr<ModelRunner> model,
+                                                       Metrics* metrics) {
+  const ModelShape& shape = model->shape();
+  EngineOptions filled = options;
+  if (filled.block_bytes == 0) {
+    filled.block_bytes = CacheGeometry::DefaultBlockBytes(shape.num_kv_heads, shape.head_dim);
+  }
+  if (filled.max_prompt_tokens == 0) filled.max_prompt_tokens = shape.max_context_tokens - 1;
+  filled.prefill_tokens = std::min(filled.prefill_tokens, model->max_prefill_tokens());
+#ifndef NDEBUG
+  filled.check_every_step = true;
+#endif
+  if (absl::Status status = CheckOptions(filled, shape); !status.ok()) return status;
+  const size_t blocks = std::min<size_t>(filled.kv_cache_bytes / filled.block_bytes,
+                                         std::numeric_limits<BlockId>::max());
+  absl::StatusOr<std::unique_ptr<BlockPool>> pool = BlockPool::Create(blocks, filled.block_bytes);
+  if (!pool.ok()) return pool.status();
+  const CacheGeometry geometry{shape.num_layers, shape.num_kv_heads, shape.head_dim,
+                               filled.block_bytes};
+  model->AttachPool((*pool)->view());
+  if (metrics != nullptr) metrics->DeclareLayers(shape.num_layers);
+  return std::unique_ptr<Engine>(new Engine(
+      std::make_unique<Impl>(filled, geometry, *std::move(pool), std::move(model), metrics)));
+}
+
+absl::StatusOr<RequestId> Engine::Submit(EngineRequest request) {
+  return impl_->Submit(std::move(request));
+}
+
+void Engine::Cancel(RequestId id, FinishReason reason) {
+  impl_->inbox_.Send(CancelMessage{id, reason});
+}
+
+void Engine::Drain(absl::Time deadline) {
+  {
+    std::lock_guard lock(impl_->status_.mutex);
+    impl_->status_.draining = true;
+  }
+  const auto left = std::max(absl::ZeroDuration(), deadline - absl::Now());
+  impl_->inbox_.Send(DrainMessage{std::chrono::steady_clock::now() +
+                                  absl::ToChronoNanoseconds(std::min(left, absl::Hours(24)))});
+}
+
+bool Engine::WaitIdle(absl::Duration timeout) const {
+  std::unique_lock lock(impl_->status_.mutex);
+  return impl_->status_.changed.wait_for(
+      lock, absl::ToChronoNanoseconds(std::min(timeout, absl::Hours(24))),
+      [this] { return impl_->status_.in_flight == 0; });
+}
+
+EngineSnapshot Engine::Snapshot() const {
+  std::lock_guard lock(impl_->status_.mutex);
+  EngineSnapshot snapshot = impl_->status_.snapshot;
+  return snapshot;
+}
+
+const ModelShape& Engine::model_shape() const { return impl_->model_->shape(); }
+const EngineOptions& Engine::options() const { return impl_->options_; }
+size_t Engine::total_blocks() const { return impl_->pool_->num_blocks(); }
+
+bool Engine::NextOutputs(std::vector<EngineOutput>* outputs) {
+  return impl_->outbox_.Take(outputs);
+}
+
+void Engine::Stop() { impl_->Stop(); }
+
+}  // namespace ziggurat

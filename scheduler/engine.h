@@ -22,12 +22,12 @@
 namespace ziggurat {
 
 struct EngineOptions {
-  size_t kv_cache_bytes = 0;      ///< the pool; rounded down to whole blocks
-  size_t block_bytes = 0;         ///< 0: CacheGeometry::DefaultBlockBytes
-  int max_running = 256;          ///< admitted requests, prefilling or decoding
-  int max_queue = 1024;           ///< requests waiting for admission
-  int max_prompt_tokens = 0;      ///< 0: the model's context less one
-  int prefill_tokens = 8192;      ///< tokens of one prefill batch
+  size_t kv_cache_bytes = 0;  ///< the pool; rounded down to whole blocks
+  size_t block_bytes = 0;     ///< 0: CacheGeometry::DefaultBlockBytes
+  int max_running = 256;      ///< admitted requests, prefilling or decoding
+  int max_queue = 1024;       ///< requests waiting for admission
+  int max_prompt_tokens = 0;  ///< 0: the model's context less one
+  int prefill_tokens = 8192;  ///< tokens of one prefill batch
   /// Tokens times layers of prefill between two decode steps while requests are decoding.
   int slice_token_layers = 8192;
   int max_overtakes = 64;         ///< how often a large request may be passed over by later ones
@@ -87,8 +87,9 @@ class Engine {
   // ---- Any thread --------------------------------------------------------------------------
 
   /// Queues a request. Refused at once with
-  ///   INVALID_ARGUMENT    empty or too long prompt, token ids outside the vocabulary, bad parameters
-  ///   RESOURCE_EXHAUSTED  the queue is full, or the request can never fit (needed and available
+  ///   INVALID_ARGUMENT    empty or too long prompt, token ids outside the vocabulary, bad
+  ///   parameters RESOURCE_EXHAUSTED  the queue is full, or the request can never fit (needed and
+  ///   available
   ///                       blocks are named)
   ///   UNAVAILABLE         draining
   absl::StatusOr<RequestId> Submit(EngineRequest request);
@@ -109,7 +110,8 @@ class Engine {
 
   // ---- The one thread that consumes outputs --------------------------------------------------
 
-  /// Blocks until there are outputs and moves them to `outputs`. False after Stop, when none is left.
+  /// Blocks until there are outputs and moves them to `outputs`. False after Stop, when none is
+  /// left.
   bool NextOutputs(std::vector<EngineOutput>* outputs);
 
   /// Ends the engine: cancels what is left, joins the engine thread, lets NextOutputs return false

@@ -26,9 +26,9 @@ struct EngineRequest {
   std::vector<int32_t> prompt;           ///< at least one token
   std::shared_ptr<const Policy> policy;  ///< never null
   SamplingParameters sampling;
-  int max_new_tokens = 0;                ///< >= 1
-  int min_new_tokens = 0;                ///< stop tokens are not drawn before this many
-  std::vector<int32_t> stop_token_ids;   ///< the model's and the request's
+  int max_new_tokens = 0;               ///< >= 1
+  int min_new_tokens = 0;               ///< stop tokens are not drawn before this many
+  std::vector<int32_t> stop_token_ids;  ///< the model's and the request's
   std::optional<SteadyTime> deadline;
 };
 
@@ -40,19 +40,19 @@ struct LayerCacheReport {
   size_t budget_tokens = 0;  ///< KV pairs per KV head that the policy kept of the prompt
   size_t tokens = 0;         ///< KV pairs per KV head held now
   size_t blocks = 0;
-  size_t bytes = 0;          ///< blocks * block bytes
+  size_t bytes = 0;  ///< blocks * block bytes
   size_t live_bytes = 0;
   CacheFormat format = CacheFormat::kBf16;
 };
 
 /// The cache of one request, measured from the blocks it held.
 struct CacheReport {
-  std::string policy;      ///< canonical text
+  std::string policy;  ///< canonical text
   size_t block_bytes = 0;
   std::vector<LayerCacheReport> layers;
   size_t blocks = 0;
   size_t bytes = 0;
-  size_t full_blocks = 0;  ///< what `full` would have held for the same tokens
+  size_t full_blocks = 0;        ///< what `full` would have held for the same tokens
   double compression_ratio = 1;  ///< full_blocks / blocks
 };
 
@@ -71,9 +71,9 @@ struct EngineOutput {
   std::optional<int32_t> stop_token_id;  ///< the stop token that was drawn
   absl::Status status;                   ///< not OK for kCancelled, kDeadline and kError
   Usage usage;
-  CacheReport cache;                     ///< empty layers where prefill had not finished
+  CacheReport cache;  ///< empty layers where prefill had not finished
   double queue_seconds = 0;
-  double first_token_seconds = 0;        ///< from submission; 0 where there was none
+  double first_token_seconds = 0;  ///< from submission; 0 where there was none
   double total_seconds = 0;
 };
 

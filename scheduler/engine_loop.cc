@@ -1,0 +1,458 @@
+#include "scheduler/engine_loop.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cstdlib>
+#include <utility>
+
+#include "absl/algorithm/container.h"
+#include "absl/strings/str_cat.h"
+#include "block_manager/occupancy.h"
+#include "spdlog/spdlog.h"
+
+namespace ziggurat {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr auto kPublishInterval = std::chrono::milliseconds(100);
+
+double Seconds(Clock::duration duration) { return std::chrono::duration<double>(duration).count(); }
+
+/// Adds the time of a scope to a sum.
+class ScopedTimer {
+ public:
+  explicit ScopedTimer(double* sum) : sum_(sum), start_(Clock::now()) {}
+  ~ScopedTimer() { *sum_ += Seconds(Clock::now() - start_); }
+  ScopedTimer(const ScopedTimer&) = delete;
+  ScopedTimer& operator=(const ScopedTimer&) = delete;
+
+ private:
+  double* sum_;
+  Clock::time_point start_;
+};
+
+template <typename Container, typename Value>
+void Erase(Container& container, const Value& value) {
+  container.erase(std::remove(container.begin(), container.end(), value), container.end());
+}
+
+}  // namespace
+
+EngineLoop::EngineLoop(const EngineOptions& options, const CacheGeometry& geometry, BlockPool* pool,
+                       ModelRunner* model, Metrics* metrics, Mailbox<EngineMessage>* inbox,
+                       Mailbox<EngineOutput>* outbox, EngineStatus* status)
+    : options_(options),
+      geometry_(geometry),
+      pool_(pool),
+      model_(model),
+      metrics_(metrics),
+      inbox_(inbox),
+      outbox_(outbox),
+      status_(status),
+      waiting_(options.max_overtakes),
+      ledger_(geometry.num_layers),
+      last_published_(Clock::now()) {
+  Publish();
+}
+
+void EngineLoop::Run() {
+  while (!stopping_) {
+    ReceiveMessages();
+    Step();
+  }
+  FinishAll(FinishReason::kCancelled, absl::UnavailableError("the server is shutting down"));
+  Publish();
+  outbox_->Close();
+}
+
+void EngineLoop::Step() {
+  const Clock::time_point start = Clock::now();
+  const double attention_before = model_->attention_seconds();
+  const bool has_work = !IsIdle();
+  model_seconds_ = sample_seconds_ = 0;
+
+  ExpireDeadlines();
+  Admit();
+  PrefillSlice();
+  DecodeStep();
+  if (options_.check_every_step) CheckConservation();
+  Publish();
+
+  if (!has_work || metrics_ == nullptr) return;
+  const double attention = model_->attention_seconds() - attention_before;
+  const double total = Seconds(Clock::now() - start);
+  metrics_->ObserveStepPart("model", model_seconds_ - attention);
+  metrics_->ObserveStepPart("attention", attention);
+  metrics_->ObserveStepPart("sample", sample_seconds_);
+  metrics_->ObserveStepPart("schedule", total - model_seconds_ - sample_seconds_);
+}
+
+// ---- Messages ----------------------------------------------------------------------------------
+
+void EngineLoop::ReceiveMessages() {
+  std::vector<EngineMessage> messages =
+      IsIdle() ? inbox_->TakeUntil(NextWakeUp()) : inbox_->TakeNow();
+  for (EngineMessage& message : messages) {
+    std::visit([this](auto& m) { Receive(std::move(m)); }, message);
+  }
+}
+
+SteadyTime EngineLoop::NextWakeUp() const {
+  return drain_deadline_.value_or(Clock::now() + std::chrono::hours(1));
+}
+
+void EngineLoop::Receive(SubmitMessage message) { waiting_.Push(std::move(message.sequence)); }
+
+void EngineLoop::Receive(CancelMessage message) {
+  const absl::Status status = message.reason == FinishReason::kStop
+                                  ? absl::OkStatus()
+                                  : absl::CancelledError("the client cancelled the request");
+  if (auto it = running_.find(message.id); it != running_.end()) {
+    Finish(*it->second, message.reason, status);
+  } else if (std::unique_ptr<Sequence> sequence = waiting_.Remove(message.id)) {
+    FinishWaiting(std::move(sequence), message.reason, status);
+  }
+}
+
+void EngineLoop::ExpireDeadlines() {
+  const SteadyTime now = Clock::now();
+  if (drain_deadline_.has_value() && now >= *drain_deadline_) {
+    FinishAll(FinishReason::kCancelled,
+              absl::UnavailableError("the server is draining and its deadline has passed"));
+    drain_deadline_.reset();
+  }
+  const absl::Status status = absl::DeadlineExceededError("the request's deadline has passed");
+  for (std::unique_ptr<Sequence>& sequence : waiting_.RemoveExpired(now)) {
+    FinishWaiting(std::move(sequence), FinishReason::kDeadline, status);
+  }
+  std::vector<Sequence*> expired;
+  for (const auto& [id, sequence] : running_) {
+    if (sequence->request.deadline.has_value() && *sequence->request.deadline <= now) {
+      expired.push_back(sequence.get());
+    }
+  }
+  for (Sequence* sequence : expired) Finish(*sequence, FinishReason::kDeadline, status);
+}
+
+// ---- Admission ---------------------------------------------------------------------------------
+
+void EngineLoop::Admit() {
+  while (static_cast<int>(running_.size()) < options_.max_running) {
+    std::unique_ptr<Sequence> sequence =
+        waiting_.PopFitting(pool_->free_blocks() - ledger_.total());
+    if (sequence == nullptr) return;
+    sequence->reservation = ledger_.Reserve(sequence->block_plan.layer_blocks);
+    sequence->cache.emplace(pool_, &geometry_);
+    sequence->sampler.emplace(sequence->request.sampling, sequence->request.prompt,
+                              model_->shape().vocab_size);
+    sequence->state = RequestState::kPrefilling;
+    sequence->admitted = Clock::now();
+    if (metrics_) metrics_->ObserveQueueTime(Seconds(sequence->admitted - sequence->submitted));
+    spdlog::debug("[{}] admitted: {} prompt tokens, {}, {} blocks reserved", sequence->request.name,
+                  sequence->prompt_tokens(), sequence->request.policy->ToString(),
+                  sequence->reservation.total);
+    to_prefill_.push_back(sequence.get());
+    const RequestId id = sequence->id;
+    running_.emplace(id, std::move(sequence));
+  }
+}
+
+// ---- Prefill -----------------------------------------------------------------------------------
+
+void EngineLoop::PrefillSlice() {
+  if (!prefill_.has_value()) StartPrefillBatch();
+  if (!prefill_.has_value()) return;
+  const int layers = std::max(1, options_.slice_token_layers / prefill_->tokens);
+  for (int i = 0; i < layers && prefill_->next_layer < geometry_.num_layers; ++i) {
+    if (absl::Status status = PrefillOneLayer(); !status.ok()) return FailPrefillBatch(status);
+  }
+  if (prefill_->next_layer == geometry_.num_layers) FinishPrefillBatch();
+}
+
+void EngineLoop::StartPrefillBatch() {
+  PrefillBatch batch;
+  std::vector<PrefillPrompt> prompts;
+  int window_rows = 0;
+  while (!to_prefill_.empty()) {
+    Sequence* next = to_prefill_.front();
+    const int tokens = batch.tokens + next->prompt_tokens();
+    const int rows = window_rows + next->block_plan.plan.window_rows;
+    const bool fits = tokens <= options_.prefill_tokens &&
+                      model_->WorkspaceBytes(tokens, rows) <= model_->workspace_capacity_bytes();
+    if (!batch.sequences.empty() && !fits) break;
+    to_prefill_.pop_front();
+    batch.sequences.push_back(next);
+    batch.tokens = tokens;
+    window_rows = rows;
+    prompts.push_back({next->request.prompt, next->block_plan.plan.window_rows});
+  }
+  if (batch.sequences.empty()) return;
+  prefill_ = std::move(batch);
+  ScopedTimer timer(&model_seconds_);
+  if (absl::Status status = model_->BeginPrefill(prompts); !status.ok()) FailPrefillBatch(status);
+}
+
+absl::Status EngineLoop::PrefillOneLayer() {
+  const int layer = prefill_->next_layer;
+  std::vector<LayerWrite> writes;
+  for (Sequence* sequence : prefill_->sequences) {
+    LayerWrite& write = writes.emplace_back();
+    if (sequence == nullptr) continue;
+    if (absl::Status status =
+            AllocatePromptLayer(*sequence, layer, model_->shape().element, ledger_);
+        !status.ok()) {
+      return status;
+    }
+    const LayerPlan& plan = sequence->block_plan.plan.layers[layer];
+    write = {plan.statistic, plan.edit, sequence->cache->layer(layer).view()};
+  }
+  ScopedTimer timer(&model_seconds_);
+  absl::Status status = model_->PrefillLayer(layer, writes);
+  if (status.ok()) ++prefill_->next_layer;
+  return status;
+}
+
+void EngineLoop::FinishPrefillBatch() {
+  const size_t vocab = static_cast<size_t>(model_->shape().vocab_size);
+  prefill_logits_.resize(prefill_->sequences.size() * vocab);
+  absl::Status status;
+  {
+    ScopedTimer timer(&model_seconds_);
+    status = model_->FinishPrefill(prefill_logits_.data());
+  }
+  if (!status.ok()) return FailPrefillBatch(status);
+  const std::vector<Sequence*> sequences = std::move(prefill_->sequences);
+  prefill_.reset();
+  for (size_t i = 0; i < sequences.size(); ++i) {
+    Sequence* sequence = sequences[i];
+    if (sequence == nullptr) continue;
+    sequence->state = RequestState::kDecoding;
+    sequence->logical_tokens = sequence->prompt_tokens();
+    if (metrics_) metrics_->CountPromptTokens(sequence->prompt_tokens());
+    decoding_.push_back(sequence);
+    AcceptToken(*sequence, &prefill_logits_[i * vocab]);
+  }
+}
+
+void EngineLoop::FailPrefillBatch(const absl::Status& status) {
+  model_->AbandonPrefill();
+  const std::vector<Sequence*> sequences = std::move(prefill_->sequences);
+  prefill_.reset();
+  for (Sequence* sequence : sequences) {
+    if (sequence != nullptr) Finish(*sequence, FinishReason::kError, status);
+  }
+}
+
+// ---- Decode ------------------------------------------------------------------------------------
+
+void EngineLoop::DecodeStep() {
+  decode_inputs_.clear();
+  const std::vector<Sequence*> batch = decoding_;
+  std::vector<Sequence*> ready;
+  for (Sequence* sequence : batch) {
+    if (absl::Status status = AllocateStep(*sequence, ledger_); !status.ok()) {
+      Finish(*sequence, FinishReason::kError, status);
+      continue;
+    }
+    decode_inputs_.push_back(
+        {sequence->last_token, sequence->logical_tokens, sequence->step_layers});
+    ready.push_back(sequence);
+  }
+  if (ready.empty()) return;
+  const size_t vocab = static_cast<size_t>(model_->shape().vocab_size);
+  decode_logits_.resize(ready.size() * vocab);
+  absl::Status status;
+  {
+    ScopedTimer timer(&model_seconds_);
+    status = model_->Decode(decode_inputs_, decode_logits_.data());
+  }
+  if (metrics_) metrics_->ObserveBatchSize(static_cast<int>(ready.size()));
+  for (size_t i = 0; i < ready.size(); ++i) {
+    if (!status.ok()) {
+      Finish(*ready[i], FinishReason::kError, status);
+      continue;
+    }
+    ++ready[i]->logical_tokens;
+    AcceptToken(*ready[i], &decode_logits_[i * vocab]);
+  }
+}
+
+void EngineLoop::AcceptToken(Sequence& sequence, float* logits) {
+  const EngineRequest& request = sequence.request;
+  const bool may_stop = sequence.generated >= request.min_new_tokens;
+  SampledToken token;
+  {
+    ScopedTimer timer(&sample_seconds_);
+    const absl::Span<const int32_t> forbidden =
+        may_stop ? absl::Span<const int32_t>() : absl::MakeConstSpan(request.stop_token_ids);
+    token = sequence.sampler->Sample(
+        absl::MakeSpan(logits, static_cast<size_t>(model_->shape().vocab_size)), forbidden);
+  }
+  EngineOutput output;
+  output.id = sequence.id;
+  if (may_stop && absl::c_linear_search(request.stop_token_ids, token.token_id)) {
+    output.stop_token_id = token.token_id;
+    return Finish(sequence, FinishReason::kStop, absl::OkStatus(), std::move(output));
+  }
+  const SteadyTime now = Clock::now();
+  if (metrics_) {
+    if (sequence.generated == 0) {
+      metrics_->ObserveFirstToken(Seconds(now - sequence.submitted));
+    } else {
+      metrics_->ObserveInterToken(Seconds(now - sequence.latest_token));
+    }
+    metrics_->CountGeneratedTokens(1);
+  }
+  if (sequence.generated == 0) sequence.first_token = now;
+  sequence.latest_token = now;
+  sequence.last_token = token.token_id;
+  ++sequence.generated;
+  output.tokens.push_back(std::move(token));
+  if (sequence.generated >= request.max_new_tokens) {
+    return Finish(sequence, FinishReason::kLength, absl::OkStatus(), std::move(output));
+  }
+  outputs_.push_back(std::move(output));
+}
+
+// ---- The end of a request ----------------------------------------------------------------------
+
+void EngineLoop::Finish(Sequence& sequence, FinishReason reason, absl::Status status,
+                        EngineOutput output) {
+  output.cache = MakeCacheReport(sequence, geometry_, model_->shape().element);
+  if (metrics_ && !output.cache.layers.empty()) {
+    metrics_->SetCompressionRatio(sequence.request.policy->name(), output.cache.compression_ratio);
+  }
+  Report(sequence, reason, std::move(status), std::move(output));
+  Erase(to_prefill_, &sequence);
+  Erase(decoding_, &sequence);
+  ledger_.Cancel(sequence.reservation);
+  if (prefill_.has_value()) {
+    auto& batch = prefill_->sequences;
+    std::replace(batch.begin(), batch.end(), &sequence, static_cast<Sequence*>(nullptr));
+    if (std::all_of(batch.begin(), batch.end(), [](Sequence* s) { return s == nullptr; })) {
+      model_->AbandonPrefill();
+      prefill_.reset();
+    }
+  }
+  running_.erase(sequence.id);  // releases its blocks
+}
+
+void EngineLoop::FinishWaiting(std::unique_ptr<Sequence> sequence, FinishReason reason,
+                               absl::Status status) {
+  Report(*sequence, reason, std::move(status), {});
+}
+
+void EngineLoop::FinishAll(FinishReason reason, const absl::Status& status) {
+  for (std::unique_ptr<Sequence>& sequence : waiting_.RemoveAll()) {
+    FinishWaiting(std::move(sequence), reason, status);
+  }
+  while (!running_.empty()) Finish(*running_.begin()->second, reason, status);
+}
+
+void EngineLoop::Report(const Sequence& sequence, FinishReason reason, absl::Status status,
+                        EngineOutput output) {
+  const SteadyTime now = Clock::now();
+  output.id = sequence.id;
+  output.finished = true;
+  output.reason = reason;
+  output.status = std::move(status);
+  output.usage = {sequence.prompt_tokens(), sequence.generated};
+  const bool was_admitted = sequence.state != RequestState::kWaiting;
+  output.queue_seconds = Seconds((was_admitted ? sequence.admitted : now) - sequence.submitted);
+  if (sequence.generated > 0) {
+    output.first_token_seconds = Seconds(sequence.first_token - sequence.submitted);
+  }
+  output.total_seconds = Seconds(now - sequence.submitted);
+  if (metrics_) {
+    metrics_->CountFinished(FinishReasonName(reason));
+    metrics_->ObserveEndToEnd(output.total_seconds);
+  }
+  spdlog::info("[{}] finished: {}, {} prompt and {} generated tokens, {:.3f} s, {} blocks of {}",
+               sequence.request.name, FinishReasonName(reason), output.usage.prompt_tokens,
+               output.usage.completion_tokens, output.total_seconds, output.cache.blocks,
+               output.cache.full_blocks);
+  outputs_.push_back(std::move(output));
+  ++finished_in_step_;
+}
+
+// ---- What others see ---------------------------------------------------------------------------
+
+void EngineLoop::Publish() {
+  const SteadyTime now = Clock::now();
+  const bool is_due =
+      finished_in_step_ > 0 || now - last_published_ >= kPublishInterval || IsIdle();
+  std::optional<EngineSnapshot> snapshot;
+  if (is_due) {
+    snapshot = MakeSnapshot();
+    if (metrics_) metrics_->SetOccupancy(*snapshot);
+    last_published_ = now;
+  }
+  {
+    std::lock_guard lock(status_->mutex);
+    if (snapshot.has_value()) status_->snapshot = std::move(*snapshot);
+    status_->in_flight -= std::exchange(finished_in_step_, 0);
+    status_->waiting = status_->in_flight - static_cast<int>(running_.size());
+  }
+  status_->changed.notify_all();
+  outbox_->SendAll(outputs_);
+}
+
+EngineSnapshot EngineLoop::MakeSnapshot() const {
+  EngineSnapshot snapshot;
+  snapshot.block_bytes = geometry_.block_bytes;
+  snapshot.total_blocks = pool_->num_blocks();
+  snapshot.used_blocks = pool_->used_blocks();
+  snapshot.reserved_blocks = ledger_.total();
+  snapshot.high_water_blocks = pool_->high_water_blocks();
+  snapshot.workspace_capacity_bytes = model_->workspace_capacity_bytes();
+  snapshot.workspace_high_water_bytes = model_->workspace_high_water_bytes();
+  snapshot.running = static_cast<int>(running_.size());
+  snapshot.waiting = static_cast<int>(waiting_.size());
+  snapshot.layers.resize(geometry_.num_layers);
+  for (int l = 0; l < geometry_.num_layers; ++l) {
+    snapshot.layers[l].reserved_blocks = ledger_.layer_total(l);
+  }
+  for (const auto& [id, sequence] : running_) {
+    for (int l = 0; l < geometry_.num_layers; ++l) {
+      const LayerBlockTable& table = sequence->cache->layer(l);
+      const LayerOccupancy held = table.occupancy();
+      LayerSnapshot& layer = snapshot.layers[l];
+      layer.used_blocks += held.blocks;
+      layer.live_bytes += held.live_bytes;
+      layer.tail_waste_bytes += held.tail_waste_bytes;
+      LayerOccupancy by_format[kNumCacheFormats] = {};
+      table.AddOccupancyByFormat(absl::MakeSpan(by_format));
+      for (int f = 0; f < kNumCacheFormats; ++f) {
+        layer.blocks_by_format[f] += by_format[f].blocks;
+      }
+    }
+    snapshot.requests.push_back(MakeRequestSnapshot(*sequence));
+  }
+  std::sort(snapshot.requests.begin(), snapshot.requests.end(),
+            [](const RequestSnapshot& a, const RequestSnapshot& b) { return a.id < b.id; });
+  for (const auto& sequence : waiting_.sequences()) {
+    snapshot.requests.push_back(MakeRequestSnapshot(*sequence));
+  }
+  return snapshot;
+}
+
+void EngineLoop::CheckConservation() const {
+  std::vector<const SequenceCache*> caches;
+  size_t reserved = 0;
+  for (const auto& [id, sequence] : running_) {
+    caches.push_back(&*sequence->cache);
+    reserved += sequence->reservation.total;
+  }
+  absl::Status status = CheckIntegrity(*pool_, caches);
+  if (status.ok() && (reserved != ledger_.total() || reserved > pool_->free_blocks())) {
+    status =
+        absl::InternalError(absl::StrCat("reservations are ", reserved, " blocks, the ledger says ",
+                                         ledger_.total(), ", free are ", pool_->free_blocks()));
+  }
+  if (status.ok()) return;
+  spdlog::critical("the block pool is inconsistent: {}", status.ToString());
+  std::abort();
+}
+
+}  // namespace ziggurat

@@ -1,0 +1,128 @@
+// The thread that owns scheduler, block pool and sequences.
+#pragma once
+
+#include <condition_variable>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <unordered_map>
+#include <variant>
+#include <vector>
+
+#include "block_manager/block_pool.h"
+#include "model/model_runner.h"
+#include "scheduler/engine.h"
+#include "scheduler/mailbox.h"
+#include "scheduler/reservation.h"
+#include "scheduler/sequence.h"
+#include "scheduler/waiting_queue.h"
+
+namespace ziggurat {
+
+// What may arrive at the engine thread.
+struct SubmitMessage {
+  std::unique_ptr<Sequence> sequence;
+};
+struct CancelMessage {
+  RequestId id;
+  FinishReason reason;
+};
+/// Ends what is left at `deadline`.
+struct DrainMessage {
+  SteadyTime deadline;
+};
+struct StopMessage {};
+using EngineMessage = std::variant<SubmitMessage, CancelMessage, DrainMessage, StopMessage>;
+
+/// What the engine thread shows to others. Guarded by `mutex`.
+struct EngineStatus {
+  std::mutex mutex;
+  std::condition_variable changed;
+  int in_flight = 0;  ///< submitted and not finished
+  int waiting = 0;    ///< submitted and not admitted
+  bool draining = false;
+  EngineSnapshot snapshot;
+};
+
+/// One step after another until told to stop. Everything but the mailboxes and `EngineStatus`
+/// belongs to the thread that calls `Run`.
+class EngineLoop {
+ public:
+  EngineLoop(const EngineOptions& options, const CacheGeometry& geometry, BlockPool* pool,
+             ModelRunner* model, Metrics* metrics, Mailbox<EngineMessage>* inbox,
+             Mailbox<EngineOutput>* outbox, EngineStatus* status);
+
+  void Run();
+
+ private:
+  /// A packed batch of prompts on its way through the layers.
+  struct PrefillBatch {
+    std::vector<Sequence*> sequences;  ///< null where the request has gone meanwhile
+    int tokens = 0;
+    int next_layer = 0;
+  };
+
+  // Messages in.
+  void ReceiveMessages();
+  void Receive(SubmitMessage message);
+  void Receive(CancelMessage message);
+  void Receive(DrainMessage message) { drain_deadline_ = message.deadline; }
+  void Receive(StopMessage) { stopping_ = true; }
+  bool IsIdle() const { return running_.empty() && waiting_.size() == 0; }
+  SteadyTime NextWakeUp() const;
+
+  // The parts of a step.
+  void Step();
+  void ExpireDeadlines();
+  void Admit();
+  void PrefillSlice();
+  void DecodeStep();
+  void Publish();
+
+  void StartPrefillBatch();
+  absl::Status PrefillOneLayer();
+  void FinishPrefillBatch();
+  void FailPrefillBatch(const absl::Status& status);
+  /// Draws a token from `logits` and passes it on; ends the sequence where that was its last.
+  void AcceptToken(Sequence& sequence, float* logits);
+  /// Releases everything that `sequence` holds and reports. The sequence is gone afterwards.
+  void Finish(Sequence& sequence, FinishReason reason, absl::Status status,
+              EngineOutput output = {});
+  /// The same for one that was never admitted.
+  void FinishWaiting(std::unique_ptr<Sequence> sequence, FinishReason reason, absl::Status status);
+  void FinishAll(FinishReason reason, const absl::Status& status);
+  void Report(const Sequence& sequence, FinishReason reason, absl::Status status,
+              EngineOutput output);
+  EngineSnapshot MakeSnapshot() const;
+  void CheckConservation() const;
+
+  const EngineOptions options_;
+  const CacheGeometry geometry_;
+  BlockPool* pool_;
+  ModelRunner* model_;
+  Metrics* metrics_;
+  Mailbox<EngineMessage>* inbox_;
+  Mailbox<EngineOutput>* outbox_;
+  EngineStatus* status_;
+
+  WaitingQueue waiting_;
+  ReservationLedger ledger_;
+  std::unordered_map<RequestId, std::unique_ptr<Sequence>> running_;
+  std::deque<Sequence*> to_prefill_;
+  std::optional<PrefillBatch> prefill_;
+  std::vector<Sequence*> decoding_;
+
+  std::vector<float> prefill_logits_;
+  std::vector<float> decode_logits_;
+  std::vector<DecodeInput> decode_inputs_;
+  std::vector<EngineOutput> outputs_;  ///< of this step
+  int finished_in_step_ = 0;
+  double model_seconds_ = 0;   ///< of this step, attention included
+  double sample_seconds_ = 0;  ///< of this step
+  SteadyTime last_published_;
+  std::optional<SteadyTime> drain_deadline_;
+  bool stopping_ = false;
+};
+
+}  // namespace ziggurat

@@ -1,0 +1,204 @@
+#include "scheduler/metrics.h"
+
+#include "block_manager/cache_format.h"
+#include "scheduler/engine.h"
+
+namespace ziggurat {
+namespace {
+
+using prometheus::Counter;
+using prometheus::Family;
+using prometheus::Gauge;
+using prometheus::Histogram;
+
+const Histogram::BucketBoundaries kLatencyBuckets = {
+    0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300};
+const Histogram::BucketBoundaries kStepBuckets = {1e-5, 2.5e-5, 5e-5, 1e-4, 2.5e-4, 5e-4,
+                                                  1e-3, 2.5e-3, 5e-3, 0.01, 0.025,  0.05,
+                                                  0.1,  0.25,   0.5,  1,    2.5};
+const Histogram::BucketBoundaries kBatchBuckets = {1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024};
+
+Gauge& OneGauge(prometheus::Registry& registry, const char* name, const char* help) {
+  return prometheus::BuildGauge().Name(name).Help(help).Register(registry).Add({});
+}
+
+Counter& OneCounter(prometheus::Registry& registry, const char* name, const char* help) {
+  return prometheus::BuildCounter().Name(name).Help(help).Register(registry).Add({});
+}
+
+Histogram& OneHistogram(prometheus::Registry& registry, const char* name, const char* help,
+                        const Histogram::BucketBoundaries& buckets) {
+  return prometheus::BuildHistogram().Name(name).Help(help).Register(registry).Add({}, buckets);
+}
+
+}  // namespace
+
+struct Metrics::Series {
+  explicit Series(prometheus::Registry& r)
+      : kv_blocks(prometheus::BuildGauge()
+                      .Name("ziggurat_kv_blocks")
+                      .Help("Blocks of the KV cache by layer; state: used or reserved")
+                      .Register(r)),
+        kv_format_blocks(prometheus::BuildGauge()
+                             .Name("ziggurat_kv_format_blocks")
+                             .Help("Used blocks of the KV cache by format, all layers")
+                             .Register(r)),
+        live_bytes(prometheus::BuildGauge()
+                       .Name("ziggurat_kv_live_bytes")
+                       .Help("Bytes of used blocks that hold live tokens, by layer")
+                       .Register(r)),
+        tail_waste_bytes(prometheus::BuildGauge()
+                             .Name("ziggurat_kv_tail_waste_bytes")
+                             .Help("Bytes of used blocks behind the last token, by layer")
+                             .Register(r)),
+        compression_ratio(prometheus::BuildGauge()
+                              .Name("ziggurat_kv_compression_ratio")
+                              .Help("Blocks that full would hold over blocks held, of the last "
+                                    "finished request of a policy")
+                              .Register(r)),
+        finished(prometheus::BuildCounter()
+                     .Name("ziggurat_requests_finished_total")
+                     .Help("Requests finished, by reason")
+                     .Register(r)),
+        refused(prometheus::BuildCounter()
+                    .Name("ziggurat_admissions_refused_total")
+                    .Help("Requests refused at once, by reason")
+                    .Register(r)),
+        step_part(prometheus::BuildHistogram()
+                      .Name("ziggurat_step_seconds")
+                      .Help("Time of an engine step, by part")
+                      .Register(r)),
+        pool_total(OneGauge(r, "ziggurat_pool_blocks_total", "Blocks of the pool")),
+        pool_used(OneGauge(r, "ziggurat_pool_blocks_used", "Blocks that hold KV cache")),
+        pool_reserved(OneGauge(r, "ziggurat_pool_blocks_reserved",
+                               "Free blocks promised to running requests")),
+        pool_high_water(
+            OneGauge(r, "ziggurat_pool_blocks_high_water", "Most blocks ever used at once")),
+        block_bytes(OneGauge(r, "ziggurat_pool_block_bytes", "Bytes of one block")),
+        workspace_capacity(OneGauge(r, "ziggurat_workspace_capacity_bytes",
+                                    "Bytes reserved for the prefill workspace")),
+        workspace_high_water(OneGauge(r, "ziggurat_workspace_high_water_bytes",
+                                      "Most bytes a prefill batch has used")),
+        running(OneGauge(r, "ziggurat_requests_running", "Admitted requests")),
+        waiting(OneGauge(r, "ziggurat_requests_waiting", "Requests waiting for admission")),
+        prompt_tokens(OneCounter(r, "ziggurat_prompt_tokens_total", "Prompt tokens prefilled")),
+        generated_tokens(OneCounter(r, "ziggurat_generated_tokens_total", "Tokens generated")),
+        queue_time(OneHistogram(r, "ziggurat_queue_seconds", "From submission to admission",
+                                kLatencyBuckets)),
+        first_token(OneHistogram(r, "ziggurat_time_to_first_token_seconds",
+                                 "From submission to the first token (TTFT)", kLatencyBuckets)),
+        inter_token(OneHistogram(r, "ziggurat_inter_token_seconds",
+                                 "Between two tokens of a request (ITL)", kLatencyBuckets)),
+        end_to_end(OneHistogram(r, "ziggurat_request_seconds", "From submission to the last token",
+                                kLatencyBuckets)),
+        batch_size(OneHistogram(r, "ziggurat_decode_batch_size", "Sequences of a decode step",
+                                kBatchBuckets)) {
+    for (const char* part : {"schedule", "model", "attention", "sample"}) {
+      step_part.Add({{"part", part}}, kStepBuckets);
+    }
+    for (const char* reason : {"stop", "length", "cancelled", "deadline", "error"}) {
+      finished.Add({{"reason", reason}});
+    }
+    for (const char* reason : {"queue_full", "never_fits", "draining", "invalid"}) {
+      refused.Add({{"reason", reason}});
+    }
+  }
+
+  struct Layer {
+    Gauge* used;
+    Gauge* reserved;
+    Gauge* live;
+    Gauge* waste;
+  };
+
+  Family<Gauge>& kv_blocks;
+  Family<Gauge>& kv_format_blocks;
+  Family<Gauge>& live_bytes;
+  Family<Gauge>& tail_waste_bytes;
+  Family<Gauge>& compression_ratio;
+  Family<Counter>& finished;
+  Family<Counter>& refused;
+  Family<Histogram>& step_part;
+  Gauge& pool_total;
+  Gauge& pool_used;
+  Gauge& pool_reserved;
+  Gauge& pool_high_water;
+  Gauge& block_bytes;
+  Gauge& workspace_capacity;
+  Gauge& workspace_high_water;
+  Gauge& running;
+  Gauge& waiting;
+  Counter& prompt_tokens;
+  Counter& generated_tokens;
+  Histogram& queue_time;
+  Histogram& first_token;
+  Histogram& inter_token;
+  Histogram& end_to_end;
+  Histogram& batch_size;
+  std::vector<Layer> layers;
+  std::vector<Gauge*> formats;
+};
+
+Metrics::Metrics()
+    : registry_(std::make_shared<prometheus::Registry>()),
+      series_(std::make_shared<Series>(*registry_)) {}
+
+void Metrics::DeclareLayers(int num_layers) {
+  for (int i = static_cast<int>(series_->layers.size()); i < num_layers; ++i) {
+    const std::string layer = std::to_string(i);
+    series_->layers.push_back({&series_->kv_blocks.Add({{"layer", layer}, {"state", "used"}}),
+                               &series_->kv_blocks.Add({{"layer", layer}, {"state", "reserved"}}),
+                               &series_->live_bytes.Add({{"layer", layer}}),
+                               &series_->tail_waste_bytes.Add({{"layer", layer}})});
+  }
+  for (int f = static_cast<int>(series_->formats.size()); f < kNumCacheFormats; ++f) {
+    const std::string format(CacheFormatName(static_cast<CacheFormat>(f)));
+    series_->formats.push_back(&series_->kv_format_blocks.Add({{"format", format}}));
+  }
+}
+
+void Metrics::SetOccupancy(const EngineSnapshot& snapshot) {
+  Series& s = *series_;
+  s.pool_total.Set(static_cast<double>(snapshot.total_blocks));
+  s.pool_used.Set(static_cast<double>(snapshot.used_blocks));
+  s.pool_reserved.Set(static_cast<double>(snapshot.reserved_blocks));
+  s.pool_high_water.Set(static_cast<double>(snapshot.high_water_blocks));
+  s.block_bytes.Set(static_cast<double>(snapshot.block_bytes));
+  s.workspace_capacity.Set(static_cast<double>(snapshot.workspace_capacity_bytes));
+  s.workspace_high_water.Set(static_cast<double>(snapshot.workspace_high_water_bytes));
+  s.running.Set(snapshot.running);
+  s.waiting.Set(snapshot.waiting);
+  size_t by_format[kNumCacheFormats] = {};
+  for (size_t i = 0; i < snapshot.layers.size() && i < s.layers.size(); ++i) {
+    const LayerSnapshot& layer = snapshot.layers[i];
+    s.layers[i].used->Set(static_cast<double>(layer.used_blocks));
+    s.layers[i].reserved->Set(static_cast<double>(layer.reserved_blocks));
+    s.layers[i].live->Set(static_cast<double>(layer.live_bytes));
+    s.layers[i].waste->Set(static_cast<double>(layer.tail_waste_bytes));
+    for (int f = 0; f < kNumCacheFormats; ++f) by_format[f] += layer.blocks_by_format[f];
+  }
+  for (size_t f = 0; f < s.formats.size(); ++f)
+    s.formats[f]->Set(static_cast<double>(by_format[f]));
+}
+
+void Metrics::SetCompressionRatio(std::string_view policy, double ratio) {
+  series_->compression_ratio.Add({{"policy", std::string(policy)}}).Set(ratio);
+}
+void Metrics::CountFinished(std::string_view reason) {
+  series_->finished.Add({{"reason", std::string(reason)}}).Increment();
+}
+void Metrics::CountRefused(std::string_view reason) {
+  series_->refused.Add({{"reason", std::string(reason)}}).Increment();
+}
+void Metrics::CountPromptTokens(int tokens) { series_->prompt_tokens.Increment(tokens); }
+void Metrics::CountGeneratedTokens(int tokens) { series_->generated_tokens.Increment(tokens); }
+void Metrics::ObserveQueueTime(double seconds) { series_->queue_time.Observe(seconds); }
+void Metrics::ObserveFirstToken(double seconds) { series_->first_token.Observe(seconds); }
+void Metrics::ObserveInterToken(double seconds) { series_->inter_token.Observe(seconds); }
+void Metrics::ObserveEndToEnd(double seconds) { series_->end_to_end.Observe(seconds); }
+void Metrics::ObserveStepPart(std::string_view part, double seconds) {
+  series_->step_part.Add({{"part", std::string(part)}}, kStepBuckets).Observe(seconds);
+}
+void Metrics::ObserveBatchSize(int sequences) { series_->batch_size.Observe(sequences); }
+
+}  // namespace ziggurat
