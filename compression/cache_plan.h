@@ -1,6 +1,6 @@
-// The vocabulary of compression: what is measured of a layer, the symbolic edit that follows, and the
-// plan of a whole sequence. Plain values, shared by the policies that state them and the backends
-// that carry them out.
+// The vocabulary of compression: what is measured of a layer, the symbolic edit that follows, and
+// the plan of a whole sequence. Plain values, shared by the policies that state them and the
+// backends that carry them out.
 #pragma once
 
 #include <cstddef>
@@ -50,7 +50,8 @@ struct LayerPlan {
 /// Everything about one sequence, known before it is admitted.
 struct CachePlan {
   std::vector<LayerPlan> layers;
-  int window_rows = 0;  ///< query rows of a layer that must be kept beside the workspace for statistics
+  int window_rows =
+      0;  ///< query rows of a layer that must be kept beside the workspace for statistics
 };
 
 }  // namespace ziggurat

@@ -1,6 +1,6 @@
 // A compression policy decides what each layer of a sequence keeps. It never touches a tensor: it
-// says which statistics it needs of a layer and answers with a symbolic edit; a backend measures and
-// moves (docs/architecture.md, "Policies decide, kernels measure and move").
+// says which statistics it needs of a layer and answers with a symbolic edit; a backend measures
+// and moves (docs/architecture.md, "Policies decide, kernels measure and move").
 #pragma once
 
 #include <memory>
@@ -30,7 +30,8 @@ class Policy {
   virtual std::string_view name() const = 0;
   /// Upper bounds for a prompt of `prompt_tokens` (>= 1) that generates up to `max_new_tokens`
   /// (>= 0). The cache receives one token for each generated one but the last.
-  virtual CachePlan Plan(const PolicyContext& context, int prompt_tokens, int max_new_tokens) const = 0;
+  virtual CachePlan Plan(const PolicyContext& context, int prompt_tokens,
+                         int max_new_tokens) const = 0;
 };
 
 /// Parses `name(param=value,...)`, composed with '+'. INVALID_ARGUMENT names the column (1-based),

@@ -1,0 +1,30 @@
+// How many KV pairs each layer may keep: PyramidKV's line, its integers, and what a short prompt
+// leaves over (PyramidKV, arXiv:2406.02069, section 3.2). All counts are KV pairs per layer and KV
+// head without the observation window, which every layer keeps besides.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "absl/types/span.h"
+
+namespace ziggurat {
+
+/// The pyramid's linear shape before rounding: the top layer gets mean_pairs / beta, the bottom one
+/// 2 * mean_pairs minus that, linear in between; the mean over layers is mean_pairs. With T =
+/// mean_pairs * num_layers these are the paper's k[L-1] = T / (beta * L) and k[0] = 2T / L -
+/// k[L-1]. One layer gets everything. num_layers >= 1, mean_pairs >= 0, beta >= 1.
+///   returns [num_layers], index 0 the bottom layer, falling
+std::vector<double> LinearPyramid(double mean_pairs, int num_layers, double beta);
+
+/// Integers that sum to exactly `total`: each share rounded down, and what is left goes one by one
+/// to the largest remainders, ties to the lower layer. Falling shares give falling integers.
+/// `shares` are >= 0 and sum to `total` within rounding error.
+std::vector<int64_t> LargestRemainder(absl::Span<const double> shares, int64_t total);
+
+/// Caps every layer at `capacity` (what the prompt can fill); the excess of a layer goes to the
+/// layers above it, in order, as far as they can take it, then around from layer 0. The sum
+/// afterwards is min(sum before, capacity * layers). capacity >= 0.
+void SpillUpward(int64_t capacity, absl::Span<int64_t> pairs);
+
+}  // namespace ziggurat

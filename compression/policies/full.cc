@@ -1,0 +1,34 @@
+// The uncompressed cache: the yardstick of every other policy.
+#include <memory>
+
+#include "compression/layer_plan.h"
+#include "compression/policy_descriptor.h"
+
+namespace ziggurat {
+namespace {
+
+class Full final : public DescribedPolicy {
+ public:
+  using DescribedPolicy::DescribedPolicy;
+
+  CachePlan Plan(const PolicyContext& context, int prompt_tokens,
+                 int max_new_tokens) const override {
+    const SequenceLimits limits{prompt_tokens, max_new_tokens};
+    return CompletePlan(std::vector<LayerPlan>(context.num_layers, PlanKeepAll(limits)));
+  }
+};
+
+}  // namespace
+
+const PolicyDescriptor& FullPolicy() {
+  static constexpr PolicyDescriptor kDescriptor = {
+      .name = "full",
+      .summary = "keeps everything",
+      .make = [](const PolicyArguments& arguments) -> std::shared_ptr<const Policy> {
+        return std::make_shared<Full>(arguments);
+      },
+  };
+  return kDescriptor;
+}
+
+}  // namespace ziggurat

@@ -1,0 +1,60 @@
+// StreamingLLM (arXiv:2309.17453): attention sinks and a sliding window, in every layer. Keys keep
+// the RoPE position they had; nothing is re-numbered.
+#include <memory>
+
+#include "compression/layer_plan.h"
+#include "compression/policy_descriptor.h"
+#include "compression/window_selection.h"
+
+namespace ziggurat {
+namespace {
+
+class Streaming final : public DescribedPolicy {
+ public:
+  explicit Streaming(const PolicyArguments& arguments)
+      : DescribedPolicy(arguments),
+        sinks_(static_cast<int>(arguments.Integer("sinks"))),
+        recent_(static_cast<int>(arguments.Integer("recent"))) {}
+
+  CachePlan Plan(const PolicyContext& context, int prompt_tokens,
+                 int max_new_tokens) const override {
+    const SequenceLimits limits{prompt_tokens, max_new_tokens};
+    return CompletePlan(
+        std::vector<LayerPlan>(context.num_layers, PlanKeepRing(limits, sinks_, recent_)));
+  }
+
+ private:
+  int sinks_;
+  int recent_;
+};
+
+constexpr ParameterSpec kParameters[] = {
+    {.name = "sinks",
+     .help = "first tokens, kept for ever",
+     .minimum = 0,
+     .maximum = kMaxTokensParameter,
+     .default_value = 4},
+    {.name = "recent",
+     .help = "last tokens; a new one takes the place of the oldest",
+     .minimum = 1,
+     .maximum = kMaxTokensParameter,
+     .default_value = 1020},
+};
+
+}  // namespace
+
+const PolicyDescriptor& StreamingPolicy() {
+  static constexpr PolicyDescriptor kDescriptor = {
+      .name = "streaming",
+      .summary =
+          "keeps the first tokens and the most recent ones, while decoding too (StreamingLLM)",
+      .paper = "2309.17453",
+      .parameters = kParameters,
+      .make = [](const PolicyArguments& arguments) -> std::shared_ptr<const Policy> {
+        return std::make_shared<Streaming>(arguments);
+      },
+  };
+  return kDescriptor;
+}
+
+}  // namespace ziggurat

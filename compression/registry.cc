@@ -1,0 +1,44 @@
+#include "compression/registry.h"
+
+#include <fmt/format.h>
+
+#include <iterator>
+#include <vector>
+
+namespace ziggurat {
+
+const PolicyDescriptor* FindPolicy(std::string_view name) {
+  for (const PolicyDescriptor* policy : AllPolicies()) {
+    if (policy->name == name) return policy;
+  }
+  return nullptr;
+}
+
+std::string DescribeUsage(const PolicyDescriptor& policy) {
+  if (policy.parameters.empty()) return std::string(policy.name);
+  std::vector<std::string> parts;
+  for (const ParameterSpec& parameter : policy.parameters) {
+    parts.push_back(
+        fmt::format("{}={}", parameter.name,
+                    parameter.default_value.has_value() ? DescribeDefault(parameter) : ""));
+  }
+  return fmt::format("{}({})", policy.name, fmt::join(parts, ","));
+}
+
+std::string DescribePolicies() {
+  std::string text;
+  auto out = std::back_inserter(text);
+  for (const PolicyDescriptor* policy : AllPolicies()) {
+    fmt::format_to(out, "{}\n    {}", DescribeUsage(*policy), policy->summary);
+    if (!policy->paper.empty()) fmt::format_to(out, " (arXiv:{})", policy->paper);
+    text += '\n';
+    for (const ParameterSpec& parameter : policy->parameters) {
+      fmt::format_to(
+          out, "      {}: {}; {}; {}{}\n", parameter.name, parameter.help, DescribeRange(parameter),
+          parameter.default_value.has_value() ? "default " : "", DescribeDefault(parameter));
+    }
+  }
+  return text;
+}
+
+}  // namespace ziggurat
