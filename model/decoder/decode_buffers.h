@@ -1,0 +1,42 @@
+// Activations of one decode step.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <new>
+
+#include "model/decoder/prefill_workspace.h"
+
+namespace ziggurat {
+
+/// Made for the largest batch seen so far; grows by at least half, never shrinks. A few KiB to a
+/// few hundred KiB per sequence, and apart from the prefill workspace, since steps run between
+/// slices.
+class DecodeBuffers {
+ public:
+  /// Pointers to the activations of `rows` sequences; valid until the next call.
+  /// With b = rows and the words of PrefillLayout:
+  struct Pointers {
+    float* residual;  ///< [b, h]
+    void* normed;     ///< [b, h] e
+    void* wide;       ///< [b, max((H + 2G) D, 2f)] e
+    void* gated;      ///< [b, f] e
+    float* q;         ///< [b, H, D]
+    float* k;         ///< [b, G, D]
+    float* v;         ///< [b, G, D]
+    float* attended;  ///< [b, H, D]
+    void* converted;  ///< [b, H, D] e
+    float* cos;       ///< [b, D/2]
+    float* sin;       ///< [b, D/2]
+  };
+  Pointers For(const WorkspaceShape& shape, int rows);
+
+ private:
+  struct Deleter {
+    void operator()(std::byte* p) const { ::operator delete[](p, std::align_val_t{64}); }
+  };
+  std::unique_ptr<std::byte[], Deleter> memory_;
+  int capacity_rows_ = 0;
+};
+
+}  // namespace ziggurat

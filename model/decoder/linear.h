@@ -1,0 +1,60 @@
+// The matrix products of the decoder: y = x W^T + b, with the weights packed once at load.
+//
+// Two implementations: oneDNN (weights reordered into its blocked layout), and at::linear where
+// oneDNN is absent or lacks the element type on this CPU. Debian's libtorch brings only the
+// reference BLAS for f32, which is some fifty times slower than oneDNN.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <string_view>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "block_manager/cache_format.h"
+
+namespace at {
+class Tensor;
+}
+
+namespace ziggurat {
+
+/// One matrix product with fixed weights. Called by one thread at a time; runs on the calling
+/// thread's OpenMP team.
+class Linear {
+ public:
+  virtual ~Linear() = default;
+
+  /// y = x W^T + b.
+  ///   x  [rows, in_features] in the element type of the weights
+  ///   y  [rows, out_features] in `out_element`
+  virtual absl::Status Run(const void* x, int rows, ElementType out_element, void* y) = 0;
+
+  /// y += x W^T + b, y [rows, out_features] f32: the residual stream, without a pass of its own.
+  virtual absl::Status Accumulate(const void* x, int rows, float* y) = 0;
+};
+
+/// Makes the linears of one model and holds what they share (compiled kernels, one scratch buffer).
+/// Outlives the linears that it made.
+class LinearFactory {
+ public:
+  virtual ~LinearFactory() = default;
+  virtual std::string_view name() const = 0;  ///< "onednn", "at::linear"
+
+  /// `weight` [out_features, in_features], f32 or bf16, is copied or kept as the implementation
+  /// likes; `bias` [out_features] f32, or an undefined tensor.
+  virtual absl::StatusOr<std::unique_ptr<Linear>> Make(const at::Tensor& weight,
+                                                       const at::Tensor& bias) = 0;
+};
+
+/// at::linear on libtorch's own kernels. Always there.
+std::unique_ptr<LinearFactory> MakeTorchLinearFactory();
+
+/// oneDNN; null where this build has none, or where it has no fast product of `element` on this
+/// CPU.
+std::unique_ptr<LinearFactory> MakeOneDnnLinearFactory(ElementType element);
+
+/// The best of the two.
+std::unique_ptr<LinearFactory> MakeLinearFactory(ElementType element);
+
+}  // namespace ziggurat

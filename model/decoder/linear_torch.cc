@@ -1,0 +1,70 @@
+#include <ATen/ATen.h>
+
+#include "absl/strings/str_cat.h"
+#include "model/decoder/linear.h"
+
+namespace ziggurat {
+namespace {
+
+at::ScalarType ScalarTypeOf(ElementType element) {
+  return element == ElementType::kF32 ? at::kFloat : at::kBFloat16;
+}
+
+class TorchLinear final : public Linear {
+ public:
+  TorchLinear(at::Tensor weight, at::Tensor bias) : weight_(weight.contiguous()) {
+    if (bias.defined()) bias_ = bias.to(weight_.scalar_type());
+  }
+
+  absl::Status Run(const void* x, int rows, ElementType out_element, void* y) override {
+    at::NoGradGuard no_grad;
+    at::Tensor out =
+        at::from_blob(y, {rows, weight_.size(0)}, at::TensorOptions(ScalarTypeOf(out_element)));
+    out.copy_(Product(x, rows));
+    return absl::OkStatus();
+  }
+
+  absl::Status Accumulate(const void* x, int rows, float* y) override {
+    at::NoGradGuard no_grad;
+    at::Tensor out = at::from_blob(y, {rows, weight_.size(0)}, at::TensorOptions(at::kFloat));
+    out.add_(Product(x, rows));
+    return absl::OkStatus();
+  }
+
+ private:
+  at::Tensor Product(const void* x, int rows) const {
+    // from_blob wants a mutable pointer; linear only reads it.
+    const at::Tensor in = at::from_blob(const_cast<void*>(x), {rows, weight_.size(1)},
+                                        at::TensorOptions(weight_.scalar_type()));
+    return at::linear(in, weight_, bias_);
+  }
+
+  at::Tensor weight_;
+  at::Tensor bias_;
+};
+
+class TorchLinearFactory final : public LinearFactory {
+ public:
+  std::string_view name() const override { return "at::linear"; }
+  absl::StatusOr<std::unique_ptr<Linear>> Make(const at::Tensor& weight,
+                                               const at::Tensor& bias) override {
+    return std::make_unique<TorchLinear>(weight, bias);
+  }
+};
+
+}  // namespace
+
+std::unique_ptr<LinearFactory> MakeTorchLinearFactory() {
+  return std::make_unique<TorchLinearFactory>();
+}
+
+std::unique_ptr<LinearFactory> MakeLinearFactory(ElementType element) {
+  if (auto onednn = MakeOneDnnLinearFactory(element)) return onednn;
+  return MakeTorchLinearFactory();
+}
+
+#ifndef ZIGGURAT_HAS_ONEDNN
+std::unique_ptr<LinearFactory> MakeOneDnnLinearFactory(ElementType /*element*/) { return nullptr; }
+#endif
+
+}  // namespace ziggurat

@@ -1,0 +1,59 @@
+// Runs Llama, Mistral and Qwen2 models: prefill layer by layer over a contiguous workspace, decode
+// as one batch of all running sequences over block tables (docs/architecture.md).
+//
+// The matrix products are oneDNN's, on weights packed once at load, or libtorch's where oneDNN is
+// absent; everything between them, and all attention, is the AttentionBackend's. No libtorch type
+// appears here.
+#pragma once
+
+#include <filesystem>
+#include <memory>
+
+#include "absl/status/statusor.h"
+#include "attention/backend.h"
+#include "block_manager/cache_format.h"
+#include "model/checkpoint/checkpoint.h"
+#include "model/checkpoint/model_config.h"
+#include "model/model_runner.h"
+
+namespace ziggurat {
+
+struct DecoderOptions {
+  /// Type of weights, activations between the products, and KV cache. The residual stream, softmax,
+  /// norms and logits are f32 in any case.
+  ElementType element = ElementType::kBf16;
+  int threads = 1;                ///< OpenMP threads of the products, on whichever thread calls
+  int max_prefill_tokens = 8192;  ///< tokens of one prefill batch; at least 1
+  /// Window rows (CachePlan::window_rows) of one prefill batch; 0: as many as tokens. Memory for
+  /// them becomes resident only when they are used.
+  int max_window_rows = 0;
+  /// Most tokens whose activations exist at once during prefill; at least 16.
+  int chunk_tokens = 256;
+  /// Runs a few tokens through the model at load, so that compiled kernels, thread pools and
+  /// library buffers are there before the first request.
+  bool warm_up = true;
+};
+
+/// Loads the weights of a model. The runner owns `backend`; the checkpoint may go afterwards.
+///
+/// INVALID_ARGUMENT: options out of range, or weights that do not fit the configuration (names the
+/// tensor). UNIMPLEMENTED, DATA_LOSS, NOT_FOUND: as the checkpoint says; a NaN among the weights is
+/// DATA_LOSS. RESOURCE_EXHAUSTED: no memory.
+///
+/// What the runner's calls return:
+///   INVALID_ARGUMENT    no prompt, an empty one, one longer than the context; a token id outside
+///                       the vocabulary; a position outside the context
+///   RESOURCE_EXHAUSTED  more tokens or window rows than the workspace was made for
+///   FAILED_PRECONDITION prefill calls out of order, no pool attached
+///   INTERNAL            an edit that cannot be carried out on the segments given
+/// A call that fails leaves the runner usable; a prefill batch that failed must be abandoned.
+absl::StatusOr<std::unique_ptr<ModelRunner>> LoadLlamaDecoder(
+    const ModelConfig& config, const Checkpoint& checkpoint, const DecoderOptions& options,
+    std::unique_ptr<AttentionBackend> backend);
+
+/// The same from a Hugging Face folder.
+absl::StatusOr<std::unique_ptr<ModelRunner>> LoadLlamaDecoder(
+    const std::filesystem::path& dir, const DecoderOptions& options,
+    std::unique_ptr<AttentionBackend> backend);
+
+}  // namespace ziggurat

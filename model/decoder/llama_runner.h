@@ -1,0 +1,128 @@
+// The decoder behind llama_decoder.h.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "attention/backend.h"
+#include "model/decoder/decode_buffers.h"
+#include "model/decoder/llama_decoder.h"
+#include "model/decoder/llama_weights.h"
+#include "model/decoder/prefill_workspace.h"
+#include "model/decoder/rotary_table.h"
+#include "model/model_runner.h"
+
+namespace ziggurat {
+
+class LlamaRunner final : public ModelRunner {
+ public:
+  static absl::StatusOr<std::unique_ptr<LlamaRunner>> Create(
+      const ModelConfig& config, std::unique_ptr<LlamaWeights> weights,
+      const DecoderOptions& options, std::unique_ptr<AttentionBackend> backend);
+
+  const ModelShape& shape() const override { return workspace_shape_.model; }
+  void AttachPool(PoolView pool) override { pool_ = pool; }
+
+  size_t WorkspaceBytes(int tokens, int window_rows) const override;
+  size_t workspace_capacity_bytes() const override { return workspace_->bytes(); }
+  size_t workspace_high_water_bytes() const override { return workspace_high_water_; }
+  int max_prefill_tokens() const override { return options_.max_prefill_tokens; }
+
+  absl::Status BeginPrefill(absl::Span<const PrefillPrompt> prompts) override;
+  absl::Status PrefillLayer(int layer, absl::Span<const LayerWrite> writes) override;
+  absl::Status FinishPrefill(float* logits) override;
+  void AbandonPrefill() override { batch_ = Batch(); }
+
+  absl::Status Decode(absl::Span<const DecodeInput> inputs, float* logits) override;
+
+  double attention_seconds() const override { return attention_seconds_; }
+
+  /// Prefills a chunk through layer 0 and decodes a token through all, in a pool of its own, then
+  /// gives the workspace back.
+  absl::Status WarmUp();
+
+ private:
+  /// The prefill batch at hand.
+  struct Batch {
+    bool active = false;
+    int next_layer = 0;
+    PrefillLayout layout;
+    std::vector<int> offsets;         ///< [prompts + 1] first token of each
+    std::vector<int> window_offsets;  ///< [prompts + 1] first window row of each
+
+    int num_prompts() const { return static_cast<int>(offsets.size()) - 1; }
+    int num_tokens() const { return offsets.back(); }
+  };
+
+  LlamaRunner(const ModelConfig& config, std::unique_ptr<LlamaWeights> weights,
+              const DecoderOptions& options, std::unique_ptr<AttentionBackend> backend,
+              std::unique_ptr<WorkspaceRegion> workspace);
+
+  /// A part of the workspace, `rows` rows of `row_width` elements in.
+  template <typename T>
+  T* Part(size_t offset, size_t rows = 0, size_t row_width = 0) const {
+    return reinterpret_cast<T*>(workspace_->base() + offset) + rows * row_width;
+  }
+  void* ElementPart(size_t offset, size_t rows = 0, size_t row_width = 0) const {
+    return workspace_->base() + offset + rows * row_width * element_bytes_;
+  }
+
+  // llama_prefill.cc
+  absl::Status CheckPrompts(absl::Span<const PrefillPrompt> prompts) const;
+  void EmbedPrompts(absl::Span<const PrefillPrompt> prompts);
+  absl::Status RunLayer(const LlamaLayer& layer, absl::Span<const LayerWrite> writes);
+  absl::Status Project(const LlamaLayer& layer, int first, int rows);
+  void SaveWindowQueries();
+  absl::Status AttendAndWrite(absl::Span<const LayerWrite> writes);
+  absl::Status FinishLayer(const LlamaLayer& layer, int first, int rows);
+  absl::Status LastLogits(float* logits);
+
+  // llama_decode.cc
+  absl::Status CheckInputs(absl::Span<const DecodeInput> inputs) const;
+  absl::Status DecodeLayer(int layer, absl::Span<const DecodeInput> inputs,
+                           const DecodeBuffers::Pointers& buffers);
+
+  /// residual += down(SwiGLU(gate_up(norm(residual)))), for rows that are ready.
+  absl::Status RunMlp(const LlamaLayer& layer, int rows, float* residual, void* normed, void* wide,
+                      void* gated);
+  void UseThreads() const;
+
+  const DecoderOptions options_;
+  WorkspaceShape workspace_shape_;
+  AttentionShape attention_shape_;
+  ElementType element_;
+  size_t element_bytes_;
+  float norm_epsilon_;
+  RotaryTable rotary_;
+  std::unique_ptr<LlamaWeights> weights_;
+  std::unique_ptr<AttentionBackend> backend_;
+  std::unique_ptr<WorkspaceRegion> workspace_;
+  size_t workspace_high_water_ = 0;
+  double attention_seconds_ = 0;
+  PoolView pool_;
+  Batch batch_;
+  DecodeBuffers decode_buffers_;
+  std::vector<DecodeItem> items_;  ///< of the layer at hand, kept for their capacity
+  std::vector<int> segments_;
+  std::vector<int> slots_;
+};
+
+/// Adds the time from its making to its end to `*seconds`.
+class ScopedSeconds {
+ public:
+  explicit ScopedSeconds(double* seconds);
+  ~ScopedSeconds();
+  ScopedSeconds(const ScopedSeconds&) = delete;
+  ScopedSeconds& operator=(const ScopedSeconds&) = delete;
+
+ private:
+  double* seconds_;
+  double start_;
+};
+
+}  // namespace ziggurat

@@ -1,0 +1,195 @@
+#include "model/decoder/llama_weights.h"
+
+#include <ATen/ATen.h>
+
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include "absl/types/span.h"
+#include "model/checkpoint/tensor_conversion.h"
+#include "model/checkpoint/weights_layout.h"
+
+namespace ziggurat {
+namespace {
+
+/// Elements of one piece of a conversion that threads share.
+constexpr int64_t kConversionElements = int64_t{1} << 20;
+
+/// Reads the weights of one checkpoint in one element type.
+class WeightReader {
+ public:
+  WeightReader(const ModelConfig& config, const Checkpoint& checkpoint, ElementType element)
+      : config_(config), checkpoint_(checkpoint), element_(element) {}
+
+  absl::StatusOr<std::vector<float>> Vector(const std::string& name) const {
+    absl::StatusOr<TensorView> view = FindWeight(config_, checkpoint_, name);
+    if (!view.ok()) return view.status();
+    std::vector<float> values(view->num_elements());
+    absl::Status status = ConvertToF32(name, *view, absl::MakeSpan(values));
+    if (!status.ok()) return status;
+    return values;
+  }
+
+  /// The matrices called `names`, one below the other, in the element type.
+  absl::StatusOr<at::Tensor> Matrix(absl::Span<const std::string> names) const {
+    return Stacked(names, element_);
+  }
+
+  /// The vectors called `names`, one behind the other, in f32; undefined where the model has none.
+  absl::StatusOr<at::Tensor> Bias(bool present, absl::Span<const std::string> names) const {
+    if (!present) return at::Tensor();
+    return Stacked(names, ElementType::kF32);
+  }
+
+ private:
+  absl::StatusOr<at::Tensor> Stacked(absl::Span<const std::string> names,
+                                     ElementType element) const {
+    std::vector<TensorView> parts;
+    std::vector<int64_t> shape;
+    for (const std::string& name : names) {
+      absl::StatusOr<TensorView> view = FindWeight(config_, checkpoint_, name);
+      if (!view.ok()) return view.status();
+      if (shape.empty()) {
+        shape = view->shape;
+      } else {
+        shape[0] += view->shape[0];
+      }
+      parts.push_back(*std::move(view));
+    }
+    at::Tensor stacked =
+        at::empty(shape, element == ElementType::kF32 ? at::kFloat : at::kBFloat16);
+    int64_t row = 0;
+    for (size_t i = 0; i < parts.size(); ++i) {
+      at::Tensor rows = stacked.narrow(0, row, parts[i].shape[0]);
+      absl::Status status = Convert(names[i], parts[i], element, rows.data_ptr());
+      if (!status.ok()) return status;
+      row += parts[i].shape[0];
+    }
+    return stacked;
+  }
+
+  /// Converts in pieces of rows, shared among the threads.
+  static absl::Status Convert(const std::string& name, const TensorView& view, ElementType element,
+                              void* out) {
+    const int64_t rows = view.shape[0];
+    const int64_t width = view.num_elements() / std::max<int64_t>(rows, 1);
+    const int64_t piece_rows =
+        std::max<int64_t>(1, kConversionElements / std::max<int64_t>(width, 1));
+    const int64_t pieces = (rows + piece_rows - 1) / piece_rows;
+    std::vector<absl::Status> statuses(pieces);
+#pragma omp parallel for schedule(dynamic)
+    for (int64_t piece = 0; piece < pieces; ++piece) {
+      const int64_t first = piece * piece_rows;
+      const int64_t count = std::min(piece_rows, rows - first);
+      const TensorView part = view.Rows(first, count);
+      const size_t size = static_cast<size_t>(count * width);
+      if (element == ElementType::kF32) {
+        statuses[piece] = ConvertToF32(
+            name, part, absl::MakeSpan(static_cast<float*>(out) + first * width, size));
+      } else {
+        statuses[piece] = ConvertToBf16(
+            name, part, absl::MakeSpan(static_cast<uint16_t*>(out) + first * width, size));
+      }
+    }
+    for (const absl::Status& status : statuses) {
+      if (!status.ok()) return status;
+    }
+    return absl::OkStatus();
+  }
+
+  const ModelConfig& config_;
+  const Checkpoint& checkpoint_;
+  ElementType element_;
+};
+
+/// The product of the projections `prefixes` (each a name without ".weight"), packed.
+absl::Status MakeFused(const WeightReader& reader, LinearFactory& factory, bool has_bias,
+                       const std::vector<std::string>& prefixes, std::unique_ptr<Linear>* out) {
+  std::vector<std::string> weights, biases;
+  for (const std::string& prefix : prefixes) {
+    weights.push_back(prefix + ".weight");
+    biases.push_back(prefix + ".bias");
+  }
+  absl::StatusOr<at::Tensor> weight = reader.Matrix(weights);
+  if (!weight.ok()) return weight.status();
+  absl::StatusOr<at::Tensor> bias = reader.Bias(has_bias, biases);
+  if (!bias.ok()) return bias.status();
+  absl::StatusOr<std::unique_ptr<Linear>> linear = factory.Make(*weight, *bias);
+  if (!linear.ok()) return linear.status();
+  *out = *std::move(linear);
+  return absl::OkStatus();
+}
+
+absl::Status ReadVector(const WeightReader& reader, const std::string& name,
+                        std::vector<float>* out) {
+  absl::StatusOr<std::vector<float>> values = reader.Vector(name);
+  if (!values.ok()) return values.status();
+  *out = *std::move(values);
+  return absl::OkStatus();
+}
+
+absl::Status LoadLayer(const ModelConfig& config, const WeightReader& reader,
+                       LinearFactory& factory, int index, LlamaLayer* layer) {
+  const auto name = [index](std::string_view suffix) { return LayerWeightName(index, suffix); };
+  absl::Status status;
+  status.Update(ReadVector(reader, name("input_layernorm.weight"), &layer->attention_norm));
+  status.Update(MakeFused(
+      reader, factory, config.qkv_bias,
+      {name("self_attn.q_proj"), name("self_attn.k_proj"), name("self_attn.v_proj")}, &layer->qkv));
+  status.Update(
+      MakeFused(reader, factory, config.o_bias, {name("self_attn.o_proj")}, &layer->output));
+  status.Update(ReadVector(reader, name("post_attention_layernorm.weight"), &layer->mlp_norm));
+  status.Update(MakeFused(reader, factory, config.mlp_bias,
+                          {name("mlp.gate_proj"), name("mlp.up_proj")}, &layer->gate_up));
+  status.Update(MakeFused(reader, factory, config.mlp_bias, {name("mlp.down_proj")}, &layer->down));
+  return status;
+}
+
+}  // namespace
+
+struct LlamaWeights::Tables {
+  at::Tensor embedding;  ///< [vocabulary, hidden]
+};
+
+LlamaWeights::LlamaWeights() = default;
+LlamaWeights::~LlamaWeights() = default;
+
+const void* LlamaWeights::Embedding(int token) const {
+  return embedding_ + static_cast<size_t>(token) * embedding_row_bytes_;
+}
+
+absl::StatusOr<std::unique_ptr<LlamaWeights>> LlamaWeights::Load(const ModelConfig& config,
+                                                                 const Checkpoint& checkpoint,
+                                                                 ElementType element) {
+  if (absl::Status status = CheckWeights(config, checkpoint); !status.ok()) return status;
+  const WeightReader reader(config, checkpoint, element);
+  auto weights = std::unique_ptr<LlamaWeights>(new LlamaWeights);
+  weights->factory_ = MakeLinearFactory(element);
+
+  absl::StatusOr<at::Tensor> embedding = reader.Matrix({"model.embed_tokens.weight"});
+  if (!embedding.ok()) return embedding.status();
+  weights->tables_ = std::make_unique<Tables>(Tables{*embedding});
+  weights->embedding_ = static_cast<const std::byte*>(embedding->data_ptr());
+  weights->embedding_row_bytes_ = ElementBytes(element) * config.hidden_size;
+
+  weights->layers_.resize(config.num_layers);
+  for (int i = 0; i < config.num_layers; ++i) {
+    absl::Status status = LoadLayer(config, reader, *weights->factory_, i, &weights->layers_[i]);
+    if (!status.ok()) return status;
+  }
+  absl::Status status = ReadVector(reader, "model.norm.weight", &weights->final_norm_);
+  if (!status.ok()) return status;
+
+  // A tied head is packed from the embedding: one reading of the file, the same storage where the
+  // linear keeps its tensor as it is.
+  absl::StatusOr<at::Tensor> head =
+      config.tie_word_embeddings ? embedding : reader.Matrix({"lm_head.weight"});
+  if (!head.ok()) return head.status();
+  absl::StatusOr<std::unique_ptr<Linear>> packed = weights->factory_->Make(*head, at::Tensor());
+  if (!packed.ok()) return packed.status();
+  weights->head_ = *std::move(packed);
+  return weights;
+}
+
+}  // namespace ziggurat

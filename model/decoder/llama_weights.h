@@ -1,0 +1,56 @@
+// The weights of a Llama-family model as the decoder uses them.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "block_manager/cache_format.h"
+#include "model/checkpoint/checkpoint.h"
+#include "model/checkpoint/model_config.h"
+#include "model/decoder/linear.h"
+
+namespace ziggurat {
+
+/// One decoder layer. Projections that read the same activations are one product.
+struct LlamaLayer {
+  std::vector<float> attention_norm;  ///< [hidden]
+  std::unique_ptr<Linear> qkv;        ///< hidden -> (H + 2G) D: queries, keys, values
+  std::unique_ptr<Linear> output;     ///< H D -> hidden
+  std::vector<float> mlp_norm;        ///< [hidden]
+  std::unique_ptr<Linear> gate_up;    ///< hidden -> 2f: gate, then up
+  std::unique_ptr<Linear> down;       ///< f -> hidden
+};
+
+class LlamaWeights {
+ public:
+  /// Reads, converts to `element` and packs every weight; nothing refers to the checkpoint
+  /// afterwards. Errors are those of CheckWeights and of the conversions: they name the tensor.
+  static absl::StatusOr<std::unique_ptr<LlamaWeights>> Load(const ModelConfig& config,
+                                                            const Checkpoint& checkpoint,
+                                                            ElementType element);
+  ~LlamaWeights();
+
+  const LlamaLayer& layer(int index) const { return layers_[index]; }
+  const std::vector<float>& final_norm() const { return final_norm_; }
+  Linear& head() const { return *head_; }  ///< hidden -> vocabulary
+  /// The embedding of a token, [hidden] in the element type.
+  const void* Embedding(int token) const;
+  std::string_view linear_name() const { return factory_->name(); }
+
+ private:
+  LlamaWeights();
+
+  struct Tables;                            // hides at::Tensor
+  std::unique_ptr<LinearFactory> factory_;  // outlives the linears below
+  std::unique_ptr<Tables> tables_;
+  size_t embedding_row_bytes_ = 0;
+  const std::byte* embedding_ = nullptr;
+  std::vector<LlamaLayer> layers_;
+  std::vector<float> final_norm_;
+  std::unique_ptr<Linear> head_;
+};
+
+}  // namespace ziggurat
