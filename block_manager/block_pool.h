@@ -16,13 +16,18 @@ namespace ziggurat {
 /// One slab of memory cut into blocks of equal bytes, with a reference count for each.
 ///
 /// Owned and called by the engine thread only; no locks. Memory is reserved at creation and becomes
-/// resident when a block is first written. Freed blocks are reused last-in first-out, so the
-/// resident part stays close to the high-water mark. The destructor CHECKs that every block came
-/// back.
+/// resident when a block is first written. Freed blocks are reused last-in first-out, and a block
+/// that was never used is taken only when no freed one is left, lowest number first: so the blocks
+/// ever written are [0, high_water_blocks()), and the resident part is at most these, rounded up to
+/// a page (to one huge page of 2 MiB once they pass 64 MiB). The destructor aborts unless every
+/// block came back; so does a call that releases or refers to a block that is free or does not
+/// exist.
+///
+/// Allocate, AddReference and Release cost O(blocks named); creation O(num_blocks) for the counts.
 class BlockPool {
  public:
-  /// Fails with INVALID_ARGUMENT for zero sizes or a block size that is no multiple of 64, with
-  /// RESOURCE_EXHAUSTED where the memory cannot be reserved.
+  /// Fails with INVALID_ARGUMENT for zero sizes, 2^32 blocks or more, or a block size that is no
+  /// multiple of 64; with RESOURCE_EXHAUSTED where the memory cannot be reserved.
   static absl::StatusOr<std::unique_ptr<BlockPool>> Create(size_t num_blocks, size_t block_bytes);
   ~BlockPool();
   BlockPool(const BlockPool&) = delete;
@@ -38,26 +43,28 @@ class BlockPool {
 
   size_t num_blocks() const { return reference_counts_.size(); }
   size_t block_bytes() const { return block_bytes_; }
-  size_t used_blocks() const { return num_blocks() - free_.size(); }
-  size_t free_blocks() const { return free_.size(); }
+  size_t used_blocks() const { return high_water_ - free_.size(); }
+  size_t free_blocks() const { return num_blocks() - used_blocks(); }
+  /// The most blocks ever in use at once.
   size_t high_water_blocks() const { return high_water_; }
   uint32_t reference_count(BlockId id) const { return reference_counts_[id]; }
   PoolView view() const { return {base_, block_bytes_}; }
 
   /// Proves that free list and reference counts agree, that no block is free twice, and, where
-  /// `owners` is given (one entry for each reference held by any table), that every count equals the
-  /// number of its owners. INTERNAL names the first block that is wrong.
+  /// `owners` is given (one entry for each reference held by any table), that every count equals
+  /// the number of its owners. INTERNAL names the first block that is wrong.
   absl::Status CheckIntegrity() const;
   absl::Status CheckIntegrity(absl::Span<const BlockId> owners) const;
 
  private:
   BlockPool(std::byte* base, size_t num_blocks, size_t block_bytes);
+  void CheckInUse(BlockId id, const char* what) const;
 
   std::byte* base_;
   size_t block_bytes_;
   std::vector<uint32_t> reference_counts_;
-  std::vector<BlockId> free_;  // a stack; lowest numbers on top at the start
-  size_t high_water_ = 0;
+  std::vector<BlockId> free_;  // a stack of blocks that were used before
+  size_t high_water_ = 0;      // blocks from here on were never used
 };
 
 }  // namespace ziggurat

@@ -10,8 +10,7 @@
 #include <cstdint>
 #include <string_view>
 
-#include "absl/status/statusor.h"
-#include "absl/types/span.h"
+#include "absl/status/status.h"
 
 namespace ziggurat {
 
@@ -37,11 +36,26 @@ constexpr CacheFormat KeyValueFormat(ElementType type) {
   return type == ElementType::kF32 ? CacheFormat::kF32 : CacheFormat::kBf16;
 }
 
+/// Whether the format stores values alone and attends with another layer's keys.
+constexpr bool IsValuesOnly(CacheFormat format) {
+  return format == CacheFormat::kF32Values || format == CacheFormat::kBf16Values;
+}
+/// Scalar type of the keys and values of a segment of this format, as kernels read it.
+constexpr ElementType ElementOf(CacheFormat format) {
+  return format == CacheFormat::kF32 || format == CacheFormat::kF32Values ? ElementType::kF32
+                                                                          : ElementType::kBf16;
+}
+
 /// One plane of a format, for a segment that covers `kv_heads` heads of size `head_dim`.
 struct PlaneSpec {
   std::string_view name;    ///< "kv", "values"
   int tokens_per_unit = 1;  ///< tokens that share one unit (1, or a quantization group)
   size_t unit_bytes = 0;    ///< bytes of one unit, all heads of the segment
+
+  size_t UnitsPerBlock(size_t block_bytes) const;
+  /// Blocks that hold `tokens` tokens; bytes of the units that hold them.
+  size_t BlocksFor(size_t block_bytes, size_t tokens) const;
+  size_t LiveBytes(size_t tokens) const;
 };
 
 /// The planes of `format`. The span points to static storage only in the names; specs are computed.
@@ -59,6 +73,9 @@ struct CacheGeometry {
   int head_dim = 0;
   size_t block_bytes = 0;
 
+  /// INVALID_ARGUMENT unless every size is positive, the head size even, and the unit of every
+  /// format divides a block. Tables may only be made of a geometry that passed.
+  absl::Status Validate() const;
   /// 64·G·D bytes: 16 tokens of bf16 K and V, 8 of f32.
   static size_t DefaultBlockBytes(int num_kv_heads, int head_dim) {
     return size_t{64} * num_kv_heads * head_dim;

@@ -1,0 +1,44 @@
+#include "block_manager/sequence_cache.h"
+
+#include "absl/strings/str_cat.h"
+#include "block_manager/check.h"
+
+namespace ziggurat {
+
+SequenceCache::SequenceCache(BlockPool* pool, const CacheGeometry* geometry) {
+  layers_.reserve(geometry->num_layers);
+  for (int i = 0; i < geometry->num_layers; ++i) {
+    layers_.emplace_back(pool, geometry);
+  }
+}
+
+size_t SequenceCache::blocks() const {
+  size_t blocks = 0;
+  for (const LayerBlockTable& layer : layers_) {
+    blocks += layer.blocks();
+  }
+  return blocks;
+}
+
+void SequenceCache::Clear() {
+  for (LayerBlockTable& layer : layers_) {
+    layer.Clear();
+  }
+}
+
+void SequenceCache::AppendOwnedBlocks(std::vector<BlockId>* out) const {
+  for (const LayerBlockTable& layer : layers_) {
+    layer.AppendOwnedBlocks(out);
+  }
+}
+
+absl::Status SequenceCache::CheckIntegrity() const {
+  for (int i = 0; i < num_layers(); ++i) {
+    if (absl::Status status = layers_[i].CheckIntegrity(); !status.ok()) {
+      return absl::InternalError(absl::StrCat("layer ", i, ": ", status.message()));
+    }
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace ziggurat

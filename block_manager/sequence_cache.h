@@ -1,12 +1,19 @@
 // The KV cache of one sequence: for every layer, a short list of segments out of one pool.
+//
+// Logical against physical length: how many tokens a sequence has seen (positions, RoPE, limits) is
+// the engine's number. A table knows only slots, that is what a layer physically holds; the two
+// part as soon as a policy evicts, and differ from layer to layer.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <vector>
 
+#include "absl/container/inlined_vector.h"
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "block_manager/block_pool.h"
 #include "block_manager/cache_format.h"
@@ -17,7 +24,9 @@ namespace ziggurat {
 /// A segment that overwrites: `sinks` slots that stay and a ring of `recent` slots behind them.
 struct RingShape {
   int sinks = 0;
-  int recent = 0;
+  int recent = 0;  ///< at least 1
+
+  int slots() const { return sinks + recent; }
 };
 
 /// What a new segment is.
@@ -28,41 +37,76 @@ struct SegmentOptions {
   std::optional<RingShape> ring = {};  ///< absent: grows without end
 };
 
-/// What one layer of one sequence really holds.
+/// What one layer of one sequence really holds; also, summed, what many do (occupancy.h).
+///
+/// A block of a segment that two layers share counts in `blocks`, `live_bytes` and
+/// `tail_waste_bytes` of each of them: it is what the layer attends to. Key blocks of another layer
+/// that a values-only segment reads count there only, and here as `borrowed_blocks`. So that sums
+/// over layers can be set beside the pool, `charged_blocks` counts a block with r references as 1/r
+/// for each: over all layers of all sequences it sums to `BlockPool::used_blocks()`.
 struct LayerOccupancy {
-  size_t blocks = 0;           ///< blocks referred to (a shared block counts for each layer)
-  size_t live_bytes = 0;       ///< bytes of blocks that hold live tokens
-  size_t tail_waste_bytes = 0; ///< blocks * block_bytes - live_bytes
-  size_t tokens = 0;           ///< physical length: slots of the longest head
+  size_t blocks = 0;            ///< blocks of the layer's own planes
+  size_t borrowed_blocks = 0;   ///< references to other layers' key blocks
+  double charged_blocks = 0;    ///< every reference, own and borrowed, as 1 / references
+  size_t live_bytes = 0;        ///< bytes of `blocks` that hold live tokens
+  size_t tail_waste_bytes = 0;  ///< blocks * block_bytes - live_bytes
+  size_t tokens = 0;            ///< physical length: slots of the longest head
+
+  LayerOccupancy& operator+=(const LayerOccupancy& other);
 };
 
 /// The list of segments of one layer of one sequence. Owns references to the blocks it names.
 ///
-/// Engine thread only. Views stay valid until the next call that changes the table.
+/// Engine thread only. `view()` follows every change by itself. A span taken from it keeps its
+/// address, and sees the new slots and blocks, until a segment is added, the table is cleared or
+/// moved; so it may be taken once per sequence. Kernels may read it while the table is not changed.
 class LayerBlockTable {
  public:
-  LayerBlockTable(BlockPool* pool, const CacheGeometry* geometry) : pool_(pool), geometry_(geometry) {}
+  /// Both must outlive the table; `geometry` has passed `CacheGeometry::Validate`.
+  LayerBlockTable(BlockPool* pool, const CacheGeometry* geometry)
+      : pool_(pool), geometry_(geometry) {}
   ~LayerBlockTable() { Clear(); }
   LayerBlockTable(LayerBlockTable&& other) noexcept;
   LayerBlockTable& operator=(LayerBlockTable&&) = delete;
   LayerBlockTable(const LayerBlockTable&) = delete;
   LayerBlockTable& operator=(const LayerBlockTable&) = delete;
 
-  /// Adds an empty segment and returns its index. `options` must be valid for the geometry (CHECK).
+  /// Adds an empty segment and returns its index. `options` must be valid for the geometry, and not
+  /// values-only (CHECK). No block is taken before it grows.
   int AddSegment(const SegmentOptions& options);
   /// Adds a segment that refers to the blocks of `other`'s segment (one reference more for each),
-  /// for two layers that share it. Neither side may grow it afterwards.
-  int ShareSegment(const LayerBlockTable& other, int segment);
-  /// Adds a values-only segment whose keys are read from `keys_of`'s segment (one reference more
-  /// for each of its blocks), so that this layer attends with another layer's keys.
-  int AddValuesSegment(const SegmentOptions& options, const LayerBlockTable& keys_of, int segment);
+  /// for two layers that share it. Neither side may grow or overwrite it afterwards (CHECK);
+  /// either may be cleared or destroyed first.
+  int ShareSegment(LayerBlockTable& other, int segment);
+  /// Adds an empty values-only segment whose keys are read from `keys_of`'s segment (one reference
+  /// more for each of its blocks), so that this layer attends with another layer's keys. Slot s of
+  /// the values goes with slot s of the keys: the two must be filled in the same order, and this
+  /// segment may not grow past the keys (CHECK). The keys' segment must store keys of the same
+  /// element type for all the heads of `options`; it may go on growing (see RefreshKeys).
+  int AddValuesSegment(const SegmentOptions& options, LayerBlockTable& keys_of, int segment);
+  /// Takes references to the key blocks that `keys_of`'s segment, the one given to
+  /// AddValuesSegment, has gained since, so that this segment may grow as far as the keys now do.
+  void RefreshKeys(int segment, const LayerBlockTable& keys_of, int keys_segment);
 
   /// Grows segment `segment` by `tokens` slots. RESOURCE_EXHAUSTED leaves the table as it was. A
   /// ring may not be grown past sinks + recent (CHECK).
   absl::Status Extend(int segment, int tokens);
   /// The slot where the next token of `segment` is written: a new one (a block is allocated when
   /// the last one is full), or in a full ring the oldest slot of the ring, which is overwritten.
-  absl::StatusOr<int> AppendSlot(int segment);
+  /// The ring's slots count as filled in the order sinks, then oldest to newest, as Extend made
+  /// them. RESOURCE_EXHAUSTED leaves the table as it was. O(1); it is called for every layer of
+  /// every sequence in every step.
+  absl::StatusOr<int> AppendSlot(int segment) {
+    Segment& s = segments_[segment];
+    const int slot = s.next_slot;
+    if (slot == s.append_limit) [[unlikely]] {
+      return AppendSlotSlow(segment);
+    }
+    s.next_slot = slot + 1;
+    int& num_slots = views_[segment].num_slots;
+    num_slots = std::max(num_slots, slot + 1);
+    return slot;
+  }
   /// Blocks that `AppendSlot` called `tokens` times would allocate.
   size_t BlocksToAppend(int segment, size_t tokens) const;
 
@@ -71,39 +115,66 @@ class LayerBlockTable {
 
   int num_segments() const { return static_cast<int>(segments_.size()); }
   LayerView view() const { return views_; }
+  /// Blocks of this layer's own planes (LayerOccupancy::blocks). O(segments).
+  size_t blocks() const;
   /// All block references held by this table, appended to `out` (for `BlockPool::CheckIntegrity`).
   void AppendOwnedBlocks(std::vector<BlockId>* out) const;
+  /// O(segments^2) for head groups, and O(blocks) for segments that share or borrow blocks.
   LayerOccupancy occupancy() const;
-  /// The same, apart for each format (index: CacheFormat).
+  /// The same, apart for each format (index: CacheFormat), added to `by_format`.
   void AddOccupancyByFormat(absl::Span<LayerOccupancy> by_format) const;
+  /// Proves that blocks, slots, ring cursors and views of every segment agree, and that every block
+  /// is in use. INTERNAL names the first segment that is wrong.
   absl::Status CheckIntegrity() const;
 
  private:
   struct Segment {
-    SegmentOptions options;
+    /// The slot that AppendSlot hands out, and where it must stop and think: at the end of the
+    /// blocks, of the ring, of the borrowed keys, or (frozen) at once, where the two are equal.
+    int next_slot = 0;
+    int append_limit = 0;
+    bool is_frozen = false;        ///< shared by two layers: may not grow
+    bool may_be_referred = false;  ///< shared or lent: blocks may have more references than ours
+    SegmentOptions options;        ///< num_kv_heads is never 0
     std::vector<BlockId> planes[kMaxPlanes];  ///< block numbers of each plane, in slot order
-    std::vector<BlockId> borrowed_keys;       ///< AddValuesSegment: the other layer's blocks
-    int num_slots = 0;
-    int ring_cursor = 0;      ///< next slot of a full ring to overwrite, from `sinks` on
-    bool is_frozen = false;   ///< shared by two layers: may not grow
+    std::vector<BlockId> borrowed_keys;       ///< values-only: the other layer's blocks
+    int borrowed_slots = 0;                   ///< slots of the keys when last refreshed
   };
+
+  absl::StatusOr<int> AppendSlotSlow(int segment);
+  SegmentOptions Normalized(SegmentOptions options) const;
+  int PushSegment(Segment segment, SegmentView view);
+  absl::Status Grow(int segment, int new_num_slots);
+  void SetAppendLimit(int segment);
+  void RefreshViewPointers(int segment);
+  PlaneList PlanesOfSegment(const Segment& segment) const;
+  LayerOccupancy SegmentOccupancy(int segment) const;
+  size_t LongestHeadTokens(std::optional<CacheFormat> only) const;
+  absl::Status CheckSegment(int segment) const;
+  absl::Status CheckCursor(int segment) const;
+
   BlockPool* pool_;
   const CacheGeometry* geometry_;
-  std::vector<Segment> segments_;
-  std::vector<SegmentView> views_;
+  // One segment is the usual case: kept in place, a step walks the tables of a sequence in memory
+  // order. views_[i] describes segments_[i] and alone holds its number of slots.
+  absl::InlinedVector<SegmentView, 1> views_;
+  absl::InlinedVector<Segment, 1> segments_;
 };
 
-/// All layers of one sequence. The logical length (positions, RoPE, limits) is the engine's; here
-/// only what each layer physically holds.
+/// All layers of one sequence. Movable; a move keeps every LayerView valid. Engine thread only.
 class SequenceCache {
  public:
+  /// Both must outlive the sequence.
   SequenceCache(BlockPool* pool, const CacheGeometry* geometry);
 
   int num_layers() const { return static_cast<int>(layers_.size()); }
   LayerBlockTable& layer(int index) { return layers_[index]; }
   const LayerBlockTable& layer(int index) const { return layers_[index]; }
+  /// Sum of the layers' blocks(): a block that two layers share counts twice. O(segments).
   size_t blocks() const;
   void Clear();
+  /// As LayerBlockTable's, for all layers. To prove conservation see occupancy.h.
+  void AppendOwnedBlocks(std::vector<BlockId>* out) const;
   absl::Status CheckIntegrity() const;
 
  private:
