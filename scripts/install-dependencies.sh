@@ -1,0 +1,32 @@
+#!/usr/bin/env bash
+# Installs what Ziggurat builds and tests with, from Debian 12's own packages. Asks nothing; does
+# nothing when all is there. Needs root, or sudo.
+set -euo pipefail
+
+packages=(
+  build-essential cmake ninja-build git pkg-config curl ca-certificates
+  libtorch-dev libdnnl-dev libgrpc++-dev libprotobuf-dev protobuf-compiler protobuf-compiler-grpc
+  libabsl-dev prometheus-cpp-dev libcpp-httplib-dev libspdlog-dev libcli11-dev nlohmann-json3-dev
+  libpcre2-dev libsentencepiece-dev
+  libgtest-dev libgmock-dev librapidcheck-dev libbenchmark-dev prometheus
+)
+
+missing=()
+for package in "${packages[@]}"; do
+  dpkg-query -W -f='${db:Status-Status}' "$package" 2>/dev/null | grep -qx installed || missing+=("$package")
+done
+if [ ${#missing[@]} -eq 0 ]; then
+  exit 0
+fi
+
+as_root=()
+if [ "$(id -u)" -ne 0 ]; then
+  command -v sudo >/dev/null || { echo "install-dependencies: run this as root, or install sudo" >&2; exit 1; }
+  as_root=(sudo)
+fi
+echo "Installing ${#missing[@]} packages: ${missing[*]}"
+export DEBIAN_FRONTEND=noninteractive
+"${as_root[@]}" apt-get update -qq
+# The Prometheus server is for tests only: keep its package from starting it as a service.
+"${as_root[@]}" env DEBIAN_FRONTEND=noninteractive RUNLEVEL=1 \
+  apt-get install -y -qq --no-install-recommends "${missing[@]}" >/dev/null

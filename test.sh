@@ -1,0 +1,48 @@
+#!/usr/bin/env bash
+# Builds and tests everything: the release build with all tests, the unit tests under
+# AddressSanitizer and UndefinedBehaviorSanitizer, and the threads of scheduler, block manager and
+# server under ThreadSanitizer.
+#
+#   ./test.sh          what the gate runs
+#   ./test.sh --quick  the release build only
+#   ./test.sh --soak   the long soaks and quality runs too (an hour and more)
+#
+# Golden vectors are read from $ZIGGURAT_GOLDENS (default ../shared/goldens); where they are absent
+# their tests say that they skip.
+set -euo pipefail
+cd "$(dirname "$0")"
+
+mode=all
+case "${1:-}" in
+  "") ;;
+  --quick) mode=quick ;;
+  --soak) export ZIGGURAT_SOAK=1 ;;
+  -h | --help) sed -n '2,11p' "$0" | sed 's/^# \{0,1\}//'; exit 0 ;;
+  *) echo "test.sh: unknown option '$1' (allowed: --quick, --soak)" >&2; exit 2 ;;
+esac
+
+say() { printf '\n== %s\n' "$*"; }
+run_tests() { ctest --test-dir "$1" --output-on-failure --no-tests=error "${@:2}"; }
+
+say "Dependencies"
+scripts/install-dependencies.sh
+
+say "Release build"
+scripts/build.sh release
+
+if [ "$mode" = all ]; then
+  say "AddressSanitizer build"
+  scripts/build.sh asan
+  say "ThreadSanitizer build"
+  scripts/build.sh tsan
+
+  say "ThreadSanitizer: block manager, scheduler and server on the stub model"
+  TSAN_OPTIONS="suppressions=$PWD/tests/support/tsan.supp halt_on_error=1 second_deadlock_stack=1" \
+    run_tests build-tsan -L threads
+
+  say "AddressSanitizer: unit tests, and the daemon under a mixed load"
+  ASAN_OPTIONS="detect_leaks=0:detect_odr_violation=0" run_tests build-asan -LE release_only
+fi
+
+say "Release: all tests"
+run_tests build

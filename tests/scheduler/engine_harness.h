@@ -1,0 +1,119 @@
+// An engine on the stub model, and a thread that collects what it says.
+#pragma once
+
+#include <condition_variable>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "compression/policy.h"
+#include "gtest/gtest.h"
+#include "scheduler/engine.h"
+#include "tests/support/stub_model.h"
+
+namespace ziggurat {
+
+inline std::shared_ptr<const Policy> MustParse(const std::string& text) {
+  auto policy = ParsePolicy(text);
+  EXPECT_TRUE(policy.ok()) << policy.status();
+  return *std::move(policy);
+}
+
+/// Everything that came out for one request.
+struct Collected {
+  std::vector<int32_t> tokens;
+  EngineOutput last;  ///< the finished one
+  bool finished = false;
+};
+
+class EngineHarness {
+ public:
+  explicit EngineHarness(EngineOptions options, StubModelOptions model = {}) : model_(model) {
+    control = std::make_shared<StubControl>();
+    model_.control = control;
+    options.check_every_step = true;
+    auto created = Engine::Create(options, std::make_unique<StubModel>(model_), &metrics);
+    EXPECT_TRUE(created.ok()) << created.status();
+    engine = *std::move(created);
+    collector_ = std::thread([this] { Collect(); });
+  }
+  ~EngineHarness() {
+    engine->Stop();
+    collector_.join();
+  }
+
+  EngineRequest Request(int prompt_tokens, int new_tokens,
+                        const std::string& policy = "full") const {
+    EngineRequest request;
+    request.name = "test";
+    for (int i = 0; i < prompt_tokens; ++i) request.prompt.push_back(1 + (i * 7) % 400);
+    request.policy = MustParse(policy);
+    request.max_new_tokens = new_tokens;
+    return request;
+  }
+  std::vector<int32_t> Expected(const EngineRequest& request) const {
+    return StubGreedyTokens(model_, request.prompt, request.max_new_tokens);
+  }
+  RequestId MustSubmit(EngineRequest request) {
+    auto id = engine->Submit(std::move(request));
+    EXPECT_TRUE(id.ok()) << id.status();
+    return id.value_or(0);
+  }
+  /// Waits for the request's last output.
+  Collected Await(RequestId id) {
+    std::unique_lock lock(mutex_);
+    const bool done =
+        changed_.wait_for(lock, std::chrono::seconds(60), [&] { return collected_[id].finished; });
+    EXPECT_TRUE(done) << "request " << id << " did not finish";
+    return collected_[id];
+  }
+  /// Waits until the request has given at least `count` tokens.
+  void AwaitTokens(RequestId id, size_t count) {
+    std::unique_lock lock(mutex_);
+    changed_.wait_for(lock, std::chrono::seconds(60), [&] {
+      return collected_[id].finished || collected_[id].tokens.size() >= count;
+    });
+  }
+  void ExpectEmptyPool() const {
+    ASSERT_TRUE(engine->WaitIdle(absl::Seconds(60)));
+    const EngineSnapshot snapshot = engine->Snapshot();
+    EXPECT_EQ(snapshot.used_blocks, 0u);
+    EXPECT_EQ(snapshot.reserved_blocks, 0u);
+    EXPECT_EQ(snapshot.running, 0);
+    EXPECT_EQ(snapshot.waiting, 0);
+  }
+
+  Metrics metrics;
+  std::shared_ptr<StubControl> control;
+  std::unique_ptr<Engine> engine;
+
+ private:
+  void Collect() {
+    std::vector<EngineOutput> outputs;
+    while (engine->NextOutputs(&outputs)) {
+      std::lock_guard lock(mutex_);
+      for (EngineOutput& output : outputs) {
+        Collected& entry = collected_[output.id];
+        EXPECT_FALSE(entry.finished) << "output after the last one of request " << output.id;
+        for (const SampledToken& token : output.tokens) entry.tokens.push_back(token.token_id);
+        if (output.finished) {
+          entry.finished = true;
+          entry.last = std::move(output);
+        }
+      }
+      changed_.notify_all();
+    }
+  }
+
+  StubModelOptions model_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::map<RequestId, Collected> collected_;
+  std::thread collector_;
+};
+
+}  // namespace ziggurat

@@ -1,0 +1,295 @@
+#include "scheduler/engine.h"
+
+#include <numeric>
+
+#include "gmock/gmock.h"
+#include "tests/scheduler/engine_harness.h"
+
+namespace ziggurat {
+namespace {
+
+using ::testing::HasSubstr;
+
+// The stub's cache: 4 layers, 2 KV heads of 8, bf16: 1,024 bytes are 16 tokens of one layer.
+constexpr size_t kBlockBytes = 1024;
+constexpr int kLayers = 4;
+
+EngineOptions Options(size_t blocks) {
+  EngineOptions options;
+  options.kv_cache_bytes = blocks * kBlockBytes;
+  return options;
+}
+
+TEST(EngineTest, ARequestGivesTheModelsGreedyTokensAndFreesItsBlocks) {
+  EngineHarness harness(Options(400));
+  const EngineRequest request = harness.Request(100, 20);
+  const Collected result = harness.Await(harness.MustSubmit(request));
+  EXPECT_EQ(result.tokens, harness.Expected(request));
+  EXPECT_EQ(result.last.reason, FinishReason::kLength);
+  EXPECT_EQ(result.last.usage.prompt_tokens, 100);
+  EXPECT_EQ(result.last.usage.completion_tokens, 20);
+  harness.ExpectEmptyPool();
+}
+
+TEST(EngineTest, AOneTokenPromptAndAOneTokenAnswerWork) {
+  EngineHarness harness(Options(8));
+  const EngineRequest request = harness.Request(1, 1);
+  EXPECT_EQ(harness.Await(harness.MustSubmit(request)).tokens, harness.Expected(request));
+  harness.ExpectEmptyPool();
+}
+
+TEST(EngineTest, ManyRequestsAtOnceGiveWhatEachGivesAlone) {
+  EngineHarness harness(Options(4000));
+  std::vector<std::pair<RequestId, std::vector<int32_t>>> expected;
+  const char* policies[] = {"full", "streaming(sinks=2,recent=30)", "snapkv(budget=40,window=8)",
+                            "pyramidkv(budget=48,window=8)"};
+  for (int i = 0; i < 64; ++i) {
+    const EngineRequest request = harness.Request(1 + (i * 37) % 300, 1 + i % 40, policies[i % 4]);
+    expected.emplace_back(harness.MustSubmit(request), harness.Expected(request));
+  }
+  for (const auto& [id, tokens] : expected) {
+    const Collected result = harness.Await(id);
+    EXPECT_EQ(result.tokens, tokens);
+    EXPECT_TRUE(result.last.status.ok()) << result.last.status;
+  }
+  EXPECT_GT(harness.control->largest_batch, 8);
+  harness.ExpectEmptyPool();
+}
+
+TEST(EngineTest, APyramidHoldsItsBudgetsRoundedUpToBlocksLayerByLayer) {
+  EngineHarness harness(Options(1000));
+  const EngineRequest request = harness.Request(500, 10, "pyramidkv(budget=100,window=8,beta=4)");
+  const CachePlan plan = request.policy->Plan({kLayers, 4, 2, 8}, 500, 10);
+  const Collected result = harness.Await(harness.MustSubmit(request));
+  ASSERT_EQ(result.last.cache.layers.size(), static_cast<size_t>(kLayers));
+  size_t sum = 0;
+  for (int l = 0; l < kLayers; ++l) {
+    const LayerCacheReport& layer = result.last.cache.layers[l];
+    const size_t tokens = plan.layers[l].prompt_tokens_kept + 9;  // the last token is not cached
+    EXPECT_EQ(layer.budget_tokens, plan.layers[l].prompt_tokens_kept) << "layer " << l;
+    EXPECT_EQ(layer.tokens, tokens) << "layer " << l;
+    EXPECT_EQ(layer.blocks, (tokens + 15) / 16) << "layer " << l;
+    sum += layer.blocks;
+  }
+  EXPECT_GT(result.last.cache.layers[0].blocks, result.last.cache.layers[kLayers - 1].blocks);
+  EXPECT_EQ(result.last.cache.blocks, sum);
+  EXPECT_EQ(result.last.cache.full_blocks, kLayers * ((509u + 15) / 16));
+}
+
+TEST(EngineTest, ARequestThatCanNeverFitIsRefusedWithNeededAndAvailableBlocks) {
+  EngineHarness harness(Options(20));
+  const auto refused = harness.engine->Submit(harness.Request(100, 20));
+  EXPECT_EQ(refused.status().code(), absl::StatusCode::kResourceExhausted);
+  // 119 cached tokens are 8 blocks in each of 4 layers.
+  EXPECT_THAT(std::string(refused.status().message()), HasSubstr("needs 32 blocks"));
+  EXPECT_THAT(std::string(refused.status().message()), HasSubstr("the pool has 20"));
+  // With less of a cache the same prompt fits.
+  harness.Await(harness.MustSubmit(harness.Request(100, 20, "snapkv(budget=40,window=8)")));
+  harness.ExpectEmptyPool();
+}
+
+TEST(EngineTest, BadRequestsAreRefusedWithTheReason) {
+  EngineHarness harness(Options(400));
+  const auto message = [&](const EngineRequest& request) {
+    const auto result = harness.engine->Submit(request);
+    EXPECT_EQ(result.status().code(), absl::StatusCode::kInvalidArgument);
+    return std::string(result.status().message());
+  };
+  EXPECT_THAT(message(harness.Request(0, 1)), HasSubstr("the prompt is empty"));
+  EXPECT_THAT(message(harness.Request(5000, 1)), HasSubstr("5000 tokens"));
+  EXPECT_THAT(message(harness.Request(10, 0)), HasSubstr("max_tokens is 0"));
+  EXPECT_THAT(message(harness.Request(10, 4090)), HasSubstr("between 1 and 4086"));
+  EngineRequest unknown = harness.Request(10, 1);
+  unknown.prompt[3] = 1000;
+  EXPECT_THAT(message(unknown), HasSubstr("token id 1000, allowed are 0 to 999"));
+  EngineRequest nan = harness.Request(10, 1);
+  nan.sampling.temperature = std::numeric_limits<float>::quiet_NaN();
+  EXPECT_THAT(message(nan), HasSubstr("temperature"));
+}
+
+TEST(EngineTest, AdmissionNeverExceedsThePoolAndEveryRequestFinishes) {
+  EngineHarness harness(Options(100));  // three requests of 32 blocks fit at once
+  std::vector<RequestId> ids;
+  for (int i = 0; i < 20; ++i) ids.push_back(harness.MustSubmit(harness.Request(100, 20)));
+  for (const RequestId id : ids) EXPECT_TRUE(harness.Await(id).last.status.ok());
+  EXPECT_LE(harness.engine->Snapshot().high_water_blocks, 96u);
+  EXPECT_LE(harness.control->largest_batch, 3);
+  harness.ExpectEmptyPool();
+}
+
+TEST(EngineTest, TheQueueIsBounded) {
+  EngineOptions options = Options(40);
+  options.max_queue = 3;
+  EngineHarness harness(options);
+  harness.control->decode_delay_us = 20000;
+  const RequestId first = harness.MustSubmit(harness.Request(100, 20));
+  harness.AwaitTokens(first, 1);
+  std::vector<RequestId> ids = {first};
+  for (int i = 0; i < 3; ++i) ids.push_back(harness.MustSubmit(harness.Request(100, 20)));
+  const auto refused = harness.engine->Submit(harness.Request(100, 20));
+  EXPECT_EQ(refused.status().code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_THAT(std::string(refused.status().message()), HasSubstr("the queue is full"));
+  harness.control->decode_delay_us = 0;
+  for (const RequestId id : ids) EXPECT_TRUE(harness.Await(id).last.status.ok());
+}
+
+TEST(EngineTest, ALargeRequestIsOvertakenOnlySoOften) {
+  EngineOptions options = Options(40);
+  options.max_overtakes = 2;
+  EngineHarness harness(options);
+  harness.control->decode_delay_us = 1000;
+  const RequestId running = harness.MustSubmit(harness.Request(60, 20));  // 20 of 40 blocks
+  harness.AwaitTokens(running, 1);
+  const RequestId large = harness.MustSubmit(harness.Request(140, 10));  // 40 blocks: must wait
+  std::vector<RequestId> small;
+  for (int i = 0; i < 6; ++i) small.push_back(harness.MustSubmit(harness.Request(40, 30)));
+  const Collected done = harness.Await(large);
+  EXPECT_TRUE(done.last.status.ok()) << done.last.status;
+  int after = 0;
+  for (const RequestId id : small) {
+    after += harness.Await(id).last.first_token_seconds > done.last.first_token_seconds ? 1 : 0;
+  }
+  EXPECT_GE(after, 4) << "of six later requests at most two may pass";
+}
+
+TEST(EngineTest, CancellingFreesTheBlocksBeforeTheNextStep) {
+  EngineHarness harness(Options(400));
+  harness.control->decode_delay_us = 5000;
+  const RequestId id = harness.MustSubmit(harness.Request(200, 1000));
+  harness.AwaitTokens(id, 3);
+  const int64_t steps_before = harness.control->decode_steps;
+  harness.engine->Cancel(id, FinishReason::kCancelled);
+  const Collected result = harness.Await(id);
+  EXPECT_LE(harness.control->decode_steps - steps_before, 1);
+  EXPECT_EQ(result.last.reason, FinishReason::kCancelled);
+  EXPECT_EQ(result.last.status.code(), absl::StatusCode::kCancelled);
+  harness.ExpectEmptyPool();
+}
+
+TEST(EngineTest, CancellingWorksInEveryState) {
+  EngineOptions options = Options(40);
+  options.slice_token_layers = 1;  // one layer a step
+  EngineHarness harness(options);
+  harness.control->prefill_layer_delay_us = 5000;
+  const RequestId prefilling = harness.MustSubmit(harness.Request(100, 20));
+  const RequestId waiting = harness.MustSubmit(harness.Request(100, 20));
+  harness.engine->Cancel(waiting, FinishReason::kCancelled);
+  EXPECT_EQ(harness.Await(waiting).last.reason, FinishReason::kCancelled);
+  harness.engine->Cancel(prefilling, FinishReason::kCancelled);
+  EXPECT_EQ(harness.Await(prefilling).last.reason, FinishReason::kCancelled);
+  harness.engine->Cancel(9999, FinishReason::kCancelled);
+  harness.ExpectEmptyPool();
+  EXPECT_TRUE(harness.Await(harness.MustSubmit(harness.Request(100, 20))).last.status.ok());
+}
+
+TEST(EngineTest, DeadlinesEndRunningAndWaitingRequests) {
+  EngineHarness harness(Options(40));
+  harness.control->decode_delay_us = 2000;
+  EngineRequest running = harness.Request(100, 20);
+  EngineRequest waiting = harness.Request(100, 20);
+  running.max_new_tokens = 25;
+  running.deadline = waiting.deadline =
+      std::chrono::steady_clock::now() + std::chrono::milliseconds(20);
+  const RequestId first = harness.MustSubmit(running);
+  const RequestId second = harness.MustSubmit(waiting);
+  for (const RequestId id : {first, second}) {
+    const Collected result = harness.Await(id);
+    EXPECT_EQ(result.last.reason, FinishReason::kDeadline);
+    EXPECT_EQ(result.last.status.code(), absl::StatusCode::kDeadlineExceeded);
+  }
+  harness.ExpectEmptyPool();
+}
+
+TEST(EngineTest, StopTokensEndARequestUnlessBeforeTheMinimum) {
+  EngineHarness harness(Options(400));
+  EngineRequest request = harness.Request(10, 20);
+  const std::vector<int32_t> all = harness.Expected(request);
+  request.stop_token_ids = {all[4]};
+  Collected result = harness.Await(harness.MustSubmit(request));
+  EXPECT_EQ(result.tokens, std::vector<int32_t>(all.begin(), all.begin() + 4));
+  EXPECT_EQ(result.last.reason, FinishReason::kStop);
+  EXPECT_EQ(result.last.stop_token_id, all[4]);
+
+  request.min_new_tokens = 8;
+  result = harness.Await(harness.MustSubmit(request));
+  EXPECT_GE(result.tokens.size(), 8u);
+  EXPECT_NE(result.tokens[4], all[4]) << "a stop token is not drawn before the minimum";
+}
+
+TEST(EngineTest, AModelErrorEndsItsRequestsAndNothingElse) {
+  EngineHarness harness(Options(400));
+  harness.control->decode_delay_us = 1000;
+  const RequestId id = harness.MustSubmit(harness.Request(50, 1000));
+  harness.AwaitTokens(id, 2);
+  harness.control->fail_decode = true;
+  const Collected result = harness.Await(id);
+  EXPECT_EQ(result.last.reason, FinishReason::kError);
+  EXPECT_EQ(result.last.status.code(), absl::StatusCode::kInternal);
+  harness.control->fail_decode = false;
+  harness.ExpectEmptyPool();
+  EXPECT_TRUE(harness.Await(harness.MustSubmit(harness.Request(50, 10))).last.status.ok());
+}
+
+TEST(EngineTest, DrainingRefusesNewRequestsAndFinishesRunningOnes) {
+  EngineHarness harness(Options(400));
+  harness.control->decode_delay_us = 1000;
+  const EngineRequest request = harness.Request(50, 30);
+  const RequestId id = harness.MustSubmit(request);
+  harness.AwaitTokens(id, 1);
+  harness.engine->Drain(absl::Now() + absl::Seconds(30));
+  EXPECT_EQ(harness.engine->Submit(request).status().code(), absl::StatusCode::kUnavailable);
+  EXPECT_EQ(harness.Await(id).tokens, harness.Expected(request));
+  harness.ExpectEmptyPool();
+}
+
+TEST(EngineTest, ADrainDeadlineEndsWhatIsLeft) {
+  EngineHarness harness(Options(400));
+  harness.control->decode_delay_us = 5000;
+  const RequestId id = harness.MustSubmit(harness.Request(50, 1000));
+  harness.AwaitTokens(id, 1);
+  harness.engine->Drain(absl::Now() + absl::Milliseconds(20));
+  EXPECT_EQ(harness.Await(id).last.status.code(), absl::StatusCode::kUnavailable);
+  harness.ExpectEmptyPool();
+}
+
+TEST(EngineTest, DecodingGoesOnBetweenTheSlicesOfALongPrefill) {
+  EngineOptions options = Options(4000);
+  options.slice_token_layers = 1000;  // a 2,000-token prompt advances one layer a step
+  EngineHarness harness(options);
+  harness.control->decode_delay_us = 500;
+  const RequestId running = harness.MustSubmit(harness.Request(10, 1000));
+  harness.AwaitTokens(running, 2);
+  const int64_t steps_before = harness.control->decode_steps;
+  const RequestId prompt = harness.MustSubmit(harness.Request(2000, 1));
+  harness.Await(prompt);
+  EXPECT_GE(harness.control->decode_steps - steps_before, kLayers - 1);
+  harness.engine->Cancel(running, FinishReason::kCancelled);
+  harness.ExpectEmptyPool();
+}
+
+TEST(EngineTest, MoreRequestsRunAtOnceThanIfEveryLayerTookTheLargestLayersBlocks) {
+  constexpr size_t kPool = 600;
+  EngineHarness harness(Options(kPool));
+  harness.control->decode_delay_us = 200;
+  const EngineRequest request = harness.Request(1000, 32, "pyramidkv(budget=128,window=8)");
+  const CachePlan plan = request.policy->Plan({kLayers, 4, 2, 8}, 1000, 32);
+  size_t blocks = 0;
+  size_t largest = 0;
+  for (const LayerPlan& layer : plan.layers) {
+    blocks += (layer.prompt_tokens_kept + 32 + 15) / 16;
+    largest = std::max(largest, (layer.prompt_tokens_kept + 32 + 15) / 16);
+  }
+  std::vector<RequestId> ids;
+  for (int i = 0; i < 40; ++i) ids.push_back(harness.MustSubmit(request));
+  int peak = 0;
+  while (harness.engine->Snapshot().waiting + harness.engine->Snapshot().running > 0) {
+    peak = std::max(peak, harness.engine->Snapshot().running);
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  for (const RequestId id : ids) EXPECT_TRUE(harness.Await(id).last.status.ok());
+  EXPECT_GE(peak, static_cast<int>(0.97 * kPool / static_cast<double>(blocks)));
+  EXPECT_GE(peak, 1.6 * static_cast<double>(kPool / (kLayers * largest)));
+}
+
+}  // namespace
+}  // namespace ziggurat
