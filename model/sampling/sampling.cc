@@ -1,0 +1,206 @@
+#include "model/sampling/sampling.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "model/sampling/logit_math.h"
+
+namespace ziggurat {
+
+namespace {
+
+constexpr float kLowest = -std::numeric_limits<float>::infinity();
+
+absl::Status Refuse(const char* parameter, double value, const char* range) {
+  return absl::InvalidArgumentError(absl::StrCat(parameter, " is ", value, ", must be ", range));
+}
+
+uint64_t FreshSeed() {
+  std::random_device device;
+  return (static_cast<uint64_t>(device()) << 32) | device();
+}
+
+bool InVocabulary(int32_t id, absl::Span<const float> logits) {
+  return id >= 0 && static_cast<size_t>(id) < logits.size();
+}
+
+/// The draw where no logit says anything.
+int32_t LowestAllowed(size_t vocab_size, absl::Span<const int32_t> forbidden) {
+  for (size_t id = 0; id < vocab_size; ++id) {
+    if (std::find(forbidden.begin(), forbidden.end(), static_cast<int32_t>(id)) ==
+        forbidden.end()) {
+      return static_cast<int32_t>(id);
+    }
+  }
+  return 0;
+}
+
+}  // namespace
+
+absl::Status Validate(const SamplingParameters& p) {
+  // Written so that a NaN fails every test.
+  if (!(p.temperature >= 0 && p.temperature <= 100)) {
+    return Refuse("temperature", p.temperature, "in [0, 100]");
+  }
+  if (p.top_k < 0) return Refuse("top_k", p.top_k, "at least 0 (0: off)");
+  if (!(p.top_p > 0 && p.top_p <= 1)) return Refuse("top_p", p.top_p, "in (0, 1]");
+  if (!(p.min_p >= 0 && p.min_p <= 1)) return Refuse("min_p", p.min_p, "in [0, 1]");
+  if (!(p.repetition_penalty > 0 && p.repetition_penalty <= 10)) {
+    return Refuse("repetition_penalty", p.repetition_penalty, "in (0, 10]");
+  }
+  if (!(p.presence_penalty >= -2 && p.presence_penalty <= 2)) {
+    return Refuse("presence_penalty", p.presence_penalty, "in [-2, 2]");
+  }
+  if (!(p.frequency_penalty >= -2 && p.frequency_penalty <= 2)) {
+    return Refuse("frequency_penalty", p.frequency_penalty, "in [-2, 2]");
+  }
+  if (p.logprobs < -1 || p.logprobs > 20) {
+    return Refuse("logprobs", p.logprobs, "in [-1, 20] (-1: none)");
+  }
+  return absl::OkStatus();
+}
+
+Sampler::Sampler(const SamplingParameters& parameters, absl::Span<const int32_t> prompt,
+                 int vocab_size)
+    : parameters_(parameters),
+      vocab_size_(vocab_size),
+      random_(parameters.seed ? *parameters.seed : FreshSeed()) {
+  if (parameters_.repetition_penalty == 1) return;
+  prompt_ids_.assign(prompt.begin(), prompt.end());
+  std::sort(prompt_ids_.begin(), prompt_ids_.end());
+  prompt_ids_.erase(std::unique(prompt_ids_.begin(), prompt_ids_.end()), prompt_ids_.end());
+  std::erase_if(prompt_ids_, [vocab_size](int32_t id) { return id < 0 || id >= vocab_size; });
+}
+
+bool Sampler::penalizes() const {
+  return parameters_.repetition_penalty != 1 || parameters_.presence_penalty != 0 ||
+         parameters_.frequency_penalty != 0;
+}
+
+void Sampler::Penalize(absl::Span<float> logits) const {
+  const float repetition = parameters_.repetition_penalty;
+  const auto repeated = [&](int32_t id) {
+    float& logit = logits[static_cast<size_t>(id)];
+    logit = logit > 0 ? logit / repetition : logit * repetition;
+  };
+  for (const int32_t id : prompt_ids_) repeated(id);
+  for (const auto& [id, count] : output_counts_) {
+    if (repetition != 1 && !std::binary_search(prompt_ids_.begin(), prompt_ids_.end(), id)) {
+      repeated(id);
+    }
+    logits[static_cast<size_t>(id)] -=
+        parameters_.presence_penalty + parameters_.frequency_penalty * static_cast<float>(count);
+  }
+}
+
+SampledToken Sampler::Sample(absl::Span<float> logits, absl::Span<const int32_t> forbidden) {
+  const bool wants_logprobs = parameters_.logprobs >= 0;
+  if (wants_logprobs) raw_logits_.assign(logits.begin(), logits.end());
+  for (const int32_t id : forbidden) {
+    if (InVocabulary(id, logits)) logits[static_cast<size_t>(id)] = kLowest;
+  }
+  if (penalizes()) Penalize(logits);
+
+  SampledToken sampled;
+  sampled.token_id = Draw(logits);
+  if (sampled.token_id < 0) sampled.token_id = LowestAllowed(logits.size(), forbidden);
+  if (penalizes()) ++output_counts_[sampled.token_id];
+  if (!wants_logprobs) return sampled;
+
+  // log softmax(x)_i = x_i - max - log sum exp(x - max)
+  const float best = LargestLogit(raw_logits_);
+  if (best == kLowest) {
+    sampled.logprob = kLowest;
+    return sampled;
+  }
+  const double log_sum =
+      std::log(Weights(raw_logits_, best, /*temperature=*/1, /*least=*/0, weights_, block_sums_));
+  const auto logprob = [&](int32_t id) {
+    const float logit =
+        std::min(raw_logits_[static_cast<size_t>(id)], std::numeric_limits<float>::max());
+    return std::isnan(logit) ? kLowest
+                             : static_cast<float>(static_cast<double>(logit) - best - log_sum);
+  };
+  sampled.logprob = logprob(sampled.token_id);
+  for (const int32_t id : BestTokens(raw_logits_, static_cast<size_t>(parameters_.logprobs))) {
+    sampled.top.push_back({id, logprob(id)});
+  }
+  return sampled;
+}
+
+int32_t Sampler::Draw(absl::Span<const float> logits) {
+  if (parameters_.temperature == 0) return BestToken(logits);
+  const float best = LargestLogit(logits);
+  if (best == kLowest) return -1;
+  const bool top_k = parameters_.top_k > 0 && parameters_.top_k < vocab_size_;
+  if (!top_k && parameters_.top_p >= 1) return DrawFromAll(logits, best);
+  return DrawFromBest(logits, best);
+}
+
+/// Without top-k and top-p no order is needed. Sums over blocks make the search short.
+int32_t Sampler::DrawFromAll(absl::Span<const float> logits, float best) {
+  const double total =
+      Weights(logits, best, parameters_.temperature, parameters_.min_p, weights_, block_sums_);
+  double left = Uniform() * total;
+  size_t block = 0;
+  while (block + 1 < block_sums_.size() && left >= block_sums_[block]) left -= block_sums_[block++];
+  // Rounding may carry the search past the last token of positive weight: that one is drawn then.
+  int32_t drawn = -1;
+  for (size_t id = block * kWeightBlock; id < weights_.size(); ++id) {
+    if (weights_[id] <= 0) continue;
+    drawn = static_cast<int32_t>(id);
+    left -= static_cast<double>(weights_[id]);
+    if (left < 0) return drawn;
+  }
+  for (size_t id = weights_.size(); drawn < 0 && id > 0; --id) {
+    if (weights_[id - 1] > 0) drawn = static_cast<int32_t>(id - 1);
+  }
+  return drawn;
+}
+
+/// With top-k or top-p: the best tokens in order, as many as can matter, never the whole
+/// vocabulary unless the distribution is that flat.
+int32_t Sampler::DrawFromBest(absl::Span<const float> logits, float best) {
+  const float temperature = parameters_.temperature;
+  const bool top_k = parameters_.top_k > 0 && parameters_.top_k < vocab_size_;
+  size_t count = top_k ? static_cast<size_t>(parameters_.top_k) : size_t{256};
+  double total = 0;  // of what top-k leaves
+  if (!top_k) total = Weights(logits, best, temperature, /*least=*/0, weights_, block_sums_);
+
+  std::vector<int32_t> tokens;
+  std::vector<double> weights;
+  double kept = 0;
+  size_t end = 0;
+  for (;; count *= 8) {
+    tokens = BestTokens(logits, count);
+    weights.clear();
+    double sum = 0;
+    for (const int32_t id : tokens) {
+      weights.push_back(
+          static_cast<double>(Weight(logits[static_cast<size_t>(id)], best, temperature)));
+      sum += weights.back();
+    }
+    if (top_k) total = sum;
+    const double wanted =
+        parameters_.top_p < 1 ? static_cast<double>(parameters_.top_p) * total : sum;
+    for (kept = 0, end = 0; end < weights.size() && (kept < wanted || end == 0); ++end) {
+      if (weights[end] < static_cast<double>(parameters_.min_p)) break;
+      kept += weights[end];
+    }
+    if (end < weights.size() || top_k || tokens.size() < count) break;
+  }
+  double left = Uniform() * kept;
+  for (size_t i = 0; i < end; ++i) {
+    left -= weights[i];
+    if (left < 0) return tokens[i];
+  }
+  return tokens[end - 1];
+}
+
+/// In [0, 1), on a grid of 2^-53. The standard library's distributions differ between platforms.
+double Sampler::Uniform() { return static_cast<double>(random_() >> 11) * 0x1.0p-53; }
+
+}  // namespace ziggurat

@@ -26,7 +26,8 @@ struct SamplingParameters {
   int logprobs = -1;             ///< -1: none; n: the chosen token's and the n best (at most 20)
 };
 
-/// INVALID_ARGUMENT names the parameter, its value and the allowed range (NaN and infinity included).
+/// INVALID_ARGUMENT names the parameter, its value and the allowed range (NaN and infinity
+/// included).
 absl::Status Validate(const SamplingParameters& parameters);
 
 struct TokenLogprob {
@@ -36,15 +37,28 @@ struct TokenLogprob {
 
 struct SampledToken {
   int32_t token_id = 0;
-  float logprob = 0;              ///< of the model's distribution before temperature and filters
+  /// Of the model's distribution before penalties, temperature and filters. Only where logprobs
+  /// were asked for, else 0: it costs a pass over the vocabulary.
+  float logprob = 0;
   std::vector<TokenLogprob> top;  ///< best first; empty unless asked for
 };
 
-/// Draws the tokens of one sequence. Not thread-safe; the outcome depends on nothing but the
-/// parameters, the seed and the logits given so far.
+/// Draws the tokens of one sequence. Not thread-safe. The outcome depends on nothing but the
+/// parameters, the seed and the logits given so far, bit for bit on every machine: the random
+/// numbers and the exponential are computed here, not by the platform's library.
+///
+/// The steps, in this order: forbidden tokens are taken out; repetition, then presence and
+/// frequency penalties; the highest logit wins if greedy (ties: the lowest id); else temperature,
+/// top-k (exactly k; ties: the lower ids), top-p (the fewest best tokens whose share of what top-k
+/// left reaches it), min-p, and a draw from what is left.
+///
+/// A NaN logit counts as minus infinity, plus infinity as the largest float. Where no logit is
+/// above minus infinity, the lowest token that is not forbidden is drawn, with logprob minus
+/// infinity if logprobs were asked for.
 class Sampler {
  public:
-  /// `parameters` must be valid. `prompt` is read for the repetition penalty only.
+  /// `parameters` must be valid. `prompt` is read for the repetition penalty only; ids outside the
+  /// vocabulary are passed over.
   Sampler(const SamplingParameters& parameters, absl::Span<const int32_t> prompt, int vocab_size);
 
   /// `logits` [vocab_size] is scratch afterwards. Tokens in `forbidden` are not drawn (stop tokens
@@ -52,11 +66,22 @@ class Sampler {
   SampledToken Sample(absl::Span<float> logits, absl::Span<const int32_t> forbidden);
 
  private:
+  bool penalizes() const;
+  void Penalize(absl::Span<float> logits) const;
+  int32_t Draw(absl::Span<const float> logits);
+  int32_t DrawFromAll(absl::Span<const float> logits, float best);
+  int32_t DrawFromBest(absl::Span<const float> logits, float best);
+  double Uniform();
+
   SamplingParameters parameters_;
+  int vocab_size_;
   std::mt19937_64 random_;
-  std::unordered_map<int32_t, int> output_counts_;
-  std::unordered_map<int32_t, bool> prompt_tokens_;
-  std::vector<std::pair<float, int32_t>> scratch_;
+  std::unordered_map<int32_t, int> output_counts_;  ///< kept only for penalties
+  std::vector<int32_t> prompt_ids_;                 ///< distinct; only for the repetition penalty
+  // Scratch, kept to allocate once.
+  std::vector<float> raw_logits_;
+  std::vector<float> weights_;
+  std::vector<double> block_sums_;
 };
 
 }  // namespace ziggurat

@@ -1,0 +1,141 @@
+#include "model/sampling/logit_math.h"
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <limits>
+
+namespace ziggurat {
+
+namespace {
+
+constexpr float kLowest = -std::numeric_limits<float>::infinity();
+constexpr float kLargestFloat = std::numeric_limits<float>::max();
+constexpr size_t kLanes = 16;
+
+/// NaN stays NaN.
+inline float Clamped(float logit) { return logit > kLargestFloat ? kLargestFloat : logit; }
+
+/// e^x for x <= 0: x = n ln 2 + r with |r| <= ln(2) / 2, then a polynomial in r (Taylor to r^6/720:
+/// what is left out is under 2e-7) times 2^n.
+inline float ExpOfNonPositive(float x) {
+  constexpr float kUnderflow = -87;
+  constexpr float kRoundingTrick = 12582912;  // 1.5 * 2^23: adding it rounds to an integer
+  constexpr float kLog2E = 1.44269504f;
+  constexpr float kLn2High = 0.693359375f;  // few bits: n times it is exact
+  constexpr float kLn2Low = -2.12194440e-4f;
+  const float clipped = x > kUnderflow ? x : kUnderflow;
+  const float n = (clipped * kLog2E + kRoundingTrick) - kRoundingTrick;
+  const float r = (clipped - n * kLn2High) - n * kLn2Low;
+  float sum = 1.0f / 720;
+  sum = sum * r + 1.0f / 120;
+  sum = sum * r + 1.0f / 24;
+  sum = sum * r + 1.0f / 6;
+  sum = sum * r + 0.5f;
+  sum = sum * r + 1.0f;
+  sum = sum * r + 1.0f;
+  const float power = std::bit_cast<float>((static_cast<int32_t>(n) + 127) << 23);
+  return x > kUnderflow ? sum * power : 0.0f;
+}
+
+/// Sums in a fixed number of lanes: the order that vector units take, prescribed.
+double BlockSum(const float* weights, size_t count) {
+  constexpr size_t kSumLanes = 8;
+  double lanes[kSumLanes] = {};
+  size_t i = 0;
+  for (; i + kSumLanes <= count; i += kSumLanes) {
+    for (size_t lane = 0; lane < kSumLanes; ++lane) {
+      lanes[lane] += static_cast<double>(weights[i + lane]);
+    }
+  }
+  for (size_t lane = 0; i < count; ++i, ++lane) lanes[lane] += static_cast<double>(weights[i]);
+  double sum = 0;
+  for (const double lane : lanes) sum += lane;
+  return sum;
+}
+
+}  // namespace
+
+float LargestLogit(absl::Span<const float> logits) {
+  // `x > y ? x : y` is what a vector maximum does; a NaN in x loses.
+  float lanes[kLanes];
+  std::fill(lanes, lanes + kLanes, kLowest);
+  size_t i = 0;
+  for (; i + kLanes <= logits.size(); i += kLanes) {
+    const float* next = logits.data() + i;
+    for (size_t lane = 0; lane < kLanes; ++lane) {
+      lanes[lane] = next[lane] > lanes[lane] ? next[lane] : lanes[lane];
+    }
+  }
+  float largest = kLowest;
+  for (; i < logits.size(); ++i) largest = logits[i] > largest ? logits[i] : largest;
+  for (const float lane : lanes) largest = lane > largest ? lane : largest;
+  return Clamped(largest);
+}
+
+int32_t BestToken(absl::Span<const float> logits) {
+  const float largest = LargestLogit(logits);
+  if (largest == kLowest) return -1;
+  // >= finds plus infinity as well, and no NaN.
+  const auto found = std::find_if(logits.begin(), logits.end(),
+                                  [largest](float logit) { return logit >= largest; });
+  return static_cast<int32_t>(found - logits.begin());
+}
+
+std::vector<int32_t> BestTokens(absl::Span<const float> logits, size_t count) {
+  count = std::min(count, logits.size());
+  if (count == 0) return {};
+  const auto better = [&](int32_t a, int32_t b) {
+    const float of_a = Clamped(logits[static_cast<size_t>(a)]);
+    const float of_b = Clamped(logits[static_cast<size_t>(b)]);
+    return of_a != of_b ? of_a > of_b : a < b;
+  };
+  // Collects what beats the worst of the best so far, and whenever there are twice as many (and a
+  // few) as asked for, drops the worse part. Ids ascend, so an equal logit that comes later loses.
+  std::vector<int32_t> best;
+  const size_t room = std::min(logits.size(), 2 * count + 64);
+  best.reserve(room);
+  float threshold = kLowest;
+  const auto cut = [&] {
+    const auto last = best.begin() + static_cast<std::ptrdiff_t>(count) - 1;
+    std::nth_element(best.begin(), last, best.end(), better);
+    threshold = Clamped(logits[static_cast<size_t>(*last)]);
+    best.resize(count);
+  };
+  for (size_t id = 0; id < logits.size(); ++id) {
+    if (!(Clamped(logits[id]) > threshold)) continue;
+    if (best.size() == room) {
+      cut();
+      if (!(Clamped(logits[id]) > threshold)) continue;
+    }
+    best.push_back(static_cast<int32_t>(id));
+  }
+  if (best.size() > count) cut();
+  std::sort(best.begin(), best.end(), better);
+  return best;
+}
+
+float Weight(float logit, float best, float temperature) {
+  return ExpOfNonPositive((Clamped(logit) - best) / temperature);
+}
+
+double Weights(absl::Span<const float> logits, float best, float temperature, float least,
+               std::vector<float>& weights, std::vector<double>& block_sums) {
+  weights.resize(logits.size());
+  block_sums.clear();
+  double total = 0;
+  for (size_t first = 0; first < logits.size(); first += kWeightBlock) {
+    const size_t count = std::min(kWeightBlock, logits.size() - first);
+    const float* from = logits.data() + first;
+    float* to = weights.data() + first;
+    for (size_t i = 0; i < count; ++i) {
+      const float weight = ExpOfNonPositive((Clamped(from[i]) - best) / temperature);
+      to[i] = weight >= least ? weight : 0.0f;
+    }
+    block_sums.push_back(BlockSum(to, count));
+    total += block_sums.back();
+  }
+  return total;
+}
+
+}  // namespace ziggurat
