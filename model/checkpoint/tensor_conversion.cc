@@ -23,17 +23,22 @@ T Load(const std::byte* data, size_t index) {
   return value;
 }
 
-/// The bits of the f32 of the same value. Subnormal halves become normal numbers: their bits are
-/// put behind 2^-14's, which then is subtracted.
+/// All ones where `condition` holds: a selection that no compiler turns into a branch.
+inline uint32_t Mask(bool condition) { return 0u - static_cast<uint32_t>(condition); }
+
+/// The bits of the f32 of the same value. The exponent moves from bias 15 to bias 127, and that of
+/// infinity and NaN from 31 to 255: twice 112. A subnormal half becomes a normal number: its bits
+/// are put behind 2^-14's, which then is subtracted.
 inline uint32_t F32BitsFromF16(uint16_t half) {
+  constexpr uint32_t kRebias = 112u << 23;
+  constexpr uint32_t kSmallestNormal = 113u << 23;  // 2^-14
   const uint32_t sign = static_cast<uint32_t>(half & 0x8000u) << 16;
   const uint32_t magnitude = static_cast<uint32_t>(half & 0x7fffu) << 13;
-  const float subnormal =
-      std::bit_cast<float>(magnitude + (113u << 23)) - std::bit_cast<float>(113u << 23);
-  const uint32_t normal = magnitude + (112u << 23);
-  const uint32_t special = magnitude | kInfinityBits;
-  const uint32_t finite = magnitude < (1u << 23) ? std::bit_cast<uint32_t>(subnormal) : normal;
-  return sign | (magnitude >= (31u << 23) ? special : finite);
+  const uint32_t normal = magnitude + kRebias + (kRebias & Mask(magnitude >= (31u << 23)));
+  const uint32_t subnormal = std::bit_cast<uint32_t>(
+      std::bit_cast<float>(magnitude + kSmallestNormal) - std::bit_cast<float>(kSmallestNormal));
+  const uint32_t is_subnormal = Mask(magnitude < (1u << 23));
+  return sign | (subnormal & is_subnormal) | (normal & ~is_subnormal);
 }
 
 inline uint32_t RoundedToBf16(uint32_t bits) {

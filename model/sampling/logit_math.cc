@@ -119,23 +119,60 @@ float Weight(float logit, float best, float temperature) {
   return ExpOfNonPositive((Clamped(logit) - best) / temperature);
 }
 
-double Weights(absl::Span<const float> logits, float best, float temperature, float least,
-               std::vector<float>& weights, std::vector<double>& block_sums) {
+void FillWeights(absl::Span<const float> logits, float best, float temperature, float least,
+                 std::vector<float>& weights) {
   weights.resize(logits.size());
+  const float* from = logits.data();
+  float* to = weights.data();
+  for (size_t i = 0; i < logits.size(); ++i) {
+    const float weight = ExpOfNonPositive((Clamped(from[i]) - best) / temperature);
+    to[i] = weight >= least ? weight : 0.0f;
+  }
+}
+
+double SumWeights(absl::Span<const float> weights, std::vector<double>& block_sums) {
   block_sums.clear();
   double total = 0;
-  for (size_t first = 0; first < logits.size(); first += kWeightBlock) {
-    const size_t count = std::min(kWeightBlock, logits.size() - first);
-    const float* from = logits.data() + first;
-    float* to = weights.data() + first;
-    for (size_t i = 0; i < count; ++i) {
-      const float weight = ExpOfNonPositive((Clamped(from[i]) - best) / temperature);
-      to[i] = weight >= least ? weight : 0.0f;
-    }
-    block_sums.push_back(BlockSum(to, count));
+  for (size_t first = 0; first < weights.size(); first += kWeightBlock) {
+    const size_t count = std::min(kWeightBlock, weights.size() - first);
+    block_sums.push_back(BlockSum(weights.data() + first, count));
     total += block_sums.back();
   }
   return total;
+}
+
+void KeepBestMass(absl::Span<const float> logits, float best, float temperature, double wanted,
+                  std::vector<float>& weights) {
+  // Range r holds exponents (best - logit) / temperature in [r, r + 1) / kRangesPerUnit; weights
+  // are 0 from 87 on. The mapping never falls as logits fall, so ranges are in the order of logits.
+  constexpr float kRangesPerUnit = 32;
+  constexpr size_t kRanges = 87 * 32 + 1;
+  const auto range_of = [&](size_t id) {
+    const float exponent = (best - Clamped(logits[id])) / temperature;
+    return std::min(kRanges - 1, static_cast<size_t>(exponent * kRangesPerUnit));
+  };
+  std::vector<double> mass(kRanges, 0.0);
+  for (size_t id = 0; id < weights.size(); ++id) {
+    if (weights[id] > 0) mass[range_of(id)] += static_cast<double>(weights[id]);
+  }
+  size_t cut = 0;
+  double kept = 0;
+  while (cut + 1 < kRanges && kept + mass[cut] < wanted) kept += mass[cut++];
+
+  std::vector<size_t> at_cut;
+  for (size_t id = 0; id < weights.size(); ++id) {
+    if (!(weights[id] > 0)) continue;
+    const size_t range = range_of(id);
+    if (range > cut) weights[id] = 0;
+    if (range == cut) at_cut.push_back(id);
+  }
+  std::stable_sort(at_cut.begin(), at_cut.end(),
+                   [&](size_t a, size_t b) { return Clamped(logits[a]) > Clamped(logits[b]); });
+  for (const size_t id : at_cut) {
+    const double weight = static_cast<double>(weights[id]);
+    if (kept >= wanted && kept > 0) weights[id] = 0;
+    kept += weight;
+  }
 }
 
 }  // namespace ziggurat

@@ -26,10 +26,18 @@ std::vector<int32_t> BestTokens(absl::Span<const float> logits, size_t count);
 /// be finite and at least every logit. Relative error under 1e-6.
 float Weight(float logit, float best, float temperature);
 
-/// Weights [logits.size()], and in `block_sums` their sum over every kWeightBlock tokens.
-/// Weights below `least` count as 0. Returns the sum of all.
+/// The weights of all tokens, [logits.size()]; those below `least` become 0.
+void FillWeights(absl::Span<const float> logits, float best, float temperature, float least,
+                 std::vector<float>& weights);
+
+/// Sums of every kWeightBlock weights in `block_sums`; returns the sum of all.
 constexpr size_t kWeightBlock = 256;
-double Weights(absl::Span<const float> logits, float best, float temperature, float least,
-               std::vector<float>& weights, std::vector<double>& block_sums);
+double SumWeights(absl::Span<const float> weights, std::vector<double>& block_sums);
+
+/// Sets to 0 the weights of all but the fewest best tokens whose weights add up to `wanted` or
+/// more (at least one). Best by logit, ties by lower id. Without sorting the vocabulary: tokens are
+/// counted into narrow ranges of logits, and only the range in which the sum is reached is sorted.
+void KeepBestMass(absl::Span<const float> logits, float best, float temperature, double wanted,
+                  std::vector<float>& weights);
 
 }  // namespace ziggurat

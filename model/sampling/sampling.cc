@@ -116,8 +116,8 @@ SampledToken Sampler::Sample(absl::Span<float> logits, absl::Span<const int32_t>
     sampled.logprob = kLowest;
     return sampled;
   }
-  const double log_sum =
-      std::log(Weights(raw_logits_, best, /*temperature=*/1, /*least=*/0, weights_, block_sums_));
+  FillWeights(raw_logits_, best, /*temperature=*/1, /*least=*/0, weights_);
+  const double log_sum = std::log(SumWeights(weights_, block_sums_));
   const auto logprob = [&](int32_t id) {
     const float logit =
         std::min(raw_logits_[static_cast<size_t>(id)], std::numeric_limits<float>::max());
@@ -136,61 +136,53 @@ int32_t Sampler::Draw(absl::Span<const float> logits) {
   const float best = LargestLogit(logits);
   if (best == kLowest) return -1;
   const bool top_k = parameters_.top_k > 0 && parameters_.top_k < vocab_size_;
-  if (!top_k && parameters_.top_p >= 1) return DrawFromAll(logits, best);
-  return DrawFromBest(logits, best);
+  return top_k ? DrawFromBest(logits, best) : DrawFromAll(logits, best);
 }
 
-/// Without top-k and top-p no order is needed. Sums over blocks make the search short.
+/// Without top-k: no order is needed, and sums over blocks make the search short.
 int32_t Sampler::DrawFromAll(absl::Span<const float> logits, float best) {
-  const double total =
-      Weights(logits, best, parameters_.temperature, parameters_.min_p, weights_, block_sums_);
+  const float temperature = parameters_.temperature;
+  // min-p compares with the best token alone and top-p keeps the best tokens, so what both leave
+  // is the same whichever comes first; but top-p's share is of everything.
+  const bool top_p = parameters_.top_p < 1;
+  FillWeights(logits, best, temperature, top_p ? 0 : parameters_.min_p, weights_);
+  double total = SumWeights(weights_, block_sums_);
+  if (top_p) {
+    KeepBestMass(logits, best, temperature, static_cast<double>(parameters_.top_p) * total,
+                 weights_);
+    for (float& weight : weights_) weight = weight >= parameters_.min_p ? weight : 0;
+    total = SumWeights(weights_, block_sums_);
+  }
+
   double left = Uniform() * total;
   size_t block = 0;
   while (block + 1 < block_sums_.size() && left >= block_sums_[block]) left -= block_sums_[block++];
-  // Rounding may carry the search past the last token of positive weight: that one is drawn then.
-  int32_t drawn = -1;
   for (size_t id = block * kWeightBlock; id < weights_.size(); ++id) {
-    if (weights_[id] <= 0) continue;
-    drawn = static_cast<int32_t>(id);
     left -= static_cast<double>(weights_[id]);
-    if (left < 0) return drawn;
+    if (left < 0 && weights_[id] > 0) return static_cast<int32_t>(id);
   }
-  for (size_t id = weights_.size(); drawn < 0 && id > 0; --id) {
-    if (weights_[id - 1] > 0) drawn = static_cast<int32_t>(id - 1);
-  }
-  return drawn;
+  // Rounding carried the search past the end: the last token that can be drawn.
+  size_t last = weights_.size() - 1;
+  while (!(weights_[last] > 0)) --last;
+  return static_cast<int32_t>(last);
 }
 
-/// With top-k or top-p: the best tokens in order, as many as can matter, never the whole
-/// vocabulary unless the distribution is that flat.
+/// With top-k: its tokens in order.
 int32_t Sampler::DrawFromBest(absl::Span<const float> logits, float best) {
-  const float temperature = parameters_.temperature;
-  const bool top_k = parameters_.top_k > 0 && parameters_.top_k < vocab_size_;
-  size_t count = top_k ? static_cast<size_t>(parameters_.top_k) : size_t{256};
-  double total = 0;  // of what top-k leaves
-  if (!top_k) total = Weights(logits, best, temperature, /*least=*/0, weights_, block_sums_);
-
-  std::vector<int32_t> tokens;
+  const std::vector<int32_t> tokens = BestTokens(logits, static_cast<size_t>(parameters_.top_k));
   std::vector<double> weights;
+  double total = 0;
+  for (const int32_t id : tokens) {
+    weights.push_back(static_cast<double>(
+        Weight(logits[static_cast<size_t>(id)], best, parameters_.temperature)));
+    total += weights.back();
+  }
+  const double wanted = static_cast<double>(parameters_.top_p) * total;
   double kept = 0;
   size_t end = 0;
-  for (;; count *= 8) {
-    tokens = BestTokens(logits, count);
-    weights.clear();
-    double sum = 0;
-    for (const int32_t id : tokens) {
-      weights.push_back(
-          static_cast<double>(Weight(logits[static_cast<size_t>(id)], best, temperature)));
-      sum += weights.back();
-    }
-    if (top_k) total = sum;
-    const double wanted =
-        parameters_.top_p < 1 ? static_cast<double>(parameters_.top_p) * total : sum;
-    for (kept = 0, end = 0; end < weights.size() && (kept < wanted || end == 0); ++end) {
-      if (weights[end] < static_cast<double>(parameters_.min_p)) break;
-      kept += weights[end];
-    }
-    if (end < weights.size() || top_k || tokens.size() < count) break;
+  for (; end < weights.size() && (parameters_.top_p >= 1 || kept < wanted); ++end) {
+    if (weights[end] < static_cast<double>(parameters_.min_p)) break;
+    kept += weights[end];
   }
   double left = Uniform() * kept;
   for (size_t i = 0; i < end; ++i) {
