@@ -58,8 +58,8 @@ struct LayerSnapshot {
   size_t blocks_by_format[kNumCacheFormats] = {};
 };
 
-/// Occupancy of the pool and what runs, as of the end of some recent step (at most 100 ms old while
-/// the engine is busy between steps, exact when it is idle).
+/// Occupancy of the pool and what runs, as of the end of a recent step: the last one in which a
+/// request was admitted or finished, or one of the last 100 ms; exact when the engine is idle.
 struct EngineSnapshot {
   size_t block_bytes = 0;
   size_t total_blocks = 0;

@@ -152,6 +152,7 @@ void EngineLoop::Admit() {
     spdlog::debug("[{}] admitted: {} prompt tokens, {}, {} blocks reserved", sequence->request.name,
                   sequence->prompt_tokens(), sequence->request.policy->ToString(),
                   sequence->reservation.total);
+    admitted_in_step_ = true;
     to_prefill_.push_back(sequence.get());
     const RequestId id = sequence->id;
     running_.emplace(id, std::move(sequence));
@@ -380,8 +381,8 @@ void EngineLoop::Report(const Sequence& sequence, FinishReason reason, absl::Sta
 
 void EngineLoop::Publish() {
   const SteadyTime now = Clock::now();
-  const bool is_due =
-      finished_in_step_ > 0 || now - last_published_ >= kPublishInterval || IsIdle();
+  const bool is_due = finished_in_step_ > 0 || std::exchange(admitted_in_step_, false) ||
+                      IsIdle() || now - last_published_ >= kPublishInterval;
   std::optional<EngineSnapshot> snapshot;
   if (is_due) {
     snapshot = MakeSnapshot();

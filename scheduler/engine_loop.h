@@ -118,6 +118,7 @@ class EngineLoop {
   std::vector<DecodeInput> decode_inputs_;
   std::vector<EngineOutput> outputs_;  ///< of this step
   int finished_in_step_ = 0;
+  bool admitted_in_step_ = false;
   double model_seconds_ = 0;   ///< of this step, attention included
   double sample_seconds_ = 0;  ///< of this step
   SteadyTime last_published_;
