@@ -1,0 +1,137 @@
+#include "attention/cpu/cpu_backend.h"
+
+#include <cstring>
+
+#include "absl/status/status.h"
+#include "attention/cpu/parallel.h"
+
+namespace ziggurat {
+namespace {
+
+bool HasLevel(CpuLevel level) {
+  __builtin_cpu_init();
+  const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+  const bool avx512 = avx2 && __builtin_cpu_supports("avx512f") &&
+                      __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
+                      __builtin_cpu_supports("avx512vl");
+  switch (level) {
+    case CpuLevel::kAvx2:
+      return avx2;
+    case CpuLevel::kAvx512:
+      return avx512;
+    case CpuLevel::kAvx512Bf16:
+      return avx512 && __builtin_cpu_supports("avx512bf16");
+  }
+  return false;
+}
+
+}  // namespace
+
+absl::StatusOr<CpuLevel> DetectCpuLevel() {
+  for (CpuLevel level : {CpuLevel::kAvx512Bf16, CpuLevel::kAvx512, CpuLevel::kAvx2}) {
+    if (HasLevel(level)) return level;
+  }
+  return absl::UnimplementedError("this CPU lacks AVX2 and FMA, which the CPU backend needs");
+}
+
+absl::StatusOr<std::unique_ptr<AttentionBackend>> MakeCpuBackend(CpuLevel level, int threads) {
+  if (threads < 1) return absl::InvalidArgumentError("threads must be at least 1");
+  if (!HasLevel(level)) {
+    return absl::InvalidArgumentError("this CPU lacks the instructions of the level asked for");
+  }
+  switch (level) {
+    case CpuLevel::kAvx2:
+      return std::make_unique<cpu::CpuBackend>("cpu-avx2", cpu::Avx2Kernels(), threads);
+    case CpuLevel::kAvx512:
+      return std::make_unique<cpu::CpuBackend>("cpu-avx512", cpu::Avx512Kernels(), threads);
+    case CpuLevel::kAvx512Bf16:
+      return std::make_unique<cpu::CpuBackend>("cpu-avx512bf16", cpu::Avx512Bf16Kernels(), threads);
+  }
+  return absl::InvalidArgumentError("unknown CPU level");
+}
+
+namespace cpu {
+
+void CpuBackend::ReserveScratch(size_t floats) {
+  for (std::vector<float>& scratch : scratch_) {
+    if (scratch.size() < floats) scratch.resize(floats);
+  }
+}
+
+void CpuBackend::RmsNorm(const float* x, const float* weight, float epsilon, int rows, int width,
+                         ElementType element, void* out) {
+  const size_t row_bytes = width * ElementBytes(element);
+  ParallelRanges(threads_, rows, width, [&](size_t begin, size_t end) {
+    for (size_t r = begin; r < end; ++r) {
+      Kernels(element).rms_norm(x + r * width, weight, epsilon, width,
+                                static_cast<std::byte*>(out) + r * row_bytes);
+    }
+  });
+}
+
+void CpuBackend::SplitAndRotate(const AttentionShape& shape, ElementType element, const void* qkv,
+                                const float* cos, const float* sin, int rows,
+                                ElementType out_element, void* q, void* k, void* v) {
+  const int dim = shape.head_dim;
+  const size_t q_heads = shape.num_q_heads, kv_heads = shape.num_kv_heads;
+  const size_t from_bytes = dim * ElementBytes(element);
+  const size_t to_bytes = dim * ElementBytes(out_element);
+  const auto rotate = Kernels(element).rotate[static_cast<int>(out_element)];
+  const size_t row_elements = (q_heads + 2 * kv_heads) * dim;
+  ParallelRanges(threads_, rows, row_elements, [&](size_t begin, size_t end) {
+    for (size_t r = begin; r < end; ++r) {
+      const auto* from =
+          static_cast<const std::byte*>(qkv) + r * row_elements * ElementBytes(element);
+      auto* q_row = static_cast<std::byte*>(q) + r * q_heads * to_bytes;
+      auto* k_row = static_cast<std::byte*>(k) + r * kv_heads * to_bytes;
+      auto* v_row = static_cast<std::byte*>(v) + r * kv_heads * to_bytes;
+      const float* row_cos = cos + r * (dim / 2);
+      const float* row_sin = sin + r * (dim / 2);
+      for (size_t h = 0; h < q_heads; ++h, from += from_bytes) {
+        rotate(from, row_cos, row_sin, dim, q_row + h * to_bytes);
+      }
+      for (size_t h = 0; h < kv_heads; ++h, from += from_bytes) {
+        rotate(from, row_cos, row_sin, dim, k_row + h * to_bytes);
+      }
+      ConvertRange(element, from, kv_heads * dim, out_element, v_row);
+    }
+  });
+}
+
+void CpuBackend::SwiGlu(ElementType element, const void* gate_up, int rows, int width, void* out) {
+  const size_t row_bytes = width * ElementBytes(element);
+  ParallelRanges(threads_, rows, width, [&](size_t begin, size_t end) {
+    for (size_t r = begin; r < end; ++r) {
+      Kernels(element).swiglu(static_cast<const std::byte*>(gate_up) + r * 2 * row_bytes, width,
+                              static_cast<std::byte*>(out) + r * row_bytes);
+    }
+  });
+}
+
+void CpuBackend::AddResidual(ElementType element, const void* x, size_t count, float* residual) {
+  ParallelRanges(threads_, count, 1, [&](size_t begin, size_t end) {
+    Kernels(element).add(static_cast<const std::byte*>(x) + begin * ElementBytes(element),
+                         end - begin, residual + begin);
+  });
+}
+
+void CpuBackend::ConvertRange(ElementType from, const void* x, size_t count, ElementType to,
+                              void* out) const {
+  if (from == to) {
+    std::memcpy(out, x, count * ElementBytes(from));
+  } else if (to == ElementType::kF32) {
+    Kernels(from).to_f32(x, count, static_cast<float*>(out));
+  } else {
+    Kernels(to).from_f32(static_cast<const float*>(x), count, out);
+  }
+}
+
+void CpuBackend::Convert(ElementType from, const void* x, size_t count, ElementType to, void* out) {
+  ParallelRanges(threads_, count, 1, [&](size_t begin, size_t end) {
+    ConvertRange(from, static_cast<const std::byte*>(x) + begin * ElementBytes(from), end - begin,
+                 to, static_cast<std::byte*>(out) + begin * ElementBytes(to));
+  });
+}
+
+}  // namespace cpu
+}  // namespace ziggurat

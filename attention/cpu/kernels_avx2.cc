@@ -1,0 +1,13 @@
+// The AVX2 + FMA level. Compiled with its own flags (attention/CMakeLists.txt).
+
+#include "attention/cpu/level_table.h"
+#include "attention/cpu/simd_avx2.h"
+
+namespace ziggurat::cpu {
+
+const CpuKernels& Avx2Kernels() {
+  static constexpr CpuKernels kKernels = MakeCpuKernels<Simd8, Simd8, WidenedBf16Keys>();
+  return kKernels;
+}
+
+}  // namespace ziggurat::cpu

@@ -1,0 +1,84 @@
+// Eight lanes of f32 with AVX2 and FMA. See kernels.h on why all this is in an unnamed namespace.
+#pragma once
+
+#include <immintrin.h>
+
+#include <cstddef>
+#include <cstdint>
+
+namespace ziggurat::cpu {
+namespace {
+
+struct Simd8 {
+  static constexpr int kLanes = 8;
+  /// Accumulators that leave registers over for operands, of 16 there are.
+  static constexpr int kAccumulators = 8;
+  using Float = __m256;
+  using Bits = __m256i;  ///< kLanes cells of 4 bytes: an f32, or two neighbouring bf16
+
+  static Float Zero() { return _mm256_setzero_ps(); }
+  static Float Set(float x) { return _mm256_set1_ps(x); }
+  static Float Load(const float* p) { return _mm256_loadu_ps(p); }
+  static void Store(float* p, Float x) { _mm256_storeu_ps(p, x); }
+  static Float Add(Float a, Float b) { return _mm256_add_ps(a, b); }
+  static Float Sub(Float a, Float b) { return _mm256_sub_ps(a, b); }
+  static Float Mul(Float a, Float b) { return _mm256_mul_ps(a, b); }
+  static Float Div(Float a, Float b) { return _mm256_div_ps(a, b); }
+  /// b where either is NaN.
+  static Float Max(Float a, Float b) { return _mm256_max_ps(a, b); }
+  static Float Min(Float a, Float b) { return _mm256_min_ps(a, b); }
+  static Float Fma(Float a, Float b, Float c) { return _mm256_fmadd_ps(a, b, c); }
+  static Float Round(Float x) {
+    return _mm256_round_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+  }
+  /// 2^n for integers n in [-127, 128]; 0 for -127, infinity for 128.
+  static Float PowerOfTwo(Float n) {
+    const __m256i exponent = _mm256_add_epi32(_mm256_cvtps_epi32(n), _mm256_set1_epi32(127));
+    return _mm256_castsi256_ps(_mm256_slli_epi32(exponent, 23));
+  }
+  static float Sum(Float x) {
+    __m128 s = _mm_add_ps(_mm256_castps256_ps128(x), _mm256_extractf128_ps(x, 1));
+    s = _mm_add_ps(s, _mm_movehl_ps(s, s));
+    return _mm_cvtss_f32(_mm_add_ss(s, _mm_movehdup_ps(s)));
+  }
+  static float Largest(Float x) {
+    __m128 s = _mm_max_ps(_mm256_castps256_ps128(x), _mm256_extractf128_ps(x, 1));
+    s = _mm_max_ps(s, _mm_movehl_ps(s, s));
+    return _mm_cvtss_f32(_mm_max_ss(s, _mm_movehdup_ps(s)));
+  }
+
+  static Bits LoadBits(const void* p) { return _mm256_loadu_si256(static_cast<const __m256i*>(p)); }
+  /// The first `cells` cells, zeros behind; touches no memory past them.
+  static Bits LoadBits(const void* p, int cells) {
+    const __m256i lane = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
+    return _mm256_maskload_epi32(static_cast<const int*>(p),
+                                 _mm256_cmpgt_epi32(_mm256_set1_epi32(cells), lane));
+  }
+  static Float AsFloat(Bits x) { return _mm256_castsi256_ps(x); }
+  /// The first, and the second, bf16 of each cell.
+  static Float Low(Bits x) { return _mm256_castsi256_ps(_mm256_slli_epi32(x, 16)); }
+  static Float High(Bits x) {
+    return _mm256_castsi256_ps(_mm256_and_si256(x, _mm256_set1_epi32(-65536)));
+  }
+
+  static Float LoadBf16(const uint16_t* p) {
+    const __m128i halves = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
+    return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(halves), 16));
+  }
+  /// Rounds to nearest even; NaN stays NaN.
+  static void StoreBf16(uint16_t* p, Float x) {
+    const __m256i bits = _mm256_castps_si256(x);
+    const __m256i high = _mm256_srli_epi32(bits, 16);
+    const __m256i odd = _mm256_and_si256(high, _mm256_set1_epi32(1));
+    const __m256i up = _mm256_add_epi32(bits, _mm256_add_epi32(odd, _mm256_set1_epi32(0x7fff)));
+    const __m256i nan = _mm256_castps_si256(_mm256_cmp_ps(x, x, _CMP_UNORD_Q));
+    const __m256i quiet = _mm256_or_si256(high, _mm256_set1_epi32(0x40));
+    const __m256i cells = _mm256_blendv_epi8(_mm256_srli_epi32(up, 16), quiet, nan);
+    const __m128i packed =
+        _mm_packus_epi32(_mm256_castsi256_si128(cells), _mm256_extracti128_si256(cells, 1));
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(p), packed);
+  }
+};
+
+}  // namespace
+}  // namespace ziggurat::cpu

@@ -1,0 +1,67 @@
+// Sixteen lanes of f32 with AVX-512 F, BW, DQ, VL. The same operations as Simd8 (simd_avx2.h).
+#pragma once
+
+#include <immintrin.h>
+
+#include <cstddef>
+#include <cstdint>
+
+namespace ziggurat::cpu {
+namespace {
+
+struct Simd16 {
+  static constexpr int kLanes = 16;
+  /// Accumulators that leave registers over for operands, of 32 there are.
+  static constexpr int kAccumulators = 16;
+  using Float = __m512;
+  using Bits = __m512i;
+
+  static Float Zero() { return _mm512_setzero_ps(); }
+  static Float Set(float x) { return _mm512_set1_ps(x); }
+  static Float Load(const float* p) { return _mm512_loadu_ps(p); }
+  static void Store(float* p, Float x) { _mm512_storeu_ps(p, x); }
+  static Float Add(Float a, Float b) { return _mm512_add_ps(a, b); }
+  static Float Sub(Float a, Float b) { return _mm512_sub_ps(a, b); }
+  static Float Mul(Float a, Float b) { return _mm512_mul_ps(a, b); }
+  static Float Div(Float a, Float b) { return _mm512_div_ps(a, b); }
+  static Float Max(Float a, Float b) { return _mm512_max_ps(a, b); }
+  static Float Min(Float a, Float b) { return _mm512_min_ps(a, b); }
+  static Float Fma(Float a, Float b, Float c) { return _mm512_fmadd_ps(a, b, c); }
+  static Float Round(Float x) {
+    return _mm512_roundscale_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+  }
+  static Float PowerOfTwo(Float n) {
+    const __m512i exponent = _mm512_add_epi32(_mm512_cvtps_epi32(n), _mm512_set1_epi32(127));
+    return _mm512_castsi512_ps(_mm512_slli_epi32(exponent, 23));
+  }
+  static float Sum(Float x) { return _mm512_reduce_add_ps(x); }
+  static float Largest(Float x) { return _mm512_reduce_max_ps(x); }
+
+  static Bits LoadBits(const void* p) { return _mm512_loadu_si512(p); }
+  static Bits LoadBits(const void* p, int cells) {
+    return _mm512_maskz_loadu_epi32(static_cast<__mmask16>((1u << cells) - 1), p);
+  }
+  static Float AsFloat(Bits x) { return _mm512_castsi512_ps(x); }
+  static Float Low(Bits x) { return _mm512_castsi512_ps(_mm512_slli_epi32(x, 16)); }
+  static Float High(Bits x) {
+    return _mm512_castsi512_ps(_mm512_and_si512(x, _mm512_set1_epi32(-65536)));
+  }
+
+  static Float LoadBf16(const uint16_t* p) {
+    const __m256i halves = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
+    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(halves), 16));
+  }
+  static void StoreBf16(uint16_t* p, Float x) {
+    const __m512i bits = _mm512_castps_si512(x);
+    const __m512i high = _mm512_srli_epi32(bits, 16);
+    const __m512i odd = _mm512_and_si512(high, _mm512_set1_epi32(1));
+    const __m512i up = _mm512_add_epi32(bits, _mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff)));
+    const __mmask16 nan = _mm512_cmp_ps_mask(x, x, _CMP_UNORD_Q);
+    const __m512i cells =
+        _mm512_mask_or_epi32(_mm512_srli_epi32(up, 16), nan, high, _mm512_set1_epi32(0x40));
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm512_cvtepi32_epi16(cells));
+  }
+};
+
+}  // namespace
+}  // namespace ziggurat::cpu
