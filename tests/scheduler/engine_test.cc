@@ -282,9 +282,8 @@ TEST(EngineTest, MoreRequestsRunAtOnceThanIfEveryLayerTookTheLargestLayersBlocks
   std::vector<RequestId> ids;
   for (int i = 0; i < 40; ++i) ids.push_back(harness.MustSubmit(request));
   int peak = 0;
-  while (harness.engine->Snapshot().waiting + harness.engine->Snapshot().running > 0) {
+  while (!harness.engine->WaitIdle(absl::Milliseconds(1))) {
     peak = std::max(peak, harness.engine->Snapshot().running);
-    std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
   for (const RequestId id : ids) EXPECT_TRUE(harness.Await(id).last.status.ok());
   EXPECT_GE(peak, static_cast<int>(0.97 * kPool / static_cast<double>(blocks)));
