@@ -17,6 +17,7 @@ std::unique_ptr<Sequence> WaitingQueue::PopFitting(size_t available_blocks) {
       std::unique_ptr<Sequence> sequence = std::move(queue_[i]);
       queue_.erase(queue_.begin() + static_cast<std::ptrdiff_t>(i));
       for (size_t earlier = 0; earlier < i; ++earlier) ++queue_[earlier]->overtaken;
+      hopeless_below_ = 0;
       return sequence;
     }
     if (queue_[i]->overtaken >= max_overtakes_) break;

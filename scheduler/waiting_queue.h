@@ -20,7 +20,7 @@ class WaitingQueue {
 
   void Push(std::unique_ptr<Sequence> sequence);
   /// The next request whose plan fits into `available_blocks`, or null. Cheap when neither the
-  /// queue nor `available_blocks` has grown since the last null.
+  /// queue changed nor `available_blocks` grew since the last null.
   std::unique_ptr<Sequence> PopFitting(size_t available_blocks);
   /// Takes out the request with this id, or null.
   std::unique_ptr<Sequence> Remove(RequestId id);
