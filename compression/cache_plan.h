@@ -14,7 +14,8 @@ namespace ziggurat {
 enum class ScorePooling : uint8_t { kAverage, kMax };
 
 /// Attention of the last `window` prompt queries, mean over queries and the query heads of a KV
-/// head, pooled over neighbouring keys (SnapKV, arXiv:2404.14469).
+/// head, pooled over neighbouring keys (SnapKV, arXiv:2404.14469). A layer has it if and only if
+/// its edit is KeepBest, whose `recent` is then `window`.
 struct WindowScoreStatistic {
   int window = 0;
   int kernel = 1;
@@ -50,8 +51,9 @@ struct LayerPlan {
 /// Everything about one sequence, known before it is admitted.
 struct CachePlan {
   std::vector<LayerPlan> layers;
-  int window_rows =
-      0;  ///< query rows of a layer that must be kept beside the workspace for statistics
+  /// The last query rows of a layer that must be kept beside the workspace for statistics: the
+  /// largest window of any layer, 0 where no layer has a statistic.
+  int window_rows = 0;
 };
 
 }  // namespace ziggurat

@@ -1,0 +1,93 @@
+#include "tests/compression/golden/golden_case.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+#include <fstream>
+#include <stdexcept>
+
+#include "model/checkpoint/safetensors.h"
+
+namespace ziggurat::golden {
+namespace {
+
+nlohmann::json ReadJson(const std::filesystem::path& path) {
+  std::ifstream file(path);
+  if (!file) throw std::runtime_error("cannot read " + path.string());
+  return nlohmann::json::parse(file);
+}
+
+Tensors ReadTensors(const std::filesystem::path& path) {
+  const auto file = SafetensorsFile::Open(path);
+  if (!file.ok()) throw std::runtime_error(std::string(file.status().message()));
+  Tensors tensors;
+  for (const auto& [name, view] : file->tensors()) {
+    if (view.dtype != DType::kF32) throw std::runtime_error(path.string() + ": not F32: " + name);
+    Tensor tensor{view.shape, std::vector<float>(static_cast<size_t>(view.num_elements()))};
+    std::memcpy(tensor.values.data(), view.data, view.bytes);
+    tensors.emplace(name, std::move(tensor));
+  }
+  return tensors;
+}
+
+Case LoadCase(const std::filesystem::path& folder, bool with_tensors) {
+  Case result;
+  result.name = folder.filename().string();
+  result.manifest = ReadJson(folder / "manifest.json");
+  const nlohmann::json expected = ReadJson(folder / "expected.json");
+  if (with_tensors) {
+    for (const auto& input : result.manifest.at("inputs")) {
+      result.inputs.push_back(ReadTensors(folder / input.at("file").get<std::string>()));
+    }
+  }
+  for (const auto& manifest : result.manifest.at("runs")) {
+    const std::string id = manifest.at("run");
+    ReferenceRun run{result.name + "/" + id, manifest, expected.at(id), {}};
+    if (with_tensors && manifest.contains("expected_tensors")) {
+      run.tensors = ReadTensors(folder / manifest.at("expected_tensors").get<std::string>());
+    }
+    result.runs.push_back(std::move(run));
+  }
+  return result;
+}
+
+}  // namespace
+
+bool ReferenceRun::is_kvpress() const {
+  const std::string repo = manifest.at("reference").at("repo");
+  return repo.find("kvpress") != std::string::npos;
+}
+
+std::optional<std::filesystem::path> FindGoldens() {
+  const char* named = std::getenv("ZIGGURAT_GOLDENS");
+  const std::filesystem::path folder =
+      named != nullptr ? named : ZIGGURAT_SOURCE_DIR "/../shared/goldens";
+  std::error_code ignored;
+  if (!std::filesystem::is_directory(folder, ignored)) return std::nullopt;
+  return folder;
+}
+
+std::string MissingGoldens() {
+  return "no golden vectors: set ZIGGURAT_GOLDENS to their folder, or put them into "
+         "../shared/goldens beside the source tree";
+}
+
+std::vector<Case> LoadCases(const std::filesystem::path& folder,
+                            const std::vector<std::string>& with_tensors) {
+  std::vector<std::filesystem::path> folders;
+  for (const auto& entry : std::filesystem::directory_iterator(folder)) {
+    if (std::filesystem::exists(entry.path() / "manifest.json")) folders.push_back(entry.path());
+  }
+  std::sort(folders.begin(), folders.end());
+  std::vector<Case> cases;
+  for (const auto& path : folders) {
+    const std::string name = path.filename().string();
+    const bool wanted =
+        std::any_of(with_tensors.begin(), with_tensors.end(),
+                    [&](const std::string& prefix) { return name.starts_with(prefix); });
+    cases.push_back(LoadCase(path, wanted));
+  }
+  return cases;
+}
+
+}  // namespace ziggurat::golden

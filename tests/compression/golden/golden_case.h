@@ -1,0 +1,49 @@
+// The golden vectors: inputs and results of the published code of the compression methods, one
+// folder for each case (manifest.json, expected.json, input*.safetensors, expected_r*.safetensors).
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace ziggurat::golden {
+
+struct Tensor {
+  std::vector<int64_t> shape;
+  std::vector<float> values;  ///< row-major
+};
+using Tensors = std::map<std::string, Tensor>;
+
+/// One run of one reference: what it was asked and what it answered.
+struct ReferenceRun {
+  std::string name;  ///< "snapkv_gqa_a/r03"
+  nlohmann::json manifest;
+  nlohmann::json expected;
+  Tensors tensors;  ///< empty where the run has none
+
+  std::string method() const { return manifest.at("method"); }
+  bool is_kvpress() const;
+};
+
+struct Case {
+  std::string name;
+  nlohmann::json manifest;
+  std::vector<Tensors> inputs;  ///< in the manifest's order
+  std::vector<ReferenceRun> runs;
+};
+
+/// $ZIGGURAT_GOLDENS, or goldens beside the source tree; nullopt where it is not there.
+std::optional<std::filesystem::path> FindGoldens();
+/// The text of a skip.
+std::string MissingGoldens();
+
+/// Every folder with a manifest, by name. Tensors are read only for the cases whose name starts
+/// with one of `with_tensors`. Throws on a file that is not as its manifest says.
+std::vector<Case> LoadCases(const std::filesystem::path& folder,
+                            const std::vector<std::string>& with_tensors);
+
+}  // namespace ziggurat::golden

@@ -1,0 +1,88 @@
+// PyramidKV's line before rounding against the kept counts of the published code. Our integers
+// differ by decision (they sum exactly); the line they are rounded from is the same.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "compression/budget.h"
+#include "tests/compression/golden/golden_case.h"
+
+namespace ziggurat::golden {
+namespace {
+
+std::string Describe(const nlohmann::json& row) { return row.dump().substr(0, 200); }
+
+bool IsUniform(const std::vector<int>& kept) {
+  return std::set<int>(kept.begin(), kept.end()).size() == 1;
+}
+
+/// KVCache-Factory rounds the top layer down, mirrors it at the mean for the bottom one, and steps
+/// down by a rounded-down slope: applied to our line, that must give its counts exactly.
+/// False: the row is of a prompt too short for its pyramid.
+bool CompareFactoryRow(const nlohmann::json& row) {
+  const auto kept = row.at("kept").get<std::vector<int>>();
+  const int layers = row.at("num_hidden_layers"), window = row.at("window_size");
+  const int mean = row.at("max_capacity_prompt").get<int>() - window;
+  const int prompt = row.at("q_len");
+  const std::vector<double> line = LinearPyramid(mean, layers, row.at("beta").get<double>());
+  if (prompt < 2 * mean || line.front() + 1 >= prompt - window) return false;
+  const auto top = static_cast<int>(std::floor(line.back()));
+  const int bottom = 2 * mean - top;
+  const int step = (bottom - top) / (layers - 1);
+  for (int layer = 0; layer < layers; ++layer) {
+    EXPECT_EQ(kept[layer] - window, bottom - layer * step)
+        << "layer " << layer << " of " << Describe(row);
+    // The floor of the top moves both ends by less than one, each floored step adds less than one.
+    EXPECT_GT(kept[layer] - window, line[layer] - 1)
+        << "layer " << layer << " of " << Describe(row);
+    EXPECT_LT(kept[layer] - window, line[layer] + 1 + layer)
+        << "layer " << layer << " of " << Describe(row);
+  }
+  return true;
+}
+
+/// kvpress rounds each layer of the line to the nearest integer, and its line includes the window.
+bool CompareKvpressRow(const nlohmann::json& row) {
+  const auto kept = row.at("kept").get<std::vector<int>>();
+  const int layers = row.at("num_hidden_layers"), prompt = row.at("q_len");
+  const double mean = prompt * (1 - row.at("compression_ratio").get<double>());
+  const std::vector<double> line = LinearPyramid(mean, layers, row.at("beta").get<double>());
+  const int room = prompt - row.at("window_size").get<int>();
+  if (IsUniform(kept) || line.front() >= room) return false;
+  for (int layer = 0; layer < layers; ++layer) {
+    EXPECT_LE(std::abs(kept[layer] - line[layer]), 0.5 + 1e-6)
+        << "layer " << layer << ": " << line[layer] << " of " << Describe(row);
+  }
+  return true;
+}
+
+TEST(PyramidLineGolden, IsTheLineThatThePublishedCodeRounds) {
+  const auto folder = FindGoldens();
+  if (!folder.has_value()) GTEST_SKIP() << MissingGoldens();
+  int compared[2] = {0, 0};
+  int skipped[2] = {0, 0};
+  for (const Case& golden : LoadCases(*folder, {})) {
+    for (const ReferenceRun& run : golden.runs) {
+      if (run.method() != "pyramidkv" || !run.expected.contains("rows")) continue;
+      const bool kvpress = run.is_kvpress();
+      for (const auto& row : run.expected.at("rows")) {
+        const bool done = kvpress ? CompareKvpressRow(row) : CompareFactoryRow(row);
+        ++(done ? compared : skipped)[kvpress];
+      }
+    }
+  }
+  std::printf(
+      "golden pyramid line: compared %d rows of KVCache-Factory and %d of kvpress; skipped %d and "
+      "%d: the prompt is too short for that line, or the reference fell back to uniform budgets\n",
+      compared[0], compared[1], skipped[0], skipped[1]);
+  EXPECT_GT(compared[0], 0);
+  EXPECT_GT(compared[1], 0);
+}
+
+}  // namespace
+}  // namespace ziggurat::golden
