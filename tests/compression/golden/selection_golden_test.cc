@@ -3,6 +3,7 @@
 // docs/policies.md, "Checked against published code".
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstdio>
 #include <map>
@@ -45,10 +46,19 @@ std::string ReasonToSkip(const Case& golden, const ReferenceRun& run) {
 
 struct Tally {
   int runs = 0;
-  int kept_heads = 0;   ///< layers x heads whose kept sets were compared
-  int score_heads = 0;  ///< inputs x heads whose scores were compared
+  int kept_heads = 0;      ///< layers x heads whose kept sets were compared
+  int score_heads = 0;     ///< inputs x heads whose scores were compared
+  double worst_score = 0;  ///< largest relative difference among them
 
-  bool operator==(const Tally&) const = default;
+  void Add(const Tally& other) {
+    runs += other.runs;
+    kept_heads += other.kept_heads;
+    score_heads += other.score_heads;
+    worst_score = std::max(worst_score, other.worst_score);
+  }
+  bool operator==(const Tally& other) const {
+    return runs == other.runs && kept_heads == other.kept_heads && score_heads == other.score_heads;
+  }
 };
 std::ostream& operator<<(std::ostream& out, const Tally& tally) {
   return out << tally.runs << " runs, " << tally.kept_heads << " heads' kept sets, "
@@ -74,21 +84,42 @@ std::map<std::string, Tally> CountExpected(const std::vector<Case>& cases) {
   return expected;
 }
 
+/// The workspaces of a case's inputs, made once for all its runs.
+class CaseWorkspaces {
+ public:
+  CaseWorkspaces(AttentionBackend& backend, const Case& golden)
+      : backend_(backend), golden_(golden) {}
+
+  const std::vector<Workspace>& Get(const ReferenceRun& run) {
+    const auto& params = run.manifest.at("params");
+    const bool query_heads = params.value("kv_cache_granularity", "") == "query_head";
+    std::vector<Workspace>& workspaces = made_[query_heads];
+    if (workspaces.empty()) {
+      for (const Tensors& input : golden_.inputs) {
+        workspaces.push_back(MakeWorkspace(backend_, input, query_heads));
+      }
+    }
+    return workspaces;
+  }
+
+ private:
+  AttentionBackend& backend_;
+  const Case& golden_;
+  std::map<bool, std::vector<Workspace>> made_;
+};
+
 /// Compares one run; reports into gtest and counts what it really compared.
 class RunComparison {
  public:
-  RunComparison(AttentionBackend& backend, const Case& golden, const ReferenceRun& run)
+  RunComparison(AttentionBackend& backend, const Case& golden, const ReferenceRun& run,
+                const std::vector<Workspace>& workspaces)
       : backend_(backend),
-        golden_(golden),
         run_(run),
+        workspaces_(workspaces),
         params_(run.manifest.at("params")),
         num_layers_(golden.manifest.at("num_layers").get<int>()) {}
 
   Tally Compare() {
-    const bool query_heads = params_.value("kv_cache_granularity", "") == "query_head";
-    for (const Tensors& input : golden_.inputs) {
-      workspaces_.push_back(MakeWorkspace(backend_, input, query_heads));
-    }
     tally_.runs = 1;
     if (!run_.tensors.empty()) CompareScores();
     for (int layer = 0; layer < num_layers_; ++layer) CompareLayer(layer);
@@ -177,8 +208,8 @@ class RunComparison {
     }
   }
 
-  static void CompareHeadScores(const std::vector<float>& ours, const float* theirs, double scale,
-                                const std::string& where) {
+  void CompareHeadScores(const std::vector<float>& ours, const float* theirs, double scale,
+                         const std::string& where) {
     double worst = 0;
     size_t at = 0;
     for (size_t j = 0; j < ours.size(); ++j) {
@@ -190,6 +221,7 @@ class RunComparison {
         at = j;
       }
     }
+    tally_.worst_score = std::max(tally_.worst_score, worst);
     EXPECT_LE(worst, kScoreTolerance)
         << where << " token " << at << ": " << ours[at] * scale << " instead of " << theirs[at];
   }
@@ -234,11 +266,10 @@ class RunComparison {
   }
 
   AttentionBackend& backend_;
-  const Case& golden_;
   const ReferenceRun& run_;
+  const std::vector<Workspace>& workspaces_;  // of each input
   const nlohmann::json& params_;
   const int num_layers_;
-  std::vector<Workspace> workspaces_;  // of each input
   std::map<size_t, std::vector<std::vector<float>>> scores_;
   Tally tally_;
 };
@@ -250,23 +281,22 @@ void CompareAll(AttentionBackend& backend) {
   std::map<std::string, Tally> compared;
   std::map<std::string, int> skipped;
   for (const Case& golden : cases) {
+    CaseWorkspaces workspaces(backend, golden);
     for (const ReferenceRun& run : golden.runs) {
       const std::string reason = ReasonToSkip(golden, run);
       if (!reason.empty()) {
         ++skipped[run.method() + ": " + reason];
         continue;
       }
-      const Tally tally = RunComparison(backend, golden, run).Compare();
-      Tally& sum = compared[run.method()];
-      sum.runs += tally.runs;
-      sum.kept_heads += tally.kept_heads;
-      sum.score_heads += tally.score_heads;
+      const Tally tally = RunComparison(backend, golden, run, workspaces.Get(run)).Compare();
+      compared[run.method()].Add(tally);
     }
   }
   std::printf("golden selection, backend %s\n", std::string(backend.name()).c_str());
   for (const auto& [method, tally] : compared) {
-    std::printf("  compared %-14s %3d runs, %4d heads' kept sets, %4d heads' scores\n",
-                method.c_str(), tally.runs, tally.kept_heads, tally.score_heads);
+    std::printf(
+        "  compared %-14s %3d runs, %4d heads' kept sets, %4d heads' scores (within %.1e)\n",
+        method.c_str(), tally.runs, tally.kept_heads, tally.score_heads, tally.worst_score);
   }
   for (const auto& [reason, runs] : skipped) {
     std::printf("  skipped  %3d runs, %s\n", runs, reason.c_str());
