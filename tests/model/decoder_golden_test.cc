@@ -1,0 +1,159 @@
+// The decoder with the policy `full` in f32, and in bf16, against outputs of float references that
+// stand beside four real checkpoints.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <fstream>
+#include <iterator>
+#include <nlohmann/json.hpp>
+
+#include "tests/model/decoder_harness.h"
+
+namespace ziggurat::testing {
+namespace {
+
+constexpr double kNearTie = 1e-3;
+constexpr double kLogitTolerance = 2e-3;
+
+struct GoldenModel {
+  const char* name;
+  const char* dir;
+};
+void PrintTo(const GoldenModel& model, std::ostream* out) { *out << model.name; }
+
+class DecoderGolden : public ::testing::TestWithParam<GoldenModel> {
+ protected:
+  void SetUp() override {
+    dir_ = GetParam().dir;
+    if (!std::filesystem::exists(dir_ / "golden.json")) {
+      GTEST_SKIP() << "skipped: " << dir_ << " with its golden.json is not here";
+    }
+    std::ifstream file(dir_ / "golden.json");
+    golden_ = nlohmann::json::parse(file, nullptr, false);
+    ASSERT_TRUE(golden_.is_object());
+  }
+
+  static DecoderOptions Options(ElementType element) {
+    return {.element = element, .threads = 2, .max_prefill_tokens = 4096};
+  }
+
+  std::filesystem::path dir_;
+  nlohmann::json golden_;
+};
+
+/// Steps that must agree: all, or those before a near-tie.
+size_t StepsThatCount(const nlohmann::json& prompt) {
+  const size_t all = prompt["greedy_ids"].size();
+  if (prompt["min_top1_margin"].get<double>() >= kNearTie) return all;
+  return std::min(all, prompt["argmin"].get<size_t>());
+}
+
+TEST_P(DecoderGolden, GreedyTextInF32IsThatOfTheFloatReference) {
+  DecoderHarness harness(dir_, Options(ElementType::kF32), MakeBestBackend(2));
+  const auto& prompts = golden_["prompts"];
+  std::vector<TestSequence> sequences;
+  std::vector<std::vector<int32_t>> generated;
+  std::vector<int32_t> next;
+  size_t steps = 0;
+  for (const auto& prompt : prompts) {
+    const auto ids = prompt["prompt_ids"].get<std::vector<int32_t>>();
+    const size_t wanted = prompt["greedy_ids"].size();
+    sequences.push_back(harness.NewSequence("full", ids.size(), wanted));
+    const Logits logits = harness.Prefill({&sequences.back()}, {ids})[0];
+    next.push_back(ArgMax(logits));
+    generated.push_back({next.back()});
+    steps = std::max(steps, wanted);
+  }
+  // All prompts decode as one batch, as the daemon would run them.
+  std::vector<TestSequence*> batch;
+  for (TestSequence& sequence : sequences) batch.push_back(&sequence);
+  for (size_t step = 1; step < steps; ++step) {
+    const auto logits = harness.Decode(batch, next);
+    for (size_t i = 0; i < batch.size(); ++i) {
+      next[i] = ArgMax(logits[i]);
+      generated[i].push_back(next[i]);
+    }
+  }
+
+  size_t identical = 0, compared = 0;
+  for (size_t i = 0; i < prompts.size(); ++i) {
+    const auto expected = prompts[i]["greedy_ids"].get<std::vector<int32_t>>();
+    const size_t first_difference =
+        std::mismatch(expected.begin(), expected.end(), generated[i].begin()).first -
+        expected.begin();
+    identical += first_difference == expected.size();
+    compared += StepsThatCount(prompts[i]);
+    EXPECT_GE(first_difference, StepsThatCount(prompts[i])) << "prompt " << i;
+  }
+  std::printf("%s: %zu of %zu prompts identical to the end, %zu steps had to agree\n",
+              GetParam().name, identical, prompts.size(), compared);
+  EXPECT_GT(compared, 0u);
+}
+
+TEST_P(DecoderGolden, LogitsAfterThePromptAreThoseOfTheFloatReference) {
+  DecoderHarness harness(dir_, Options(ElementType::kF32), MakeBestBackend(2));
+  double worst = 0;
+  size_t compared = 0;
+  for (const auto& prompt : golden_["prompts"]) {
+    const bool is_first = compared == 0;
+    const bool has_top = prompt.contains("top20_ids");
+    if (!has_top && !is_first) break;  // only the first prompt's logits are in the file
+    const auto ids = prompt["prompt_ids"].get<std::vector<int32_t>>();
+    TestSequence sequence = harness.NewSequence("full", ids.size(), 1);
+    const Logits logits = harness.Prefill({&sequence}, {ids})[0];
+    if (has_top) {
+      const auto top = prompt["top20_ids"].get<std::vector<int32_t>>();
+      for (size_t i = 0; i < top.size(); ++i) {
+        const double difference =
+            std::abs(logits[top[i]] - prompt["top20_logits"][i].get<double>());
+        worst = std::max(worst, difference);
+      }
+    }
+    if (is_first && golden_.contains("logits_after_prompt0")) {
+      worst = std::max(worst, MaxDifference(logits, golden_["logits_after_prompt0"].get<Logits>()));
+    }
+    ++compared;
+  }
+  std::printf("%s: logits of %zu prompts within %.2e\n", GetParam().name, compared, worst);
+  EXPECT_GT(compared, 0u);
+  EXPECT_LE(worst, kLogitTolerance);
+}
+
+TEST_P(DecoderGolden, ArgMaxInBf16IsThatOfTheFloatReferenceWhereItIsClear) {
+  // 8 bits of mantissa move logits by some hundredths of their range; a step is clear where the
+  // reference's best is ahead by more.
+  constexpr double kClear = 0.5;
+  DecoderHarness harness(dir_, Options(ElementType::kBf16), MakeBestBackend(2));
+  size_t steps = 0, agreed = 0;
+  for (const auto& prompt : golden_["prompts"]) {
+    if (prompt["min_top1_margin"].get<double>() < kClear && steps > 0) continue;
+    const auto ids = prompt["prompt_ids"].get<std::vector<int32_t>>();
+    auto expected = prompt["greedy_ids"].get<std::vector<int32_t>>();
+    expected.resize(std::min<size_t>(expected.size(), 32));
+    TestSequence sequence = harness.NewSequence("full", ids.size(), expected.size());
+    Logits logits = harness.Prefill({&sequence}, {ids})[0];
+    for (size_t step = 0; step < expected.size(); ++step) {
+      ++steps;
+      agreed += ArgMax(logits) == expected[step];
+      if (step + 1 < expected.size()) {
+        logits = harness.Decode({&sequence}, {expected[step]})[0];  // the reference's text
+      }
+    }
+  }
+  std::printf("%s: bf16 agrees with f32 in %zu of %zu steps\n", GetParam().name, agreed, steps);
+  EXPECT_GT(steps, 0u);
+  EXPECT_GE(agreed, steps * 97 / 100);
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Models, DecoderGolden,
+    ::testing::Values(
+        GoldenModel{"NeedleLlama", ZIGGURAT_SOURCE_DIR "/models/needle-llama"},
+        GoldenModel{"Stories260K", ZIGGURAT_SOURCE_DIR "/../shared/models/stories260K"},
+        GoldenModel{"TinyStories656K", ZIGGURAT_SOURCE_DIR "/../shared/models/tinystories-656k"},
+        GoldenModel{"TemplateGpt1M", ZIGGURAT_SOURCE_DIR "/../shared/models/templategpt-1m"}),
+    [](const auto& test) { return std::string(test.param.name); });
+
+}  // namespace
+}  // namespace ziggurat::testing

@@ -1,0 +1,67 @@
+// Drives a ModelRunner through real block tables, as the engine does but one call at a time.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "attention/backend.h"
+#include "block_manager/block_pool.h"
+#include "block_manager/sequence_cache.h"
+#include "compression/cache_plan.h"
+#include "model/decoder/llama_decoder.h"
+#include "model/model_runner.h"
+
+namespace ziggurat::testing {
+
+using Logits = std::vector<float>;
+
+/// The backends that this machine can run: "reference", "cpu".
+std::vector<std::string> BackendNames();
+std::unique_ptr<AttentionBackend> MakeBackend(const std::string& name, int threads);
+/// The fastest of them.
+std::unique_ptr<AttentionBackend> MakeBestBackend(int threads);
+
+/// One sequence: its block tables and what it has received.
+struct TestSequence {
+  std::unique_ptr<SequenceCache> cache;
+  CachePlan plan;
+  int length = 0;  ///< logical: tokens in the cache, evicted ones too
+};
+
+/// A runner with a pool. Any failure of a call is a failure of the test (and aborts it).
+class DecoderHarness {
+ public:
+  DecoderHarness(const std::filesystem::path& dir, const DecoderOptions& options,
+                 std::unique_ptr<AttentionBackend> backend, size_t pool_bytes = size_t{1} << 28);
+
+  ModelRunner& runner() { return *runner_; }
+  BlockPool& pool() { return *pool_; }
+  const ModelShape& shape() const { return runner_->shape(); }
+
+  /// A sequence for a prompt of `prompt_tokens` under the policy with this text.
+  TestSequence NewSequence(const std::string& policy, int prompt_tokens, int max_new_tokens);
+  /// Prefills all prompts as one batch; logits after the last token of each.
+  std::vector<Logits> Prefill(const std::vector<TestSequence*>& sequences,
+                              const std::vector<std::vector<int32_t>>& prompts);
+  /// One decode step; logits of each.
+  std::vector<Logits> Decode(const std::vector<TestSequence*>& sequences,
+                             const std::vector<int32_t>& tokens);
+  /// Extends layer `layer` to what its plan keeps and says what is to be written.
+  LayerWrite PrepareWrite(TestSequence& sequence, int layer);
+
+ private:
+  std::unique_ptr<ModelRunner> runner_;
+  CacheGeometry geometry_;
+  std::unique_ptr<BlockPool> pool_;
+};
+
+int ArgMax(const Logits& logits);
+/// max|a - b|
+double MaxDifference(const Logits& a, const Logits& b);
+/// max|a - b| / max|b|
+double RelativeDifference(const Logits& a, const Logits& b);
+
+}  // namespace ziggurat::testing
