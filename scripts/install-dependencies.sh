@@ -7,7 +7,7 @@ packages=(
   build-essential cmake ninja-build git pkg-config curl ca-certificates
   libtorch-dev libdnnl-dev libgrpc++-dev libprotobuf-dev protobuf-compiler protobuf-compiler-grpc
   libabsl-dev prometheus-cpp-dev libcpp-httplib-dev libspdlog-dev libcli11-dev nlohmann-json3-dev
-  libpcre2-dev libsentencepiece-dev
+  libpcre2-dev libsentencepiece-dev libutf8proc-dev
   libgtest-dev libgmock-dev librapidcheck-dev libbenchmark-dev prometheus
 )
 

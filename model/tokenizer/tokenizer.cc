@@ -1,0 +1,175 @@
+#include "model/tokenizer/tokenizer.h"
+
+#include <algorithm>
+#include <system_error>
+#include <utility>
+
+#include "absl/container/flat_hash_set.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "model/tokenizer/section_encoder.h"
+#include "model/tokenizer/utf8.h"
+
+namespace ziggurat {
+
+struct Tokenizer::Parts {
+  std::filesystem::path path;
+  LoadedTokenizer loaded;
+  absl::flat_hash_set<int32_t> special_ids;
+  std::optional<int32_t> bos_id, eos_id, unk_id, pad_id;
+};
+
+namespace {
+
+constexpr const char* kTokenizerJson = "tokenizer.json";
+constexpr const char* kTokenizerModel = "tokenizer.model";
+
+/// Messages always name the file, also those from deeper down that did not know it.
+absl::Status NameFile(const absl::Status& status, const std::filesystem::path& path) {
+  if (status.ok() || absl::StartsWith(status.message(), path.string())) return status;
+  return absl::Status(status.code(), absl::StrCat(path.string(), ": ", status.message()));
+}
+
+absl::StatusOr<std::filesystem::path> FindTokenizerFile(const std::filesystem::path& model_dir) {
+  std::error_code error;
+  const auto exists = [&](const std::filesystem::path& path) {
+    return std::filesystem::is_regular_file(path, error);
+  };
+  if (exists(model_dir)) return model_dir;
+  if (exists(model_dir / kTokenizerJson)) return model_dir / kTokenizerJson;
+  if (exists(model_dir / kTokenizerModel)) return model_dir / kTokenizerModel;
+  if (!std::filesystem::is_directory(model_dir, error)) {
+    return absl::NotFoundError(absl::StrCat(model_dir.string(), ": no such directory"));
+  }
+  return absl::NotFoundError(absl::StrCat(model_dir.string(), ": no tokenizer here: neither ",
+                                          kTokenizerJson, " nor ", kTokenizerModel));
+}
+
+/// The id of a special token that the configuration names, else what the tokenizer file says.
+std::optional<int32_t> SpecialId(const std::optional<AddedToken>& named,
+                                 const Vocabulary& vocabulary, std::optional<int32_t> otherwise) {
+  return named.has_value() ? vocabulary.Find(named->content) : otherwise;
+}
+
+/// add_bos_token and add_eos_token overrule the post processor, as in transformers.
+void ApplyFlags(const TokenizerConfig& config, std::optional<int32_t> bos_id,
+                std::optional<int32_t> eos_id, PostProcessor* processor) {
+  std::vector<int32_t>& prefix = processor->prefix_ids;
+  if (bos_id.has_value() && config.add_bos_token.has_value()) {
+    const bool has_bos = !prefix.empty() && prefix.front() == *bos_id;
+    if (*config.add_bos_token && !has_bos) prefix.insert(prefix.begin(), *bos_id);
+    if (!*config.add_bos_token && has_bos) prefix.erase(prefix.begin());
+  }
+  std::vector<int32_t>& suffix = processor->suffix_ids;
+  if (eos_id.has_value() && config.add_eos_token.has_value()) {
+    const bool has_eos = !suffix.empty() && suffix.back() == *eos_id;
+    if (*config.add_eos_token && !has_eos) suffix.push_back(*eos_id);
+    if (!*config.add_eos_token && has_eos) suffix.pop_back();
+  }
+}
+
+}  // namespace
+
+Tokenizer::Tokenizer(std::unique_ptr<const Parts> parts) : parts_(std::move(parts)) {}
+Tokenizer::~Tokenizer() = default;
+
+absl::StatusOr<std::unique_ptr<Tokenizer>> Tokenizer::Load(const std::filesystem::path& model_dir) {
+  const absl::StatusOr<std::filesystem::path> path = FindTokenizerFile(model_dir);
+  if (!path.ok()) return path.status();
+  const absl::StatusOr<TokenizerConfig> config = TokenizerConfig::Read(path->parent_path());
+  if (!config.ok()) return config.status();
+  absl::StatusOr<LoadedTokenizer> loaded = path->extension() == ".json"
+                                               ? LoadTokenizerJson(*path, *config)
+                                               : LoadSentencePiece(*path, *config);
+  if (!loaded.ok()) return NameFile(loaded.status(), *path);
+
+  auto parts = std::make_unique<Parts>();
+  parts->path = *path;
+  parts->loaded = *std::move(loaded);
+  LoadedTokenizer& file = parts->loaded;
+  const Vocabulary& vocabulary = file.encoder->vocabulary();
+  // Where nothing names BOS, it is the one token that is put before every text.
+  const std::vector<int32_t>& prefix = file.post_processor.prefix_ids;
+  if (!file.bos_id && prefix.size() == 1) file.bos_id = prefix[0];
+  parts->bos_id = SpecialId(config->bos, vocabulary, file.bos_id);
+  parts->eos_id = SpecialId(config->eos, vocabulary, file.eos_id);
+  parts->unk_id = SpecialId(config->unk, vocabulary, file.unk_id);
+  parts->pad_id = SpecialId(config->pad, vocabulary, std::nullopt);
+  ApplyFlags(*config, parts->bos_id, parts->eos_id, &file.post_processor);
+  for (const AddedToken& token : file.added_tokens) {
+    if (token.special) parts->special_ids.insert(token.id);
+  }
+  return std::unique_ptr<Tokenizer>(new Tokenizer(std::move(parts)));
+}
+
+absl::StatusOr<std::vector<int32_t>> Tokenizer::Encode(std::string_view text,
+                                                       const EncodeOptions& options) const {
+  if (absl::Status status = ValidateUtf8(text); !status.ok()) return status;
+  const LoadedTokenizer& file = parts_->loaded;
+  std::vector<int32_t> ids;
+  if (options.add_special_tokens) ids = file.post_processor.prefix_ids;
+  const absl::StatusOr<std::vector<TextSection>> sections =
+      file.matcher->Split(text, options.parse_special);
+  if (!sections.ok()) return sections.status();
+  for (const TextSection& section : *sections) {
+    if (section.id >= 0) {
+      ids.push_back(section.id);
+      continue;
+    }
+    const std::string_view part =
+        text.substr(section.range.begin, section.range.end - section.range.begin);
+    const absl::Status status =
+        file.encoder->Encode(part, section.range.begin == 0, options.parse_special, &ids);
+    if (!status.ok()) return status;
+  }
+  if (options.add_special_tokens) {
+    const std::vector<int32_t>& suffix = file.post_processor.suffix_ids;
+    ids.insert(ids.end(), suffix.begin(), suffix.end());
+  }
+  return ids;
+}
+
+absl::StatusOr<std::string> Tokenizer::Decode(absl::Span<const int32_t> ids,
+                                              bool skip_special) const {
+  DecoderStream stream = NewDecoderStream();
+  std::string text;
+  for (const int32_t id : ids) {
+    const absl::StatusOr<std::string_view> piece = IdToPiece(id);
+    if (!piece.ok()) return piece.status();
+    if (skip_special && IsSpecial(id)) continue;
+    if (absl::Status status = stream.Push(std::string(*piece), &text); !status.ok()) return status;
+  }
+  if (absl::Status status = stream.Finish(&text); !status.ok()) return status;
+  return text;
+}
+
+absl::StatusOr<std::string_view> Tokenizer::IdToPiece(int32_t id) const {
+  if (const std::string* piece = parts_->loaded.encoder->vocabulary().Piece(id)) {
+    return std::string_view(*piece);
+  }
+  return absl::OutOfRangeError(
+      absl::StrCat("no token has the id ", id, " (the vocabulary has ", vocab_size(), ")"));
+}
+
+std::optional<int32_t> Tokenizer::PieceToId(std::string_view piece) const {
+  return parts_->loaded.encoder->vocabulary().Find(piece);
+}
+
+int Tokenizer::vocab_size() const { return parts_->loaded.encoder->vocabulary().size(); }
+bool Tokenizer::IsSpecial(int32_t id) const { return parts_->special_ids.contains(id); }
+std::optional<int32_t> Tokenizer::bos_id() const { return parts_->bos_id; }
+std::optional<int32_t> Tokenizer::eos_id() const { return parts_->eos_id; }
+std::optional<int32_t> Tokenizer::unk_id() const { return parts_->unk_id; }
+std::optional<int32_t> Tokenizer::pad_id() const { return parts_->pad_id; }
+
+absl::Span<const int32_t> Tokenizer::prefix_ids() const {
+  return parts_->loaded.post_processor.prefix_ids;
+}
+absl::Span<const int32_t> Tokenizer::suffix_ids() const {
+  return parts_->loaded.post_processor.suffix_ids;
+}
+const std::filesystem::path& Tokenizer::path() const { return parts_->path; }
+
+DecoderStream Tokenizer::NewDecoderStream() const { return parts_->loaded.decoder.NewStream(); }
+
+}  // namespace ziggurat

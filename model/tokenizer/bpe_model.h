@@ -1,0 +1,74 @@
+// Byte pair encoding (Sennrich et al., 2016) as Hugging Face's tokenizers do it.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "model/tokenizer/vocabulary.h"
+
+namespace ziggurat {
+
+struct BpeOptions {
+  bool byte_fallback = false;  ///< a character without a piece becomes pieces <0x00>..<0xFF>
+  bool fuse_unk = false;       ///< unknown characters in a row are one unknown token
+  bool ignore_merges = false;  ///< a word that is a piece itself needs no merging
+  std::optional<std::string> unk_token;
+};
+
+/// Splits words into pieces: starts from characters and applies merges, always the one that was
+/// learnt first, leftmost first, until none applies. Immutable; thread-safe.
+class BpeModel {
+ public:
+  BpeModel(const BpeOptions& options, Vocabulary vocabulary);
+
+  /// The next merge, in the order learnt. INVALID_ARGUMENT if `left`, `right` or both joined are
+  /// no pieces.
+  absl::Status AddMerge(std::string_view left, std::string_view right);
+  void ReserveMerges(size_t merges) { merges_.reserve(merges); }
+
+  /// Must be called once, before the first `Tokenize`. INVALID_ARGUMENT if the unknown token is no
+  /// piece.
+  absl::Status Prepare();
+
+  /// Appends the ids of one word, which is valid UTF-8. O(n log n) for n characters. A character
+  /// that has no piece, where there is neither byte fallback nor an unknown token, is dropped.
+  void Tokenize(std::string_view word, std::vector<int32_t>* ids) const;
+
+  std::optional<int32_t> unk_id() const { return unk_id_; }
+  const Vocabulary& vocabulary() const { return vocabulary_; }
+  /// For added tokens, which share the ids of the model.
+  Vocabulary& mutable_vocabulary() { return vocabulary_; }
+
+ private:
+  struct Merge {
+    int32_t rank = 0;
+    int32_t id = 0;  ///< of the merged piece
+  };
+  struct Symbol;
+  struct Candidate;
+
+  static uint64_t PairKey(int32_t left, int32_t right) {
+    return (uint64_t{static_cast<uint32_t>(left)} << 32) | static_cast<uint32_t>(right);
+  }
+  const Merge* FindMerge(int32_t left, int32_t right) const;
+  /// The characters of `word` as symbols, before any merge.
+  std::vector<Symbol> Characters(std::string_view word) const;
+  bool AppendByteFallback(std::string_view character, std::vector<Symbol>* symbols) const;
+  void ApplyMerges(std::vector<Symbol>* symbols) const;
+
+  BpeOptions options_;
+  Vocabulary vocabulary_;
+  absl::flat_hash_map<uint64_t, Merge> merges_;  ///< by the ids of the pair
+  int32_t next_rank_ = 0;
+  std::array<int32_t, 256> byte_ids_{};  ///< of <0x00>..<0xFF>; -1: no such piece
+  std::optional<int32_t> unk_id_;
+};
+
+}  // namespace ziggurat

@@ -1,0 +1,96 @@
+#include "model/tokenizer/post_processor.h"
+
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "model/tokenizer/json_reader.h"
+#include "model/tokenizer/vocabulary.h"
+
+namespace ziggurat {
+namespace {
+
+constexpr absl::string_view kWhere = "post_processor";
+constexpr absl::string_view kSupported = "TemplateProcessing, ByteLevel, Sequence";
+
+/// Appends the ids that the special token called `name` stands for.
+absl::Status AppendSpecialToken(const nlohmann::json& component, const std::string& name,
+                                std::vector<int32_t>* ids) {
+  const nlohmann::json& list = Member(Member(Member(component, "special_tokens"), name), "ids");
+  if (!list.is_array()) {
+    return absl::InvalidArgumentError(absl::StrCat("TemplateProcessing uses the special token '",
+                                                   name, "' but has no \"ids\" for it"));
+  }
+  for (const nlohmann::json& id : list) {
+    if (!id.is_number_unsigned() || id.get<uint64_t>() > Vocabulary::kMaxTokenId) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "TemplateProcessing has an id that is none for the special token '", name, "'"));
+    }
+    ids->push_back(id.get<int32_t>());
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<PostProcessor> ParseTemplate(const nlohmann::json& component) {
+  const nlohmann::json& parts = Member(component, "single");
+  if (!parts.is_array()) {
+    return absl::InvalidArgumentError("TemplateProcessing has no list \"single\"");
+  }
+  PostProcessor processor;
+  int texts = 0;
+  for (const nlohmann::json& part : parts) {
+    if (Member(part, "Sequence").is_object()) {
+      ++texts;
+      continue;
+    }
+    const absl::StatusOr<std::string> name =
+        StringMember(Member(part, "SpecialToken"), "id", "", "SpecialToken");
+    if (!name.ok()) return name.status();
+    if (name->empty()) {
+      return absl::InvalidArgumentError(
+          "a part of \"single\" of TemplateProcessing is neither a Sequence nor a SpecialToken");
+    }
+    std::vector<int32_t>* ids = texts == 0 ? &processor.prefix_ids : &processor.suffix_ids;
+    if (absl::Status status = AppendSpecialToken(component, *name, ids); !status.ok()) {
+      return status;
+    }
+  }
+  if (texts != 1) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "\"single\" of TemplateProcessing must have the text once, it has it ", texts, " times"));
+  }
+  return processor;
+}
+
+absl::StatusOr<PostProcessor> ParseSequence(const nlohmann::json& component, int depth) {
+  if (depth >= kMaxComponentDepth) {
+    return absl::InvalidArgumentError("post_processors of type Sequence lie too deep");
+  }
+  const nlohmann::json& list = Member(component, "processors");
+  if (!list.is_array()) {
+    return absl::InvalidArgumentError("the post_processor Sequence has no list \"processors\"");
+  }
+  PostProcessor all;
+  for (const nlohmann::json& element : list) {
+    const absl::StatusOr<PostProcessor> part = ParsePostProcessor(element, depth + 1);
+    if (!part.ok()) return part.status();
+    // Each one works on what those before it have made.
+    all.prefix_ids.insert(all.prefix_ids.begin(), part->prefix_ids.begin(), part->prefix_ids.end());
+    all.suffix_ids.insert(all.suffix_ids.end(), part->suffix_ids.begin(), part->suffix_ids.end());
+  }
+  return all;
+}
+
+}  // namespace
+
+absl::StatusOr<PostProcessor> ParsePostProcessor(const nlohmann::json& component, int depth) {
+  if (component.is_null()) return PostProcessor();
+  const absl::StatusOr<std::string> type = ComponentType(component, kWhere);
+  if (!type.ok()) return type.status();
+  if (*type == "TemplateProcessing") return ParseTemplate(component);
+  if (*type == "ByteLevel") return PostProcessor();  // it concerns offsets only
+  if (*type == "Sequence") return ParseSequence(component, depth);
+  return UnsupportedComponent(kWhere, *type, kSupported);
+}
+
+}  // namespace ziggurat

@@ -1,0 +1,152 @@
+// tokenizer.model: a SentencePiece model, BPE or unigram, run by its own library.
+
+#include <string>
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "model/tokenizer/json_reader.h"
+#include "model/tokenizer/section_encoder.h"
+#include "model/tokenizer/sentence_piece_model.h"
+#include "model/tokenizer/utf8.h"
+
+namespace ziggurat {
+namespace {
+
+/// Appended to a serialized ModelProto, this sets normalizer_spec.add_dummy_prefix (fields 3 and 3)
+/// to false: protobuf merges what comes later into what came before.
+constexpr char kNoDummyPrefix[] = {0x1A, 0x02, 0x18, 0x00};
+
+/// When the space is put before a section.
+enum class PrefixSpace { kEverySection, kFirstSection, kNever };
+
+class SentencePieceEncoder : public SectionEncoder {
+ public:
+  SentencePieceEncoder(std::unique_ptr<SentencePieceModel> with_prefix,
+                       std::unique_ptr<SentencePieceModel> without_prefix, PrefixSpace prefix,
+                       Vocabulary vocabulary)
+      : with_prefix_(std::move(with_prefix)),
+        without_prefix_(std::move(without_prefix)),
+        prefix_(prefix),
+        vocabulary_(std::move(vocabulary)) {}
+
+  absl::Status Encode(std::string_view section, bool begins_the_input, bool /*parse_special*/,
+                      std::vector<int32_t>* ids) const override {
+    const bool wants_prefix = prefix_ == PrefixSpace::kEverySection ||
+                              (prefix_ == PrefixSpace::kFirstSection && begins_the_input);
+    const SentencePieceModel& model = wants_prefix ? *with_prefix_ : *without_prefix_;
+    std::string error;
+    if (!model.Encode(section, ids, &error)) {
+      return absl::InternalError(absl::StrCat("SentencePiece: ", error));
+    }
+    return absl::OkStatus();
+  }
+
+  const Vocabulary& vocabulary() const override { return vocabulary_; }
+
+ private:
+  std::unique_ptr<SentencePieceModel> with_prefix_;
+  std::unique_ptr<SentencePieceModel> without_prefix_;
+  PrefixSpace prefix_;
+  Vocabulary vocabulary_;
+};
+
+PrefixSpace ChoosePrefix(const TokenizerConfig& config) {
+  if (!config.add_prefix_space.value_or(true)) return PrefixSpace::kNever;
+  return config.legacy.value_or(true) ? PrefixSpace::kEverySection : PrefixSpace::kFirstSection;
+}
+
+/// Whether the model itself puts a space before the text.
+absl::StatusOr<bool> AddsPrefixSpace(const SentencePieceModel& model) {
+  std::vector<int32_t> ids;
+  std::string error;
+  if (!model.Encode("a", &ids, &error)) {
+    return absl::InvalidArgumentError(absl::StrCat("the model cannot encode: ", error));
+  }
+  return !ids.empty() && absl::StartsWith(model.Piece(ids[0]), "\u2581");
+}
+
+/// Reads all pieces; control tokens also go to `control_tokens`.
+absl::StatusOr<Vocabulary> ReadVocabulary(const SentencePieceModel& model,
+                                          std::vector<AddedToken>* control_tokens) {
+  Vocabulary vocabulary;
+  vocabulary.Reserve(static_cast<size_t>(model.size()));
+  for (int id = 0; id < model.size(); ++id) {
+    const std::string& piece = model.Piece(id);
+    absl::Status status = ValidateUtf8(piece);
+    if (status.ok()) status = vocabulary.Add(piece, id);
+    if (!status.ok()) {
+      return absl::InvalidArgumentError(absl::StrCat("token ", id, ": ", status.message()));
+    }
+    if (!model.IsSpecial(id)) continue;
+    AddedToken token;
+    token.id = id;
+    token.content = piece;
+    token.special = true;
+    control_tokens->push_back(std::move(token));
+  }
+  return vocabulary;
+}
+
+/// Fills all of `loaded` but its encoder.
+absl::Status Describe(const SentencePieceModel& model, const TokenizerConfig& config,
+                      PrefixSpace prefix, const Vocabulary& vocabulary, LoadedTokenizer* loaded) {
+  absl::StatusOr<AddedTokenMatcher> matcher = AddedTokenMatcher::Create();
+  if (!matcher.ok()) return matcher.status();
+  for (const AddedToken& token : loaded->added_tokens) matcher->Add(token, token.content);
+  loaded->matcher = std::make_unique<AddedTokenMatcher>(*std::move(matcher));
+
+  const absl::StatusOr<bool> adds_prefix = AddsPrefixSpace(model);
+  if (!adds_prefix.ok()) return adds_prefix.status();
+  absl::StatusOr<Decoder> decoder =
+      Decoder::SentencePiece(*adds_prefix && prefix != PrefixSpace::kNever);
+  if (!decoder.ok()) return decoder.status();
+  loaded->decoder = *std::move(decoder);
+
+  loaded->bos_id = model.bos_id();
+  loaded->eos_id = model.eos_id();
+  loaded->unk_id = model.unk_id();
+  // Llama's tokenizer begins every text with BOS unless its configuration says otherwise.
+  const std::optional<int32_t> bos_id =
+      config.bos.has_value() ? vocabulary.Find(config.bos->content) : loaded->bos_id;
+  if (bos_id.has_value() && config.add_bos_token.value_or(true)) {
+    loaded->post_processor.prefix_ids.push_back(*bos_id);
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::unique_ptr<SentencePieceModel>> LoadModel(std::string_view serialized) {
+  std::string error;
+  std::unique_ptr<SentencePieceModel> model = SentencePieceModel::Load(serialized, &error);
+  if (model == nullptr) {
+    return absl::InvalidArgumentError(absl::StrCat("not a SentencePiece model: ", error));
+  }
+  return model;
+}
+
+}  // namespace
+
+absl::StatusOr<LoadedTokenizer> LoadSentencePiece(const std::filesystem::path& path,
+                                                  const TokenizerConfig& config) {
+  absl::StatusOr<std::string> serialized = ReadFile(path);
+  if (!serialized.ok()) return serialized.status();
+  absl::StatusOr<std::unique_ptr<SentencePieceModel>> with_prefix = LoadModel(*serialized);
+  if (!with_prefix.ok()) return with_prefix.status();
+  serialized->append(kNoDummyPrefix, sizeof(kNoDummyPrefix));
+  absl::StatusOr<std::unique_ptr<SentencePieceModel>> without_prefix = LoadModel(*serialized);
+  if (!without_prefix.ok()) return without_prefix.status();
+
+  LoadedTokenizer loaded;
+  absl::StatusOr<Vocabulary> vocabulary = ReadVocabulary(**with_prefix, &loaded.added_tokens);
+  if (!vocabulary.ok()) return vocabulary.status();
+  absl::Status status = CompleteAddedTokens(config, &*vocabulary, &loaded.added_tokens);
+  if (!status.ok()) return status;
+  const PrefixSpace prefix = ChoosePrefix(config);
+  status = Describe(**with_prefix, config, prefix, *vocabulary, &loaded);
+  if (!status.ok()) return status;
+  loaded.encoder = std::make_unique<SentencePieceEncoder>(
+      *std::move(with_prefix), *std::move(without_prefix), prefix, *std::move(vocabulary));
+  return loaded;
+}
+
+}  // namespace ziggurat

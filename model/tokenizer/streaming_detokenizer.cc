@@ -1,0 +1,32 @@
+#include "model/tokenizer/streaming_detokenizer.h"
+
+#include <string_view>
+
+namespace ziggurat {
+
+StreamingDetokenizer::StreamingDetokenizer(const Tokenizer& tokenizer, const Options& options)
+    : tokenizer_(tokenizer), options_(options), stream_(tokenizer.NewDecoderStream()) {
+  if (options_.continues_text) {
+    // A letter brings every decoder past the beginning of its text; it needs no second token to be
+    // certain, so nothing of it stays behind.
+    std::string before;
+    stream_.Push("a", &before).IgnoreError();
+  }
+}
+
+absl::StatusOr<std::string> StreamingDetokenizer::Push(int32_t id) {
+  const absl::StatusOr<std::string_view> piece = tokenizer_.IdToPiece(id);
+  if (!piece.ok()) return piece.status();
+  std::string text;
+  if (options_.skip_special && tokenizer_.IsSpecial(id)) return text;
+  if (absl::Status status = stream_.Push(std::string(*piece), &text); !status.ok()) return status;
+  return text;
+}
+
+absl::StatusOr<std::string> StreamingDetokenizer::Finish() {
+  std::string text;
+  if (absl::Status status = stream_.Finish(&text); !status.ok()) return status;
+  return text;
+}
+
+}  // namespace ziggurat

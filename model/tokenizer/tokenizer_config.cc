@@ -1,0 +1,178 @@
+#include "model/tokenizer/tokenizer_config.h"
+
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "model/tokenizer/json_reader.h"
+
+namespace ziggurat {
+namespace {
+
+constexpr std::string_view kConfigFile = "tokenizer_config.json";
+constexpr std::string_view kSpecialTokensFile = "special_tokens_map.json";
+
+/// A special token is written as its content, or as an object with its options.
+absl::StatusOr<std::optional<AddedToken>> ParseSpecialToken(const nlohmann::json& value,
+                                                            absl::string_view key) {
+  if (value.is_null()) return std::optional<AddedToken>();
+  AddedToken token;
+  if (value.is_string()) {
+    token.content = value.get<std::string>();
+  } else if (value.is_object()) {
+    absl::StatusOr<AddedToken> parsed = ParseAddedToken(value);
+    if (!parsed.ok()) return parsed.status();
+    token = *std::move(parsed);
+  } else {
+    return absl::InvalidArgumentError(
+        absl::StrCat("\"", key, "\" must be a string or an object, not ", value.type_name()));
+  }
+  token.special = true;
+  return std::optional<AddedToken>(std::move(token));
+}
+
+absl::Status ReadFlag(const nlohmann::json& object, absl::string_view key,
+                      std::optional<bool>* flag) {
+  if (Member(object, key).is_null()) return absl::OkStatus();
+  const absl::StatusOr<bool> value = BoolMember(object, key, false, "the tokenizer");
+  if (!value.ok()) return value.status();
+  *flag = *value;
+  return absl::OkStatus();
+}
+
+/// What both files may hold; what `config` has already stays.
+absl::Status ReadSpecialTokens(const nlohmann::json& object, TokenizerConfig* config) {
+  const std::pair<absl::string_view, std::optional<AddedToken>*> named[] = {
+      {"bos_token", &config->bos},
+      {"eos_token", &config->eos},
+      {"unk_token", &config->unk},
+      {"pad_token", &config->pad}};
+  for (const auto& [key, token] : named) {
+    absl::StatusOr<std::optional<AddedToken>> parsed = ParseSpecialToken(Member(object, key), key);
+    if (!parsed.ok()) return parsed.status();
+    if (!token->has_value()) *token = *std::move(parsed);
+  }
+  const nlohmann::json& additional = Member(object, "additional_special_tokens");
+  if (additional.is_null() || !config->additional_special_tokens.empty()) return absl::OkStatus();
+  if (!additional.is_array()) {
+    return absl::InvalidArgumentError("\"additional_special_tokens\" must be a list");
+  }
+  for (const nlohmann::json& element : additional) {
+    absl::StatusOr<std::optional<AddedToken>> parsed =
+        ParseSpecialToken(element, "additional_special_tokens");
+    if (!parsed.ok()) return parsed.status();
+    if (parsed->has_value()) config->additional_special_tokens.push_back(**std::move(parsed));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ReadAddedTokens(const nlohmann::json& object, TokenizerConfig* config) {
+  const nlohmann::json& tokens = Member(object, "added_tokens_decoder");
+  if (tokens.is_null()) return absl::OkStatus();
+  if (!tokens.is_object()) {
+    return absl::InvalidArgumentError("\"added_tokens_decoder\" must be an object");
+  }
+  for (const auto& [key, value] : tokens.items()) {
+    absl::StatusOr<AddedToken> token = ParseAddedToken(value);
+    if (!token.ok()) return token.status();
+    if (!absl::SimpleAtoi(key, &token->id)) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("\"added_tokens_decoder\" has the key '", key, "', which is no id"));
+    }
+    config->added_tokens.push_back(*std::move(token));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ReadConfigFile(const nlohmann::json& object, TokenizerConfig* config) {
+  const std::pair<absl::string_view, std::optional<bool>*> flags[] = {
+      {"add_bos_token", &config->add_bos_token},
+      {"add_eos_token", &config->add_eos_token},
+      {"add_prefix_space", &config->add_prefix_space},
+      {"legacy", &config->legacy}};
+  for (const auto& [key, flag] : flags) {
+    if (absl::Status status = ReadFlag(object, key, flag); !status.ok()) return status;
+  }
+  if (absl::Status status = ReadSpecialTokens(object, config); !status.ok()) return status;
+  return ReadAddedTokens(object, config);
+}
+
+using Reader = absl::Status (*)(const nlohmann::json&, TokenizerConfig*);
+
+absl::Status ReadIfPresent(const std::filesystem::path& path, Reader reader,
+                           TokenizerConfig* config) {
+  std::error_code error;
+  if (!std::filesystem::exists(path, error)) return absl::OkStatus();
+  const absl::StatusOr<nlohmann::json> object = ReadJsonObject(path);
+  if (!object.ok()) return object.status();
+  absl::Status status = reader(*object, config);
+  if (status.ok()) return status;
+  return absl::Status(status.code(), absl::StrCat(path.string(), ": ", status.message()));
+}
+
+}  // namespace
+
+absl::StatusOr<AddedToken> ParseAddedToken(const nlohmann::json& object) {
+  AddedToken token;
+  const absl::StatusOr<std::string> content = StringMember(object, "content", "", "an added token");
+  if (!content.ok()) return content.status();
+  token.content = *content;
+  if (token.content.empty()) {
+    return absl::InvalidArgumentError("an added token has no \"content\"");
+  }
+  const std::pair<absl::string_view, bool*> flags[] = {{"special", &token.special},
+                                                       {"lstrip", &token.lstrip},
+                                                       {"rstrip", &token.rstrip},
+                                                       {"single_word", &token.single_word},
+                                                       {"normalized", &token.normalized}};
+  for (const auto& [key, flag] : flags) {
+    const absl::StatusOr<bool> value =
+        BoolMember(object, key, false, absl::StrCat("the added token '", token.content, "'"));
+    if (!value.ok()) return value.status();
+    *flag = *value;
+  }
+  return token;
+}
+
+absl::StatusOr<TokenizerConfig> TokenizerConfig::Read(const std::filesystem::path& model_dir) {
+  TokenizerConfig config;
+  absl::Status status = ReadIfPresent(model_dir / kConfigFile, ReadConfigFile, &config);
+  if (!status.ok()) return status;
+  status = ReadIfPresent(model_dir / kSpecialTokensFile, ReadSpecialTokens, &config);
+  if (!status.ok()) return status;
+  return config;
+}
+
+absl::Status CompleteAddedTokens(const TokenizerConfig& config, Vocabulary* vocabulary,
+                                 std::vector<AddedToken>* tokens) {
+  const auto is_known = [tokens](const AddedToken& token) {
+    return std::any_of(tokens->begin(), tokens->end(),
+                       [&](const AddedToken& other) { return other.content == token.content; });
+  };
+  for (const AddedToken& token : config.added_tokens) {
+    if (!is_known(token)) tokens->push_back(token);
+  }
+  for (AddedToken& token : *tokens) {
+    if (const std::optional<int32_t> id = vocabulary->Find(token.content)) {
+      token.id = *id;
+    } else if (absl::Status status = vocabulary->Add(token.content, token.id); !status.ok()) {
+      return status;
+    }
+  }
+  std::vector<AddedToken> special = config.additional_special_tokens;
+  for (const auto& token : {config.bos, config.eos, config.unk, config.pad}) {
+    if (token.has_value()) special.push_back(*token);
+  }
+  for (AddedToken& token : special) {
+    const std::optional<int32_t> id = vocabulary->Find(token.content);
+    if (!id.has_value() || is_known(token)) continue;
+    token.id = *id;
+    tokens->push_back(token);
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace ziggurat

@@ -1,0 +1,44 @@
+// tokenizer_config.json and special_tokens_map.json: what stands beside a tokenizer.
+#pragma once
+
+#include <filesystem>
+#include <nlohmann/json_fwd.hpp>
+#include <optional>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "model/tokenizer/added_tokens.h"
+#include "model/tokenizer/vocabulary.h"
+
+namespace ziggurat {
+
+struct TokenizerConfig {
+  std::optional<bool> add_bos_token;
+  std::optional<bool> add_eos_token;
+  /// These two concern tokenizer.model only; tokenizer.json says for itself what it does.
+  std::optional<bool> add_prefix_space;
+  std::optional<bool> legacy;  ///< a prefix space before every section, not only before the first
+
+  /// By their contents; the ids follow from the vocabulary.
+  std::optional<AddedToken> bos, eos, unk, pad;
+  std::vector<AddedToken> additional_special_tokens;
+
+  std::vector<AddedToken> added_tokens;  ///< "added_tokens_decoder", with ids
+
+  /// Either file may be absent. What tokenizer_config.json leaves open special_tokens_map.json may
+  /// say. Errors name the file.
+  static absl::StatusOr<TokenizerConfig> Read(const std::filesystem::path& model_dir);
+};
+
+/// Reads "content", "special", "lstrip", ... of one added token; no id.
+absl::StatusOr<AddedToken> ParseAddedToken(const nlohmann::json& object);
+
+/// Completes the added tokens of a tokenizer file by those that `config` names, and gives all of
+/// them ids: that of the vocabulary where the token is in it, else the one the file gives, which is
+/// then added to the vocabulary. Special tokens that have no id at all are left out.
+absl::Status CompleteAddedTokens(const TokenizerConfig& config, Vocabulary* vocabulary,
+                                 std::vector<AddedToken>* tokens);
+
+}  // namespace ziggurat

@@ -1,0 +1,238 @@
+// tokenizer.json of Hugging Face's tokenizers, with a BPE model.
+
+#include <nlohmann/json.hpp>
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "model/tokenizer/bpe_model.h"
+#include "model/tokenizer/json_reader.h"
+#include "model/tokenizer/normalizer.h"
+#include "model/tokenizer/pre_tokenizer.h"
+#include "model/tokenizer/section_encoder.h"
+
+namespace ziggurat {
+namespace {
+
+class BpeEncoder : public SectionEncoder {
+ public:
+  BpeEncoder(std::unique_ptr<Normalizer> normalizer, AddedTokenMatcher normalized_tokens,
+             std::unique_ptr<PreTokenizer> pre_tokenizer, BpeModel model)
+      : normalizer_(std::move(normalizer)),
+        normalized_tokens_(std::move(normalized_tokens)),
+        pre_tokenizer_(std::move(pre_tokenizer)),
+        model_(std::move(model)) {}
+
+  absl::Status Encode(std::string_view section, bool begins_the_input, bool parse_special,
+                      std::vector<int32_t>* ids) const override {
+    std::string text(section);
+    if (normalizer_ != nullptr) {
+      if (absl::Status status = normalizer_->Normalize(&text); !status.ok()) return status;
+    }
+    const absl::StatusOr<std::vector<TextSection>> parts =
+        normalized_tokens_.Split(text, parse_special);
+    if (!parts.ok()) return parts.status();
+    for (const TextSection& part : *parts) {
+      if (part.id >= 0) {
+        ids->push_back(part.id);
+        continue;
+      }
+      std::vector<Word> words;
+      words.push_back({text.substr(part.range.begin, part.range.end - part.range.begin),
+                       begins_the_input && part.range.begin == 0});
+      if (pre_tokenizer_ != nullptr) {
+        if (absl::Status status = pre_tokenizer_->Split(&words); !status.ok()) return status;
+      }
+      for (const Word& word : words) model_.Tokenize(word.text, ids);
+    }
+    return absl::OkStatus();
+  }
+
+  const Vocabulary& vocabulary() const override { return model_.vocabulary(); }
+
+ private:
+  std::unique_ptr<Normalizer> normalizer_;
+  AddedTokenMatcher normalized_tokens_;
+  std::unique_ptr<PreTokenizer> pre_tokenizer_;
+  BpeModel model_;
+};
+
+absl::StatusOr<BpeOptions> ParseBpeOptions(const nlohmann::json& model) {
+  BpeOptions options;
+  const std::pair<absl::string_view, bool*> flags[] = {{"byte_fallback", &options.byte_fallback},
+                                                       {"fuse_unk", &options.fuse_unk},
+                                                       {"ignore_merges", &options.ignore_merges}};
+  for (const auto& [key, flag] : flags) {
+    const absl::StatusOr<bool> value = BoolMember(model, key, false, "model");
+    if (!value.ok()) return value.status();
+    *flag = *value;
+  }
+  for (const absl::string_view key : {"continuing_subword_prefix", "end_of_word_suffix"}) {
+    const absl::StatusOr<std::string> value = StringMember(model, key, "", "model");
+    if (!value.ok()) return value.status();
+    if (!value->empty()) {
+      return absl::UnimplementedError(
+          absl::StrCat("\"", key, "\" of the BPE model is '", *value, "'; only none is supported"));
+    }
+  }
+  const nlohmann::json& dropout = Member(model, "dropout");
+  if (!dropout.is_null() && !(dropout.is_number() && dropout.get<double>() == 0)) {
+    return absl::UnimplementedError("\"dropout\" of the BPE model is not supported");
+  }
+  const absl::StatusOr<std::string> unk = StringMember(model, "unk_token", "", "model");
+  if (!unk.ok()) return unk.status();
+  if (!unk->empty()) options.unk_token = *unk;
+  return options;
+}
+
+absl::StatusOr<Vocabulary> ParseVocabulary(const nlohmann::json& model) {
+  const nlohmann::json& pieces = Member(model, "vocab");
+  if (!pieces.is_object()) {
+    return absl::InvalidArgumentError("\"vocab\" of model must be an object of tokens and ids");
+  }
+  Vocabulary vocabulary;
+  vocabulary.Reserve(pieces.size());
+  for (auto entry = pieces.begin(); entry != pieces.end(); ++entry) {
+    if (!entry->is_number_unsigned()) {
+      return absl::InvalidArgumentError(absl::StrCat("the id of the token '", entry.key(), "' is ",
+                                                     entry->dump(),
+                                                     ", which is no unsigned integer"));
+    }
+    const int64_t id = static_cast<int64_t>(
+        std::min<uint64_t>(entry->get<uint64_t>(), uint64_t{Vocabulary::kMaxTokenId} + 1));
+    if (absl::Status status = vocabulary.Add(entry.key(), id); !status.ok()) return status;
+  }
+  return vocabulary;
+}
+
+/// A merge is written "left right" or ["left", "right"].
+absl::Status AddMerge(const nlohmann::json& merge, size_t index, BpeModel* model) {
+  if (merge.is_array() && merge.size() == 2 && merge[0].is_string() && merge[1].is_string()) {
+    return model->AddMerge(merge[0].get_ref<const std::string&>(),
+                           merge[1].get_ref<const std::string&>());
+  }
+  if (merge.is_string()) {
+    const std::string_view text = merge.get_ref<const std::string&>();
+    const size_t space = text.find(' ');
+    if (space != std::string_view::npos && text.find(' ', space + 1) == std::string_view::npos) {
+      return model->AddMerge(text.substr(0, space), text.substr(space + 1));
+    }
+  }
+  return absl::InvalidArgumentError(
+      absl::StrCat("merge number ", index,
+                   " must be two tokens with a space between them, or a "
+                   "list of two tokens"));
+}
+
+absl::StatusOr<BpeModel> ParseModel(const nlohmann::json& model) {
+  const absl::StatusOr<std::string> type = StringMember(model, "type", "BPE", "model");
+  if (!type.ok()) return type.status();
+  if (*type != "BPE") return UnsupportedComponent("model", *type, "BPE");
+  const absl::StatusOr<BpeOptions> options = ParseBpeOptions(model);
+  if (!options.ok()) return options.status();
+  absl::StatusOr<Vocabulary> vocabulary = ParseVocabulary(model);
+  if (!vocabulary.ok()) return vocabulary.status();
+  const nlohmann::json& merges = Member(model, "merges");
+  if (!merges.is_array()) return absl::InvalidArgumentError("\"merges\" of model must be a list");
+  BpeModel bpe(*options, *std::move(vocabulary));
+  bpe.ReserveMerges(merges.size());
+  for (size_t i = 0; i < merges.size(); ++i) {
+    if (absl::Status status = AddMerge(merges[i], i, &bpe); !status.ok()) return status;
+  }
+  if (absl::Status status = bpe.Prepare(); !status.ok()) return status;
+  return bpe;
+}
+
+absl::StatusOr<std::vector<AddedToken>> ParseAddedTokens(const nlohmann::json& root) {
+  std::vector<AddedToken> tokens;
+  const nlohmann::json& list = Member(root, "added_tokens");
+  if (list.is_null()) return tokens;
+  if (!list.is_array()) return absl::InvalidArgumentError("\"added_tokens\" must be a list");
+  for (const nlohmann::json& element : list) {
+    absl::StatusOr<AddedToken> token = ParseAddedToken(element);
+    if (!token.ok()) return token.status();
+    const absl::StatusOr<int64_t> id = IntegerMember(element, "id", -1, "an added token");
+    if (!id.ok()) return id.status();
+    if (*id < 0 || *id > Vocabulary::kMaxTokenId) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("the added token '", token->content, "' has no valid \"id\""));
+    }
+    token->id = static_cast<int32_t>(*id);
+    tokens.push_back(*std::move(token));
+  }
+  return tokens;
+}
+
+absl::Status CheckIds(const PostProcessor& processor, const Vocabulary& vocabulary) {
+  for (const std::vector<int32_t>* ids : {&processor.prefix_ids, &processor.suffix_ids}) {
+    for (const int32_t id : *ids) {
+      if (vocabulary.Piece(id) == nullptr) {
+        return absl::InvalidArgumentError(
+            absl::StrCat("post_processor uses the id ", id, ", which no token has"));
+      }
+    }
+  }
+  return absl::OkStatus();
+}
+
+/// Sorts the tokens into those looked for in the text as given, and those in the normalized text.
+absl::Status FillMatchers(const std::vector<AddedToken>& tokens, const Normalizer* normalizer,
+                          AddedTokenMatcher* as_given, AddedTokenMatcher* normalized) {
+  for (const AddedToken& token : tokens) {
+    std::string pattern = token.content;
+    if (token.normalized && normalizer != nullptr) {
+      if (absl::Status status = normalizer->Normalize(&pattern); !status.ok()) return status;
+    }
+    (token.normalized ? normalized : as_given)->Add(token, pattern);
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<LoadedTokenizer> LoadTokenizerJson(const std::filesystem::path& path,
+                                                  const TokenizerConfig& config) {
+  const absl::StatusOr<nlohmann::json> root = ReadJsonObject(path);
+  if (!root.ok()) return root.status();
+  LoadedTokenizer loaded;
+
+  absl::StatusOr<std::unique_ptr<Normalizer>> normalizer =
+      ParseNormalizer(Member(*root, "normalizer"));
+  if (!normalizer.ok()) return normalizer.status();
+  absl::StatusOr<std::unique_ptr<PreTokenizer>> pre_tokenizer =
+      ParsePreTokenizer(Member(*root, "pre_tokenizer"));
+  if (!pre_tokenizer.ok()) return pre_tokenizer.status();
+  absl::StatusOr<PostProcessor> post_processor =
+      ParsePostProcessor(Member(*root, "post_processor"));
+  if (!post_processor.ok()) return post_processor.status();
+  loaded.post_processor = *std::move(post_processor);
+  absl::StatusOr<Decoder> decoder = Decoder::Parse(Member(*root, "decoder"));
+  if (!decoder.ok()) return decoder.status();
+  loaded.decoder = *std::move(decoder);
+
+  absl::StatusOr<std::vector<AddedToken>> tokens = ParseAddedTokens(*root);
+  if (!tokens.ok()) return tokens.status();
+  loaded.added_tokens = *std::move(tokens);
+  absl::StatusOr<BpeModel> model = ParseModel(Member(*root, "model"));
+  if (!model.ok()) return model.status();
+  absl::Status status =
+      CompleteAddedTokens(config, &model->mutable_vocabulary(), &loaded.added_tokens);
+  if (!status.ok()) return status;
+  status = CheckIds(loaded.post_processor, model->vocabulary());
+  if (!status.ok()) return status;
+  loaded.unk_id = model->unk_id();
+
+  absl::StatusOr<AddedTokenMatcher> as_given = AddedTokenMatcher::Create();
+  if (!as_given.ok()) return as_given.status();
+  absl::StatusOr<AddedTokenMatcher> normalized = AddedTokenMatcher::Create();
+  if (!normalized.ok()) return normalized.status();
+  status = FillMatchers(loaded.added_tokens, normalizer->get(), &*as_given, &*normalized);
+  if (!status.ok()) return status;
+  loaded.matcher = std::make_unique<AddedTokenMatcher>(*std::move(as_given));
+  loaded.encoder = std::make_unique<BpeEncoder>(*std::move(normalizer), *std::move(normalized),
+                                                *std::move(pre_tokenizer), *std::move(model));
+  return loaded;
+}
+
+}  // namespace ziggurat
