@@ -20,11 +20,15 @@ namespace {
 
 // ---- Keys: how a row of cells is multiplied by a query's cells of the same channels ------------
 
+// `Many` is how keys are best read for several queries at once, `One` for a single query.
+
 /// Row of f32 keys; a query has one float per row.
 template <class V>
 struct F32Keys {
   using Simd = V;
   using Element = F32Element;
+  using One = F32Keys;
+  using Many = F32Keys;
   static constexpr int kChannelsPerRow = 1;
   static constexpr int kCells = 1;  ///< 4-byte query cells per row
   using Row = typename V::Float;
@@ -34,7 +38,7 @@ struct F32Keys {
   static typename V::Float Dot(typename V::Float sum, Row row, const float* query) {
     return V::Fma(row, V::Set(query[0]), sum);
   }
-  static void PackQuery(const float* channels, float* cells) { cells[0] = channels[0]; }
+  static void PackRow(const float* channels, float* cells) { cells[0] = channels[0]; }
 };
 
 /// Row of bf16 keys without BF16 instructions: both halves widened, two FMAs.
@@ -42,6 +46,8 @@ template <class V>
 struct WidenedBf16Keys {
   using Simd = V;
   using Element = Bf16Element;
+  using One = WidenedBf16Keys;
+  using Many = WidenedBf16Keys;
   static constexpr int kChannelsPerRow = 2;
   static constexpr int kCells = 2;
   struct Row {
@@ -54,7 +60,7 @@ struct WidenedBf16Keys {
   static typename V::Float Dot(typename V::Float sum, Row row, const float* query) {
     return V::Fma(row.high, V::Set(query[1]), V::Fma(row.low, V::Set(query[0]), sum));
   }
-  static void PackQuery(const float* channels, float* cells) {
+  static void PackRow(const float* channels, float* cells) {
     cells[0] = channels[0];
     cells[1] = channels[1];
   }
@@ -71,7 +77,7 @@ inline void ScoreTile(const float* query, int rows, const std::byte* keys, size_
                       const std::byte* ahead, float scale, float* scores, int slots = 0) {
   using V = typename Keys::Simd;
   // Enough independent sums to hide the latency of a multiply-add.
-  constexpr int kSums = NQ >= 8 ? 1 : NQ == 4 ? 2 : 4;
+  constexpr int kSums = Smaller(4, Larger(1, V::kAccumulators / NQ));
   typename V::Float sum[NQ][kSums];
 #pragma GCC unroll 8
   for (int i = 0; i < NQ; ++i) {
@@ -88,7 +94,7 @@ inline void ScoreTile(const float* query, int rows, const std::byte* keys, size_
         row = Keys::Load(p, slots);
       } else {
         row = Keys::Load(p);
-        _mm_prefetch(reinterpret_cast<const char*>(ahead + (r + u) * row_bytes), _MM_HINT_T0);
+        _mm_prefetch(reinterpret_cast<const char*>(ahead + (r + u) * row_bytes), _MM_HINT_T1);
       }
 #pragma GCC unroll 8
       for (int i = 0; i < NQ; ++i) {
@@ -126,15 +132,17 @@ constexpr int NextSubBlock(int queries_left) {
 template <class Keys>
 inline void ScoreSubBlock(int queries, const float* query, int rows, const std::byte* keys,
                           size_t row_bytes, const std::byte* ahead, float scale, float* scores) {
+  using Many = typename Keys::Many;
+  using One = typename Keys::One;
   switch (queries) {
     case 8:
-      return ScoreTile<Keys, 8>(query, rows, keys, row_bytes, ahead, scale, scores);
+      return ScoreTile<Many, 8>(query, rows, keys, row_bytes, ahead, scale, scores);
     case 4:
-      return ScoreTile<Keys, 4>(query, rows, keys, row_bytes, ahead, scale, scores);
+      return ScoreTile<Many, 4>(query, rows, keys, row_bytes, ahead, scale, scores);
     case 2:
-      return ScoreTile<Keys, 2>(query, rows, keys, row_bytes, ahead, scale, scores);
+      return ScoreTile<Many, 2>(query, rows, keys, row_bytes, ahead, scale, scores);
     default:
-      return ScoreTile<Keys, 1>(query, rows, keys, row_bytes, ahead, scale, scores);
+      return ScoreTile<One, 1>(query, rows, keys, row_bytes, ahead, scale, scores);
   }
 }
 
@@ -142,33 +150,44 @@ inline void ScoreSubBlock(int queries, const float* query, int rows, const std::
 template <class Keys>
 inline void ScorePartialTile(int queries, const float* query, int rows, const std::byte* keys,
                              size_t row_bytes, float scale, float* scores, int slots) {
-  float one[256 * Keys::kCells];  // rows <= head_dim / kChannelsPerRow <= 256
+  using Many = typename Keys::Many;
+  if (queries == 1) {
+    return ScoreTile<typename Keys::One, 1, true>(query, rows, keys, row_bytes, keys, scale, scores,
+                                                  slots);
+  }
+  float one[256];  // rows * kCells <= head_dim
   for (int i = 0; i < queries; ++i) {
     for (int r = 0; r < rows; ++r) {
-      for (int c = 0; c < Keys::kCells; ++c) {
-        __builtin_memcpy(&one[r * Keys::kCells + c], &query[(r * queries + i) * Keys::kCells + c],
-                         4);
-      }
+      __builtin_memcpy(&one[r * Many::kCells], &query[(r * queries + i) * Many::kCells],
+                       sizeof(float) * Many::kCells);
     }
-    ScoreTile<Keys, 1, true>(one, rows, keys, row_bytes, keys, scale, scores + i * kScoreStride,
+    ScoreTile<Many, 1, true>(one, rows, keys, row_bytes, keys, scale, scores + i * kScoreStride,
                              slots);
   }
 }
 
-/// Packs `count` queries for ScoreTile: sub-blocks in order, each [rows][sub-block size][kCells].
-/// The sub-block that starts with query i begins at float i * rows * kCells.
+/// One sub-block of queries, [rows][size][kCells].
+template <class Keys>
+inline void PackQuery(const float* channels, int rows, int size, float* packed) {
+  for (int r = 0; r < rows; ++r) {
+    Keys::PackRow(channels + r * Keys::kChannelsPerRow, packed + r * size * Keys::kCells);
+  }
+}
+
+/// Packs `count` queries for ScoreSubBlock, sub-block after sub-block; the one that starts with
+/// query i begins at float i * head_dim.
 ///   row_of(i)   pointer to the head_dim channels of query i, as f32
 template <class Keys, class RowOf>
 inline void PackQueries(int count, int head_dim, RowOf row_of, float* packed) {
+  using Many = typename Keys::Many;
+  using One = typename Keys::One;
   const int rows = head_dim / Keys::kChannelsPerRow;
   for (int i = 0; i < count;) {
     const int size = NextSubBlock(count - i);
-    for (int j = 0; j < size; ++j) {
-      const float* channels = row_of(i + j);
-      for (int r = 0; r < rows; ++r) {
-        Keys::PackQuery(channels + r * Keys::kChannelsPerRow,
-                        packed + (static_cast<size_t>(i) * rows + r * size + j) * Keys::kCells);
-      }
+    float* to = packed + static_cast<size_t>(i) * head_dim;
+    if (size == 1) PackQuery<One>(row_of(i), rows, 1, to);
+    for (int j = 0; size > 1 && j < size; ++j) {
+      PackQuery<Many>(row_of(i + j), rows, size, to + j * Many::kCells);
     }
     i += size;
   }
@@ -271,7 +290,7 @@ inline void AccumulateUnits(const float* weights, const float* shrink, const std
 #pragma GCC unroll 8
     for (int u = 0; u < Units; ++u) {
       const std::byte* p = row + u * V::kLanes * 4;
-      _mm_prefetch(next + u * V::kLanes * 4, _MM_HINT_T0);
+      _mm_prefetch(next + u * V::kLanes * 4, _MM_HINT_T1);
       if constexpr (Partial) {
         Values::Widen(V::LoadBits(p, cells), value + u * kN);
       } else {

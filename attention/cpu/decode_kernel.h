@@ -32,7 +32,7 @@ inline void ScoreSlots(const DecodeJob& job, const float* packed, int begin, int
     const int slots = Smaller(left, left >= kLanes ? kLanes : NarrowKeys::Simd::kLanes);
     for (int i = 0; i < job.num_queries;) {
       const int size = NextSubBlock(job.num_queries - i);
-      const float* query = packed + static_cast<size_t>(i) * rows * Keys::kCells;
+      const float* query = packed + static_cast<size_t>(i) * job.head_dim;
       float* out = scores + i * kScoreStride + t;
       if (slots == kLanes) {
         ScoreSubBlock<Keys>(size, query, rows, tile, row_bytes, ahead, scale, out);

@@ -15,7 +15,7 @@
 namespace ziggurat::cpu {
 
 /// Slots (decode) or keys (prefill) whose scores are held at a time.
-constexpr int kChunk = 128;
+constexpr int kChunk = 64;
 /// Room behind a row of scores for the last vector that is stored whole.
 constexpr int kScoreStride = kChunk + 16;
 /// Query rows that one micro kernel takes at a time.

@@ -121,8 +121,8 @@ void Prefill(const PrefillJob& job) {
       const int width = visible(i + size - 1);
       if (width > 0) {
         float shrink[kMaxQueries];
-        ScorePackedKeys<Keys>(size, scratch.packed + static_cast<size_t>(i) * rows * Keys::kCells,
-                              rows, scratch.keys, width, scale, scratch.scores);
+        ScorePackedKeys<Keys>(size, scratch.packed + static_cast<size_t>(i) * dim, rows,
+                              scratch.keys, width, scale, scratch.scores);
         for (int j = 0; j < size; ++j) {
           shrink[j] = SoftmaxChunk<V>(scratch.scores + j * kScoreStride, visible(i + j), width,
                                       &scratch.running[i + j]);
@@ -153,8 +153,8 @@ void WindowScores(const WindowScoresJob& job) {
     float sums[kChunk + V::kLanes] = {};
     for (int i = 0; i < queries;) {
       const int size = NextSubBlock(queries - i);
-      ScorePackedKeys<Keys>(size, scratch.packed + static_cast<size_t>(i) * rows * Keys::kCells,
-                            rows, scratch.keys, count, job.scale * kLog2E, scratch.scores);
+      ScorePackedKeys<Keys>(size, scratch.packed + static_cast<size_t>(i) * dim, rows, scratch.keys,
+                            count, job.scale * kLog2E, scratch.scores);
       for (int j = 0; j < size; ++j) {
         const int token = (i + j) / job.group_size, head = (i + j) % job.group_size;
         const auto lse = V::Set(job.lse[token * job.lse_stride + head] * kLog2E);
