@@ -24,6 +24,7 @@ struct ParameterSpec {
   std::string_view name;
   std::string_view help;  ///< a phrase without a full stop
   ParameterType type = ParameterType::kInteger;
+  bool odd = false;                                 ///< integers only
   double minimum = 0;                               ///< inclusive; numbers only
   double maximum = 0;                               ///< inclusive; numbers only
   bool odd = false;                                 ///< integers only

@@ -28,9 +28,9 @@ constexpr ParameterSpec WindowParameter(double default_value) {
 constexpr ParameterSpec KernelParameter() {
   return {.name = "kernel",
           .help = "neighbouring tokens that scores are pooled over",
+          .odd = true,
           .minimum = 1,
           .maximum = 127,
-          .odd = true,
           .default_value = 5};
 }
 constexpr ParameterSpec PoolParameter() {
