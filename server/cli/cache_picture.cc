@@ -1,0 +1,101 @@
+#include "server/cli/cache_picture.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "server/byte_size.h"
+
+namespace ziggurat {
+namespace {
+
+constexpr char kUsed[] = "█";
+constexpr char kReserved[] = "▒";
+constexpr char kFree[] = "░";
+constexpr size_t kMaxRequests = 20;
+
+std::string Repeat(const char* cell, int count) {
+  std::string text;
+  for (int i = 0; i < count; ++i) text += cell;
+  return text;
+}
+
+// Cells for `part` of `whole`: at least one where there is anything at all.
+int Cells(uint64_t part, uint64_t whole, int width) {
+  if (part == 0 || whole == 0) return 0;
+  const double exact = static_cast<double>(part) / static_cast<double>(whole) * width;
+  return std::clamp(static_cast<int>(std::lround(exact)), 1, width);
+}
+
+std::string DrawPool(const v1::GetCacheResponse& cache, int columns) {
+  const int width = columns - 2;
+  const int used = Cells(cache.used_blocks(), cache.total_blocks(), width);
+  const int reserved =
+      std::min(Cells(cache.reserved_blocks(), cache.total_blocks(), width), width - used);
+  return absl::StrFormat(
+      "pool  %d blocks of %s, %s in all\n %s%s%s\n %s used %d  %s reserved %d  %s free %d  "
+      "peak %d\n",
+      cache.total_blocks(), FormatByteSize(cache.block_bytes()),
+      FormatByteSize(cache.total_blocks() * cache.block_bytes()), Repeat(kUsed, used),
+      Repeat(kReserved, reserved), Repeat(kFree, width - used - reserved), kUsed,
+      cache.used_blocks(), kReserved, cache.reserved_blocks(), kFree, cache.free_blocks(),
+      cache.high_water_blocks());
+}
+
+// One floor: what is used in the middle, what is reserved half to each side of it.
+std::string DrawLayer(const v1::LayerOccupancy& layer, uint64_t widest, int width) {
+  const int used = Cells(layer.used_blocks(), widest, width);
+  const int reserved = std::min(Cells(layer.reserved_blocks(), widest, width), width - used);
+  const int left = reserved / 2;
+  const int margin = (width - used - reserved) / 2;
+  std::string bar = Repeat(" ", margin) + Repeat(kReserved, left) + Repeat(kUsed, used) +
+                    Repeat(kReserved, reserved - left) +
+                    Repeat(" ", width - margin - used - reserved);
+  return absl::StrFormat("%5d %s %6d +%d\n", layer.layer(), bar, layer.used_blocks(),
+                         layer.reserved_blocks());
+}
+
+std::string DrawRequest(const v1::RequestOccupancy& request, int columns) {
+  std::string line =
+      absl::StrFormat("%-10s %6d+%-5d %7d +%-6d %s  %s", request.state(), request.prompt_tokens(),
+                      request.generated_tokens(), request.blocks(), request.reserved_blocks(),
+                      request.request_id(), request.compression());
+  // Ids and policies are ASCII, so bytes are columns.
+  if (line.size() > static_cast<size_t>(columns)) line.resize(columns);
+  return line + "\n";
+}
+
+}  // namespace
+
+std::string DrawCache(const v1::GetCacheResponse& cache, int columns) {
+  columns = std::max(columns, 40);
+  std::string picture = DrawPool(cache, columns);
+  absl::StrAppend(&picture, "prefill workspace  ",
+                  FormatByteSize(cache.workspace_high_water_bytes()), " used at most, ",
+                  FormatByteSize(cache.workspace_capacity_bytes()), " set aside\n\n");
+
+  uint64_t widest = 1;
+  for (const v1::LayerOccupancy& layer : cache.layers()) {
+    widest = std::max(widest, layer.used_blocks() + layer.reserved_blocks());
+  }
+  absl::StrAppend(&picture, "layer  blocks used +reserved\n");
+  const int width = columns - 22;  // beside the numbers
+  for (int i = cache.layers_size() - 1; i >= 0; --i) {
+    picture += DrawLayer(cache.layers(i), widest, width);
+  }
+
+  absl::StrAppendFormat(&picture, "\n%d running, %d waiting\n", cache.running(), cache.waiting());
+  if (cache.requests_size() > 0) picture += "state      tokens        blocks         request\n";
+  for (int i = 0; i < cache.requests_size(); ++i) {
+    if (i == static_cast<int>(kMaxRequests)) {
+      absl::StrAppend(&picture, "and ", cache.requests_size() - i, " more\n");
+      break;
+    }
+    picture += DrawRequest(cache.requests(i), columns);
+  }
+  return picture;
+}
+
+}  // namespace ziggurat

@@ -1,0 +1,15 @@
+// The ziggurat: a picture of the KV cache in text.
+#pragma once
+
+#include <string>
+
+#include "ziggurat/v1/ziggurat.pb.h"
+
+namespace ziggurat {
+
+/// The pool as one bar (used, reserved, free), then every layer as a bar around a middle axis, the
+/// last layer on top, so that a pyramid of budgets looks like one; then the requests. UTF-8, every
+/// line at most `columns` wide (at least 40).
+std::string DrawCache(const v1::GetCacheResponse& cache, int columns);
+
+}  // namespace ziggurat

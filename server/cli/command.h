@@ -1,0 +1,27 @@
+// The subcommands of the binary. Each lives in a file of its own.
+#pragma once
+
+#include <functional>
+
+#include "CLI/CLI.hpp"
+
+namespace ziggurat {
+
+/// Exit codes of every command.
+constexpr int kExitOk = 0;
+constexpr int kExitFailure = 1;  ///< it was asked rightly and could not be done
+constexpr int kExitUsage = 2;    ///< it was asked wrongly
+
+/// A registered subcommand and what it does once the flags are parsed; `run` returns an exit code.
+struct Command {
+  CLI::App* app = nullptr;
+  std::function<int()> run;
+};
+
+Command AddServe(CLI::App& app);
+Command AddGenerate(CLI::App& app);
+Command AddTokenize(CLI::App& app);
+Command AddCache(CLI::App& app);
+Command AddMakeModel(CLI::App& app);
+
+}  // namespace ziggurat

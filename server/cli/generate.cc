@@ -1,0 +1,253 @@
+// `ziggurat generate`: one request to a daemon, streamed to the terminal.
+#include <atomic>
+#include <chrono>
+#include <cstdio>
+#include <iostream>
+#include <iterator>
+#include <memory>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/str_cat.h"
+#include "nlohmann/json.hpp"
+#include "server/cli/client.h"
+#include "server/cli/command.h"
+#include "server/signals.h"
+
+namespace ziggurat {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr char kExamples[] = R"(Examples:
+  ziggurat generate "Once upon a time" --max-tokens 40
+  ziggurat generate --temperature 0.8 --top-p 0.95 --seed 7 < prompt.txt
+  ziggurat generate "..." --compression 'pyramidkv(budget=512)' --json
+
+The prompt is the argument, or else all of stdin, byte for byte. Ctrl-C cancels the request.)";
+
+struct GenerateFlags {
+  std::string server = kDefaultServer;
+  std::optional<std::string> prompt;
+  std::string request_id;
+  std::string compression;
+  std::optional<int> max_tokens;
+  std::optional<int> min_tokens;
+  std::optional<float> temperature;
+  std::optional<int> top_k;
+  std::optional<float> top_p;
+  std::optional<float> min_p;
+  std::optional<float> repetition_penalty;
+  std::optional<float> presence_penalty;
+  std::optional<float> frequency_penalty;
+  std::optional<uint64_t> seed;
+  std::optional<int> logprobs;
+  std::vector<std::string> stop;
+  std::vector<int> stop_token_ids;
+  std::optional<double> deadline_seconds;
+  bool ignore_eos = false;
+  bool json = false;
+};
+
+v1::GenerateRequest MakeRequest(const GenerateFlags& flags, const std::string& prompt) {
+  v1::GenerateRequest request;
+  request.set_request_id(flags.request_id);
+  request.set_text(prompt);
+  request.set_compression(flags.compression);
+  request.set_ignore_eos(flags.ignore_eos);
+  request.set_echo_prompt_token_ids(flags.json);
+  request.mutable_stop()->Add(flags.stop.begin(), flags.stop.end());
+  request.mutable_stop_token_ids()->Add(flags.stop_token_ids.begin(), flags.stop_token_ids.end());
+  if (flags.max_tokens) request.set_max_tokens(*flags.max_tokens);
+  if (flags.min_tokens) request.set_min_tokens(*flags.min_tokens);
+  if (flags.logprobs) request.set_logprobs(*flags.logprobs);
+  v1::SamplingParameters& sampling = *request.mutable_sampling();
+  if (flags.temperature) sampling.set_temperature(*flags.temperature);
+  if (flags.top_k) sampling.set_top_k(*flags.top_k);
+  if (flags.top_p) sampling.set_top_p(*flags.top_p);
+  if (flags.min_p) sampling.set_min_p(*flags.min_p);
+  if (flags.repetition_penalty) sampling.set_repetition_penalty(*flags.repetition_penalty);
+  if (flags.presence_penalty) sampling.set_presence_penalty(*flags.presence_penalty);
+  if (flags.frequency_penalty) sampling.set_frequency_penalty(*flags.frequency_penalty);
+  if (flags.seed) sampling.set_seed(*flags.seed);
+  return request;
+}
+
+// "FINISH_REASON_STOP" -> "stop"
+std::string FinishReasonText(v1::FinishReason reason) {
+  const std::string name = v1::FinishReason_Name(reason);
+  return absl::AsciiStrToLower(name.substr(std::string("FINISH_REASON_").size()));
+}
+
+Json ToJson(const v1::CacheReport& cache) {
+  Json layers = Json::array();
+  for (const v1::LayerCacheReport& layer : cache.layers()) {
+    layers.push_back({{"layer", layer.layer()},
+                      {"budget_tokens", layer.budget_tokens()},
+                      {"tokens", layer.tokens()},
+                      {"blocks", layer.blocks()},
+                      {"bytes", layer.bytes()},
+                      {"live_bytes", layer.live_bytes()},
+                      {"format", layer.format()}});
+  }
+  return {{"compression", cache.compression()}, {"block_bytes", cache.block_bytes()},
+          {"blocks", cache.blocks()},           {"bytes", cache.bytes()},
+          {"full_blocks", cache.full_blocks()}, {"compression_ratio", cache.compression_ratio()},
+          {"layers", std::move(layers)}};
+}
+
+Json ToJson(const v1::TokenLogprobs& token) {
+  Json top = Json::array();
+  for (const v1::TokenLogprobs::Alternative& alternative : token.top()) {
+    top.push_back({{"token_id", alternative.token_id()}, {"logprob", alternative.logprob()}});
+  }
+  return {{"token_id", token.token_id()}, {"logprob", token.logprob()}, {"top", std::move(top)}};
+}
+
+// What has come of the answer, gathered for --json.
+struct Answer {
+  Json prompt_token_ids = Json::array();
+  Json token_ids = Json::array();
+  Json logprobs = Json::array();
+  std::string text;
+
+  void Add(const v1::GenerateChunk& chunk) {
+    for (const int32_t id : chunk.prompt_token_ids()) prompt_token_ids.push_back(id);
+    for (const int32_t id : chunk.token_ids()) token_ids.push_back(id);
+    for (const v1::TokenLogprobs& token : chunk.logprobs()) logprobs.push_back(ToJson(token));
+    text += chunk.text();
+  }
+
+  Json ToObject(const v1::GenerateResult& result, bool with_logprobs) const {
+    Json object = {{"request_id", result.request_id()},
+                   {"prompt_token_ids", prompt_token_ids},
+                   {"token_ids", token_ids},
+                   {"text", text},
+                   {"finish_reason", FinishReasonText(result.finish_reason())}};
+    if (result.has_stop_string()) object["stop_string"] = result.stop_string();
+    if (result.has_stop_token_id()) object["stop_token_id"] = result.stop_token_id();
+    if (with_logprobs) object["logprobs"] = logprobs;
+    object["usage"] = {{"prompt_tokens", result.usage().prompt_tokens()},
+                       {"completion_tokens", result.usage().completion_tokens()}};
+    object["timings"] = {{"queue_seconds", result.timings().queue_seconds()},
+                         {"first_token_seconds", result.timings().first_token_seconds()},
+                         {"total_seconds", result.timings().total_seconds()}};
+    object["cache"] = ToJson(result.cache());
+    return object;
+  }
+};
+
+// Cancels the call when Ctrl-C comes, for as long as it exists.
+class CancelOnSignal {
+ public:
+  CancelOnSignal(TerminationSignals& signals, grpc::ClientContext& context)
+      : thread_([this, &signals, &context] {
+          while (!is_over_) {
+            if (signals.Wait(absl::Milliseconds(50)) == 0) continue;
+            context.TryCancel();
+            return;
+          }
+        }) {}
+  ~CancelOnSignal() {
+    is_over_ = true;
+    thread_.join();
+  }
+
+ private:
+  std::atomic<bool> is_over_ = false;
+  std::thread thread_;
+};
+
+int Fail(const std::string& what, int exit_code = kExitFailure) {
+  std::fprintf(stderr, "ziggurat generate: %s\n", what.c_str());
+  return exit_code;
+}
+
+int Generate(const GenerateFlags& flags) {
+  const std::string prompt = flags.prompt ? *flags.prompt
+                                          : std::string((std::istreambuf_iterator<char>(std::cin)),
+                                                        std::istreambuf_iterator<char>());
+  TerminationSignals signals;  // before gRPC starts threads
+  const std::unique_ptr<v1::Ziggurat::Stub> stub = Connect(flags.server);
+  grpc::ClientContext context;
+  if (flags.deadline_seconds) {
+    context.set_deadline(
+        std::chrono::system_clock::now() +
+        std::chrono::milliseconds(static_cast<int64_t>(*flags.deadline_seconds * 1000)));
+  }
+  const CancelOnSignal cancel_on_signal(signals, context);
+  const auto stream = stub->Generate(&context, MakeRequest(flags, prompt));
+  v1::GenerateResponse response;
+  Answer answer;
+  std::optional<v1::GenerateResult> result;
+  while (stream->Read(&response)) {
+    if (response.has_result()) {
+      result = response.result();
+      continue;
+    }
+    answer.Add(response.chunk());
+    if (flags.json) continue;
+    std::fwrite(response.chunk().text().data(), 1, response.chunk().text().size(), stdout);
+    std::fflush(stdout);
+  }
+  const grpc::Status status = stream->Finish();
+  if (!flags.json && !answer.text.empty()) std::fputc('\n', stdout);
+  if (!status.ok()) return Fail(DescribeError(status, flags.server));
+  if (!result) return Fail("the answer has no end");
+  if (flags.json) {
+    const std::string text = answer.ToObject(*result, flags.logprobs.has_value())
+                                 .dump(2, ' ', false, Json::error_handler_t::replace);
+    std::printf("%s\n", text.c_str());
+  }
+  return std::fflush(stdout) == 0 ? kExitOk : Fail("cannot write to stdout");
+}
+
+}  // namespace
+
+Command AddGenerate(CLI::App& app) {
+  CLI::App* generate = app.add_subcommand("generate", "Send a prompt to a daemon");
+  auto flags = std::make_shared<GenerateFlags>();
+  generate->add_option("prompt", flags->prompt, "The prompt; without it, stdin");
+  generate->add_option("--server", flags->server, "The daemon")
+      ->type_name("HOST:PORT")
+      ->capture_default_str();
+  generate
+      ->add_option("--compression", flags->compression,
+                   "Compression policy, e.g. 'snapkv(budget=256)' (default: the daemon's)")
+      ->type_name("POLICY");
+  generate->add_option("--max-tokens", flags->max_tokens, "Most tokens to generate");
+  generate->add_option("--min-tokens", flags->min_tokens, "No stop before this many tokens");
+  generate->add_option("--temperature", flags->temperature, "0 (default): the most probable token");
+  generate->add_option("--top-k", flags->top_k, "Only the K most probable tokens; 0: all");
+  generate->add_option("--top-p", flags->top_p, "Only the most probable that reach P together");
+  generate->add_option("--min-p", flags->min_p, "Only those at least P times the most probable");
+  generate->add_option("--repetition-penalty", flags->repetition_penalty, "Over prompt and output");
+  generate->add_option("--presence-penalty", flags->presence_penalty, "Over the output");
+  generate->add_option("--frequency-penalty", flags->frequency_penalty, "Over the output");
+  generate->add_option("--seed", flags->seed, "Same seed, same text");
+  generate->add_option("--stop", flags->stop, "End at this text; may be given more than once")
+      ->expected(1)
+      ->take_all()
+      ->type_name("TEXT");
+  generate
+      ->add_option("--stop-token-id", flags->stop_token_ids,
+                   "End at this token; may be given more than once")
+      ->expected(1)
+      ->take_all();
+  generate->add_flag("--ignore-eos", flags->ignore_eos, "Do not end at the model's stop tokens");
+  generate->add_option("--logprobs", flags->logprobs,
+                       "With --json: log probabilities, and those of the N best");
+  generate->add_option("--deadline", flags->deadline_seconds, "Give up after so many seconds")
+      ->check(CLI::PositiveNumber)
+      ->type_name("SECONDS");
+  generate->add_option("--request-id", flags->request_id, "For the daemon's log lines");
+  generate->add_flag("--json", flags->json,
+                     "Print one JSON object: token ids, text, usage, timings, cache report");
+  generate->footer(kExamples);
+  return {generate, [flags] { return Generate(*flags); }};
+}
+
+}  // namespace ziggurat

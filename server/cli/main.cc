@@ -1,0 +1,59 @@
+// The binary `ziggurat`.
+#include <cstdio>
+#include <string>
+
+#include "attention/backend.h"
+#include "server/cli/command.h"
+#include "server/version.h"
+
+namespace ziggurat {
+namespace {
+
+constexpr char kExamples[] = R"(Examples:
+  ziggurat serve --model models/needle-llama
+  ziggurat generate "Once upon a time" --max-tokens 40
+  ziggurat generate --compression 'pyramidkv(budget=512)' < prompt.txt
+  ziggurat cache --watch
+
+`ziggurat COMMAND --help` says more about each.)";
+
+// Commit and kernels: what a bug report needs.
+std::string Version() {
+  std::string text = "ziggurat " + VersionText() + "\nbackends: reference";
+  if (const absl::StatusOr<CpuLevel> best = DetectCpuLevel(); best.ok()) {
+    constexpr std::pair<CpuLevel, const char*> kNames[] = {
+        {CpuLevel::kAvx2, "cpu-avx2"},
+        {CpuLevel::kAvx512, "cpu-avx512"},
+        {CpuLevel::kAvx512Bf16, "cpu-avx512bf16"}};
+    for (const auto& [level, name] : kNames) {
+      if (level <= *best) text += std::string(", ") + name;
+    }
+  }
+  return text;
+}
+
+int Main(int argc, char** argv) {
+  CLI::App app(
+      "Ziggurat serves language models with a KV cache that is paged per layer out of one pool.",
+      "ziggurat");
+  app.footer(kExamples);
+  app.set_version_flag("--version", Version, "Version, commit and attention backends");
+  app.require_subcommand(1);
+  const Command commands[] = {AddServe(app), AddGenerate(app), AddTokenize(app), AddCache(app),
+                              AddMakeModel(app)};
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    // Help and version arrive as exceptions too, with exit code 0.
+    return app.exit(error) == 0 ? kExitOk : kExitUsage;
+  }
+  for (const Command& command : commands) {
+    if (command.app->parsed()) return command.run();
+  }
+  return kExitUsage;
+}
+
+}  // namespace
+}  // namespace ziggurat
+
+int main(int argc, char** argv) { return ziggurat::Main(argc, argv); }

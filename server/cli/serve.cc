@@ -1,0 +1,244 @@
+// `ziggurat serve`: the daemon.
+#include <atomic>
+#include <cstdio>
+#include <memory>
+#include <string>
+#include <thread>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "attention/backend.h"
+#include "compression/registry.h"
+#include "model/checkpoint/model_config.h"
+#include "model/decoder/llama_decoder.h"
+#include "model/tokenizer/tokenizer.h"
+#include "server/byte_size.h"
+#include "server/cli/command.h"
+#include "server/config.h"
+#include "server/daemon.h"
+#include "server/log.h"
+#include "server/signals.h"
+#include "server/version.h"
+#include "spdlog/spdlog.h"
+
+namespace ziggurat {
+namespace {
+
+constexpr char kExamples[] = R"(When it serves it prints one line on stdout:
+  ready grpc=127.0.0.1:50051 http=127.0.0.1:9400
+
+Examples:
+  ziggurat serve --model models/needle-llama
+  ziggurat serve --model ~/Llama-3.2-1B --kv-cache-memory 4GiB --compression 'pyramidkv(budget=512)'
+  ziggurat serve --model DIR --listen 0.0.0.0:50051 --allow-compression full,snapkv
+  ziggurat serve --model DIR --listen 127.0.0.1:0 --http 127.0.0.1:0     # any free ports
+
+SIGTERM and SIGINT end it in order: it says NOT_SERVING, finishes what runs for up to
+--drain-timeout, and exits with 0. A second signal ends what runs at once.)";
+
+struct ServeFlags {
+  ServeConfig config;
+  std::string listen = FormatEndpoint(config.grpc);
+  std::string http = FormatEndpoint(config.http);
+  std::string kv_cache_memory = "512MiB";
+  std::string dtype;
+  double drain_seconds = absl::ToDoubleSeconds(config.drain_timeout);
+};
+
+// The flags that are not plain numbers or strings.
+absl::Status FillConfig(const ServeFlags& flags, ServeConfig& config) {
+  const auto named = [](const char* flag, const absl::Status& status) {
+    return absl::InvalidArgumentError(absl::StrCat(flag, ": ", status.message()));
+  };
+  absl::StatusOr<Endpoint> grpc = ParseEndpoint(flags.listen);
+  if (!grpc.ok()) return named("--listen", grpc.status());
+  config.grpc = *grpc;
+  absl::StatusOr<Endpoint> http = ParseEndpoint(flags.http);
+  if (!http.ok()) return named("--http", http.status());
+  config.http = *http;
+  absl::StatusOr<size_t> bytes = ParseByteSize(flags.kv_cache_memory);
+  if (!bytes.ok()) return named("--kv-cache-memory", bytes.status());
+  config.kv_cache_bytes = *bytes;
+  if (!flags.dtype.empty()) {
+    absl::StatusOr<ElementType> dtype = ParseElementType(flags.dtype);
+    if (!dtype.ok()) return named("--dtype", dtype.status());
+    config.dtype = *dtype;
+  }
+  if (!(flags.drain_seconds >= 0 && flags.drain_seconds <= 86400)) {
+    return absl::InvalidArgumentError("--drain-timeout must be from 0 to 86400 seconds");
+  }
+  config.drain_timeout = absl::Seconds(flags.drain_seconds);
+  return Validate(config);
+}
+
+struct LoadedModel {
+  std::unique_ptr<ModelRunner> runner;
+  ServedModel served;
+};
+
+std::string FolderName(const std::filesystem::path& path) {
+  const std::filesystem::path absolute = std::filesystem::absolute(path).lexically_normal();
+  return (absolute.has_filename() ? absolute : absolute.parent_path()).filename().string();
+}
+
+absl::StatusOr<LoadedModel> LoadModel(const ServeConfig& config) {
+  LoadedModel loaded;
+  absl::StatusOr<ModelConfig> model = LoadModelConfig(config.model);
+  if (!model.ok()) return model.status();
+  spdlog::info("model {}: {}", config.model.string(), model->Describe());
+  absl::StatusOr<std::unique_ptr<Tokenizer>> tokenizer = Tokenizer::Load(config.model);
+  if (!tokenizer.ok()) return tokenizer.status();
+  loaded.served.tokenizer = *std::move(tokenizer);
+
+  absl::StatusOr<CpuLevel> level = DetectCpuLevel();
+  if (!level.ok()) return level.status();
+  const int threads = config.threads > 0
+                          ? config.threads
+                          : std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
+  absl::StatusOr<std::unique_ptr<AttentionBackend>> backend = MakeCpuBackend(*level, threads);
+  if (!backend.ok()) return backend.status();
+  loaded.served.name = FolderName(config.model);
+  loaded.served.architecture = std::string(ArchitectureName(model->architecture));
+  loaded.served.backend = std::string((*backend)->name());
+  loaded.served.eos_token_ids = model->eos_token_ids;
+
+  // The workspace holds the larger of one prefill batch and the longest prompt.
+  const int longest = config.max_prompt_tokens > 0
+                          ? std::min(config.max_prompt_tokens, model->MaxContextTokens() - 1)
+                          : model->MaxContextTokens() - 1;
+  DecoderOptions options;
+  options.element = config.dtype.value_or(*level == CpuLevel::kAvx512Bf16 ? ElementType::kBf16
+                                                                          : ElementType::kF32);
+  options.threads = threads;
+  options.max_prefill_tokens = std::max(config.prefill_tokens, longest);
+  absl::StatusOr<std::unique_ptr<ModelRunner>> runner =
+      LoadLlamaDecoder(config.model, options, *std::move(backend));
+  if (!runner.ok()) return runner.status();
+  loaded.runner = *std::move(runner);
+  spdlog::info("{} in {}, {} threads, {} vocabulary entries", loaded.served.backend,
+               ElementTypeName(options.element), threads, loaded.runner->shape().vocab_size);
+  return loaded;
+}
+
+// Waits for a signal, drains; a second signal hurries it.
+void ServeUntilSignalled(TerminationSignals& signals, Daemon& daemon,
+                         absl::Duration drain_timeout) {
+  const int signal_number = signals.Wait();
+  spdlog::info("signal {}: draining for up to {}", signal_number,
+               absl::FormatDuration(drain_timeout));
+  std::atomic<bool> has_drained = false;
+  std::thread impatience([&] {
+    while (!has_drained) {
+      if (signals.Wait(absl::Milliseconds(50)) != 0) daemon.HurryDrain();
+    }
+  });
+  daemon.Drain(drain_timeout);
+  has_drained = true;
+  impatience.join();
+}
+
+int Fail(const absl::Status& status, int exit_code) {
+  std::fprintf(stderr, "ziggurat serve: %s\n", std::string(status.message()).c_str());
+  return exit_code;
+}
+
+int Serve(ServeFlags& flags) {
+  ServeConfig& config = flags.config;
+  if (absl::Status status = FillConfig(flags, config); !status.ok()) {
+    return Fail(status, kExitUsage);
+  }
+  SetUpLogging(*ParseLogLevel(config.log_level));
+  TerminationSignals signals;  // before any other thread
+  spdlog::info("ziggurat {}", VersionText());
+  absl::StatusOr<std::unique_ptr<Daemon>> daemon = Daemon::Create(config);
+  if (!daemon.ok()) return Fail(daemon.status(), kExitFailure);
+  absl::StatusOr<LoadedModel> model = LoadModel(config);
+  if (!model.ok()) return Fail(model.status(), kExitFailure);
+  if (absl::Status status = (*daemon)->Serve(std::move(model->runner), std::move(model->served));
+      !status.ok()) {
+    return Fail(status, kExitFailure);
+  }
+  spdlog::info("KV cache: {} blocks of {}, {}", (*daemon)->engine().total_blocks(),
+               FormatByteSize((*daemon)->engine().options().block_bytes), config.compression);
+  std::printf("ready grpc=%s http=%s\n",
+              FormatEndpoint({config.grpc.host, (*daemon)->grpc_port()}).c_str(),
+              FormatEndpoint({config.http.host, (*daemon)->http_port()}).c_str());
+  std::fflush(stdout);
+  ServeUntilSignalled(signals, **daemon, config.drain_timeout);
+  spdlog::info("drained, good bye");
+  return kExitOk;
+}
+
+}  // namespace
+
+Command AddServe(CLI::App& app) {
+  CLI::App* serve = app.add_subcommand("serve", "Serve a model over gRPC");
+  auto flags = std::make_shared<ServeFlags>();
+  ServeConfig& config = flags->config;
+  serve->add_option("--model", config.model, "Folder of the model, in Hugging Face's format")
+      ->required()
+      ->type_name("DIR");
+  serve->add_option("--listen", flags->listen, "Where gRPC listens; port 0: any free one")
+      ->type_name("HOST:PORT")
+      ->capture_default_str();
+  serve->add_option("--http", flags->http, "Where /metrics, /healthz and /readyz are")
+      ->type_name("HOST:PORT")
+      ->capture_default_str();
+  serve
+      ->add_option("--kv-cache-memory", flags->kv_cache_memory,
+                   "Memory of the pool that all KV caches live in, e.g. 512MiB, 2GiB")
+      ->type_name("SIZE")
+      ->capture_default_str();
+  serve
+      ->add_option("--compression", config.compression,
+                   "Policy of requests that name none, e.g. 'pyramidkv(budget=512)'")
+      ->type_name("POLICY")
+      ->capture_default_str();
+  serve
+      ->add_option("--allow-compression", config.allow_compression,
+                   "Policies that requests may name, separated by commas (default: all)")
+      ->delimiter(',')
+      ->type_name("LIST");
+  serve
+      ->add_option("--dtype", flags->dtype,
+                   "bf16 or f32 (default: bf16, f32 where the CPU is not fast at bf16)")
+      ->type_name("TYPE");
+  serve->add_option("--threads", config.threads, "Threads of computation; 0: one for each core")
+      ->capture_default_str();
+  serve->add_option("--max-running", config.max_running, "Requests that run at once")
+      ->capture_default_str();
+  serve->add_option("--max-queue", config.max_queue, "Requests that wait; more are refused")
+      ->capture_default_str();
+  serve
+      ->add_option("--max-prompt-tokens", config.max_prompt_tokens,
+                   "Longest prompt; 0: what the model's context holds")
+      ->capture_default_str();
+  serve
+      ->add_option("--default-max-tokens", config.default_max_tokens,
+                   "Tokens generated where a request sets no limit")
+      ->capture_default_str();
+  serve
+      ->add_option("--prefill-tokens", config.prefill_tokens,
+                   "Prompt tokens that are computed as one batch")
+      ->capture_default_str();
+  serve
+      ->add_option("--max-streams", config.max_streams,
+                   "Generate calls open at once; 0: twice --max-running and --max-queue")
+      ->capture_default_str();
+  serve
+      ->add_option("--max-message-bytes", config.max_message_bytes,
+                   "Largest message taken from a client")
+      ->capture_default_str();
+  serve
+      ->add_option("--drain-timeout", flags->drain_seconds,
+                   "Seconds that running requests get when the daemon is told to end")
+      ->type_name("SECONDS")
+      ->capture_default_str();
+  serve->add_option("--log-level", config.log_level, "trace, debug, info, warn, error or off")
+      ->type_name("LEVEL")
+      ->capture_default_str();
+  serve->footer(absl::StrCat(kExamples, "\n\nPolicies:\n", DescribePolicies()));
+  return {serve, [flags] { return Serve(*flags); }};
+}
+
+}  // namespace ziggurat

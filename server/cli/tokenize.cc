@@ -1,0 +1,51 @@
+// `ziggurat tokenize`: text to token ids and back, without a daemon.
+#include <cstdio>
+#include <iostream>
+#include <memory>
+#include <string>
+
+#include "model/tokenizer/tokenize_command.h"
+#include "server/cli/command.h"
+
+namespace ziggurat {
+namespace {
+
+constexpr char kExamples[] = R"(Examples:
+  printf 'Hello world' | ziggurat tokenize --tokenizer models/needle-llama
+  echo '72 101 108' | ziggurat tokenize --tokenizer models/needle-llama --decode
+
+The text is taken byte for byte, so a line break at its end counts. No token is added to it unless
+--bos is given.)";
+
+int Tokenize(const TokenizeCommand& command) {
+  const absl::Status status = RunTokenizeCommand(command, std::cin, std::cout);
+  if (status.ok() && std::cout.flush()) return kExitOk;
+  const std::string what = status.ok() ? "cannot write to stdout" : std::string(status.message());
+  std::fprintf(stderr, "ziggurat tokenize: %s\n", what.c_str());
+  return kExitFailure;
+}
+
+}  // namespace
+
+Command AddTokenize(CLI::App& app) {
+  CLI::App* tokenize =
+      app.add_subcommand("tokenize", "Turn text on stdin into token ids, or ids into text");
+  auto command = std::make_shared<TokenizeCommand>();
+  command->add_special_tokens = false;
+  tokenize
+      ->add_option("--tokenizer", command->tokenizer_dir,
+                   "Folder of a model, or its tokenizer.json or tokenizer.model")
+      ->required()
+      ->type_name("DIR");
+  tokenize->add_flag("--decode", command->decode, "Ids on stdin, text out");
+  tokenize->add_flag("--bos", command->add_special_tokens,
+                     "Add the special tokens that the model expects around a prompt");
+  tokenize->add_flag("!--plain", command->parse_special,
+                     "Special tokens written out in the text are ordinary text");
+  tokenize->add_flag("!--special", command->skip_special, "With --decode: show special tokens");
+  tokenize->add_flag("--pieces", command->show_pieces, "One line for each token: id and piece");
+  tokenize->footer(kExamples);
+  return {tokenize, [command] { return Tokenize(*command); }};
+}
+
+}  // namespace ziggurat

@@ -1,0 +1,100 @@
+#include "server/config.h"
+
+#include <algorithm>
+#include <charconv>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "compression/registry.h"
+#include "server/log.h"
+
+namespace ziggurat {
+namespace {
+
+absl::Status CheckRange(const std::string& flag, int64_t value, int64_t lowest, int64_t highest) {
+  if (value >= lowest && value <= highest) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat(flag, " is ", value, ": must be from ", lowest, " to ", highest));
+}
+
+absl::Status CheckPolicies(const ServeConfig& config) {
+  if (auto policy = ParsePolicy(config.compression); !policy.ok()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--compression '", config.compression, "': ", policy.status().message()));
+  }
+  for (const std::string& name : config.allow_compression) {
+    if (FindPolicy(name) != nullptr) continue;
+    std::vector<std::string> known;
+    for (const PolicyDescriptor* policy : AllPolicies()) known.emplace_back(policy->name);
+    return absl::InvalidArgumentError(absl::StrCat(
+        "--allow-compression: '", name, "' is no policy: must be of ", absl::StrJoin(known, ", ")));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<Endpoint> ParseEndpoint(std::string_view text) {
+  const auto malformed = [&](const char* why) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("'", std::string(text), "' is no HOST:PORT: ", why));
+  };
+  const size_t colon = text.rfind(':');
+  if (colon == std::string_view::npos) return malformed("no colon");
+  std::string_view host = text.substr(0, colon);
+  const std::string_view port_text = text.substr(colon + 1);
+  if (host.starts_with('[') && host.ends_with(']')) {
+    host = host.substr(1, host.size() - 2);
+  } else if (host.find(':') != std::string_view::npos) {
+    return malformed("an IPv6 address is written in brackets, [::1]:50051");
+  }
+  if (host.empty()) return malformed("the host is empty (0.0.0.0 is every address)");
+  int port = -1;
+  const auto [end, error] =
+      std::from_chars(port_text.data(), port_text.data() + port_text.size(), port);
+  if (error != std::errc() || end != port_text.data() + port_text.size() || port < 0 ||
+      port > 65535) {
+    return malformed("the port must be from 0 to 65535");
+  }
+  return Endpoint{std::string(host), port};
+}
+
+std::string FormatEndpoint(const Endpoint& endpoint) {
+  const bool is_ipv6 = endpoint.host.find(':') != std::string::npos;
+  return is_ipv6 ? absl::StrCat("[", endpoint.host, "]:", endpoint.port)
+                 : absl::StrCat(endpoint.host, ":", endpoint.port);
+}
+
+absl::StatusOr<ElementType> ParseElementType(std::string_view text) {
+  for (ElementType type : {ElementType::kF32, ElementType::kBf16}) {
+    if (text == ElementTypeName(type)) return type;
+  }
+  return absl::InvalidArgumentError(
+      absl::StrCat("'", std::string(text), "' is no dtype: must be bf16 or f32"));
+}
+
+absl::Status Validate(const ServeConfig& config) {
+  if (config.model.empty()) return absl::InvalidArgumentError("--model is missing");
+  constexpr int64_t kMany = int64_t{1} << 30;
+  const absl::Status checks[] = {
+      CheckRange("--kv-cache-memory", static_cast<int64_t>(config.kv_cache_bytes), 1,
+                 int64_t{1} << 60),
+      CheckRange("--threads", config.threads, 0, 1024),
+      CheckRange("--max-running", config.max_running, 1, 65536),
+      CheckRange("--max-queue", config.max_queue, 1, 1 << 20),
+      CheckRange("--max-prompt-tokens", config.max_prompt_tokens, 0, kMany),
+      CheckRange("--default-max-tokens", config.default_max_tokens, 1, kMany),
+      CheckRange("--prefill-tokens", config.prefill_tokens, 1, kMany),
+      CheckRange("--max-message-bytes", config.max_message_bytes, 1024, kMany),
+      CheckRange("--max-streams", config.max_streams, 0, 1 << 20),
+      CheckRange("--drain-timeout", absl::ToInt64Seconds(config.drain_timeout), 0, 86400),
+      ParseLogLevel(config.log_level).status(),
+      CheckPolicies(config),
+  };
+  for (const absl::Status& check : checks) {
+    if (!check.ok()) return check;
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace ziggurat

@@ -1,0 +1,131 @@
+#include "server/daemon.h"
+
+#include <algorithm>
+#include <chrono>
+#include <thread>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "compression/registry.h"
+#include "grpcpp/ext/proto_server_reflection_plugin.h"
+#include "grpcpp/health_check_service_interface.h"
+#include "grpcpp/server_builder.h"
+#include "spdlog/spdlog.h"
+
+namespace ziggurat {
+namespace {
+
+constexpr char kServiceName[] = "ziggurat.v1.Ziggurat";
+// Once the engine is idle, how long a client may take to read the end of its stream.
+constexpr absl::Duration kFlushTimeout = absl::Seconds(2);
+// Both of these are process-wide switches of gRPC.
+void EnableStandardServices() {
+  static const bool done = [] {
+    grpc::EnableDefaultHealthCheckService(true);
+    grpc::reflection::InitProtoReflectionServerBuilderPlugin();
+    return true;
+  }();
+  (void)done;
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Daemon>> Daemon::Create(const ServeConfig& config) {
+  auto daemon = std::unique_ptr<Daemon>(new Daemon(config));
+  absl::StatusOr<std::unique_ptr<HttpEndpoint>> http =
+      HttpEndpoint::Start(config.http, &daemon->metrics_);
+  if (!http.ok()) return http.status();
+  daemon->http_ = *std::move(http);
+  return daemon;
+}
+
+Daemon::~Daemon() {
+  if (server_ && !has_drained_) Drain(absl::ZeroDuration());
+  // The engine ends first: its last outputs let the delivery thread return.
+  if (engine_) engine_->Stop();
+  delivery_.reset();
+}
+
+absl::Status Daemon::Serve(std::unique_ptr<ModelRunner> runner, ServedModel model) {
+  const EngineOptions options{.kv_cache_bytes = config_.kv_cache_bytes,
+                              .max_running = config_.max_running,
+                              .max_queue = config_.max_queue,
+                              .max_prompt_tokens = config_.max_prompt_tokens,
+                              .prefill_tokens = config_.prefill_tokens};
+  absl::StatusOr<std::unique_ptr<Engine>> engine =
+      Engine::Create(options, std::move(runner), &metrics_);
+  if (!engine.ok()) return engine.status();
+  engine_ = *std::move(engine);
+  delivery_ = std::make_unique<Delivery>(engine_.get(), model.tokenizer.get());
+  service_ =
+      std::make_unique<ZigguratService>(engine_.get(), delivery_.get(), std::move(model),
+                                        MakeRules(engine_->model_shape()), config_.StreamLimit());
+  if (absl::Status status = StartGrpc(); !status.ok()) return status;
+  http_->SetReadiness(Readiness::kServing);
+  return absl::OkStatus();
+}
+
+RequestRules Daemon::MakeRules(const ModelShape& shape) const {
+  RequestRules rules{.vocab_size = shape.vocab_size,
+                     .max_context_tokens = shape.max_context_tokens,
+                     .max_prompt_tokens = engine_->options().max_prompt_tokens,
+                     .default_max_tokens = config_.default_max_tokens,
+                     .default_policy = *ParsePolicy(config_.compression),
+                     .allowed_policies = config_.allow_compression};
+  if (rules.allowed_policies.empty()) {
+    for (const PolicyDescriptor* policy : AllPolicies()) {
+      rules.allowed_policies.emplace_back(policy->name);
+    }
+  }
+  return rules;
+}
+
+absl::Status Daemon::StartGrpc() {
+  EnableStandardServices();
+  grpc::ServerBuilder builder;
+  const std::string address = FormatEndpoint(config_.grpc);
+  builder.AddListeningPort(address, grpc::InsecureServerCredentials(), &grpc_port_);
+  builder.RegisterService(service_.get());
+  builder.SetMaxReceiveMessageSize(config_.max_message_bytes);
+  builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
+  // More than that waits in the client; less is for the service to refuse, with a reason.
+  builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, 2 * config_.StreamLimit());
+  // A client that vanished without a word is noticed within a minute.
+  builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, 30'000);
+  builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 10'000);
+  builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, 10'000);
+  server_ = builder.BuildAndStart();
+  if (server_ == nullptr || grpc_port_ == 0) {
+    server_.reset();
+    return absl::UnavailableError(
+        absl::StrCat("cannot listen on ", address, ": the address is not ours, or in use"));
+  }
+  server_->GetHealthCheckService()->SetServingStatus(kServiceName, true);
+  return absl::OkStatus();
+}
+
+void Daemon::Drain(absl::Duration timeout) {
+  has_drained_ = true;
+  const absl::Time deadline = absl::Now() + timeout;
+  http_->SetReadiness(Readiness::kDraining);
+  server_->GetHealthCheckService()->SetServingStatus(false);  // of every service, "" too
+  engine_->Drain(deadline);
+  // The engine ends what is left at the deadline, or when hurried, so this wait is bounded.
+  while (!engine_->WaitIdle(absl::Seconds(1))) {
+  }
+  WaitForStreams(absl::Now() + kFlushTimeout);
+  // Streams of others (health watches, reflection) are cut off.
+  server_->Shutdown(std::chrono::system_clock::now() + std::chrono::milliseconds(100));
+  engine_->Stop();
+}
+
+void Daemon::HurryDrain() { engine_->Drain(absl::Now()); }
+
+void Daemon::WaitForStreams(absl::Time deadline) {
+  while (service_->open_calls() > 0 && absl::Now() < deadline) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  }
+}
+
+}  // namespace ziggurat

@@ -1,0 +1,88 @@
+#include "server/generate_call.h"
+
+#include <utility>
+
+#include "server/status.h"
+
+namespace ziggurat {
+namespace {
+
+// A merged chunk stays below this, so that no message grows past a client's size limit.
+constexpr int kMaxMergedTokens = 256;
+
+bool TryMerge(const v1::GenerateResponse& from, v1::GenerateResponse* into) {
+  if (!from.has_chunk() || !into->has_chunk()) return false;
+  if (from.chunk().token_ids_size() + into->chunk().token_ids_size() > kMaxMergedTokens) {
+    return false;
+  }
+  into->mutable_chunk()->mutable_text()->append(from.chunk().text());
+  into->mutable_chunk()->mutable_token_ids()->MergeFrom(from.chunk().token_ids());
+  into->mutable_chunk()->mutable_logprobs()->MergeFrom(from.chunk().logprobs());
+  into->mutable_chunk()->mutable_prompt_token_ids()->MergeFrom(from.chunk().prompt_token_ids());
+  return true;
+}
+
+}  // namespace
+
+std::shared_ptr<GenerateCall> GenerateCall::Make(Engine* engine, std::atomic<int>* open_calls) {
+  std::shared_ptr<GenerateCall> call(new GenerateCall(engine, open_calls));
+  call->self_ = call;
+  return call;
+}
+
+GenerateCall::GenerateCall(Engine* engine, std::atomic<int>* open_calls)
+    : engine_(engine), open_calls_(open_calls) {
+  ++*open_calls_;
+}
+
+void GenerateCall::Send(v1::GenerateResponse response) {
+  std::lock_guard lock(mutex_);
+  if (is_broken_) return;
+  const bool has_waiting = pending_.size() > (is_writing_ ? 1 : 0);
+  if (!has_waiting || !TryMerge(response, &pending_.back())) {
+    pending_.push_back(std::move(response));
+  }
+  if (!is_writing_) WriteNext();
+}
+
+void GenerateCall::Finish(absl::Status status) {
+  std::lock_guard lock(mutex_);
+  final_status_ = std::move(status);
+  if (!is_writing_) WriteNext();
+}
+
+void GenerateCall::WriteNext() {
+  if (!pending_.empty()) {
+    is_writing_ = true;
+    StartWrite(&pending_.front());
+  } else if (final_status_) {
+    ServerWriteReactor::Finish(ToGrpcStatus(*final_status_));
+  }
+}
+
+void GenerateCall::OnWriteDone(bool ok) {
+  if (!ok) Cancel();
+  std::lock_guard lock(mutex_);
+  is_writing_ = false;
+  pending_.pop_front();
+  if (!ok) is_broken_ = true;
+  if (is_broken_) pending_.clear();
+  WriteNext();
+}
+
+// The client has cancelled, its deadline has passed, or it has gone away. The stream is finished as
+// ever, by the engine's last output.
+void GenerateCall::OnCancel() {
+  Cancel();
+  std::lock_guard lock(mutex_);
+  is_broken_ = true;
+  if (!is_writing_) pending_.clear();
+}
+
+void GenerateCall::OnDone() { self_.reset(); }
+
+void GenerateCall::Cancel() {
+  if (const RequestId id = id_; id != 0) engine_->Cancel(id, FinishReason::kCancelled);
+}
+
+}  // namespace ziggurat

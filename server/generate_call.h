@@ -1,0 +1,57 @@
+// One Generate call on the wire: a gRPC reactor that is fed by the delivery thread.
+#pragma once
+
+#include <atomic>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <optional>
+
+#include "absl/status/status.h"
+#include "grpcpp/support/server_callback.h"
+#include "scheduler/engine.h"
+#include "server/delivery.h"
+#include "ziggurat/v1/ziggurat.pb.h"
+
+namespace ziggurat {
+
+/// Writes what the delivery sends, one message at a time; what comes while a write is under way is
+/// merged into the message that waits, so a slow client costs memory of its own request only.
+///
+/// Lifetime: held by itself until gRPC says OnDone, and by the delivery until Finish has returned.
+class GenerateCall : public grpc::ServerWriteReactor<v1::GenerateResponse>, public ResponseSink {
+ public:
+  /// `open_calls` counts the calls that exist; both pointers outlive every call.
+  static std::shared_ptr<GenerateCall> Make(Engine* engine, std::atomic<int>* open_calls);
+  ~GenerateCall() override { --*open_calls_; }
+
+  /// Gives it a request to cancel when the client goes away. Before the reactor is handed to gRPC.
+  void SetRequest(RequestId id) { id_ = id; }
+
+  // ---- ResponseSink: the delivery thread, or the thread that refuses the call ----------------
+  void Send(v1::GenerateResponse response) override;
+  void Finish(absl::Status status) override;
+
+  // ---- Reactions: gRPC's threads -------------------------------------------------------------
+  void OnWriteDone(bool ok) override;
+  void OnCancel() override;
+  void OnDone() override;
+
+ private:
+  GenerateCall(Engine* engine, std::atomic<int>* open_calls);
+  void Cancel();
+  void WriteNext();  // mutex held
+
+  Engine* const engine_;
+  std::atomic<int>* const open_calls_;
+  std::atomic<RequestId> id_ = 0;  // 0: none
+  std::shared_ptr<GenerateCall> self_;
+
+  std::mutex mutex_;
+  std::deque<v1::GenerateResponse> pending_;  // the first one is being written if is_writing_
+  std::optional<absl::Status> final_status_;
+  bool is_writing_ = false;
+  bool is_broken_ = false;  // the client is gone: nothing is written any more
+};
+
+}  // namespace ziggurat

@@ -1,0 +1,207 @@
+#include "server/generate_request.h"
+
+#include <algorithm>
+#include <cinttypes>
+#include <cstdio>
+#include <random>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+
+namespace ziggurat {
+namespace {
+
+constexpr size_t kMaxRequestIdBytes = 128;
+constexpr int kMaxStopStrings = 16;
+constexpr size_t kMaxStopStringBytes = 256;
+constexpr int kMaxStopTokens = 256;
+
+absl::Status Invalid(const std::string& parameter, const std::string& what) {
+  return absl::InvalidArgumentError(absl::StrCat(parameter, " ", what));
+}
+
+std::string MakeRequestId() {
+  thread_local std::mt19937_64 random(std::random_device{}());
+  char id[32];
+  std::snprintf(id, sizeof(id), "req-%016" PRIx64, static_cast<uint64_t>(random()));
+  return id;
+}
+
+absl::Status CheckTokenIds(const std::string& parameter,
+                           const google::protobuf::RepeatedField<int32_t>& ids, int vocab_size) {
+  for (const int32_t id : ids) {
+    if (id < 0 || id >= vocab_size) {
+      return Invalid(parameter,
+                     absl::StrCat("holds ", id, ": token ids are from 0 to ", vocab_size - 1));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::vector<int32_t>> ParsePrompt(const v1::GenerateRequest& message,
+                                                 const ServedModel& model,
+                                                 const RequestRules& rules) {
+  std::vector<int32_t> prompt;
+  std::string parameter;
+  switch (message.input_case()) {
+    case v1::GenerateRequest::kText: {
+      parameter = "text";
+      absl::StatusOr<std::vector<int32_t>> ids =
+          model.tokenizer->Encode(message.text(), {.parse_special = !message.plain_text()});
+      if (!ids.ok()) return Invalid(parameter, std::string(ids.status().message()));
+      prompt = *std::move(ids);
+      break;
+    }
+    case v1::GenerateRequest::kTokenIds: {
+      parameter = "token_ids";
+      const auto& ids = message.token_ids().ids();
+      if (absl::Status status = CheckTokenIds(parameter, ids, rules.vocab_size); !status.ok()) {
+        return status;
+      }
+      prompt.assign(ids.begin(), ids.end());
+      break;
+    }
+    case v1::GenerateRequest::INPUT_NOT_SET:
+      return absl::InvalidArgumentError("either text or token_ids must be given");
+  }
+  if (prompt.empty()) return Invalid(parameter, "is empty: a prompt has at least one token");
+  if (static_cast<int64_t>(prompt.size()) > rules.max_prompt_tokens) {
+    return Invalid(parameter, absl::StrCat("has ", prompt.size(), " tokens: at most ",
+                                           rules.max_prompt_tokens, " are allowed"));
+  }
+  return prompt;
+}
+
+absl::StatusOr<SamplingParameters> ParseSampling(const v1::GenerateRequest& message) {
+  const v1::SamplingParameters& from = message.sampling();
+  SamplingParameters to;
+  if (from.has_temperature()) to.temperature = from.temperature();
+  if (from.has_top_k()) to.top_k = from.top_k();
+  if (from.has_top_p()) to.top_p = from.top_p();
+  if (from.has_min_p()) to.min_p = from.min_p();
+  if (from.has_repetition_penalty()) to.repetition_penalty = from.repetition_penalty();
+  if (from.has_presence_penalty()) to.presence_penalty = from.presence_penalty();
+  if (from.has_frequency_penalty()) to.frequency_penalty = from.frequency_penalty();
+  if (from.has_seed()) to.seed = from.seed();
+  if (message.has_logprobs()) {
+    if (message.logprobs() < 0) {
+      return Invalid("logprobs", absl::StrCat("is ", message.logprobs(), ": must be from 0 to 20"));
+    }
+    to.logprobs = message.logprobs();
+  }
+  if (absl::Status status = Validate(to); !status.ok()) return status;
+  return to;
+}
+
+absl::Status CheckStopStrings(const v1::GenerateRequest& message) {
+  if (message.stop_size() > kMaxStopStrings) {
+    return Invalid("stop", absl::StrCat("has ", message.stop_size(), " strings: at most ",
+                                        kMaxStopStrings, " are allowed"));
+  }
+  for (const std::string& stop : message.stop()) {
+    if (stop.empty()) return Invalid("stop", "holds an empty string");
+    if (stop.size() > kMaxStopStringBytes) {
+      return Invalid("stop", absl::StrCat("holds a string of ", stop.size(), " bytes: at most ",
+                                          kMaxStopStringBytes, " are allowed"));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::shared_ptr<const Policy>> ChoosePolicy(const std::string& text,
+                                                           const RequestRules& rules) {
+  if (text.empty()) return rules.default_policy;
+  absl::StatusOr<std::shared_ptr<const Policy>> policy = ParsePolicy(text);
+  if (!policy.ok()) return Invalid("compression", std::string(policy.status().message()));
+  const std::string name((*policy)->name());
+  const bool is_allowed =
+      std::count(rules.allowed_policies.begin(), rules.allowed_policies.end(), name) > 0 ||
+      (*policy)->ToString() == rules.default_policy->ToString();
+  if (!is_allowed) {
+    return absl::PermissionDeniedError(absl::StrCat("compression '", name,
+                                                    "' is not allowed here: allowed are ",
+                                                    absl::StrJoin(rules.allowed_policies, ", ")));
+  }
+  return policy;
+}
+
+// max_tokens and min_tokens against each other and the context.
+absl::Status ParseLengths(const v1::GenerateRequest& message, const RequestRules& rules,
+                          EngineRequest* request) {
+  const int room = rules.max_context_tokens - static_cast<int>(request->prompt.size());
+  request->max_new_tokens = std::min(rules.default_max_tokens, room);
+  if (message.has_max_tokens()) {
+    if (message.max_tokens() < 1 || message.max_tokens() > room) {
+      return Invalid("max_tokens",
+                     absl::StrCat("is ", message.max_tokens(), ": must be from 1 to ", room,
+                                  ", what a context of ", rules.max_context_tokens,
+                                  " tokens leaves beside a prompt of ", request->prompt.size()));
+    }
+    request->max_new_tokens = message.max_tokens();
+  }
+  if (message.min_tokens() < 0 || message.min_tokens() > request->max_new_tokens) {
+    return Invalid("min_tokens", absl::StrCat("is ", message.min_tokens(), ": must be from 0 to ",
+                                              request->max_new_tokens, " (max_tokens)"));
+  }
+  request->min_new_tokens = message.min_tokens();
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<std::string> ParseRequestId(const std::string& id) {
+  if (id.empty()) return MakeRequestId();
+  const bool is_printable =
+      std::all_of(id.begin(), id.end(), [](char c) { return c > ' ' && c <= '~'; });
+  if (!is_printable || id.size() > kMaxRequestIdBytes) {
+    return Invalid("request_id", absl::StrCat("must be at most ", kMaxRequestIdBytes,
+                                              " printable ASCII characters without spaces"));
+  }
+  return id;
+}
+
+absl::StatusOr<DeliveryRequest> ParseGenerateRequest(const v1::GenerateRequest& message,
+                                                     const ServedModel& model,
+                                                     const RequestRules& rules) {
+  DeliveryRequest request;
+  EngineRequest& engine = request.engine;
+  absl::StatusOr<SamplingParameters> sampling = ParseSampling(message);
+  if (!sampling.ok()) return sampling.status();
+  engine.sampling = *sampling;
+
+  absl::StatusOr<std::shared_ptr<const Policy>> policy = ChoosePolicy(message.compression(), rules);
+  if (!policy.ok()) return policy.status();
+  engine.policy = *std::move(policy);
+
+  absl::StatusOr<std::vector<int32_t>> prompt = ParsePrompt(message, model, rules);
+  if (!prompt.ok()) return prompt.status();
+  engine.prompt = *std::move(prompt);
+
+  if (absl::Status status = ParseLengths(message, rules, &engine); !status.ok()) return status;
+  if (absl::Status status = CheckStopStrings(message); !status.ok()) return status;
+  if (message.stop_token_ids_size() > kMaxStopTokens) {
+    return Invalid("stop_token_ids", absl::StrCat("has ", message.stop_token_ids_size(),
+                                                  " ids: at most ", kMaxStopTokens));
+  }
+  if (absl::Status status =
+          CheckTokenIds("stop_token_ids", message.stop_token_ids(), rules.vocab_size);
+      !status.ok()) {
+    return status;
+  }
+  engine.stop_token_ids.assign(message.stop_token_ids().begin(), message.stop_token_ids().end());
+  if (!message.ignore_eos()) {
+    engine.stop_token_ids.insert(engine.stop_token_ids.end(), model.eos_token_ids.begin(),
+                                 model.eos_token_ids.end());
+  }
+
+  request.text.stop_strings.assign(message.stop().begin(), message.stop().end());
+  request.text.min_tokens = message.min_tokens();
+  request.text.include_special_tokens = message.include_special_tokens();
+  request.with_logprobs = message.has_logprobs();
+  request.echo_prompt = message.echo_prompt_token_ids();
+  return request;
+}
+
+}  // namespace ziggurat

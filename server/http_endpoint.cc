@@ -1,0 +1,86 @@
+#include "server/http_endpoint.h"
+
+#include <sys/socket.h>
+
+#include <cerrno>
+#include <chrono>
+#include <cstring>
+#include <string>
+#include <thread>
+
+#include "absl/strings/str_cat.h"
+#include "httplib.h"
+#include "prometheus/text_serializer.h"
+
+namespace ziggurat {
+namespace {
+
+constexpr int kThreads = 2;
+constexpr char kMetricsType[] = "text/plain; version=0.0.4; charset=utf-8";
+
+// httplib's default sets SO_REUSEPORT, with which two daemons could share a port unnoticed.
+void SetSocketOptions(socket_t socket) {
+  const int yes = 1;
+  setsockopt(socket, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof(yes));
+}
+
+}  // namespace
+
+class HttpEndpoint::Impl {
+ public:
+  httplib::Server server;
+  std::thread thread;
+};
+
+absl::StatusOr<std::unique_ptr<HttpEndpoint>> HttpEndpoint::Start(const Endpoint& endpoint,
+                                                                  Metrics* metrics) {
+  auto http = std::unique_ptr<HttpEndpoint>(new HttpEndpoint());
+  http->impl_ = std::make_unique<Impl>();
+  httplib::Server& server = http->impl_->server;
+  server.new_task_queue = [] { return new httplib::ThreadPool(kThreads); };
+  server.set_socket_options(SetSocketOptions);
+  server.set_keep_alive_max_count(1);  // a kept connection would hold one of the few threads
+
+  server.Get("/metrics", [metrics](const httplib::Request&, httplib::Response& response) {
+    response.set_content(prometheus::TextSerializer().Serialize(metrics->registry().Collect()),
+                         kMetricsType);
+  });
+  server.Get("/healthz", [](const httplib::Request&, httplib::Response& response) {
+    response.set_content("ok\n", "text/plain");
+  });
+  HttpEndpoint* self = http.get();
+  server.Get("/readyz", [self](const httplib::Request&, httplib::Response& response) {
+    const Readiness readiness = self->readiness_;
+    if (readiness == Readiness::kServing) {
+      response.set_content("ok\n", "text/plain");
+      return;
+    }
+    response.status = 503;
+    response.set_content(readiness == Readiness::kLoading ? "loading\n" : "draining\n",
+                         "text/plain");
+  });
+
+  errno = 0;
+  if (endpoint.port == 0) {
+    http->port_ = server.bind_to_any_port(endpoint.host);
+  } else {
+    http->port_ = server.bind_to_port(endpoint.host, endpoint.port) ? endpoint.port : -1;
+  }
+  if (http->port_ <= 0) {
+    return absl::UnavailableError(absl::StrCat("cannot listen on http://", FormatEndpoint(endpoint),
+                                               ": ",
+                                               errno ? std::strerror(errno) : "no such host"));
+  }
+  http->impl_->thread = std::thread([&server] { server.listen_after_bind(); });
+  // stop() does nothing before the loop runs, so the destructor may not come earlier.
+  while (!server.is_running()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  return http;
+}
+
+HttpEndpoint::~HttpEndpoint() {
+  if (!impl_->thread.joinable()) return;
+  impl_->server.stop();
+  impl_->thread.join();
+}
+
+}  // namespace ziggurat

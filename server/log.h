@@ -1,0 +1,17 @@
+// Logging: one logger, to stderr, so that stdout stays for what a program reads.
+#pragma once
+
+#include <string_view>
+
+#include "absl/status/statusor.h"
+#include "spdlog/common.h"
+
+namespace ziggurat {
+
+/// "trace", "debug", "info", "warn", "error", "off". INVALID_ARGUMENT otherwise.
+absl::StatusOr<spdlog::level::level_enum> ParseLogLevel(std::string_view text);
+
+/// Makes spdlog's default logger write to stderr, with the time in UTC. Once, at start.
+void SetUpLogging(spdlog::level::level_enum level);
+
+}  // namespace ziggurat

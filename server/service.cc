@@ -1,0 +1,142 @@
+#include "server/service.h"
+
+#include <algorithm>
+#include <chrono>
+#include <memory>
+#include <optional>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "compression/registry.h"
+#include "server/generate_call.h"
+#include "server/messages.h"
+#include "server/status.h"
+#include "server/version.h"
+#include "spdlog/spdlog.h"
+
+namespace ziggurat {
+namespace {
+
+grpc::ServerUnaryReactor* Answer(grpc::CallbackServerContext* context, const absl::Status& status) {
+  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+  reactor->Finish(ToGrpcStatus(status));
+  return reactor;
+}
+
+// gRPC's deadlines are of the system clock; none is its maximum.
+std::optional<SteadyTime> DeadlineOf(const grpc::CallbackServerContext& context) {
+  using SystemClock = std::chrono::system_clock;
+  const SystemClock::time_point deadline = context.deadline();
+  const auto left = deadline - SystemClock::now();
+  if (deadline == SystemClock::time_point::max() || left > std::chrono::hours(24 * 365)) {
+    return std::nullopt;
+  }
+  return std::chrono::steady_clock::now() +
+         std::chrono::duration_cast<std::chrono::steady_clock::duration>(left);
+}
+
+}  // namespace
+
+ZigguratService::ZigguratService(Engine* engine, Delivery* delivery, ServedModel model,
+                                 RequestRules rules, int max_open_calls)
+    : engine_(engine),
+      delivery_(delivery),
+      model_(std::move(model)),
+      rules_(std::move(rules)),
+      max_open_calls_(max_open_calls) {}
+
+grpc::ServerWriteReactor<v1::GenerateResponse>* ZigguratService::Generate(
+    grpc::CallbackServerContext* context, const v1::GenerateRequest* request) {
+  const std::shared_ptr<GenerateCall> call = GenerateCall::Make(engine_, &open_calls_);
+  const absl::StatusOr<std::string> name = ParseRequestId(request->request_id());
+  absl::Status status = name.ok() ? Submit(*context, *request, *name, call) : name.status();
+  if (!status.ok()) {
+    spdlog::info("[{}] refused: {}", name.ok() ? *name : "-", status.ToString());
+    call->Finish(std::move(status));
+  }
+  return call.get();
+}
+
+absl::Status ZigguratService::Submit(const grpc::CallbackServerContext& context,
+                                     const v1::GenerateRequest& message, const std::string& name,
+                                     const std::shared_ptr<GenerateCall>& call) {
+  if (open_calls_ > max_open_calls_) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("too many streams: ", max_open_calls_, " are open, and no more may be"));
+  }
+  absl::StatusOr<DeliveryRequest> request = ParseGenerateRequest(message, model_, rules_);
+  if (!request.ok()) return request.status();
+  request->engine.name = name;
+  request->engine.deadline = DeadlineOf(context);
+  spdlog::info("[{}] {} prompt tokens, at most {} new ones, {}", name,
+               request->engine.prompt.size(), request->engine.max_new_tokens,
+               request->engine.policy->ToString());
+  absl::StatusOr<RequestId> id = delivery_->Submit(*std::move(request), call);
+  if (!id.ok()) return id.status();
+  call->SetRequest(*id);
+  return absl::OkStatus();
+}
+
+grpc::ServerUnaryReactor* ZigguratService::Tokenize(grpc::CallbackServerContext* context,
+                                                    const v1::TokenizeRequest* request,
+                                                    v1::TokenizeResponse* response) {
+  absl::StatusOr<std::vector<int32_t>> ids = model_.tokenizer->Encode(
+      request->text(), {.add_special_tokens = request->add_special_tokens(),
+                        .parse_special = !request->plain_text()});
+  if (!ids.ok()) return Answer(context, ids.status());
+  response->mutable_token_ids()->Add(ids->begin(), ids->end());
+  return Answer(context, absl::OkStatus());
+}
+
+grpc::ServerUnaryReactor* ZigguratService::Detokenize(grpc::CallbackServerContext* context,
+                                                      const v1::DetokenizeRequest* request,
+                                                      v1::DetokenizeResponse* response) {
+  const absl::StatusOr<std::string> text =
+      model_.tokenizer->Decode(request->token_ids(), !request->include_special_tokens());
+  if (!text.ok()) {
+    return Answer(context,
+                  absl::InvalidArgumentError(absl::StrCat("token_ids: ", text.status().message())));
+  }
+  response->set_text(*text);
+  return Answer(context, absl::OkStatus());
+}
+
+grpc::ServerUnaryReactor* ZigguratService::GetModel(grpc::CallbackServerContext* context,
+                                                    const v1::GetModelRequest*,
+                                                    v1::GetModelResponse* response) {
+  const ModelShape& shape = engine_->model_shape();
+  response->set_name(model_.name);
+  response->set_architecture(model_.architecture);
+  response->set_num_layers(shape.num_layers);
+  response->set_num_q_heads(shape.num_q_heads);
+  response->set_num_kv_heads(shape.num_kv_heads);
+  response->set_head_dim(shape.head_dim);
+  response->set_hidden_size(shape.hidden_size);
+  response->set_vocab_size(shape.vocab_size);
+  response->set_max_context_tokens(shape.max_context_tokens);
+  response->set_max_prompt_tokens(rules_.max_prompt_tokens);
+  response->set_default_max_tokens(rules_.default_max_tokens);
+  response->set_dtype(std::string(ElementTypeName(shape.element)));
+  response->set_backend(model_.backend);
+  response->mutable_eos_token_ids()->Add(model_.eos_token_ids.begin(), model_.eos_token_ids.end());
+  response->set_default_compression(rules_.default_policy->ToString());
+  for (const std::string& name : rules_.allowed_policies) {
+    const PolicyDescriptor* policy = FindPolicy(name);
+    if (policy == nullptr) continue;
+    v1::PolicyInfo* info = response->add_policies();
+    info->set_name(name);
+    info->set_help(absl::StrCat(DescribeUsage(*policy), ": ", std::string(policy->summary)));
+  }
+  response->set_version(VersionText());
+  return Answer(context, absl::OkStatus());
+}
+
+grpc::ServerUnaryReactor* ZigguratService::GetCache(grpc::CallbackServerContext* context,
+                                                    const v1::GetCacheRequest*,
+                                                    v1::GetCacheResponse* response) {
+  *response = ToMessage(engine_->Snapshot());
+  return Answer(context, absl::OkStatus());
+}
+
+}  // namespace ziggurat
