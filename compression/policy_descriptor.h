@@ -27,7 +27,6 @@ struct ParameterSpec {
   bool odd = false;                                 ///< integers only
   double minimum = 0;                               ///< inclusive; numbers only
   double maximum = 0;                               ///< inclusive; numbers only
-  bool odd = false;                                 ///< integers only
   absl::Span<const std::string_view> choices = {};  ///< choices only
   /// A number, or the index of a choice; nullopt: the parameter must be given.
   std::optional<double> default_value = std::nullopt;
