@@ -1,0 +1,20 @@
+# A level's object file may define its own table and nothing that another translation unit could
+# define too: of such a (weak) symbol the linker keeps one copy, perhaps the one with instructions
+# that the machine lacks.   cmake -DNM=nm -DOBJECTS=a.o,b.o -P check_level_symbols.cmake
+string(REPLACE "," ";" objects "${OBJECTS}")
+foreach(object IN LISTS objects)
+  execute_process(COMMAND ${NM} -C ${object} OUTPUT_VARIABLE symbols RESULT_VARIABLE failed)
+  if(failed)
+    message(FATAL_ERROR "${NM} failed on ${object}")
+  endif()
+  string(REGEX MATCHALL "[^\n]* [WVu] [^\n]*" shared "${symbols}")
+  list(FILTER shared EXCLUDE REGEX "asan|ubsan|DW\\.ref|tsan")
+  if(shared)
+    message(FATAL_ERROR "${object} shares symbols with other translation units:\n${shared}")
+  endif()
+  string(REGEX MATCHALL "[^\n]* T [^\n]*" defined "${symbols}")
+  list(LENGTH defined count)
+  if(NOT count EQUAL 1)
+    message(FATAL_ERROR "${object} must define its table only, but defines:\n${defined}")
+  endif()
+endforeach()

@@ -1,0 +1,156 @@
+// The operations between the GEMMs.
+
+#include "tests/attention/test_cache.h"
+
+namespace ziggurat {
+namespace {
+
+class ElementwiseTwins : public testing::TestWithParam<ElementType> {
+ protected:
+  /// Runs `call(backend, out)` on the reference and on every level.
+  template <typename Call>
+  void ExpectTwins(const char* what, ElementType out_element, size_t out_size, Call call) {
+    LargestDeviation seen(std::string(what) + " " + Name(GetParam()) + " to " + Name(out_element));
+    Tensor expected(out_element, out_size);
+    call(*MakeReferenceBackend(), expected.data());
+    for (CpuLevel level : Levels()) {
+      for (int threads : {1, 3}) {
+        auto backend = *MakeCpuBackend(level, threads);
+        Tensor actual(out_element, out_size);
+        call(*backend, actual.data());
+        const double deviation = Deviation(actual.floats(), expected.floats());
+        seen.See(deviation);
+        EXPECT_LE(deviation, Tolerance(out_element)) << backend->name();
+      }
+    }
+  }
+};
+
+TEST_P(ElementwiseTwins, RmsNormAgrees) {
+  for (int width : {8, 100, 128, 2049}) {
+    const Tensor x = RandomTensor(ElementType::kF32, 33 * width, 1, 3);
+    const Tensor weight = RandomTensor(ElementType::kF32, width, 2);
+    ExpectTwins("rms norm", GetParam(), x.size(), [&](AttentionBackend& backend, void* out) {
+      backend.RmsNorm(static_cast<const float*>(x.data()), static_cast<const float*>(weight.data()),
+                      1e-5f, 33, width, GetParam(), out);
+    });
+  }
+}
+
+TEST_P(ElementwiseTwins, SwiGluAgrees) {
+  for (int width : {1, 17, 384, 1365}) {
+    const Tensor gate_up = RandomTensor(GetParam(), 2 * 20 * width, 1, 8);
+    ExpectTwins("swiglu", GetParam(), 20 * width, [&](AttentionBackend& backend, void* out) {
+      backend.SwiGlu(GetParam(), gate_up.data(), 20, width, out);
+    });
+  }
+}
+
+TEST_P(ElementwiseTwins, SplitAndRotateAgrees) {
+  for (int head_dim : {8, 24, 64, 80, 256}) {
+    const AttentionShape shape = Shape(6, 2, head_dim);
+    constexpr int kRows = 37;
+    const Tensor qkv = RandomTensor(GetParam(), kRows * 10 * head_dim, 1);
+    const Tensor angles = RandomTensor(ElementType::kF32, kRows * head_dim / 2, 2, 3);
+    std::vector<float> cos = angles.floats(), sin = angles.floats();
+    for (float& x : cos) x = std::cos(x);
+    for (float& x : sin) x = std::sin(x);
+    for (ElementType to : {ElementType::kF32, ElementType::kBf16}) {
+      const size_t q_bytes = kRows * 6 * head_dim * ElementBytes(to), kv_bytes = q_bytes / 3;
+      ExpectTwins("rope", to, kRows * 10 * head_dim, [&](AttentionBackend& backend, void* out) {
+        auto* bytes = static_cast<std::byte*>(out);
+        backend.SplitAndRotate(shape, GetParam(), qkv.data(), cos.data(), sin.data(), kRows, to,
+                               bytes, bytes + q_bytes, bytes + q_bytes + kv_bytes);
+      });
+    }
+  }
+}
+
+TEST_P(ElementwiseTwins, AddResidualIsExact) {
+  const Tensor x = RandomTensor(GetParam(), 50001, 1);
+  const std::vector<float> start = RandomTensor(ElementType::kF32, x.size(), 2).floats();
+  for (CpuLevel level : Levels()) {
+    std::vector<float> actual = start;
+    (*MakeCpuBackend(level, 3))->AddResidual(GetParam(), x.data(), x.size(), actual.data());
+    for (size_t i = 0; i < x.size(); ++i) ASSERT_EQ(actual[i], start[i] + x.at(i)) << i;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Elements, ElementwiseTwins,
+                         testing::Values(ElementType::kF32, ElementType::kBf16),
+                         [](const auto& instance) { return Name(instance.param); });
+
+// RoPE by its definition: channel i and i + D/2 are the two coordinates of a plane.
+TEST(SplitAndRotate, TurnsTheHalvesAsOnePlane) {
+  const AttentionShape shape = Shape(1, 1, 8);
+  std::vector<float> qkv(24), q(8), k(8), v(8);
+  std::iota(qkv.begin(), qkv.end(), 1.0f);
+  const std::vector<float> angle = {0.0f, 0.5f, 1.0f, 2.0f};
+  std::vector<float> cos(4), sin(4);
+  for (int i = 0; i < 4; ++i) {
+    cos[i] = std::cos(angle[i]);
+    sin[i] = std::sin(angle[i]);
+  }
+  std::vector<std::unique_ptr<AttentionBackend>> backends;
+  backends.push_back(MakeReferenceBackend());
+  for (CpuLevel level : Levels()) backends.push_back(*MakeCpuBackend(level, 1));
+  for (auto& backend : backends) {
+    backend->SplitAndRotate(shape, ElementType::kF32, qkv.data(), cos.data(), sin.data(), 1,
+                            ElementType::kF32, q.data(), k.data(), v.data());
+    for (int i = 0; i < 4; ++i) {
+      EXPECT_NEAR(q[i], qkv[i] * cos[i] - qkv[i + 4] * sin[i], 1e-5) << backend->name();
+      EXPECT_NEAR(q[i + 4], qkv[i + 4] * cos[i] + qkv[i] * sin[i], 1e-5);
+      EXPECT_NEAR(k[i], qkv[8 + i] * cos[i] - qkv[12 + i] * sin[i], 1e-5);
+      EXPECT_EQ(v[i], qkv[16 + i]);
+    }
+  }
+}
+
+TEST(Convert, RoundsToNearestEvenAndKeepsNan) {
+  // 1 + 2^-8 lies half way between two bf16 and goes to the even one, 1 + 3 * 2^-8 likewise.
+  const std::vector<float> x = {1.0f,       1.00390625f, 1.01171875f, -1.00390625f,
+                                1.0039065f, INFINITY,    -INFINITY,   NAN,
+                                3.4e38f,    1e-40f,      -0.0f};
+  const std::vector<uint16_t> expected = {0x3f80, 0x3f80, 0x3f82, 0xbf80, 0x3f81, 0x7f80,
+                                          0xff80, 0x7fc0, 0x7f80, 0x0001, 0x8000};
+  std::vector<std::unique_ptr<AttentionBackend>> backends;
+  backends.push_back(MakeReferenceBackend());
+  for (CpuLevel level : Levels()) backends.push_back(*MakeCpuBackend(level, 1));
+  for (auto& backend : backends) {
+    std::vector<uint16_t> out(x.size());
+    backend->Convert(ElementType::kF32, x.data(), x.size(), ElementType::kBf16, out.data());
+    EXPECT_EQ(out, expected) << backend->name();
+  }
+}
+
+TEST(Convert, IsBitExactOnEveryLevelInBothDirections) {
+  std::mt19937 random(1);
+  std::vector<uint32_t> bits(100003);
+  for (uint32_t& b : bits) b = random();  // every kind of float
+  std::vector<uint16_t> expected(bits.size());
+  const auto reference = MakeReferenceBackend();
+  for (size_t i = 0; i < bits.size(); ++i) expected[i] = FloatToBf16(std::bit_cast<float>(bits[i]));
+  for (CpuLevel level : Levels()) {
+    for (int threads : {1, 3}) {
+      auto backend = *MakeCpuBackend(level, threads);
+      std::vector<uint16_t> halves(bits.size());
+      std::vector<uint32_t> back(bits.size());
+      backend->Convert(ElementType::kF32, bits.data(), bits.size(), ElementType::kBf16,
+                       halves.data());
+      EXPECT_TRUE(halves == expected) << backend->name();
+      backend->Convert(ElementType::kBf16, halves.data(), halves.size(), ElementType::kF32,
+                       back.data());
+      for (size_t i = 0; i < back.size(); ++i) ASSERT_EQ(back[i], uint32_t{halves[i]} << 16) << i;
+    }
+  }
+}
+
+TEST(MakeCpuBackend, RefusesNoThreads) {
+  ASSERT_TRUE(DetectCpuLevel().ok());
+  EXPECT_EQ(MakeCpuBackend(*DetectCpuLevel(), 0).status().code(),
+            absl::StatusCode::kInvalidArgument);
+  EXPECT_TRUE(MakeCpuBackend(*DetectCpuLevel(), 1).ok());
+}
+
+}  // namespace
+}  // namespace ziggurat

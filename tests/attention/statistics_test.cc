@@ -1,0 +1,182 @@
+// Window scores and the selection by them.
+
+#include "tests/attention/test_cache.h"
+
+namespace ziggurat {
+namespace {
+
+struct WindowCase {
+  WindowCase(ElementType element, const AttentionShape& s, int tokens, int last, uint32_t seed)
+      : shape(s), n(tokens), window(last) {
+    const size_t q_row = static_cast<size_t>(s.num_q_heads) * s.head_dim;
+    k = RandomTensor(element, static_cast<size_t>(n) * s.num_kv_heads * s.head_dim, seed);
+    const Tensor v = k;
+    q_window = RandomTensor(element, window * q_row, seed + 1);
+    // The log-sum-exp of these rows as the prefill of the whole prompt gives it; only the last
+    // `window` rows of q matter for that.
+    Tensor q = RandomTensor(element, n * q_row, seed + 2);
+    for (size_t i = 0; i < q_window.size(); ++i) q.set((n - window) * q_row + i, q_window.at(i));
+    std::vector<float> all(static_cast<size_t>(n) * s.num_q_heads);
+    const int offsets[] = {0, n};
+    (*MakeCpuBackend(Levels().front(), 2))
+        ->PrefillAttention(s, {offsets}, element, q.data(), k.data(), v.data(), q.data(),
+                           all.data());
+    lse.assign(all.end() - static_cast<ptrdiff_t>(window) * s.num_q_heads, all.end());
+  }
+  std::vector<float> Run(AttentionBackend& backend, int kernel, ScorePooling pooling) const {
+    std::vector<float> scores(static_cast<size_t>(shape.num_kv_heads) * std::max(0, n - window),
+                              NAN);
+    backend.WindowScores(shape, k.element, q_window.data(), lse.data(), k.data(), n, window, kernel,
+                         pooling, scores.data());
+    return scores;
+  }
+  AttentionShape shape;
+  int n, window;
+  Tensor k, q_window;
+  std::vector<float> lse;
+};
+
+class WindowScoreTwins : public testing::TestWithParam<std::tuple<ElementType, int>> {};
+
+// Prompt lengths n with n mod chunk in {0, 1, w-1, w, w+1}, for the kernels' own chunk and for the
+// block, with the window counted from the end.
+TEST_P(WindowScoreTwins, AgreeAtEveryPromptLengthModuloTheChunk) {
+  const auto [element, head_dim] = GetParam();
+  LargestDeviation seen("window scores " + Name(element) + " D=" + std::to_string(head_dim));
+  for (int group : {1, 4, 3}) {
+    for (int window : {8, 32}) {
+      std::vector<int> lengths = {window + 1};
+      // The reference takes its time: the longer prompts with one query head per KV head only.
+      for (int chunk : group == 1 ? std::vector<int>{64, 256} : std::vector<int>{64}) {
+        for (int rest : {0, 1, window - 1, window, window + 1}) lengths.push_back(chunk + rest);
+      }
+      for (int n : lengths) {
+        const WindowCase c(element, Shape(2 * group, 2, head_dim), n, window, n);
+        const ScorePooling pooling = n % 2 == 0 ? ScorePooling::kAverage : ScorePooling::kMax;
+        const auto expected = c.Run(*MakeReferenceBackend(), 5, pooling);
+        for (CpuLevel level : Levels()) {
+          auto backend = *MakeCpuBackend(level, 2);
+          const double deviation = Deviation(c.Run(*backend, 5, pooling), expected);
+          seen.See(deviation);
+          EXPECT_LE(deviation, Tolerance(element)) << backend->name() << " n " << n;
+        }
+      }
+    }
+  }
+}
+
+TEST(WindowScores, AgreeOnALongPrompt) {
+  for (ElementType element : {ElementType::kF32, ElementType::kBf16}) {
+    const WindowCase c(element, Shape(4, 2, 32), kSlowBuild ? 600 : 2050, 16, 1);
+    for (int kernel : {1, 5, 7}) {
+      for (ScorePooling pooling : {ScorePooling::kAverage, ScorePooling::kMax}) {
+        const auto expected = c.Run(*MakeReferenceBackend(), kernel, pooling);
+        for (CpuLevel level : Levels()) {
+          const auto actual = c.Run(**MakeCpuBackend(level, 3), kernel, pooling);
+          EXPECT_LE(Deviation(actual, expected), Tolerance(element)) << kernel;
+        }
+      }
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(HeadSizes, WindowScoreTwins,
+                         testing::Combine(testing::Values(ElementType::kF32, ElementType::kBf16),
+                                          testing::Values(8, 16, 32, 64, 80, 128, 256)),
+                         [](const auto& instance) {
+                           return Name(std::get<0>(instance.param)) + "_" +
+                                  std::to_string(std::get<1>(instance.param));
+                         });
+
+// From the definition: the attention matrix of the window rows, averaged, pooled with zero padding.
+TEST(WindowScores, AreTheMeanAttentionOfTheWindow) {
+  constexpr int kTokens = 50, kWindow = 8, kDim = 16, kHeads = 2, kGroup = 2;
+  const WindowCase c(ElementType::kF32, Shape(kHeads * kGroup, kHeads, kDim), kTokens, kWindow, 4);
+  for (ScorePooling pooling : {ScorePooling::kAverage, ScorePooling::kMax}) {
+    std::vector<float> expected;
+    for (int g = 0; g < kHeads; ++g) {
+      std::vector<double> mean(kTokens - kWindow);
+      for (int i = 0; i < kWindow; ++i) {
+        for (int h = g * kGroup; h < (g + 1) * kGroup; ++h) {
+          std::vector<double> row;
+          double sum = 0;
+          for (int j = 0; j <= kTokens - kWindow + i; ++j) {  // causal
+            double dot = 0;
+            for (int d = 0; d < kDim; ++d) {
+              dot += double{c.q_window.at((i * kHeads * kGroup + h) * kDim + d)} *
+                     c.k.at((j * kHeads + g) * kDim + d);
+            }
+            row.push_back(std::exp(dot / 4));
+            sum += row.back();
+          }
+          for (size_t j = 0; j < mean.size(); ++j) mean[j] += row[j] / sum / (kWindow * kGroup);
+        }
+      }
+      for (int j = 0; j < kTokens - kWindow; ++j) {
+        double sum = 0, highest = 0;
+        for (int i = std::max(0, j - 1); i <= std::min(kTokens - kWindow - 1, j + 1); ++i) {
+          sum += mean[i];
+          highest = std::max(highest, mean[i]);
+        }
+        expected.push_back(
+            static_cast<float>(pooling == ScorePooling::kAverage ? sum / 3 : highest));
+      }
+    }
+    EXPECT_LE(Deviation(c.Run(*MakeReferenceBackend(), 3, pooling), expected), 5e-6);
+    for (CpuLevel level : Levels()) {
+      EXPECT_LE(Deviation(c.Run(**MakeCpuBackend(level, 2), 3, pooling), expected), 5e-6);
+    }
+  }
+}
+
+TEST(WindowScores, OfAPromptWithinTheWindowAreEmpty) {
+  const WindowCase c(ElementType::kF32, Shape(2, 1, 16), 8, 8, 1);
+  for (CpuLevel level : Levels()) {
+    EXPECT_TRUE(c.Run(**MakeCpuBackend(level, 2), 5, ScorePooling::kAverage).empty());
+  }
+}
+
+std::vector<int32_t> Select(AttentionBackend& backend, const std::vector<float>& scores, int heads,
+                            int best) {
+  std::vector<int32_t> indices(static_cast<size_t>(heads) * best, -1);
+  backend.SelectBest(scores.data(), heads, static_cast<int>(scores.size()) / heads, best,
+                     indices.data());
+  return indices;
+}
+
+TEST(SelectBest, TakesTheLowerIndexOfEqualScores) {
+  const std::vector<float> scores = {0.5f, 0.25f, 0.5f, 0.0f, 0.5f, -0.0f, 0.75f};
+  std::vector<std::unique_ptr<AttentionBackend>> backends;
+  backends.push_back(MakeReferenceBackend());
+  for (CpuLevel level : Levels()) backends.push_back(*MakeCpuBackend(level, 2));
+  for (auto& backend : backends) {
+    EXPECT_EQ(Select(*backend, scores, 1, 3), (std::vector<int32_t>{0, 2, 6}));
+    EXPECT_EQ(Select(*backend, scores, 1, 1), (std::vector<int32_t>{6}));
+    EXPECT_EQ(Select(*backend, scores, 1, 6), (std::vector<int32_t>{0, 1, 2, 3, 4, 6}));
+    EXPECT_EQ(Select(*backend, scores, 1, 7), (std::vector<int32_t>{0, 1, 2, 3, 4, 5, 6}));
+    EXPECT_EQ(Select(*backend, scores, 7, 1), (std::vector<int32_t>(7, 0)));
+    EXPECT_TRUE(Select(*backend, scores, 1, 0).empty());
+  }
+}
+
+TEST(SelectBest, AgreesOnRandomScoresWithManyTies) {
+  std::mt19937 random(2);
+  for (int levels : {2, 10, 1000, 1 << 30}) {
+    for (int candidates : {1, 100, 5000}) {
+      constexpr int kHeads = 4;
+      std::vector<float> scores(kHeads * candidates);
+      for (float& score : scores) {
+        score = static_cast<float>(random() % levels) / static_cast<float>(levels) - 0.25f;
+      }
+      for (int best : {1, candidates / 3, candidates - 1, candidates}) {
+        const auto expected = Select(*MakeReferenceBackend(), scores, kHeads, best);
+        for (CpuLevel level : Levels()) {
+          EXPECT_EQ(Select(**MakeCpuBackend(level, 2), scores, kHeads, best), expected);
+        }
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace ziggurat
