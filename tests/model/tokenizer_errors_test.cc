@@ -1,0 +1,208 @@
+// Files that are missing, broken, or ask for what is not known: an error that names them, never a
+// crash.
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <random>
+
+#include "model/tokenizer/tokenizer.h"
+#include "tests/model/tokenizer_files.h"
+
+namespace ziggurat {
+namespace {
+
+using nlohmann::json;
+using ::testing::HasSubstr;
+
+absl::Status LoadStatus(const TokenizerDir& dir) { return Tokenizer::Load(dir.path()).status(); }
+
+TEST(TokenizerErrors, AFolderWithoutTokenizerIsNamed) {
+  const TokenizerDir dir;
+  const absl::Status status = LoadStatus(dir);
+  EXPECT_EQ(status.code(), absl::StatusCode::kNotFound);
+  EXPECT_THAT(std::string(status.message()), HasSubstr(dir.path().string()));
+  EXPECT_THAT(std::string(status.message()), HasSubstr("tokenizer.json"));
+  EXPECT_EQ(Tokenizer::Load("/no/such/folder").status().code(), absl::StatusCode::kNotFound);
+}
+
+TEST(TokenizerErrors, BrokenJsonIsNamedWithItsPlace) {
+  for (const char* content : {"", "{", "[]", "{\"model\": }", "nul", "\xff\xfe"}) {
+    const TokenizerDir dir;
+    dir.Write("tokenizer.json", std::string_view(content));
+    const absl::Status status = LoadStatus(dir);
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << content;
+    EXPECT_THAT(std::string(status.message()), HasSubstr("tokenizer.json")) << content;
+  }
+  const TokenizerDir dir;
+  dir.Write("tokenizer.json", ByteLevelTokenizer());
+  dir.Write("tokenizer_config.json", std::string_view("{\"bos_token\": 7}"));
+  EXPECT_THAT(std::string(LoadStatus(dir).message()), HasSubstr("tokenizer_config.json"));
+  EXPECT_THAT(std::string(LoadStatus(dir).message()), HasSubstr("bos_token"));
+}
+
+struct BadChange {
+  const char* expected;  ///< must stand in the error
+  std::function<void(json*)> change;
+};
+
+TEST(TokenizerErrors, WhatIsNotSupportedIsRefusedByName) {
+  const std::vector<BadChange> changes = {
+      {"WordPiece", [](json* j) { (*j)["model"]["type"] = "WordPiece"; }},
+      {"Unigram", [](json* j) { (*j)["model"]["type"] = "Unigram"; }},
+      {"BertNormalizer",
+       [](json* j) {
+         (*j)["normalizer"] = {{"type", "BertNormalizer"}};
+       }},
+      {"supported: NFC",
+       [](json* j) {
+         (*j)["normalizer"] = {{"type", "Precompiled"}};
+       }},
+      {"'Whitespace'",
+       [](json* j) {
+         (*j)["pre_tokenizer"] = {{"type", "Whitespace"}};
+       }},
+      {"RobertaProcessing",
+       [](json* j) {
+         (*j)["post_processor"] = {{"type", "RobertaProcessing"}};
+       }},
+      {"'CTC'",
+       [](json* j) {
+         (*j)["decoder"] = {{"type", "CTC"}};
+       }},
+      {"'Odd'",
+       [](json* j) {
+         (*j)["pre_tokenizer"] = {
+             {"type", "Split"}, {"pattern", {{"String", "-"}}}, {"behavior", "Odd"}};
+       }},
+      {"a class inside a class",
+       [](json* j) {
+         (*j)["pre_tokenizer"] = {{"type", "Split"},
+                                  {"pattern", {{"Regex", "[^(\\s|[.,!])]+"}}},
+                                  {"behavior", "Isolated"}};
+       }},
+      {"prepend_scheme",
+       [](json* j) {
+         (*j)["pre_tokenizer"] = {{"type", "Metaspace"}, {"prepend_scheme", "sometimes"}};
+       }},
+      {"continuing_subword_prefix",
+       [](json* j) { (*j)["model"]["continuing_subword_prefix"] = "##"; }},
+      {"dropout", [](json* j) { (*j)["model"]["dropout"] = 0.1; }},
+      {"behind Fuse",
+       [](json* j) {
+         (*j)["decoder"] = {{"type", "Sequence"},
+                            {"decoders", {{{"type", "Fuse"}}, {{"type", "ByteFallback"}}}}};
+       }},
+  };
+  for (const BadChange& bad : changes) {
+    const TokenizerDir dir;
+    json tokenizer_json = ByteLevelTokenizer();
+    bad.change(&tokenizer_json);
+    dir.Write("tokenizer.json", tokenizer_json);
+    const absl::Status status = LoadStatus(dir);
+    EXPECT_EQ(status.code(), absl::StatusCode::kUnimplemented) << bad.expected << ": " << status;
+    EXPECT_THAT(std::string(status.message()), HasSubstr(bad.expected));
+    EXPECT_THAT(std::string(status.message()), HasSubstr("tokenizer.json"));
+  }
+}
+
+TEST(TokenizerErrors, WhatMakesNoSenseIsRefused) {
+  const std::vector<BadChange> changes = {
+      {"\"vocab\"", [](json* j) { (*j)["model"].erase("vocab"); }},
+      {"\"merges\"", [](json* j) { (*j)["model"].erase("merges"); }},
+      {"no unsigned integer", [](json* j) { (*j)["model"]["vocab"]["x y"] = -1; }},
+      {"is not in [0", [](json* j) { (*j)["model"]["vocab"]["x y"] = 1ULL << 40; }},
+      {"have the id 0", [](json* j) { (*j)["model"]["vocab"]["x y"] = 0; }},
+      {"not in the vocabulary", [](json* j) { (*j)["model"]["merges"].push_back("q zz"); }},
+      {"merge number 5", [](json* j) { (*j)["model"]["merges"].push_back("q"); }},
+      {"merge number 5", [](json* j) { (*j)["model"]["merges"].push_back(7); }},
+      {"unknown token", [](json* j) { (*j)["model"]["unk_token"] = "<nothing>"; }},
+      {"\"added_tokens\"", [](json* j) { (*j)["added_tokens"] = 7; }},
+      {"\"content\"", [](json* j) { (*j)["added_tokens"][0].erase("content"); }},
+      {"\"id\"", [](json* j) { (*j)["added_tokens"][0]["id"] = -7; }},
+      {"have the id 5", [](json* j) { (*j)["added_tokens"][0]["id"] = 5; }},
+      {"cannot be compiled",
+       [](json* j) {
+         (*j)["pre_tokenizer"] = {
+             {"type", "Split"}, {"pattern", {{"Regex", "(("}}}, {"behavior", "Isolated"}};
+       }},
+      {"\"type\"", [](json* j) { (*j)["decoder"] = json::object(); }},
+      {"true or false", [](json* j) { (*j)["model"]["byte_fallback"] = "yes"; }},
+      {"once",
+       [](json* j) {
+         (*j)["post_processor"] = {{"type", "TemplateProcessing"}, {"single", json::array()}};
+       }},
+      {"the id 9999",
+       [](json* j) {
+         (*j)["post_processor"] = {
+             {"type", "TemplateProcessing"},
+             {"single", {{{"SpecialToken", {{"id", "b"}}}}, {{"Sequence", {{"id", "A"}}}}}},
+             {"special_tokens", {{"b", {{"ids", {9999}}}}}}};
+       }},
+      {"too deep",
+       [](json* j) {
+         json nested = {{"type", "NFC"}};
+         for (int i = 0; i < 50; ++i) {
+           nested = {{"type", "Sequence"}, {"normalizers", json::array({nested})}};
+         }
+         (*j)["normalizer"] = nested;
+       }},
+  };
+  for (const BadChange& bad : changes) {
+    const TokenizerDir dir;
+    json tokenizer_json = ByteLevelTokenizer();
+    bad.change(&tokenizer_json);
+    dir.Write("tokenizer.json", tokenizer_json);
+    const absl::Status status = LoadStatus(dir);
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << bad.expected << ": " << status;
+    EXPECT_THAT(std::string(status.message()), HasSubstr(bad.expected));
+    EXPECT_THAT(std::string(status.message()), HasSubstr("tokenizer.json"));
+  }
+}
+
+/// Loads `content` cut short and with bytes changed: an error or a tokenizer, never a crash.
+void LoadDamaged(const char* name, const std::string& content, int rounds) {
+  std::mt19937 random(3);
+  const TokenizerDir dir;
+  for (int i = 0; i < rounds; ++i) {
+    std::string damaged = content;
+    if (i % 3 == 0) damaged.resize(random() % damaged.size());
+    for (int change = 0; change < i % 4 && !damaged.empty(); ++change) {
+      damaged[random() % damaged.size()] = static_cast<char>(random());
+    }
+    dir.Write(name, std::string_view(damaged));
+    const auto tokenizer = Tokenizer::Load(dir.path());
+    if (!tokenizer.ok()) {
+      EXPECT_THAT(std::string(tokenizer.status().message()), HasSubstr(name));
+      continue;
+    }
+    const auto ids = (*tokenizer)->Encode("hello 世界 <s> world");
+    if (ids.ok()) {
+      EXPECT_TRUE((*tokenizer)->Decode(*ids).ok());
+    }
+  }
+}
+
+TEST(TokenizerErrors, DamagedTokenizerJsonNeverCrashes) {
+  LoadDamaged("tokenizer.json", SentencePieceTokenizer().dump(), 150);
+}
+
+TEST(TokenizerErrors, DamagedTokenizerModelNeverCrashes) {
+  const std::string model = ReadAll(SharedDir() / "models/stories260K/tokenizer.model");
+  if (model.empty()) GTEST_SKIP() << "../shared/models/stories260K/tokenizer.model is absent";
+  LoadDamaged("tokenizer.model", model, 150);
+}
+
+TEST(TokenizerErrors, WhatIsNoSentencePieceModelIsNamed) {
+  for (const char* content : {"", "hello", "{}"}) {
+    const TokenizerDir dir;
+    dir.Write("tokenizer.model", std::string_view(content));
+    const absl::Status status = LoadStatus(dir);
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
+    EXPECT_THAT(std::string(status.message()), HasSubstr("tokenizer.model"));
+  }
+}
+
+}  // namespace
+}  // namespace ziggurat

@@ -1,0 +1,47 @@
+// Tokenizer folders for tests: small ones made on the spot, and those that lie in ../shared.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <string_view>
+
+#include "model/tokenizer/tokenizer.h"
+
+namespace ziggurat {
+
+/// A folder that is removed with the object.
+class TokenizerDir {
+ public:
+  TokenizerDir();
+  ~TokenizerDir();
+  TokenizerDir(const TokenizerDir&) = delete;
+  TokenizerDir& operator=(const TokenizerDir&) = delete;
+
+  void Write(std::string_view name, std::string_view content) const;
+  void Write(std::string_view name, const nlohmann::json& content) const;
+  const std::filesystem::path& path() const { return path_; }
+
+ private:
+  std::filesystem::path path_;
+};
+
+std::filesystem::path SharedDir();
+std::filesystem::path NeedleDir();
+std::string ReadAll(const std::filesystem::path& path);
+
+/// tokenizer.json of a byte-level BPE over all 256 bytes (id = rank in GPT-2's alphabet) with the
+/// merges "h e", "l l", "he ll", "hell o", "Ġ hello" and the special token <|end|> behind them.
+nlohmann::json ByteLevelTokenizer();
+
+/// tokenizer.json in the manner of Llama 2: Prepend and Replace, byte fallback, <unk> <s> </s> = 0
+/// 1 2, bytes 3..258, then characters and the merges of "▁hello" and "▁world".
+nlohmann::json SentencePieceTokenizer();
+
+/// Loads a tokenizer.json; the test fails, and null comes back, if that fails.
+std::unique_ptr<Tokenizer> LoadJson(const nlohmann::json& tokenizer_json);
+
+}  // namespace ziggurat
