@@ -1,8 +1,8 @@
 // The kernels of one device: attend, measure, write, and the small fused operations between GEMMs.
 //
 // Every function takes raw pointers and sizes; no framework type appears here. Backends are twins:
-// `reference` is plain, obviously right C++ and `cpu` is checked against it over element types, head
-// sizes, group sizes and odd lengths (tests/attention).
+// `reference` is plain, obviously right C++ and `cpu` is checked against it over element types,
+// head sizes, group sizes and odd lengths (tests/attention).
 #pragma once
 
 #include <cstddef>
@@ -45,7 +45,8 @@ struct DecodeItem {
 class AttentionBackend {
  public:
   virtual ~AttentionBackend() = default;
-  virtual std::string_view name() const = 0;  ///< "reference", "cpu-avx2", "cpu-avx512", "cpu-avx512bf16"
+  virtual std::string_view name()
+      const = 0;  ///< "reference", "cpu-avx2", "cpu-avx512", "cpu-avx512bf16"
 
   // ---- Prefill: the contiguous workspace of one layer --------------------------------------
 
@@ -57,9 +58,9 @@ class AttentionBackend {
                                 ElementType element, const void* q, const void* k, const void* v,
                                 void* out, float* lse) = 0;
 
-  /// SnapKV's window scores: scores[g][j] = mean over the last `window` queries i and over the query
-  /// heads of KV head g of exp(scale * q_i.k_j - lse_i), keys j <= i only, for j < n - window; then
-  /// pooled over j.
+  /// SnapKV's window scores: scores[g][j] = mean over the last `window` queries i and over the
+  /// query heads of KV head g of exp(scale * q_i.k_j - lse_i), keys j <= i only, for j < n -
+  /// window; then pooled over j.
   ///   q_window  [window, num_q_heads, head_dim]  rows n-window .. n-1
   ///   lse       [window, num_q_heads]            of the same rows
   ///   k         [n, num_kv_heads, head_dim]
@@ -68,13 +69,15 @@ class AttentionBackend {
                             const float* lse, const void* k, int n, int window, int kernel,
                             ScorePooling pooling, float* scores) = 0;
 
-  /// For each head the `best` highest of scores[g][0 .. candidates), ties to the lower index.
+  /// For each head the `best` (<= candidates) highest of scores[g][0 .. candidates), ties to the
+  /// lower index.
   ///   indices   [num_heads, best]  ascending
   virtual void SelectBest(const float* scores, int num_heads, int candidates, int best,
                           int32_t* indices) = 0;
 
   /// Writes tokens of the workspace into slots [first_slot, first_slot + count) of `segment`.
-  ///   k, v      [n, num_kv_heads, head_dim]
+  ///   k, v      [n, num_kv_heads, head_dim]; `k` may be nullptr: values only, where the segment
+  ///             attends with another layer's keys
   ///   indices   [segment.num_kv_heads, count]: row of `k` for each slot and head of the segment,
   ///             or nullptr: rows first_row .. first_row + count - 1 for all heads
   virtual void WriteTokens(const AttentionShape& shape, ElementType element, const void* k,
@@ -85,13 +88,14 @@ class AttentionBackend {
 
   /// Writes one new token of each item: its keys and values go to slot `slots[i]` of segment
   /// `segment_index[i]`.
-  ///   k, v   [items, num_kv_heads, head_dim] f32
+  ///   k, v   [items, num_kv_heads, head_dim] f32; `k` may be nullptr, as in WriteTokens
   virtual void WriteStep(const AttentionShape& shape, absl::Span<const DecodeItem> items,
                          absl::Span<const int> segment_index, absl::Span<const int> slots,
                          const float* k, const float* v, PoolView pool) = 0;
 
   /// One query token of each item attends to all slots of all its segments; partial results of
-  /// segments and of splits of long ones are merged by log-sum-exp.
+  /// segments and of splits of long ones are merged by log-sum-exp. An item without any slot gets
+  /// zeros and lse = -infinity.
   ///   q, out  [items, num_q_heads, head_dim] f32
   ///   lse     [items, num_q_heads] f32, or nullptr
   virtual void DecodeAttention(const AttentionShape& shape, absl::Span<const DecodeItem> items,
@@ -99,7 +103,8 @@ class AttentionBackend {
 
   // ---- Between the GEMMs ---------------------------------------------------------------------
 
-  /// out[r] = x[r] / sqrt(mean(x[r]^2) + epsilon) * weight.   x [rows, width] f32; out in `element`.
+  /// out[r] = x[r] / sqrt(mean(x[r]^2) + epsilon) * weight.   x [rows, width] f32; out in
+  /// `element`.
   virtual void RmsNorm(const float* x, const float* weight, float epsilon, int rows, int width,
                        ElementType element, void* out) = 0;
 
@@ -118,7 +123,8 @@ class AttentionBackend {
   virtual void AddResidual(ElementType element, const void* x, size_t count, float* residual) = 0;
 
   /// out[i] = convert(x[i]), round to nearest even.
-  virtual void Convert(ElementType from, const void* x, size_t count, ElementType to, void* out) = 0;
+  virtual void Convert(ElementType from, const void* x, size_t count, ElementType to,
+                       void* out) = 0;
 };
 
 /// Plain loops in double and float, one thread.

@@ -127,6 +127,30 @@ TEST_P(CacheWrites, PutOneTokenOfEachItemWhereItBelongs) {
   }
 }
 
+// The numbers of docs/block_layout.md, section "A worked example".
+TEST(BlockLayout, IsThatOfTheWorkedExample) {
+  constexpr int kHeads = 2, kDim = 32, kHead = 1, kChannel = 7, kSlot = 21;
+  struct Example {
+    ElementType element;
+    size_t block, key_byte, value_byte;
+  };
+  for (const Example& example :
+       {Example{ElementType::kBf16, 1, 2262, 3406}, Example{ElementType::kF32, 2, 2292, 3740}}) {
+    Tensor k(example.element, 22 * kHeads * kDim), v = k;
+    k.set((kSlot * kHeads + kHead) * kDim + kChannel, 1.5f);
+    v.set((kSlot * kHeads + kHead) * kDim + kChannel, -2.5f);
+    for (auto& backend : AllBackends()) {
+      TestPool pool(CacheGeometry::DefaultBlockBytes(kHeads, kDim), 8);
+      const SegmentView s = TakeSegment(pool, example.element, 0, kHeads, kDim, 22);
+      backend->WriteTokens(Shape(4, kHeads, kDim), example.element, k.data(), v.data(), nullptr, 0,
+                           22, pool.view(), s, 0);
+      const std::byte* block = pool.view().Block(s.keys.blocks[example.block]);
+      EXPECT_EQ(Get(example.element, block + example.key_byte), 1.5f) << backend->name();
+      EXPECT_EQ(Get(example.element, block + example.value_byte), -2.5f) << backend->name();
+    }
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Elements, CacheWrites,
                          testing::Combine(testing::Values(ElementType::kF32, ElementType::kBf16),
                                           testing::Values(ElementType::kF32, ElementType::kBf16),

@@ -43,8 +43,8 @@ class WindowScoreTwins : public testing::TestWithParam<std::tuple<ElementType, i
 TEST_P(WindowScoreTwins, AgreeAtEveryPromptLengthModuloTheChunk) {
   const auto [element, head_dim] = GetParam();
   LargestDeviation seen("window scores " + Name(element) + " D=" + std::to_string(head_dim));
-  for (int group : {1, 4, 3}) {
-    for (int window : {8, 32}) {
+  for (int group : kSlowBuild ? std::vector<int>{1, 3} : std::vector<int>{1, 4, 3}) {
+    for (int window : kSlowBuild ? std::vector<int>{8} : std::vector<int>{8, 32}) {
       std::vector<int> lengths = {window + 1};
       // The reference takes its time: the longer prompts with one query head per KV head only.
       for (int chunk : group == 1 ? std::vector<int>{64, 256} : std::vector<int>{64}) {
