@@ -369,7 +369,7 @@ void EngineLoop::Report(const Sequence& sequence, FinishReason reason, absl::Sta
     metrics_->CountFinished(FinishReasonName(reason));
     metrics_->ObserveEndToEnd(output.total_seconds);
   }
-  spdlog::info("[{}] finished: {}, {} prompt and {} generated tokens, {:.3f} s, {} blocks of {}",
+  spdlog::debug("[{}] finished: {}, {} prompt and {} generated tokens, {:.3f} s, {} blocks of {}",
                sequence.request.name, FinishReasonName(reason), output.usage.prompt_tokens,
                output.usage.completion_tokens, output.total_seconds, output.cache.blocks,
                output.cache.full_blocks);
