@@ -1,0 +1,110 @@
+#include "server/config.h"
+
+#include <string>
+#include <utility>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "server/byte_size.h"
+
+namespace ziggurat {
+namespace {
+
+using ::testing::HasSubstr;
+
+TEST(ByteSizeTest, ReadsTheUnitsPeopleWrite) {
+  const std::pair<const char*, size_t> cases[] = {
+      {"4096", 4096},           {"0", 0},
+      {"512MiB", 512u << 20},   {"2GiB", size_t{2} << 30},
+      {"1GB", 1'000'000'000},   {"1.5 KiB", 1536},
+      {"3mb", 3'000'000},       {"7B", 7},
+      {"1TiB", size_t{1} << 40}};
+  for (const auto& [text, bytes] : cases) {
+    const auto parsed = ParseByteSize(text);
+    ASSERT_TRUE(parsed.ok()) << parsed.status();
+    EXPECT_EQ(*parsed, bytes) << text;
+  }
+}
+
+TEST(ByteSizeTest, RefusesWhatIsNoSizeAndQuotesIt) {
+  for (const char* text : {"", "MiB", "-1", "5 apples", "1e3", "nan", "99999999TiB", "1GiBx"}) {
+    const auto parsed = ParseByteSize(text);
+    ASSERT_FALSE(parsed.ok()) << text;
+    EXPECT_THAT(std::string(parsed.status().message()), HasSubstr(std::string("'") + text + "'"));
+  }
+}
+
+TEST(ByteSizeTest, WritesSizesForPeople) {
+  EXPECT_EQ(FormatByteSize(17), "17 B");
+  EXPECT_EQ(FormatByteSize(1536), "1.5 KiB");
+  EXPECT_EQ(FormatByteSize(size_t{512} << 20), "512 MiB");
+}
+
+TEST(EndpointTest, ReadsHostsAndPorts) {
+  EXPECT_EQ(ParseEndpoint("127.0.0.1:50051")->port, 50051);
+  EXPECT_EQ(ParseEndpoint("localhost:0")->host, "localhost");
+  EXPECT_EQ(ParseEndpoint("[::1]:9400")->host, "::1");
+  EXPECT_EQ(FormatEndpoint({"::1", 9400}), "[::1]:9400");
+  EXPECT_EQ(FormatEndpoint({"0.0.0.0", 1}), "0.0.0.0:1");
+  for (const char* text :
+       {"", "50051", "host:", ":50051", "host:70000", "host:-1", "::1:50051", "host:12x"}) {
+    EXPECT_FALSE(ParseEndpoint(text).ok()) << text;
+  }
+}
+
+ServeConfig Valid() {
+  ServeConfig config;
+  config.model = "models/any";
+  return config;
+}
+
+TEST(ConfigTest, DefaultsAreValidOnceThereIsAModel) {
+  EXPECT_TRUE(Validate(Valid()).ok()) << Validate(Valid());
+  EXPECT_FALSE(Validate(ServeConfig{}).ok());
+}
+
+void ExpectRefused(const ServeConfig& config, const std::string& flag, const std::string& value) {
+  const absl::Status status = Validate(config);
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << flag;
+  EXPECT_THAT(std::string(status.message()), HasSubstr(flag));
+  EXPECT_THAT(std::string(status.message()), HasSubstr(value));
+}
+
+TEST(ConfigTest, NamesTheFlagAndTheValueThatIsWrong) {
+  ServeConfig config = Valid();
+  config.max_running = 0;
+  ExpectRefused(config, "--max-running", "0");
+  config = Valid();
+  config.max_queue = -1;
+  ExpectRefused(config, "--max-queue", "-1");
+  config = Valid();
+  config.threads = -2;
+  ExpectRefused(config, "--threads", "-2");
+  config = Valid();
+  config.default_max_tokens = 0;
+  ExpectRefused(config, "--default-max-tokens", "0");
+  config = Valid();
+  config.prefill_tokens = -5;
+  ExpectRefused(config, "--prefill-tokens", "-5");
+  config = Valid();
+  config.kv_cache_bytes = 0;
+  ExpectRefused(config, "--kv-cache-memory", "0");
+  config = Valid();
+  config.log_level = "loud";
+  ExpectRefused(config, "--log-level", "loud");
+  config = Valid();
+  config.compression = "snapkv(budget=0)";
+  ExpectRefused(config, "--compression", "column");
+  config = Valid();
+  config.allow_compression = {"full", "zip"};
+  ExpectRefused(config, "--allow-compression", "zip");
+}
+
+TEST(ConfigTest, ReadsElementTypes) {
+  EXPECT_EQ(*ParseElementType("bf16"), ElementType::kBf16);
+  EXPECT_EQ(*ParseElementType("f32"), ElementType::kF32);
+  EXPECT_FALSE(ParseElementType("fp16").ok());
+}
+
+}  // namespace
+}  // namespace ziggurat

@@ -1,0 +1,243 @@
+// The daemon as a whole: its other calls, health, reflection, HTTP, and how it ends.
+#include "server/daemon.h"
+
+#include <chrono>
+#include <future>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "httplib.h"
+#include "tests/server/raw_calls.h"
+#include "tests/server/stub_daemon.h"
+
+namespace ziggurat {
+namespace {
+
+using ::testing::ElementsAreArray;
+using ::testing::HasSubstr;
+
+const std::vector<int32_t> kPrompt = {10, 20, 30, 40, 50};
+
+void SleepMs(int ms) { std::this_thread::sleep_for(std::chrono::milliseconds(ms)); }
+
+struct HttpAnswer {
+  int status = 0;
+  std::string body;
+};
+HttpAnswer HttpGet(StubDaemon& daemon, const std::string& path) {
+  httplib::Client client("127.0.0.1", daemon.daemon().http_port());
+  const auto response = client.Get(path);
+  if (!response) return {};
+  return {response->status, response->body};
+}
+
+TEST(DaemonTest, TokenizesAndDetokenizes) {
+  StubDaemon daemon;
+  grpc::ClientContext contexts[3];
+  v1::TokenizeRequest request;
+  request.set_text(" a few words");
+  v1::TokenizeResponse ids;
+  ASSERT_TRUE(daemon.stub().Tokenize(&contexts[0], request, &ids).ok());
+  EXPECT_THAT(ids.token_ids(), ElementsAreArray(*BundledTokenizer()->Encode(
+                                   " a few words", {.add_special_tokens = false})));
+  v1::DetokenizeRequest back;
+  *back.mutable_token_ids() = ids.token_ids();
+  v1::DetokenizeResponse text;
+  ASSERT_TRUE(daemon.stub().Detokenize(&contexts[1], back, &text).ok());
+  EXPECT_EQ(text.text(), " a few words");
+  back.add_token_ids(99999);
+  const grpc::Status status = daemon.stub().Detokenize(&contexts[2], back, &text);
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+  EXPECT_THAT(status.error_message(), HasSubstr("99999"));
+}
+
+TEST(DaemonTest, SaysWhatItServes) {
+  ServeConfig config = StubDaemon::DefaultConfig();
+  config.compression = "snapkv(budget=256)";
+  config.allow_compression = {"full", "snapkv"};
+  StubDaemon daemon(config);
+  grpc::ClientContext context;
+  v1::GetModelResponse model;
+  ASSERT_TRUE(daemon.stub().GetModel(&context, {}, &model).ok());
+  EXPECT_EQ(model.name(), "stub");
+  EXPECT_EQ(model.num_layers(), 4u);
+  EXPECT_EQ(model.vocab_size(), 1024u);
+  EXPECT_EQ(model.max_context_tokens(), 4096u);
+  EXPECT_EQ(model.max_prompt_tokens(), 4095u);
+  EXPECT_EQ(model.default_max_tokens(), 512u);
+  EXPECT_EQ(model.dtype(), "bf16");
+  EXPECT_THAT(model.default_compression(), HasSubstr("snapkv(budget=256,"));
+  ASSERT_EQ(model.policies_size(), 2);
+  EXPECT_THAT(model.policies(1).help(), HasSubstr("budget"));
+}
+
+TEST(DaemonTest, ShowsTheCacheOfWhatRuns) {
+  StubDaemon daemon;
+  daemon.control().decode_delay_us = 30'000;
+  grpc::ClientContext context;
+  v1::GenerateRequest request = IdRequest(std::vector<int32_t>(300, 9), 100);
+  request.set_request_id("shown");
+  request.set_compression("pyramidkv(budget=64,window=8,beta=5)");
+  const auto stream = daemon.stub().Generate(&context, request);
+  v1::GenerateResponse response;
+  ASSERT_TRUE(stream->Read(&response));
+  SleepMs(200);  // a snapshot may be 100 ms old
+  const v1::GetCacheResponse cache = daemon.Cache();
+  EXPECT_EQ(cache.total_blocks(), (size_t{4} << 20) / cache.block_bytes());
+  EXPECT_EQ(cache.used_blocks() + cache.reserved_blocks() + cache.free_blocks(),
+            cache.total_blocks());
+  EXPECT_GE(cache.high_water_blocks(), cache.used_blocks());
+  EXPECT_EQ(cache.running(), 1u);
+  ASSERT_EQ(cache.requests_size(), 1);
+  const v1::RequestOccupancy& shown = cache.requests(0);
+  EXPECT_EQ(shown.request_id(), "shown");
+  EXPECT_EQ(shown.state(), "decoding");
+  EXPECT_EQ(shown.prompt_tokens(), 300u);
+  EXPECT_GT(shown.generated_tokens(), 0u);
+  ASSERT_EQ(shown.layer_blocks_size(), 4);
+  ASSERT_EQ(cache.layers_size(), 4);
+  uint64_t used = 0;
+  for (int i = 0; i < 4; ++i) {
+    EXPECT_EQ(cache.layers(i).used_blocks(), shown.layer_blocks(i));
+    ASSERT_EQ(cache.layers(i).formats_size(), 1);
+    EXPECT_EQ(cache.layers(i).formats(0).format(), "bf16");
+    EXPECT_EQ(cache.layers(i).formats(0).blocks(), cache.layers(i).used_blocks());
+    EXPECT_EQ(cache.layers(i).live_bytes() + cache.layers(i).tail_waste_bytes(),
+              cache.layers(i).used_blocks() * cache.block_bytes());
+    used += cache.layers(i).used_blocks();
+  }
+  EXPECT_EQ(cache.used_blocks(), used);
+  EXPECT_GT(shown.layer_blocks(0), shown.layer_blocks(3)) << "no pyramid";
+  context.TryCancel();
+  daemon.WaitIdle();
+}
+
+TEST(DaemonTest, AnswersHealthChecksAndReflection) {
+  StubDaemon daemon;
+  EXPECT_EQ(CheckHealth(daemon.channel(), ""), "SERVING");
+  EXPECT_EQ(CheckHealth(daemon.channel(), "ziggurat.v1.Ziggurat"), "SERVING");
+  EXPECT_EQ(CheckHealth(daemon.channel(), "no.such.Service"),
+            std::to_string(grpc::StatusCode::NOT_FOUND));
+  EXPECT_THAT(ListServices(daemon.channel()), HasSubstr("ziggurat.v1.Ziggurat"));
+}
+
+TEST(DaemonTest, ServesMetricsAndProbesOverHttp) {
+  StubDaemon daemon;
+  ASSERT_TRUE(daemon.Generate(IdRequest(kPrompt, 5)).status.ok());
+  EXPECT_EQ(HttpGet(daemon, "/healthz").status, 200);
+  EXPECT_EQ(HttpGet(daemon, "/readyz").status, 200);
+  EXPECT_EQ(HttpGet(daemon, "/nothing").status, 404);
+  const HttpAnswer metrics = HttpGet(daemon, "/metrics");
+  EXPECT_EQ(metrics.status, 200);
+  EXPECT_THAT(metrics.body, HasSubstr("ziggurat_kv_blocks{layer=\"3\",state=\"used\"} 0"));
+  EXPECT_THAT(metrics.body, HasSubstr("# TYPE ziggurat_kv_blocks gauge"));
+}
+
+TEST(DaemonTest, IsNotReadyBeforeItServes) {
+  auto daemon = Daemon::Create(StubDaemon::DefaultConfig());
+  ASSERT_TRUE(daemon.ok()) << daemon.status();
+  httplib::Client client("127.0.0.1", (*daemon)->http_port());
+  EXPECT_EQ(client.Get("/readyz")->status, 503);
+  EXPECT_EQ(client.Get("/readyz")->body, "loading\n");
+  EXPECT_EQ(client.Get("/healthz")->status, 200);
+}
+
+TEST(DaemonTest, RefusesAPortThatIsTaken) {
+  StubDaemon first;
+  ServeConfig config = StubDaemon::DefaultConfig();
+  config.http.port = first.daemon().http_port();
+  EXPECT_EQ(Daemon::Create(config).status().code(), absl::StatusCode::kUnavailable);
+  config.http.port = 0;
+  config.grpc.port = first.daemon().grpc_port();
+  auto second = Daemon::Create(config);
+  ASSERT_TRUE(second.ok()) << second.status();
+  const absl::Status status = (*second)->Serve(
+      std::make_unique<StubModel>(StubDaemon::DefaultModel()), {.name = "stub",
+                                                                .architecture = "",
+                                                                .backend = "",
+                                                                .eos_token_ids = {},
+                                                                .tokenizer = BundledTokenizer()});
+  EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
+}
+
+TEST(DaemonTest, RefusesLimitsThatDoNotSuitTheModel) {
+  ServeConfig config = StubDaemon::DefaultConfig();
+  config.kv_cache_bytes = 100;
+  auto daemon = Daemon::Create(config);
+  ASSERT_TRUE(daemon.ok()) << daemon.status();
+  const absl::Status status = (*daemon)->Serve(
+      std::make_unique<StubModel>(StubDaemon::DefaultModel()), {.name = "stub",
+                                                                .architecture = "",
+                                                                .backend = "",
+                                                                .eos_token_ids = {},
+                                                                .tokenizer = BundledTokenizer()});
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
+}
+
+TEST(DrainTest, FinishesWhatRunsRefusesWhatComesAndSaysSo) {
+  StubDaemon daemon;
+  daemon.control().decode_delay_us = 20'000;
+  std::future<Generated> running =
+      std::async(std::launch::async, [&] { return daemon.Generate(IdRequest(kPrompt, 60)); });
+  while (daemon.control().decode_steps < 2) SleepMs(5);
+  std::future<void> drained =
+      std::async(std::launch::async, [&] { daemon.daemon().Drain(absl::Seconds(30)); });
+  while (CheckHealth(daemon.channel(), "") != "NOT_SERVING") SleepMs(5);
+  EXPECT_EQ(CheckHealth(daemon.channel(), "ziggurat.v1.Ziggurat"), "NOT_SERVING");
+  const HttpAnswer ready = HttpGet(daemon, "/readyz");
+  EXPECT_EQ(ready.status, 503);
+  EXPECT_EQ(ready.body, "draining\n");
+  Generated late = daemon.Generate(IdRequest(kPrompt, 5));
+  EXPECT_EQ(late.status.error_code(), grpc::StatusCode::UNAVAILABLE);
+  EXPECT_THAT(late.status.error_message(), HasSubstr("drain"));
+  const Generated finished = running.get();
+  EXPECT_TRUE(finished.status.ok()) << finished.status.error_message();
+  EXPECT_EQ(finished.token_ids.size(), 60u);
+  drained.get();
+}
+
+TEST(DrainTest, EndsWhatIsLeftWhenItsTimeIsOver) {
+  StubDaemon daemon;
+  daemon.control().decode_delay_us = 20'000;
+  std::future<Generated> running =
+      std::async(std::launch::async, [&] { return daemon.Generate(IdRequest(kPrompt, 3000)); });
+  while (daemon.control().decode_steps < 2) SleepMs(5);
+  const absl::Time start = absl::Now();
+  daemon.daemon().Drain(absl::Milliseconds(300));
+  EXPECT_LT(absl::Now() - start, absl::Seconds(10));
+  EXPECT_EQ(running.get().status.error_code(), grpc::StatusCode::UNAVAILABLE);
+}
+
+TEST(DrainTest, CanBeHurried) {
+  StubDaemon daemon;
+  daemon.control().decode_delay_us = 20'000;
+  std::future<Generated> running =
+      std::async(std::launch::async, [&] { return daemon.Generate(IdRequest(kPrompt, 3000)); });
+  while (daemon.control().decode_steps < 2) SleepMs(5);
+  std::future<void> drained =
+      std::async(std::launch::async, [&] { daemon.daemon().Drain(absl::Seconds(300)); });
+  SleepMs(100);
+  daemon.daemon().HurryDrain();
+  ASSERT_EQ(drained.wait_for(std::chrono::seconds(10)), std::future_status::ready);
+  EXPECT_EQ(running.get().status.error_code(), grpc::StatusCode::UNAVAILABLE);
+}
+
+TEST(DrainTest, IsNotHeldUpByAClientThatDoesNotRead) {
+  StubDaemon daemon;
+  grpc::ClientContext context;
+  const auto stream = daemon.stub().Generate(&context, IdRequest(kPrompt, 3000));
+  daemon.WaitIdle();
+  std::future<void> drained =
+      std::async(std::launch::async, [&] { daemon.daemon().Drain(absl::Seconds(1)); });
+  EXPECT_EQ(drained.wait_for(std::chrono::seconds(10)), std::future_status::ready);
+  v1::GenerateResponse response;
+  while (stream->Read(&response)) {
+  }
+  (void)stream->Finish();
+}
+
+}  // namespace
+}  // namespace ziggurat

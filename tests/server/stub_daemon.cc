@@ -1,0 +1,114 @@
+#include "tests/server/stub_daemon.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "grpcpp/create_channel.h"
+#include "gtest/gtest.h"
+
+namespace ziggurat {
+
+std::shared_ptr<const Tokenizer> BundledTokenizer() {
+  static const std::shared_ptr<const Tokenizer> tokenizer = [] {
+    auto loaded = Tokenizer::Load(ZIGGURAT_SOURCE_DIR "/models/needle-llama");
+    EXPECT_TRUE(loaded.ok()) << loaded.status();
+    return std::shared_ptr<const Tokenizer>(*std::move(loaded));
+  }();
+  return tokenizer;
+}
+
+ServeConfig StubDaemon::DefaultConfig() {
+  ServeConfig config;
+  config.model = "stub";
+  config.grpc = {"127.0.0.1", 0};
+  config.http = {"127.0.0.1", 0};
+  config.kv_cache_bytes = size_t{4} << 20;
+  return config;
+}
+
+StubModelOptions StubDaemon::DefaultModel() {
+  StubModelOptions model;
+  model.shape.vocab_size = 1024;
+  return model;
+}
+
+StubDaemon::StubDaemon(const ServeConfig& config, const StubModelOptions& model,
+                       std::vector<int32_t> eos_token_ids)
+    : model_(model) {
+  if (!model_.control) model_.control = std::make_shared<StubControl>();
+  control_ = model_.control;
+  auto daemon = Daemon::Create(config);
+  EXPECT_TRUE(daemon.ok()) << daemon.status();
+  daemon_ = *std::move(daemon);
+  const absl::Status status = daemon_->Serve(std::make_unique<StubModel>(model_),
+                                             {.name = "stub",
+                                              .architecture = "StubForTests",
+                                              .backend = "none",
+                                              .eos_token_ids = std::move(eos_token_ids),
+                                              .tokenizer = BundledTokenizer()});
+  EXPECT_TRUE(status.ok()) << status;
+  channel_ = grpc::CreateChannel(absl::StrCat("127.0.0.1:", daemon_->grpc_port()),
+                                 grpc::InsecureChannelCredentials());
+  stub_ = v1::Ziggurat::NewStub(channel_);
+}
+
+Generated StubDaemon::Generate(const v1::GenerateRequest& request, grpc::ClientContext* context) {
+  grpc::ClientContext own_context;
+  const auto stream = stub_->Generate(context != nullptr ? context : &own_context, request);
+  Generated generated;
+  v1::GenerateResponse response;
+  while (stream->Read(&response)) {
+    if (response.has_result()) {
+      generated.result = response.result();
+      ++generated.results;
+      continue;
+    }
+    EXPECT_EQ(generated.results, 0) << "a chunk after the result";
+    const v1::GenerateChunk& chunk = response.chunk();
+    ++generated.chunks;
+    generated.text += chunk.text();
+    generated.token_ids.insert(generated.token_ids.end(), chunk.token_ids().begin(),
+                               chunk.token_ids().end());
+    generated.prompt_token_ids.insert(generated.prompt_token_ids.end(),
+                                      chunk.prompt_token_ids().begin(),
+                                      chunk.prompt_token_ids().end());
+    generated.logprobs.insert(generated.logprobs.end(), chunk.logprobs().begin(),
+                              chunk.logprobs().end());
+  }
+  generated.status = stream->Finish();
+  return generated;
+}
+
+v1::GetCacheResponse StubDaemon::Cache() {
+  grpc::ClientContext context;
+  v1::GetCacheResponse cache;
+  const grpc::Status status = stub_->GetCache(&context, {}, &cache);
+  EXPECT_TRUE(status.ok()) << status.error_message();
+  return cache;
+}
+
+void StubDaemon::WaitIdle() { ASSERT_TRUE(engine().WaitIdle(absl::Seconds(20))); }
+
+v1::GenerateRequest IdRequest(absl::Span<const int32_t> prompt, int max_tokens) {
+  v1::GenerateRequest request;
+  request.mutable_token_ids()->mutable_ids()->Add(prompt.begin(), prompt.end());
+  request.set_max_tokens(max_tokens);
+  return request;
+}
+
+v1::GenerateRequest TextRequest(const std::string& text, int max_tokens) {
+  v1::GenerateRequest request;
+  request.set_text(text);
+  request.set_max_tokens(max_tokens);
+  return request;
+}
+
+StubModelOptions ScriptedModel(std::vector<int32_t> answer, int prompt_tokens) {
+  StubModelOptions model = StubDaemon::DefaultModel();
+  model.next_token = [answer = std::move(answer), prompt_tokens](int32_t, int position) {
+    return answer[(position - (prompt_tokens - 1)) % answer.size()];
+  };
+  return model;
+}
+
+}  // namespace ziggurat

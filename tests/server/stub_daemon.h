@@ -1,0 +1,69 @@
+// A whole daemon around the stub model, on ports of its own, and a client to it.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/types/span.h"
+#include "grpcpp/channel.h"
+#include "server/config.h"
+#include "server/daemon.h"
+#include "tests/support/stub_model.h"
+#include "ziggurat/v1/ziggurat.grpc.pb.h"
+
+namespace ziggurat {
+
+/// What a Generate call gave.
+struct Generated {
+  grpc::Status status;
+  std::string text;
+  std::vector<int32_t> token_ids;
+  std::vector<int32_t> prompt_token_ids;
+  std::vector<v1::TokenLogprobs> logprobs;
+  int chunks = 0;
+  int results = 0;
+  v1::GenerateResult result;
+};
+
+/// The tokenizer of the bundled model; its vocabulary is the stub's too.
+std::shared_ptr<const Tokenizer> BundledTokenizer();
+
+class StubDaemon {
+ public:
+  static ServeConfig DefaultConfig();  ///< any free ports, a pool of 4 MiB
+  static StubModelOptions DefaultModel();
+
+  explicit StubDaemon(const ServeConfig& config = DefaultConfig(),
+                      const StubModelOptions& model = DefaultModel(),
+                      std::vector<int32_t> eos_token_ids = {});
+
+  Daemon& daemon() { return *daemon_; }
+  Engine& engine() { return daemon_->engine(); }
+  StubControl& control() { return *control_; }
+  const StubModelOptions& model() const { return model_; }
+  v1::Ziggurat::Stub& stub() { return *stub_; }
+  const std::shared_ptr<grpc::Channel>& channel() const { return channel_; }
+
+  /// Calls Generate and reads all of it.
+  Generated Generate(const v1::GenerateRequest& request, grpc::ClientContext* context = nullptr);
+  v1::GetCacheResponse Cache();
+  /// Waits until no request is left in the engine; fails the test after 20 s.
+  void WaitIdle();
+
+ private:
+  StubModelOptions model_;
+  std::shared_ptr<StubControl> control_;
+  std::unique_ptr<Daemon> daemon_;
+  std::shared_ptr<grpc::Channel> channel_;
+  std::unique_ptr<v1::Ziggurat::Stub> stub_;
+};
+
+/// A request for `max_tokens` tokens after a prompt of ids.
+v1::GenerateRequest IdRequest(absl::Span<const int32_t> prompt, int max_tokens);
+v1::GenerateRequest TextRequest(const std::string& text, int max_tokens);
+
+/// The stub then answers to a prompt of `prompt_tokens` tokens with these tokens, in turn.
+StubModelOptions ScriptedModel(std::vector<int32_t> answer, int prompt_tokens);
+
+}  // namespace ziggurat

@@ -1,0 +1,49 @@
+#include "server/text_stream.h"
+
+#include <string>
+#include <vector>
+
+#include "gtest/gtest.h"
+#include "tests/server/stub_daemon.h"
+
+namespace ziggurat {
+namespace {
+
+std::vector<int32_t> Ids(const std::string& text) {
+  return *BundledTokenizer()->Encode(text, {.add_special_tokens = false});
+}
+
+TEST(TextStreamTest, GivesTheWholeTextWhereNothingStopsIt) {
+  TextStream stream(BundledTokenizer().get(), {.stop_strings = {"zebra"}});
+  std::string text;
+  for (const int32_t id : Ids(" zebr and ze and ä€ z")) text += stream.Append(id);
+  text += stream.Flush();
+  EXPECT_EQ(text, " zebr and ze and ä€ z");
+  EXPECT_FALSE(stream.is_stopped());
+}
+
+TEST(TextStreamTest, EndsBeforeTheStopStringAndForgetsWhatFollows) {
+  TextStream stream(BundledTokenizer().get(), {.stop_strings = {"two"}});
+  std::string text;
+  for (const int32_t id : Ids(" one two three")) text += stream.Append(id);
+  text += stream.Flush();
+  EXPECT_EQ(text, " one ");
+  ASSERT_TRUE(stream.is_stopped());
+  EXPECT_EQ(stream.matched(), "two");
+}
+
+TEST(TextStreamTest, LeavesOutSpecialTokensUnlessAsked) {
+  const int32_t kEos = 1;
+  TextStream without(BundledTokenizer().get(), {});
+  EXPECT_EQ(without.Append(kEos) + without.Flush(), "");
+  TextStream with(BundledTokenizer().get(), {.stop_strings = {}, .include_special_tokens = true});
+  EXPECT_EQ(with.Append(kEos) + with.Flush(), "<|eos|>");
+}
+
+TEST(TextStreamTest, GivesNoTextForAnIdThatIsNoToken) {
+  TextStream stream(BundledTokenizer().get(), {});
+  EXPECT_EQ(stream.Append(1'000'000) + stream.Append(Ids("a")[0]) + stream.Flush(), "a");
+}
+
+}  // namespace
+}  // namespace ziggurat

@@ -1,0 +1,254 @@
+// What a client may get wrong, and the status and words that it gets back.
+#include <cmath>
+#include <limits>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/server/stub_daemon.h"
+
+namespace ziggurat {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+const std::vector<int32_t> kPrompt = {10, 20, 30, 40, 50};
+
+struct WrongCase {
+  const char* name;
+  void (*spoil)(v1::GenerateRequest&);
+  grpc::StatusCode code;
+  std::vector<std::string> words;  // all of them stand in the message
+};
+
+void PrintTo(const WrongCase& wrong, std::ostream* out) { *out << wrong.name; }
+
+class WrongInputTest : public ::testing::TestWithParam<WrongCase> {
+ protected:
+  // One daemon for all: a bad request must leave it serving.
+  static void SetUpTestSuite() {
+    ServeConfig config = StubDaemon::DefaultConfig();
+    config.max_prompt_tokens = 100;
+    config.allow_compression = {"full", "snapkv"};
+    daemon_ = new StubDaemon(config);
+  }
+  static void TearDownTestSuite() {
+    delete daemon_;
+    daemon_ = nullptr;
+  }
+  static StubDaemon* daemon_;
+};
+StubDaemon* WrongInputTest::daemon_ = nullptr;
+
+TEST_P(WrongInputTest, IsRefusedByNameAndTheDaemonServesOn) {
+  v1::GenerateRequest request = IdRequest(kPrompt, 5);
+  GetParam().spoil(request);
+  const Generated got = daemon_->Generate(request);
+  EXPECT_EQ(got.status.error_code(), GetParam().code) << got.status.error_message();
+  for (const std::string& word : GetParam().words) {
+    EXPECT_THAT(got.status.error_message(), HasSubstr(word));
+  }
+  EXPECT_EQ(got.chunks, 0);
+  EXPECT_TRUE(daemon_->Generate(IdRequest(kPrompt, 5)).status.ok());
+}
+
+constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
+constexpr auto kInvalid = grpc::StatusCode::INVALID_ARGUMENT;
+using Request = v1::GenerateRequest;
+
+INSTANTIATE_TEST_SUITE_P(
+    Parameters, WrongInputTest,
+    ::testing::Values(
+        WrongCase{"no_input", [](Request& r) { r.clear_input(); }, kInvalid, {"text", "token_ids"}},
+        WrongCase{"empty_ids",
+                  [](Request& r) { r.mutable_token_ids()->clear_ids(); },
+                  kInvalid,
+                  {"token_ids", "empty"}},
+        WrongCase{"id_above_vocabulary",
+                  [](Request& r) { r.mutable_token_ids()->add_ids(1024); },
+                  kInvalid,
+                  {"token_ids", "1024", "1023"}},
+        WrongCase{"negative_id",
+                  [](Request& r) { r.mutable_token_ids()->add_ids(-1); },
+                  kInvalid,
+                  {"token_ids", "-1"}},
+        WrongCase{"long_prompt",
+                  [](Request& r) {
+                    for (int i = 0; i < 96; ++i) r.mutable_token_ids()->add_ids(1);
+                  },
+                  kInvalid,
+                  {"token_ids", "101", "100"}},
+        WrongCase{"zero_max_tokens",
+                  [](Request& r) { r.set_max_tokens(0); },
+                  kInvalid,
+                  {"max_tokens", "0"}},
+        WrongCase{"negative_max_tokens",
+                  [](Request& r) { r.set_max_tokens(-3); },
+                  kInvalid,
+                  {"max_tokens", "-3"}},
+        WrongCase{"max_tokens_past_the_context",
+                  [](Request& r) { r.set_max_tokens(4092); },
+                  kInvalid,
+                  {"max_tokens", "4092", "4091", "4096"}},
+        WrongCase{"min_tokens_above_max",
+                  [](Request& r) { r.set_min_tokens(6); },
+                  kInvalid,
+                  {"min_tokens", "6", "5"}},
+        WrongCase{"negative_min_tokens",
+                  [](Request& r) { r.set_min_tokens(-1); },
+                  kInvalid,
+                  {"min_tokens", "-1"}},
+        WrongCase{"negative_temperature",
+                  [](Request& r) { r.mutable_sampling()->set_temperature(-0.5f); },
+                  kInvalid,
+                  {"temperature", "-0.5"}},
+        WrongCase{"nan_temperature",
+                  [](Request& r) { r.mutable_sampling()->set_temperature(kNan); },
+                  kInvalid,
+                  {"temperature", "nan"}},
+        WrongCase{"infinite_temperature",
+                  [](Request& r) { r.mutable_sampling()->set_temperature(INFINITY); },
+                  kInvalid,
+                  {"temperature", "inf"}},
+        WrongCase{"zero_top_p",
+                  [](Request& r) { r.mutable_sampling()->set_top_p(0); },
+                  kInvalid,
+                  {"top_p", "0"}},
+        WrongCase{"negative_top_k",
+                  [](Request& r) { r.mutable_sampling()->set_top_k(-2); },
+                  kInvalid,
+                  {"top_k", "-2"}},
+        WrongCase{"nan_min_p",
+                  [](Request& r) { r.mutable_sampling()->set_min_p(kNan); },
+                  kInvalid,
+                  {"min_p"}},
+        WrongCase{"zero_repetition_penalty",
+                  [](Request& r) { r.mutable_sampling()->set_repetition_penalty(0); },
+                  kInvalid,
+                  {"repetition_penalty"}},
+        WrongCase{"large_presence_penalty",
+                  [](Request& r) { r.mutable_sampling()->set_presence_penalty(2.5f); },
+                  kInvalid,
+                  {"presence_penalty", "2.5"}},
+        WrongCase{"nan_frequency_penalty",
+                  [](Request& r) { r.mutable_sampling()->set_frequency_penalty(kNan); },
+                  kInvalid,
+                  {"frequency_penalty"}},
+        WrongCase{"too_many_logprobs",
+                  [](Request& r) { r.set_logprobs(21); },
+                  kInvalid,
+                  {"logprobs", "21", "20"}},
+        WrongCase{"negative_logprobs",
+                  [](Request& r) { r.set_logprobs(-1); },
+                  kInvalid,
+                  {"logprobs", "-1"}},
+        WrongCase{"empty_stop", [](Request& r) { r.add_stop(); }, kInvalid, {"stop", "empty"}},
+        WrongCase{"long_stop",
+                  [](Request& r) { r.add_stop(std::string(257, 'x')); },
+                  kInvalid,
+                  {"stop", "257", "256"}},
+        WrongCase{"many_stops",
+                  [](Request& r) {
+                    for (int i = 0; i < 17; ++i) r.add_stop(std::string(1, 'x'));
+                  },
+                  kInvalid,
+                  {"stop", "17", "16"}},
+        WrongCase{"unknown_stop_token",
+                  [](Request& r) { r.add_stop_token_ids(5000); },
+                  kInvalid,
+                  {"stop_token_ids", "5000"}},
+        WrongCase{"request_id_that_breaks_a_line",
+                  [](Request& r) { r.set_request_id(std::string("a\nb")); },
+                  kInvalid,
+                  {"request_id"}},
+        WrongCase{"unknown_policy",
+                  [](Request& r) { r.set_compression(std::string("pyramid(budget=3)")); },
+                  kInvalid,
+                  {"compression", "pyramid", "column 1"}},
+        WrongCase{"bad_policy_parameter",
+                  [](Request& r) { r.set_compression(std::string("snapkv(budget=many)")); },
+                  kInvalid,
+                  {"compression", "column 15"}},
+        WrongCase{"policy_not_allowed",
+                  [](Request& r) { r.set_compression(std::string("pyramidkv(budget=64)")); },
+                  grpc::StatusCode::PERMISSION_DENIED,
+                  {"pyramidkv", "full, snapkv"}}),
+    [](const auto& tested) { return std::string(tested.param.name); });
+
+TEST(LimitsTest, RefusesARequestThatCanNeverFitWithBothNumbers) {
+  ServeConfig config = StubDaemon::DefaultConfig();
+  config.kv_cache_bytes = 8 * 1024;  // 8 blocks of 64 * 2 * 8 bytes
+  StubDaemon daemon(config);
+  const Generated got = daemon.Generate(IdRequest(std::vector<int32_t>(100, 3), 10));
+  EXPECT_EQ(got.status.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
+  EXPECT_THAT(got.status.error_message(), AllOf(HasSubstr("28 blocks"), HasSubstr("8")));
+  EXPECT_TRUE(daemon.Generate(IdRequest(kPrompt, 5)).status.ok());
+}
+
+TEST(LimitsTest, RefusesWhatTheQueueCannotTake) {
+  ServeConfig config = StubDaemon::DefaultConfig();
+  config.max_running = 1;
+  config.max_queue = 1;
+  StubDaemon daemon(config);
+  daemon.control().decode_delay_us = 10'000;
+  grpc::ClientContext contexts[2];
+  v1::GenerateResponse response;
+  const auto running = daemon.stub().Generate(&contexts[0], IdRequest(kPrompt, 3000));
+  ASSERT_TRUE(running->Read(&response));
+  const auto waiting = daemon.stub().Generate(&contexts[1], IdRequest(kPrompt, 5));
+  while (daemon.Cache().waiting() == 0) std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  const Generated refused = daemon.Generate(IdRequest(kPrompt, 5));
+  EXPECT_EQ(refused.status.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
+  EXPECT_THAT(refused.status.error_message(), HasSubstr("queue is full"));
+  contexts[0].TryCancel();
+  while (waiting->Read(&response)) {
+  }
+  EXPECT_TRUE(waiting->Finish().ok());
+}
+
+TEST(LimitsTest, RefusesMoreStreamsThanMayBeOpen) {
+  ServeConfig config = StubDaemon::DefaultConfig();
+  config.max_streams = 1;
+  StubDaemon daemon(config);
+  daemon.control().decode_delay_us = 10'000;
+  grpc::ClientContext context;
+  v1::GenerateResponse response;
+  const auto open = daemon.stub().Generate(&context, IdRequest(kPrompt, 3000));
+  ASSERT_TRUE(open->Read(&response));
+  const Generated refused = daemon.Generate(IdRequest(kPrompt, 5));
+  EXPECT_EQ(refused.status.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
+  EXPECT_THAT(refused.status.error_message(), HasSubstr("streams"));
+  context.TryCancel();
+  while (open->Read(&response)) {
+  }
+  EXPECT_EQ(open->Finish().error_code(), grpc::StatusCode::CANCELLED);
+}
+
+TEST(LimitsTest, RefusesAMessageThatIsTooLarge) {
+  ServeConfig config = StubDaemon::DefaultConfig();
+  config.max_message_bytes = 2048;
+  StubDaemon daemon(config);
+  const Generated refused = daemon.Generate(TextRequest(std::string(5000, 'x'), 5));
+  EXPECT_EQ(refused.status.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
+  EXPECT_THAT(refused.status.error_message(), HasSubstr("2048"));
+  EXPECT_TRUE(daemon.Generate(IdRequest(kPrompt, 5)).status.ok());
+}
+
+TEST(LimitsTest, AllowsTheDaemonsOwnPolicyEvenIfItIsNotListed) {
+  ServeConfig config = StubDaemon::DefaultConfig();
+  config.compression = "streaming(sinks=4,recent=28)";
+  config.allow_compression = {"full"};
+  StubDaemon daemon(config);
+  EXPECT_TRUE(daemon.Generate(IdRequest(kPrompt, 5)).status.ok());
+  v1::GenerateRequest request = IdRequest(kPrompt, 5);
+  request.set_compression("streaming(sinks=4,recent=28)");
+  EXPECT_TRUE(daemon.Generate(request).status.ok());
+  request.set_compression("streaming(sinks=4,recent=4000)");
+  EXPECT_EQ(daemon.Generate(request).status.error_code(), grpc::StatusCode::PERMISSION_DENIED);
+}
+
+}  // namespace
+}  // namespace ziggurat
