@@ -56,9 +56,21 @@ absl::StatusOr<std::string> ReadTextFile(const std::filesystem::path& path, size
 }
 
 absl::StatusOr<nlohmann::json> ParseJsonObject(std::string_view text, std::string_view file) {
+  // Copying and printing a value recurses, so what nests deeper than any configuration does must
+  // not become one. (Parsing does not recurse.)
+  constexpr int kDeepest = 64;
+  bool too_deep = false;
+  const auto keep = [&too_deep](int depth, nlohmann::json::parse_event_t, const nlohmann::json&) {
+    too_deep |= depth > kDeepest;
+    return depth <= kDeepest;
+  };
   // The throwing parse is the one that says where the error is; nothing is thrown past this border.
   try {
-    nlohmann::json value = nlohmann::json::parse(text);
+    nlohmann::json value = nlohmann::json::parse(text, keep);
+    if (too_deep) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(Text(file), ": nests deeper than ", kDeepest, " levels"));
+    }
     if (value.is_object()) return value;
     return absl::InvalidArgumentError(
         absl::StrCat(Text(file), ": holds a JSON ", value.type_name(), ", not an object"));

@@ -156,8 +156,8 @@ absl::Status ReadRope(FieldReader& fields, ModelConfig& config) {
 }
 
 /// Mistral: every layer slides where a window is given; 4096 is the default of its class, and only
-/// null switches it off. Qwen2: the layers from max_window_layers on, if use_sliding_window. Llama
-/// has none.
+/// null switches it off. Qwen2: where use_sliding_window is set, taken to hold for some layer
+/// whatever max_window_layers says. Llama has none.
 void ReadSlidingWindow(FieldReader& fields, ModelConfig& config) {
   constexpr int kClassDefault = 4096;
   const int window = fields.Int("sliding_window", 1, kMaxPositions, kClassDefault);

@@ -47,7 +47,7 @@ struct ModelConfig {
   int head_dim = 0;      ///< num_q_heads * head_dim need not be hidden_size
   int vocab_size = 0;
   int max_position_embeddings = 0;    ///< as the file has it, in tokens; see MaxContextTokens
-  std::optional<int> sliding_window;  ///< set only where some layer attends to a window of tokens
+  std::optional<int> sliding_window;  ///< tokens; set where layers may attend to a window only
   double rms_norm_eps = 1e-6;
   double rope_theta = 10000;
   RopeScaling rope_scaling;

@@ -241,6 +241,13 @@ TEST(ModelConfig, RefusesWhatIsNoJsonObject) {
   }
 }
 
+TEST(ModelConfig, RefusesWhatNestsDeeply) {
+  const std::string brackets(1'000'000, '[');
+  const std::string text = "{\"eos_token_id\": " + brackets + std::string(1'000'000, ']') + "}";
+  const auto parsed = ParseModelConfig(text, "dir/config.json");
+  EXPECT_THAT(Message(parsed.status()), HasSubstr("nests deeper than 64"));
+}
+
 TEST(ModelConfig, RefusesHeadSizesWithoutKernels) {
   for (const int head_dim : {8, 16, 32, 64, 80, 96, 128, 256}) {
     json config = Llama();
