@@ -224,7 +224,7 @@ PlaneList LayerBlockTable::PlanesOfSegment(const Segment& segment) const {
   return PlanesOf(segment.options.format, segment.options.num_kv_heads, geometry_->head_dim);
 }
 
-size_t LayerBlockTable::BlocksToAppend(int segment, size_t tokens) const {
+size_t LayerBlockTable::BlocksToAppendSlow(int segment, size_t tokens) const {
   const Segment& s = segments_[segment];
   size_t slots = static_cast<size_t>(views_[segment].num_slots) + tokens;
   if (s.options.ring) {

@@ -107,8 +107,12 @@ class LayerBlockTable {
     num_slots = std::max(num_slots, slot + 1);
     return slot;
   }
-  /// Blocks that `AppendSlot` called `tokens` times would allocate.
-  size_t BlocksToAppend(int segment, size_t tokens) const;
+  /// Blocks that `AppendSlot` called `tokens` times would allocate. O(1).
+  size_t BlocksToAppend(int segment, size_t tokens) const {
+    const Segment& s = segments_[segment];
+    const auto room = static_cast<size_t>(s.append_limit - s.next_slot);
+    return tokens <= room ? 0 : BlocksToAppendSlow(segment, tokens);
+  }
 
   /// Releases every block and forgets all segments. Always safe.
   void Clear();
@@ -142,6 +146,7 @@ class LayerBlockTable {
   };
 
   absl::StatusOr<int> AppendSlotSlow(int segment);
+  size_t BlocksToAppendSlow(int segment, size_t tokens) const;
   SegmentOptions Normalized(SegmentOptions options) const;
   int PushSegment(Segment segment, SegmentView view);
   absl::Status Grow(int segment, int new_num_slots);

@@ -261,7 +261,7 @@ TEST_F(LayerBlockTableTest, MovedTableKeepsItsViewsAndBlocks) {
   const std::vector<BlockId> before = Blocks(table.view()[0].keys, 33);
 
   LayerBlockTable moved = std::move(table);
-  EXPECT_EQ(table.num_segments(), 0);  // NOLINT(bugprone-use-after-move): moved-from is empty
+  EXPECT_EQ(table.num_segments(), 0);  // NOLINT(*-use-after-move,*-cplusplus.Move)
   EXPECT_TRUE(moved.CheckIntegrity().ok()) << moved.CheckIntegrity();
   EXPECT_EQ(Blocks(moved.view()[0].keys, 33), before);
   EXPECT_EQ(moved.AppendSlot(0).value(), 33);
