@@ -1,0 +1,167 @@
+// The commands of the binary, as they are typed.
+#include <nlohmann/json.hpp>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "tests/e2e/cache_arithmetic.h"
+#include "tests/e2e/testing.h"
+
+namespace ziggurat::e2e {
+namespace {
+
+using nlohmann::json;
+
+TEST(Cli, VersionNamesCommitAndBackends) {
+  const CommandResult result = RunZiggurat({"--version"});
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_THAT(result.out, testing::StartsWith("ziggurat 0."));
+  EXPECT_THAT(result.out, testing::HasSubstr("backends: reference"));
+}
+
+TEST(Cli, HelpNamesEveryCommandAndPolicy) {
+  const CommandResult result = RunZiggurat({"--help"});
+  EXPECT_EQ(result.exit_code, 0);
+  for (const char* command : {"serve", "generate", "tokenize", "cache", "make-model"}) {
+    EXPECT_THAT(result.out, testing::HasSubstr(command));
+  }
+  const CommandResult serve = RunZiggurat({"serve", "--help"});
+  EXPECT_EQ(serve.exit_code, 0);
+  for (const char* word :
+       {"--model", "--listen", "--http", "--kv-cache-memory", "--compression", "--dtype",
+        "--threads", "--max-running", "--max-queue", "--max-prompt-tokens", "--default-max-tokens",
+        "--prefill-tokens", "--allow-compression", "--log-level", "pyramidkv", "streaming"}) {
+    EXPECT_THAT(serve.out, testing::HasSubstr(word));
+  }
+}
+
+TEST(Cli, TokenizeGoesThereAndBack) {
+  const std::string model = NeedleLlama();
+  const std::string text = " The passkey of Dora Todd is 78474.\nZażółć 🏛 <|eos|> end";
+  const CommandResult ids = RunZiggurat({"tokenize", "--tokenizer", model}, text);
+  ASSERT_EQ(ids.exit_code, 0) << ids.err;
+  const CommandResult back =
+      RunZiggurat({"tokenize", "--tokenizer", model, "--decode", "--special"}, ids.out);
+  ASSERT_EQ(back.exit_code, 0) << back.err;
+  EXPECT_EQ(back.out, text);
+}
+
+TEST(Cli, GenerateJsonIsOneObjectThatAgreesWithTheApi) {
+  START_DAEMON(daemon, {.dtype = "bf16"});
+  const std::string prompt = PlainEnglish(3, 30);
+  const std::string policy = "pyramidkv(budget=64)";
+  v1::GenerateRequest request = TextRequest(prompt, 20);
+  request.set_compression(policy);
+  request.set_echo_prompt_token_ids(true);
+  const Generation expected = Generate(daemon, request);
+  ASSERT_TRUE(expected.ok()) << expected.Describe();
+
+  const std::vector<std::string> flags = {"generate",
+                                          "--server",
+                                          daemon.grpc_address(),
+                                          "--json",
+                                          "--compression",
+                                          policy,
+                                          "--max-tokens",
+                                          "20",
+                                          "--ignore-eos",
+                                          "--temperature",
+                                          "0"};
+  std::vector<std::string> with_argument = flags;
+  with_argument.push_back(prompt);
+  for (const CommandResult& result : {RunZiggurat(with_argument), RunZiggurat(flags, prompt)}) {
+    ASSERT_EQ(result.exit_code, 0) << result.err;
+    const json object = json::parse(result.out, nullptr, false);
+    ASSERT_TRUE(object.is_object()) << result.out;
+    EXPECT_EQ(object["prompt_token_ids"].get<std::vector<int32_t>>(), expected.prompt_ids);
+    EXPECT_EQ(object["token_ids"].get<std::vector<int32_t>>(), expected.ids);
+    EXPECT_EQ(object["text"].get<std::string>(), expected.text);
+    EXPECT_EQ(object["finish_reason"].get<std::string>(), "length");
+    EXPECT_EQ(object["usage"]["prompt_tokens"].get<int>(),
+              static_cast<int>(expected.prompt_ids.size()));
+    EXPECT_EQ(object["usage"]["completion_tokens"].get<int>(), 20);
+    ASSERT_TRUE(object.contains("cache")) << result.out;
+    EXPECT_EQ(object["cache"]["layers"].size(), 8u);
+    EXPECT_EQ(object["cache"]["blocks"].get<uint64_t>(), expected.result->cache().blocks());
+  }
+}
+
+TEST(Cli, GenerateStreamsTheTextAndSeedsRepeat) {
+  START_DAEMON(daemon, {});
+  const Generation expected = Generate(daemon, TextRequest(" The old house stood", 12));
+  ASSERT_TRUE(expected.ok());
+  const CommandResult greedy =
+      RunZiggurat({"generate", "--server", daemon.grpc_address(), "--max-tokens", "12",
+                   "--ignore-eos", " The old house stood"});
+  ASSERT_EQ(greedy.exit_code, 0) << greedy.err;
+  EXPECT_THAT(greedy.out, testing::HasSubstr(expected.text));
+  const auto draw = [&](const char* seed) {
+    return RunZiggurat({"generate", "--server", daemon.grpc_address(), "--max-tokens", "30",
+                        "--temperature", "1.5", "--seed", seed, "--ignore-eos", " The old house"});
+  };
+  EXPECT_EQ(draw("7").out, draw("7").out);
+  EXPECT_NE(draw("7").out, draw("8").out);
+}
+
+TEST(Cli, GenerateSaysWhatTheDaemonRefused) {
+  START_DAEMON(daemon, {});
+  const CommandResult result = RunZiggurat({"generate", "--server", daemon.grpc_address(),
+                                            "--compression", "squash(budget=3)", " The old house"});
+  EXPECT_GT(result.exit_code, 0);
+  EXPECT_LT(result.exit_code, 126);
+  EXPECT_THAT(result.err, testing::HasSubstr("squash"));
+}
+
+/// Characters of a bar: full blocks and their eighths, or what plain terminals get.
+size_t BarLength(const std::string& line) {
+  size_t length = 0;
+  for (size_t i = 0; i + 2 < line.size(); ++i) {
+    length += line[i] == '\xe2' && line[i + 1] == '\x96' ? 1 : 0;  // U+2580..U+259F
+  }
+  return length + static_cast<size_t>(std::count(line.begin(), line.end(), '#'));
+}
+
+TEST(Cli, CacheDrawsALayerLongerTheMoreItHolds) {
+  START_DAEMON(daemon, {.dtype = "bf16", .kv_cache_memory = "2MiB"});
+  const PromptSource prompts(daemon);
+  std::mt19937 random(1);
+  v1::GenerateRequest request = IdsRequest(prompts.Make(1500, random), 200);
+  request.set_compression("pyramidkv(budget=128)");
+  CommandResult picture;
+  const Generation generation =
+      Generate(daemon, request, {.on_message = [&](const Generation& so_far) {
+                 if (so_far.ids.empty() || !picture.out.empty()) return true;
+                 picture = RunZiggurat({"cache", "--server", daemon.grpc_address()});
+                 return true;
+               }});
+  ASSERT_TRUE(generation.ok()) << generation.Describe();
+  ASSERT_EQ(picture.exit_code, 0) << picture.err;
+  std::printf("%s\n", picture.out.c_str());
+  // Some eight lines with bars, that become shorter from the bottom layer to the top one.
+  std::vector<size_t> bars;
+  for (const std::string& line :
+       std::vector<std::string>(absl::StrSplit(picture.out, '\n', absl::SkipEmpty()))) {
+    if (BarLength(line) > 0) bars.push_back(BarLength(line));
+  }
+  EXPECT_GE(bars.size(), 8u) << picture.out;
+}
+
+TEST(Cli, MakeModelIsServed) {
+  TemporaryFolder folder;
+  const CommandResult made =
+      RunZiggurat({"make-model", "--out", folder / "model", "--layers", "3", "--hidden-size", "64",
+                   "--heads", "4", "--kv-heads", "2", "--head-dim", "16", "--intermediate-size",
+                   "96", "--vocab-size", "512", "--context", "256"});
+  ASSERT_EQ(made.exit_code, 0) << made.err;
+  START_DAEMON(daemon, {.model = folder / "model"});
+  const v1::GetModelResponse model = daemon.GetModel();
+  EXPECT_EQ(model.num_layers(), 3u);
+  EXPECT_EQ(model.hidden_size(), 64u);
+  EXPECT_EQ(model.max_context_tokens(), 256u);
+  const Generation generation = Generate(daemon, TextRequest("Any text will do", 20));
+  EXPECT_TRUE(generation.ok()) << generation.Describe();
+  EXPECT_EQ(generation.ids.size(), 20u);
+}
+
+}  // namespace
+}  // namespace ziggurat::e2e

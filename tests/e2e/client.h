@@ -1,0 +1,65 @@
+// Generation as a client sees it.
+#pragma once
+
+#include <grpcpp/support/status.h>
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "absl/time/time.h"
+#include "tests/e2e/daemon.h"
+
+namespace ziggurat::e2e {
+
+/// Everything that one Generate stream brought.
+struct Generation {
+  grpc::Status status;
+  std::string text;
+  std::vector<int32_t> prompt_ids;  ///< where asked for
+  std::vector<int32_t> ids;
+  std::vector<v1::TokenLogprobs> logprobs;
+  int messages_after_result = 0;
+  std::optional<v1::GenerateResult> result;
+
+  bool ok() const { return status.ok() && result.has_value(); }
+  std::string Describe() const;  ///< status and counts, for failures
+};
+
+struct CallOptions {
+  std::optional<absl::Duration> deadline = {};  ///< absent: two minutes, so that no test hangs
+  std::function<void(grpc::ClientContext&)> on_start = {};  ///< before the call
+  /// After every message; false cancels the call.
+  std::function<bool(const Generation&)> on_message = {};
+};
+
+Generation Generate(v1::Ziggurat::StubInterface& stub, const v1::GenerateRequest& request,
+                    const CallOptions& options = {});
+inline Generation Generate(Daemon& daemon, const v1::GenerateRequest& request,
+                           const CallOptions& options = {}) {
+  return Generate(daemon.stub(), request, options);
+}
+
+/// Greedy, without stop tokens.
+v1::GenerateRequest TextRequest(const std::string& text, int max_tokens);
+v1::GenerateRequest IdsRequest(const std::vector<int32_t>& ids, int max_tokens);
+
+/// English of the bundled model's kind: `sentences` sentences, each with a space before it. The
+/// same seed gives the same text.
+std::string PlainEnglish(uint32_t seed, int sentences);
+
+/// Prompts of exact lengths for the bundled model, cut out of plain English.
+class PromptSource {
+ public:
+  explicit PromptSource(Daemon& daemon, uint32_t seed = 1);
+  /// BOS and `tokens` - 1 ids of running text.
+  std::vector<int32_t> Make(int tokens, std::mt19937& random) const;
+
+ private:
+  std::vector<int32_t> ids_;
+};
+
+}  // namespace ziggurat::e2e

@@ -1,0 +1,271 @@
+// Start, drain and end of the daemon, and of the clients that it serves.
+#include <atomic>
+#include <csignal>
+#include <thread>
+
+#include "absl/strings/str_cat.h"
+#include "tests/e2e/raw_grpc.h"
+#include "tests/e2e/testing.h"
+
+namespace ziggurat::e2e {
+namespace {
+
+constexpr char kService[] = "ziggurat.v1.Ziggurat";
+
+/// A Generate call on a thread of its own, which can be watched and given up.
+class BackgroundCall {
+ public:
+  BackgroundCall(std::shared_ptr<grpc::Channel> channel, v1::GenerateRequest request,
+                 std::optional<absl::Duration> deadline = std::nullopt)
+      : stub_(v1::Ziggurat::NewStub(channel)) {
+    thread_ = std::thread([this, request = std::move(request), deadline] {
+      generation_ = Generate(*stub_, request,
+                             {.deadline = deadline, .on_message = [this](const Generation& so_far) {
+                                tokens_ = static_cast<int>(so_far.ids.size());
+                                return !is_cancelled_;
+                              }});
+    });
+  }
+  ~BackgroundCall() {
+    is_cancelled_ = true;
+    if (thread_.joinable()) thread_.join();
+  }
+  int tokens() const { return tokens_; }
+  void Cancel() { is_cancelled_ = true; }
+  /// Waits for the end.
+  const Generation& Get() {
+    if (thread_.joinable()) thread_.join();
+    return generation_;
+  }
+
+ private:
+  std::unique_ptr<v1::Ziggurat::Stub> stub_;
+  std::atomic<int> tokens_ = 0;
+  std::atomic<bool> is_cancelled_ = false;
+  Generation generation_;
+  std::thread thread_;
+};
+
+/// Waits until the call has had its first tokens.
+#define ASSERT_UNDER_WAY(call) \
+  ASSERT_TRUE(PollUntil(absl::Seconds(30), [&] { return (call).tokens() > 0; }))
+
+v1::GenerateRequest LongRequest(int max_tokens, const std::string& id = "") {
+  v1::GenerateRequest request = TextRequest(" The old house stood near the", max_tokens);
+  request.set_request_id(id);
+  return request;
+}
+
+/// Blocks are free again so soon after a client has gone. A step takes milliseconds; the rest is
+/// for a busy machine.
+constexpr absl::Duration kSoon = absl::Milliseconds(500);
+
+TEST(Lifecycle, SigtermFinishesWhatRunsAndRefusesTheRest) {
+  START_DAEMON(daemon, {});
+  EXPECT_EQ(CheckHealth(daemon.channel(), ""), Health::kServing);
+  EXPECT_EQ(daemon.HttpGet("/readyz").first, 200);
+  constexpr int kTokens = 3000;
+  BackgroundCall first(daemon.NewChannel(), LongRequest(kTokens));
+  BackgroundCall second(daemon.NewChannel(), LongRequest(kTokens));
+  ASSERT_UNDER_WAY(first);
+  ASSERT_UNDER_WAY(second);
+
+  daemon.process().Signal(SIGTERM);
+  EXPECT_TRUE(PollUntil(absl::Seconds(5),
+                        [&] { return CheckHealth(daemon.channel(), "") == Health::kNotServing; }));
+  EXPECT_EQ(CheckHealth(daemon.channel(), kService), Health::kNotServing);
+  EXPECT_EQ(daemon.HttpGet("/readyz").first, 503);
+  EXPECT_EQ(daemon.HttpGet("/healthz").first, 200);
+  const Generation refused = Generate(daemon, LongRequest(1));
+  EXPECT_EQ(refused.status.error_code(), grpc::StatusCode::UNAVAILABLE) << refused.Describe();
+  EXPECT_LT(first.tokens(), kTokens) << "it had ended before; nothing was proven";
+
+  EXPECT_TRUE(first.Get().ok()) << first.Get().Describe();
+  EXPECT_TRUE(second.Get().ok()) << second.Get().Describe();
+  EXPECT_EQ(first.Get().ids.size(), static_cast<size_t>(kTokens));
+  EXPECT_EQ(first.Get().result->finish_reason(), v1::FINISH_REASON_LENGTH);
+  EXPECT_EQ(daemon.process().Wait(absl::Seconds(20)), std::optional<int>(0)) << daemon.log();
+  EXPECT_THAT(daemon.LoggedErrors(), testing::IsEmpty());
+}
+
+TEST(Lifecycle, TheDrainTimeoutEndsWhatStillRuns) {
+  START_DAEMON(daemon, {.flags = {"--drain-timeout", "0.3"}});
+  BackgroundCall call(daemon.NewChannel(), LongRequest(4000));
+  ASSERT_UNDER_WAY(call);
+  const absl::Time start = absl::Now();
+  EXPECT_EQ(daemon.Stop(absl::Seconds(20)), std::optional<int>(0)) << daemon.log();
+  EXPECT_LT(absl::Now() - start, absl::Seconds(5));
+  EXPECT_EQ(call.Get().status.error_code(), grpc::StatusCode::UNAVAILABLE) << call.Get().Describe();
+  EXPECT_GT(call.Get().ids.size(), 0u);
+}
+
+TEST(Lifecycle, ASecondSignalEndsWhatStillRuns) {
+  START_DAEMON(daemon, {});
+  BackgroundCall call(daemon.NewChannel(), LongRequest(4000));
+  ASSERT_UNDER_WAY(call);
+  daemon.process().Signal(SIGINT);
+  ASSERT_TRUE(PollUntil(absl::Seconds(5),
+                        [&] { return CheckHealth(daemon.channel(), "") == Health::kNotServing; }));
+  const absl::Time start = absl::Now();
+  EXPECT_EQ(daemon.Stop(absl::Seconds(20)), std::optional<int>(0)) << daemon.log();
+  EXPECT_LT(absl::Now() - start, absl::Seconds(3));
+  EXPECT_EQ(call.Get().status.error_code(), grpc::StatusCode::UNAVAILABLE) << call.Get().Describe();
+}
+
+TEST(Lifecycle, AnIdleDaemonEndsAtOnce) {
+  for (const int signal : {SIGTERM, SIGINT}) {
+    START_DAEMON(daemon, {});
+    const absl::Time start = absl::Now();
+    daemon.process().Signal(signal);
+    EXPECT_EQ(daemon.process().Wait(absl::Seconds(10)), std::optional<int>(0));
+    EXPECT_LT(absl::Now() - start, absl::Seconds(3));
+  }
+}
+
+/// How long blocks stayed in use after `leave`.
+template <typename Leave>
+absl::Duration TimeUntilFree(Daemon& daemon, Leave leave) {
+  const absl::Time start = absl::Now();
+  leave();
+  PollUntil(absl::Seconds(20), [&] {
+    const v1::GetCacheResponse cache = daemon.GetCache();
+    return cache.used_blocks() == 0 && cache.running() == 0;
+  });
+  return absl::Now() - start;
+}
+
+TEST(Lifecycle, ACancelledCallFreesItsBlocks) {
+  START_DAEMON(daemon, {});
+  BackgroundCall call(daemon.NewChannel(), LongRequest(4000));
+  ASSERT_UNDER_WAY(call);
+  EXPECT_GT(daemon.GetCache().used_blocks(), 0u);
+  EXPECT_LT(TimeUntilFree(daemon, [&] { call.Cancel(); }), kSoon);
+  EXPECT_EQ(call.Get().status.error_code(), grpc::StatusCode::CANCELLED);
+  EXPECT_EMPTY_CACHE(daemon);
+  EXPECT_EQ(daemon.Metrics()["ziggurat_requests_finished_total{reason=\"cancelled\"}"], 1);
+}
+
+TEST(Lifecycle, AClientThatIsKilledFreesItsBlocks) {
+  START_DAEMON(daemon, {});
+  auto client = ChildProcess::Start({Binary(), "generate", "--server", daemon.grpc_address(),
+                                     "--max-tokens", "4000", "--ignore-eos", " The old house"});
+  ASSERT_TRUE(client.ok()) << client.status().ToString();
+  ASSERT_TRUE(PollUntil(absl::Seconds(30), [&] { return !(*client)->stdout_text().empty(); }))
+      << (*client)->stderr_text();
+  EXPECT_EQ(daemon.GetCache().running(), 1u);
+  EXPECT_LT(TimeUntilFree(daemon, [&] { (*client)->Signal(SIGKILL); }), kSoon);
+  EXPECT_EMPTY_CACHE(daemon);
+}
+
+TEST(Lifecycle, ACancelledCallFreesItsBlocksDuringPrefill) {
+  START_DAEMON(daemon, {});
+  const PromptSource prompts(daemon);
+  std::mt19937 random(1);
+  const v1::GenerateRequest request = IdsRequest(prompts.Make(4000, random), 10);
+  std::atomic<grpc::ClientContext*> context = nullptr;
+  std::thread client([&] {
+    const Generation generation = Generate(
+        daemon, request, {.on_start = [&](grpc::ClientContext& call) { context = &call; }});
+    EXPECT_EQ(generation.status.error_code(), grpc::StatusCode::CANCELLED) << generation.Describe();
+  });
+  const bool was_prefilling = PollUntil(absl::Seconds(20), [&] {
+    const v1::GetCacheResponse cache = daemon.GetCache();
+    return cache.requests_size() == 1 && cache.requests(0).state() == "prefilling";
+  });
+  EXPECT_TRUE(was_prefilling);
+  if (context.load() != nullptr) context.load()->TryCancel();
+  client.join();
+  EXPECT_EMPTY_CACHE(daemon);
+}
+
+TEST(Lifecycle, ADeadlineFreesItsBlocks) {
+  START_DAEMON(daemon, {});
+  BackgroundCall call(daemon.NewChannel(), LongRequest(4000), absl::Milliseconds(400));
+  ASSERT_UNDER_WAY(call);
+  EXPECT_EQ(call.Get().status.error_code(), grpc::StatusCode::DEADLINE_EXCEEDED)
+      << call.Get().Describe();
+  EXPECT_GT(call.Get().ids.size(), 0u);
+  EXPECT_LT(TimeUntilFree(daemon, [] {}), kSoon);
+  EXPECT_EMPTY_CACHE(daemon);
+}
+
+TEST(Lifecycle, ACallThatWaitsCanBeCancelledAndRunOutOfTime) {
+  START_DAEMON(daemon, {.flags = {"--max-running", "1"}});
+  BackgroundCall running(daemon.NewChannel(), LongRequest(4000));
+  ASSERT_UNDER_WAY(running);
+  BackgroundCall late(daemon.NewChannel(), LongRequest(10), absl::Milliseconds(300));
+  EXPECT_EQ(late.Get().status.error_code(), grpc::StatusCode::DEADLINE_EXCEEDED);
+  EXPECT_TRUE(late.Get().ids.empty());
+  EXPECT_EQ(daemon.GetCache().running(), 1u);
+  EXPECT_TRUE(PollUntil(kSoon, [&] { return daemon.GetCache().waiting() == 0; }));
+}
+
+TEST(Lifecycle, StandardServicesAnswer) {
+  START_DAEMON(daemon, {});
+  EXPECT_EQ(CheckHealth(daemon.channel(), ""), Health::kServing);
+  EXPECT_EQ(CheckHealth(daemon.channel(), kService), Health::kServing);
+  EXPECT_EQ(CheckHealth(daemon.channel(), "no.such.Service"), Health::kServiceUnknown);
+  const std::string services = ListServices(daemon.channel());
+  EXPECT_THAT(services, testing::HasSubstr(kService));
+  EXPECT_THAT(services, testing::HasSubstr("grpc.health.v1.Health"));
+  EXPECT_EQ(daemon.HttpGet("/healthz"), std::make_pair(200, std::string("ok\n")));
+  EXPECT_EQ(daemon.HttpGet("/readyz"), std::make_pair(200, std::string("ok\n")));
+  EXPECT_EQ(daemon.HttpGet("/metrics").first, 200);
+}
+
+TEST(Lifecycle, GetModelSaysWhatIsServed) {
+  START_DAEMON(daemon, {.flags = {"--compression", "snapkv(budget=256)"}});
+  const v1::GetModelResponse model = daemon.GetModel();
+  EXPECT_EQ(model.name(), "needle-llama");
+  EXPECT_EQ(model.architecture(), "LlamaForCausalLM");
+  EXPECT_EQ(model.num_layers(), 8u);
+  EXPECT_EQ(model.num_kv_heads(), 2u);
+  EXPECT_EQ(model.vocab_size(), 1024u);
+  EXPECT_EQ(model.max_context_tokens(), 4096u);
+  EXPECT_EQ(model.dtype(), "f32");
+  EXPECT_THAT(model.default_compression(), testing::StartsWith("snapkv(budget=256,"));
+  std::vector<std::string> policies;
+  for (const v1::PolicyInfo& policy : model.policies()) policies.push_back(policy.name());
+  EXPECT_THAT(policies, testing::IsSupersetOf({"full", "pyramidkv", "snapkv", "streaming"}));
+}
+
+TEST(Lifecycle, LogLinesCarryTheRequestId) {
+  START_DAEMON(daemon, {});
+  ASSERT_TRUE(Generate(daemon, LongRequest(3, "ask-4711")).ok());
+  v1::GenerateRequest wrong = LongRequest(3, "ask-4712");
+  wrong.mutable_sampling()->set_temperature(-1);
+  EXPECT_FALSE(Generate(daemon, wrong).ok());
+  EXPECT_TRUE(PollUntil(absl::Seconds(5), [&] {
+    const std::string log = daemon.log();
+    return log.find("ask-4711") != std::string::npos && log.find("ask-4712") != std::string::npos;
+  })) << daemon.log();
+}
+
+TEST(Lifecycle, StopStringsAndSeedsHold) {
+  START_DAEMON(daemon, {});
+  v1::GenerateRequest request = TextRequest(" The old house stood near the", 60);
+  const Generation whole = Generate(daemon, request);
+  ASSERT_TRUE(whole.ok());
+  // Two words out of the middle of the text: they span several tokens.
+  const std::string stop = whole.text.substr(whole.text.size() / 2, 9);
+  request.add_stop(stop);
+  const Generation stopped = Generate(daemon, request);
+  ASSERT_TRUE(stopped.ok()) << stopped.Describe();
+  EXPECT_EQ(stopped.text, whole.text.substr(0, whole.text.find(stop)));
+  EXPECT_EQ(stopped.result->finish_reason(), v1::FINISH_REASON_STOP);
+  EXPECT_EQ(stopped.result->stop_string(), stop);
+
+  v1::GenerateRequest drawn = TextRequest(" The old house stood near the", 40);
+  drawn.mutable_sampling()->set_temperature(1.5f);
+  drawn.mutable_sampling()->set_seed(42);
+  const Generation once = Generate(daemon, drawn);
+  const Generation again = Generate(daemon, drawn);
+  drawn.mutable_sampling()->set_seed(43);
+  const Generation other = Generate(daemon, drawn);
+  ASSERT_TRUE(once.ok() && again.ok() && other.ok());
+  EXPECT_EQ(once.text, again.text);
+  EXPECT_NE(once.text, other.text);
+}
+
+}  // namespace
+}  // namespace ziggurat::e2e
