@@ -1,4 +1,4 @@
-// tokenizer.model: a SentencePiece model, BPE or unigram, run by its own library.
+// tokenizer.model: a SentencePiece model, BPE or unigram.
 
 #include <string>
 #include <utility>

@@ -1,0 +1,45 @@
+// How SentencePiece prepares a text: rewrites characters by a compiled table, and shows spaces as
+// U+2581.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "model/tokenizer/sentence_piece_proto.h"
+
+namespace ziggurat {
+
+/// Immutable; thread-safe.
+class SentencePieceNormalizer {
+ public:
+  /// INVALID_ARGUMENT if the compiled table is broken.
+  static absl::StatusOr<SentencePieceNormalizer> Create(const SentencePieceProto& proto);
+
+  /// `text` must be valid UTF-8.
+  std::string Normalize(std::string_view text) const;
+
+ private:
+  /// What some bytes at the beginning of a text become.
+  struct Rewrite {
+    std::string_view to;
+    size_t length = 0;  ///< bytes of the text that it stands for
+  };
+
+  SentencePieceNormalizer() = default;
+  Rewrite RewriteFirst(std::string_view text) const;
+  Rewrite LongestRule(std::string_view text) const;
+
+  bool add_dummy_prefix_ = true;
+  bool remove_extra_whitespaces_ = true;
+  bool escape_whitespaces_ = true;
+  std::vector<std::string> user_defined_;  ///< pieces that stay as they are; longest first
+  std::vector<uint32_t> trie_;             ///< a double array (Aoe 1989); empty: no rules
+  std::string replacements_;               ///< each ends with a NUL
+};
+
+}  // namespace ziggurat
