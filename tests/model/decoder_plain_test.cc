@@ -1,6 +1,7 @@
 // The decoder against a plain model in double, on random models of every kind of shape; and what
 // policies keep, against a plain computation that masks everything else.
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cmath>

@@ -2,6 +2,7 @@
 // show, workspace bytes are those of the formula, and what is wrong is refused by name.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <filesystem>
 #include <fstream>
