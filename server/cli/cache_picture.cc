@@ -98,4 +98,24 @@ std::string DrawCache(const v1::GetCacheResponse& cache, int columns) {
   return picture;
 }
 
+std::string DrawReport(const v1::CacheReport& report, int columns) {
+  if (report.layers_size() == 0) return "";
+  columns = std::max(columns, 40);
+  const uint64_t full = report.full_blocks() / report.layers_size();
+  const int width = columns - 20;  // beside the numbers
+  std::string picture = "layer  blocks held, of those that full would hold\n";
+  for (int i = report.layers_size() - 1; i >= 0; --i) {
+    const uint64_t blocks = report.layers(i).blocks();
+    const int held = Cells(blocks, std::max(full, blocks), width);
+    const int margin = (width - held) / 2;
+    absl::StrAppendFormat(&picture, "%5d %s%s%s %5d of %d\n", report.layers(i).layer(),
+                          Repeat(kFree, margin), Repeat(kUsed, held),
+                          Repeat(kFree, width - margin - held), blocks, full);
+  }
+  absl::StrAppendFormat(&picture, "all   %d blocks, %s: 1/%.2f of full  (%s)\n", report.blocks(),
+                        FormatByteSize(report.bytes()), report.compression_ratio(),
+                        report.compression());
+  return picture;
+}
+
 }  // namespace ziggurat

@@ -12,4 +12,7 @@ namespace ziggurat {
 /// line at most `columns` wide (at least 40).
 std::string DrawCache(const v1::GetCacheResponse& cache, int columns);
 
+/// What one request held: every layer as a bar, its whole width being what `full` would have held.
+std::string DrawReport(const v1::CacheReport& report, int columns);
+
 }  // namespace ziggurat

@@ -13,6 +13,7 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "nlohmann/json.hpp"
+#include "server/cli/cache_picture.h"
 #include "server/cli/client.h"
 #include "server/cli/command.h"
 #include "server/signals.h"
@@ -21,6 +22,8 @@ namespace ziggurat {
 namespace {
 
 using Json = nlohmann::ordered_json;
+
+constexpr int kReportColumns = 78;
 
 constexpr char kExamples[] = R"(Examples:
   ziggurat generate "Once upon a time" --max-tokens 40
@@ -50,6 +53,7 @@ struct GenerateFlags {
   std::optional<double> deadline_seconds;
   bool ignore_eos = false;
   bool json = false;
+  bool report = false;
 };
 
 v1::GenerateRequest MakeRequest(const GenerateFlags& flags, const std::string& prompt) {
@@ -202,6 +206,7 @@ int Generate(const GenerateFlags& flags) {
                                  .dump(2, ' ', false, Json::error_handler_t::replace);
     std::printf("%s\n", text.c_str());
   }
+  if (flags.report) std::fputs(DrawReport(result->cache(), kReportColumns).c_str(), stdout);
   return std::fflush(stdout) == 0 ? kExitOk : Fail("cannot write to stdout");
 }
 
@@ -246,6 +251,9 @@ Command AddGenerate(CLI::App& app) {
   generate->add_option("--request-id", flags->request_id, "For the daemon's log lines");
   generate->add_flag("--json", flags->json,
                      "Print one JSON object: token ids, text, usage, timings, cache report");
+  generate
+      ->add_flag("--report", flags->report, "Draw the cache that the request held, after the text")
+      ->excludes("--json");
   generate->footer(kExamples);
   return {generate, [flags] { return Generate(*flags); }};
 }

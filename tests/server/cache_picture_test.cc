@@ -77,5 +77,22 @@ TEST(CachePictureTest, ShowsAnEmptyPool) {
   EXPECT_THAT(DrawCache(cache, 60), HasSubstr("used 0"));
 }
 
+TEST(CachePictureTest, DrawsAReportAgainstWhatFullWouldHold) {
+  v1::CacheReport report;
+  report.set_block_bytes(1024);
+  report.set_full_blocks(80);
+  for (uint32_t i = 0; i < 2; ++i) {
+    v1::LayerCacheReport* layer = report.add_layers();
+    layer->set_layer(i);
+    layer->set_blocks(i == 0 ? 40 : 10);
+  }
+  const std::vector<std::string> lines = absl::StrSplit(DrawReport(report, 60), '\n');
+  ASSERT_GE(lines.size(), 3u);
+  EXPECT_EQ(Count(lines[1], "█"), 10) << "layer 1: a quarter of a bar of 40 cells";
+  EXPECT_EQ(Count(lines[2], "█"), 40) << "layer 0: all that full would hold";
+  EXPECT_THAT(lines[1], HasSubstr("10 of 40"));
+  EXPECT_EQ(DrawReport({}, 60), "");
+}
+
 }  // namespace
 }  // namespace ziggurat
