@@ -1,0 +1,99 @@
+// Our SentencePiece models against the library's, over models trained here and random texts.
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "gtest/gtest.h"
+#include "model/tokenizer/sentence_piece_model.h"
+#include "tests/model/sentence_piece_library.h"
+
+namespace ziggurat {
+namespace {
+
+std::string ReadAll(const std::filesystem::path& path) {
+  std::ifstream file(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+// What tokenizers stumble over: spaces of all kinds, characters that normalization rewrites,
+// combined ones, the names of special pieces.
+std::vector<std::string> RandomTexts(int count) {
+  const char* const parts[] = {
+      " ",       "  ",     "\t",    "\n",       "a",    "ü",    "①",           "ﬁ",     "Ｆ",
+      "\u00a0",  "\u3000", "が",    "か\u3099", "日本", "😀",    "👩‍👧", "tab",   "ing",
+      "<s>",     "</s>",   "<unk>", "<0x0A>",   "▁",    "the ", "<sep>",       "[X]",   "\u200b",
+      "e\u0301", "ǆ",      "½",     "العربية",  "ไทย",  "0",    "1234",        "cache", "block"};
+  std::mt19937 random(1);
+  std::vector<std::string> texts = {"", " ", "▁"};
+  for (int i = 0; i < count; ++i) {
+    std::string text;
+    const int length = static_cast<int>(random() % 14);
+    for (int k = 0; k < length; ++k) text += parts[random() % std::size(parts)];
+    texts.push_back(text);
+  }
+  return texts;
+}
+
+void ExpectSameIds(const std::string& serialized, const std::vector<std::string>& texts) {
+  ASSERT_FALSE(serialized.empty());
+  std::string error;
+  const auto ours = SentencePieceModel::Load(serialized, &error);
+  ASSERT_NE(ours, nullptr) << error;
+  const SentencePieceLibrary theirs(serialized);
+  for (const std::string& text : texts) {
+    std::vector<int32_t> ids;
+    ASSERT_TRUE(ours->Encode(text, &ids, &error)) << error;
+    ASSERT_EQ(ids, theirs.Encode(text)) << "text: '" << text << "'";
+  }
+}
+
+class SentencePieceTest : public ::testing::TestWithParam<const char*> {};
+
+TEST_P(SentencePieceTest, GivesTheIdsOfTheLibrary) {
+  const std::string corpus = ZIGGURAT_SOURCE_DIR "/models/needle-llama/tokenizer.json";
+  const std::string arguments = "--input=" + corpus + " --minloglevel=2 --vocab_size=600 " +
+                                "--hard_vocab_limit=false --max_sentence_length=1000000 ";
+  ExpectSameIds(SentencePieceLibrary::Train(arguments + GetParam()), RandomTexts(1000));
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Models, SentencePieceTest,
+    ::testing::Values("--model_type=unigram --user_defined_symbols=<sep>,[X]",
+                      "--model_type=unigram --byte_fallback=true "
+                      "--normalization_rule_name=nmt_nfkc_cf",
+                      "--model_type=bpe --user_defined_symbols=<sep>,[X],▁the",
+                      "--model_type=bpe --byte_fallback=true --normalization_rule_name=identity "
+                      "--remove_extra_whitespaces=false --add_dummy_prefix=false"));
+
+TEST(SentencePieceFilesTest, GiveTheIdsOfTheLibraryForModelsOfOthers) {
+  int models = 0;
+  for (const char* path : {"/../shared/tokenizers/tinyllama/tokenizer.model",
+                           "/../shared/models/stories260K/tokenizer.model"}) {
+    const std::string serialized = ReadAll(std::string(ZIGGURAT_SOURCE_DIR) + path);
+    if (serialized.empty()) continue;
+    ++models;
+    ExpectSameIds(serialized, RandomTexts(1000));
+  }
+  if (models == 0) GTEST_SKIP() << "../shared is absent: no SentencePiece models of others";
+}
+
+TEST(SentencePieceErrorsTest, RefusesWhatIsNoModel) {
+  const std::string good =
+      ReadAll(ZIGGURAT_SOURCE_DIR "/../shared/models/stories260K/tokenizer.model");
+  std::string error;
+  for (const std::string& bad : {std::string(), std::string("hello"), std::string(1000, '\xff')}) {
+    EXPECT_EQ(SentencePieceModel::Load(bad, &error), nullptr);
+    EXPECT_FALSE(error.empty());
+  }
+  // Cut anywhere, it loads or is refused, but is never read past its end.
+  for (size_t size = 1; size < good.size(); size += 97) {
+    (void)SentencePieceModel::Load(good.substr(0, size), &error);
+  }
+}
+
+}  // namespace
+}  // namespace ziggurat
