@@ -35,13 +35,11 @@ std::string DrawPool(const v1::GetCacheResponse& cache, int columns) {
   const int reserved =
       std::min(Cells(cache.reserved_blocks(), cache.total_blocks(), width), width - used);
   return absl::StrFormat(
-      "pool  %d blocks of %s, %s in all\n %s%s%s\n %s used %d  %s reserved %d  %s free %d  "
-      "peak %d\n",
+      "pool: %d blocks of %s, %s\n %s%s%s\n %s %d used  %s %d reserved  %s %d free\n",
       cache.total_blocks(), FormatByteSize(cache.block_bytes()),
       FormatByteSize(cache.total_blocks() * cache.block_bytes()), Repeat(kUsed, used),
       Repeat(kReserved, reserved), Repeat(kFree, width - used - reserved), kUsed,
-      cache.used_blocks(), kReserved, cache.reserved_blocks(), kFree, cache.free_blocks(),
-      cache.high_water_blocks());
+      cache.used_blocks(), kReserved, cache.reserved_blocks(), kFree, cache.free_blocks());
 }
 
 // One floor: what is used in the middle, what is reserved half to each side of it.
@@ -72,9 +70,8 @@ std::string DrawRequest(const v1::RequestOccupancy& request, int columns) {
 std::string DrawCache(const v1::GetCacheResponse& cache, int columns) {
   columns = std::max(columns, 40);
   std::string picture = DrawPool(cache, columns);
-  absl::StrAppend(&picture, "prefill workspace  ",
-                  FormatByteSize(cache.workspace_high_water_bytes()), " used at most, ",
-                  FormatByteSize(cache.workspace_capacity_bytes()), " set aside\n\n");
+  absl::StrAppend(&picture, "peaks: ", cache.high_water_blocks(), " blocks, workspace ",
+                  FormatByteSize(cache.workspace_high_water_bytes()), "\n\n");
 
   uint64_t widest = 1;
   for (const v1::LayerOccupancy& layer : cache.layers()) {
@@ -87,7 +84,7 @@ std::string DrawCache(const v1::GetCacheResponse& cache, int columns) {
   }
 
   absl::StrAppendFormat(&picture, "\n%d running, %d waiting\n", cache.running(), cache.waiting());
-  if (cache.requests_size() > 0) picture += "state      tokens        blocks         request\n";
+  if (cache.requests_size() > 0) picture += "state      tokens       blocks         id\n";
   for (int i = 0; i < cache.requests_size(); ++i) {
     if (i == static_cast<int>(kMaxRequests)) {
       absl::StrAppend(&picture, "and ", cache.requests_size() - i, " more\n");
