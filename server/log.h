@@ -11,7 +11,8 @@ namespace ziggurat {
 /// "trace", "debug", "info", "warn", "error", "off". INVALID_ARGUMENT otherwise.
 absl::StatusOr<spdlog::level::level_enum> ParseLogLevel(std::string_view text);
 
-/// Makes spdlog's default logger write to stderr, with the time in UTC. Once, at start.
+/// Makes spdlog's default logger write to stderr, with the time in UTC, and gRPC's
+/// lines go through it. Once, at start.
 void SetUpLogging(spdlog::level::level_enum level);
 
 }  // namespace ziggurat

@@ -68,7 +68,7 @@ std::string DrawRequest(const v1::RequestOccupancy& request, int columns) {
 }  // namespace
 
 std::string DrawCache(const v1::GetCacheResponse& cache, int columns) {
-  columns = std::max(columns, 40);
+  columns = std::max(columns, 60);
   std::string picture = DrawPool(cache, columns);
   absl::StrAppend(&picture, "peaks: ", cache.high_water_blocks(), " blocks, workspace ",
                   FormatByteSize(cache.workspace_high_water_bytes()), "\n\n");
@@ -84,7 +84,7 @@ std::string DrawCache(const v1::GetCacheResponse& cache, int columns) {
   }
 
   absl::StrAppendFormat(&picture, "\n%d running, %d waiting\n", cache.running(), cache.waiting());
-  if (cache.requests_size() > 0) picture += "state      tokens       blocks         id\n";
+  if (cache.requests_size() > 0) picture += "state      tokens       blocks          id\n";
   for (int i = 0; i < cache.requests_size(); ++i) {
     if (i == static_cast<int>(kMaxRequests)) {
       absl::StrAppend(&picture, "and ", cache.requests_size() - i, " more\n");
@@ -97,7 +97,7 @@ std::string DrawCache(const v1::GetCacheResponse& cache, int columns) {
 
 std::string DrawReport(const v1::CacheReport& report, int columns) {
   if (report.layers_size() == 0) return "";
-  columns = std::max(columns, 40);
+  columns = std::max(columns, 60);
   const uint64_t full = report.full_blocks() / report.layers_size();
   const int width = columns - 20;  // beside the numbers
   std::string picture = "layer  blocks held, of those that full would hold\n";

@@ -203,7 +203,7 @@ int Generate(const GenerateFlags& flags) {
   if (!result) return Fail("the answer has no end");
   if (flags.json) {
     const std::string text = answer.ToObject(*result, flags.logprobs.has_value())
-                                 .dump(2, ' ', false, Json::error_handler_t::replace);
+                                 .dump(-1, ' ', false, Json::error_handler_t::replace);
     std::printf("%s\n", text.c_str());
   }
   if (flags.report) std::fputs(DrawReport(result->cache(), kReportColumns).c_str(), stdout);
