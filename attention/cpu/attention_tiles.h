@@ -69,7 +69,7 @@ struct WidenedBf16Keys {
 /// scores[i][lane] = scale * (query i . key of that lane), for NQ queries and one vector of keys.
 ///   query       [rows][NQ][kCells]
 ///   keys        row r at keys + r * row_bytes
-///   ahead       keys that will be needed soon, in the same layout: fetched meanwhile
+///   ahead       [rows * kLanes * 4] bytes that will be needed soon: fetched into L2 meanwhile
 ///   scores      [NQ] rows, kScoreStride apart
 /// `slots` < kLanes (Partial): lanes from there on are not read.
 template <class Keys, int NQ, bool Partial = false>
@@ -94,7 +94,7 @@ inline void ScoreTile(const float* query, int rows, const std::byte* keys, size_
         row = Keys::Load(p, slots);
       } else {
         row = Keys::Load(p);
-        _mm_prefetch(reinterpret_cast<const char*>(ahead + (r + u) * row_bytes), _MM_HINT_T1);
+        _mm_prefetch(reinterpret_cast<const char*>(ahead + (r + u) * (V::kLanes * 4)), _MM_HINT_T1);
       }
 #pragma GCC unroll 8
       for (int i = 0; i < NQ; ++i) {
@@ -232,7 +232,7 @@ inline float SoftmaxChunk(float* scores, int count, int width, Running* running)
 // ---- Values ------------------------------------------------------------------------------------
 
 /// Values are read in units of one vector of cells. Of bf16 the even and the odd channels of a unit
-/// are accumulated apart and put in order at the end (Channel).
+/// are accumulated apart and put in order at the end.
 template <class V>
 struct F32Values {
   using Simd = V;
@@ -240,8 +240,10 @@ struct F32Values {
   static constexpr int kVectors = 1;  ///< accumulators per unit
   static constexpr int kChannels = V::kLanes;
   static void Widen(typename V::Bits bits, typename V::Float* out) { out[0] = V::AsFloat(bits); }
-  /// Where channel c stands among the accumulators.
-  static int Channel(int c) { return c; }
+  /// The accumulators of one unit, times `factor`, in the order of channels.
+  static void PutInOrder(const float* sums, float factor, float* out) {
+    for (int i = 0; i < kChannels; ++i) out[i] = sums[i] * factor;
+  }
 };
 
 template <class V>
@@ -254,9 +256,11 @@ struct Bf16Values {
     out[0] = V::Low(bits);
     out[1] = V::High(bits);
   }
-  static int Channel(int c) {
-    const int unit = c / kChannels, within = c % kChannels;
-    return unit * kChannels + (within & 1) * V::kLanes + (within >> 1);
+  static void PutInOrder(const float* sums, float factor, float* out) {
+    for (int i = 0; i < V::kLanes; ++i) {
+      out[2 * i] = sums[i] * factor;
+      out[2 * i + 1] = sums[V::kLanes + i] * factor;
+    }
   }
 };
 
@@ -266,13 +270,29 @@ constexpr int AccumulatorFloats(int head_dim) {
   return (head_dim + Values::kChannels - 1) / Values::kChannels * Values::kChannels;
 }
 
+/// out[0 .. head_dim) = the accumulators times `factor`.
+template <class Values>
+inline void PutInOrder(const float* sums, float factor, int head_dim, float* out) {
+  int c = 0;
+  for (; c + Values::kChannels <= head_dim; c += Values::kChannels) {
+    Values::PutInOrder(sums + c, factor, out + c);
+  }
+  if (c < head_dim) {
+    float unit[Values::kChannels];
+    Values::PutInOrder(sums + c, factor, unit);
+    for (int i = 0; c + i < head_dim; ++i) out[c + i] = unit[i];
+  }
+}
+
 /// For NQ queries and Units units of channels from byte `offset` of each row:
 ///   sums[i] = shrink[i] * sums[i] + sum over t < count of weights[i][t] * rows[t]
+///   ahead   [count] pieces as long as a row that will be needed soon: fetched into L2 meanwhile,
+///           each of the calls that share the rows' channels from its own `ahead_offset`
 ///   cells < kLanes (Partial): the unit has only that many cells
 template <class Values, int NQ, int Units, bool Partial>
 inline void AccumulateUnits(const float* weights, const float* shrink, const std::byte* const* rows,
-                            const std::byte* const* ahead, int count, size_t offset, int cells,
-                            float* sums, int sums_stride) {
+                            const std::byte* const* ahead, int count, size_t offset,
+                            size_t ahead_offset, int cells, float* sums, int sums_stride) {
   using V = typename Values::Simd;
   constexpr int kN = Values::kVectors;
   typename V::Float sum[NQ][Units * kN];
@@ -285,7 +305,7 @@ inline void AccumulateUnits(const float* weights, const float* shrink, const std
   }
   for (int t = 0; t < count; ++t) {
     const std::byte* row = rows[t] + offset;
-    const char* next = reinterpret_cast<const char*>(ahead[t] + offset);
+    const char* next = reinterpret_cast<const char*>(ahead[t]) + ahead_offset;
     typename V::Float value[Units * kN];
 #pragma GCC unroll 8
     for (int u = 0; u < Units; ++u) {
@@ -313,39 +333,40 @@ inline void AccumulateUnits(const float* weights, const float* shrink, const std
   }
 }
 
-/// All channels, for NQ queries.
+/// All channels of the head whose rows begin at `head_offset`, for NQ queries.
 template <class Values, int NQ>
 inline void AccumulateRows(const float* weights, const float* shrink, const std::byte* const* rows,
-                           const std::byte* const* ahead, int count, int head_dim, float* sums,
-                           int sums_stride) {
+                           const std::byte* const* ahead, int count, size_t head_offset,
+                           int head_dim, float* sums, int sums_stride) {
   using V = typename Values::Simd;
   constexpr int kUnits = Smaller(4, Larger(1, V::kAccumulators / (NQ * Values::kVectors)));
-  constexpr int kUnitBytes = V::kLanes * 4;
   const int full = head_dim / Values::kChannels;
   int u = 0;
-  for (; u + kUnits <= full; u += kUnits) {
-    AccumulateUnits<Values, NQ, kUnits, false>(weights, shrink, rows, ahead, count,
-                                               static_cast<size_t>(u) * kUnitBytes, 0,
-                                               sums + u * Values::kChannels, sums_stride);
+  // The next Units units, of which the last may be Partial.
+  const auto next = [&]<int Units, bool Partial>() {
+    const size_t offset = static_cast<size_t>(u) * V::kLanes * 4;
+    const int cells = (head_dim - full * Values::kChannels) / Values::kVectors;
+    AccumulateUnits<Values, NQ, Units, Partial>(weights, shrink, rows, ahead, count,
+                                                head_offset + offset, offset, cells,
+                                                sums + u * Values::kChannels, sums_stride);
+    u += Units;
+  };
+  if constexpr (kUnits == 4) {
+    while (u + 4 <= full) next.template operator()<4, false>();
   }
-  for (; u < full; ++u) {
-    AccumulateUnits<Values, NQ, 1, false>(weights, shrink, rows, ahead, count,
-                                          static_cast<size_t>(u) * kUnitBytes, 0,
-                                          sums + u * Values::kChannels, sums_stride);
+  if constexpr (kUnits >= 2) {
+    while (u + 2 <= full) next.template operator()<2, false>();
   }
-  const int channels_left = head_dim - full * Values::kChannels;
-  if (channels_left > 0) {
-    AccumulateUnits<Values, NQ, 1, true>(
-        weights, shrink, rows, ahead, count, static_cast<size_t>(u) * kUnitBytes,
-        channels_left / Values::kVectors, sums + u * Values::kChannels, sums_stride);
-  }
+  while (u < full) next.template operator()<1, false>();
+  if (full * Values::kChannels < head_dim) next.template operator()<1, true>();
 }
 
 /// A sub-block of `queries` in {1, 2, 4, 8}.
 template <class Values>
 inline void AccumulateSubBlock(int queries, const float* weights, const float* shrink,
                                const std::byte* const* rows, const std::byte* const* ahead,
-                               int count, int head_dim, float* sums, int sums_stride) {
+                               int count, size_t head_offset, int head_dim, float* sums,
+                               int sums_stride) {
   constexpr int kMost = Smaller(8, Values::Simd::kAccumulators / Values::kVectors);
   for (int i = 0; i < queries; i += Smaller(kMost, queries)) {
     const float* w = weights + i * kScoreStride;
@@ -353,17 +374,21 @@ inline void AccumulateSubBlock(int queries, const float* weights, const float* s
     switch (Smaller(kMost, queries)) {
       case 8:
         if constexpr (kMost >= 8) {
-          AccumulateRows<Values, 8>(w, shrink + i, rows, ahead, count, head_dim, s, sums_stride);
+          AccumulateRows<Values, 8>(w, shrink + i, rows, ahead, count, head_offset, head_dim, s,
+                                    sums_stride);
         }
         break;
       case 4:
-        AccumulateRows<Values, 4>(w, shrink + i, rows, ahead, count, head_dim, s, sums_stride);
+        AccumulateRows<Values, 4>(w, shrink + i, rows, ahead, count, head_offset, head_dim, s,
+                                  sums_stride);
         break;
       case 2:
-        AccumulateRows<Values, 2>(w, shrink + i, rows, ahead, count, head_dim, s, sums_stride);
+        AccumulateRows<Values, 2>(w, shrink + i, rows, ahead, count, head_offset, head_dim, s,
+                                  sums_stride);
         break;
       default:
-        AccumulateRows<Values, 1>(w, shrink + i, rows, ahead, count, head_dim, s, sums_stride);
+        AccumulateRows<Values, 1>(w, shrink + i, rows, ahead, count, head_offset, head_dim, s,
+                                  sums_stride);
     }
   }
 }

@@ -1,8 +1,7 @@
 // How decode attention, prefill attention and the window scores are cut into jobs.
 
 #include <algorithm>
-#include <cmath>
-#include <limits>
+#include <atomic>
 
 #include "attention/cpu/cpu_backend.h"
 #include "attention/cpu/parallel.h"
@@ -10,73 +9,107 @@
 namespace ziggurat::cpu {
 namespace {
 
-/// A decode job covers up to this many slots: long enough that the start, where nothing has been
-/// fetched ahead, costs little, short enough to spread one sequence over threads.
-constexpr int kSlotsPerTask = 1024;
+/// Neighbouring heads of a decode job: as many as keep a chunk's keys and values, and those of the
+/// next chunk, well inside any L2. What they hold of a block is read as one contiguous run.
+constexpr size_t kChunkBytes = 128 << 10;
+/// Keys and values of a decode job: long enough to make the merge of its result cheap. A segment
+/// that is shorter than a few of these is still cut in up to kFewParts, so that one sequence alone
+/// keeps several threads busy.
+constexpr size_t kTaskBytes = 2 << 20;
+constexpr size_t kSmallTaskBytes = 256 << 10;
+constexpr size_t kFewParts = 4;
 /// Query rows (tokens x group) of a prefill job: they share the packing of each chunk of keys.
 constexpr int kRowsPerTile = 128;
 /// Keys of one job of the window scores.
 constexpr int kKeysPerTask = 4 * kChunk;
 
-HeadBlocks HeadArea(PoolView pool, const SegmentView& segment, const PlaneView& plane,
-                    int kv_head) {
-  const size_t head = static_cast<size_t>(kv_head - segment.first_kv_head);
+HeadBlocks HeadAreas(PoolView pool, const SegmentView& segment, const PlaneView& plane,
+                     int first_head) {
+  const size_t head = static_cast<size_t>(first_head - segment.first_kv_head);
   return {pool.base + head * plane.head_stride_bytes + plane.offset_bytes, pool.block_bytes,
-          plane.blocks, plane.slots_per_block};
+          plane.head_stride_bytes, plane.blocks, plane.slots_per_block};
 }
 
 }  // namespace
 
 // ---- Decode ------------------------------------------------------------------------------------
 
-void CpuBackend::PlanDecode(const AttentionShape& shape, absl::Span<const DecodeItem> items) {
+size_t CpuBackend::PlanDecode(const AttentionShape& shape, absl::Span<const DecodeItem> items) {
+  const int group = shape.group_size();
+  size_t rows = 0;
   tasks_.clear();
-  first_task_.clear();
+  partial_rows_.resize(items.size() * shape.num_kv_heads);
+  for (std::vector<size_t>& list : partial_rows_) list.clear();
   for (size_t i = 0; i < items.size(); ++i) {
-    for (int g = 0; g < shape.num_kv_heads; ++g) {
-      first_task_.push_back(tasks_.size());
-      for (const SegmentView& segment : items[i].segments) {
-        if (g < segment.first_kv_head || g >= segment.first_kv_head + segment.num_kv_heads)
-          continue;
-        if (segment.num_slots == 0) continue;
-        // Parts of about equal length, on whole chunks.
-        const int parts = (segment.num_slots + kSlotsPerTask - 1) / kSlotsPerTask;
-        const int length = (segment.num_slots / parts + kChunk) / kChunk * kChunk;
+    for (const SegmentView& segment : items[i].segments) {
+      if (segment.num_slots == 0) continue;
+      const size_t slot_bytes = 2 * shape.head_dim * ElementBytes(segment.element);
+      const int heads = std::clamp<int>(static_cast<int>(kChunkBytes / (kChunk * slot_bytes)), 1,
+                                        segment.num_kv_heads);
+      // Parts of about equal length, on whole chunks.
+      const size_t bytes = segment.num_slots * slot_bytes * heads;
+      const size_t few = std::clamp<size_t>(bytes / kSmallTaskBytes, 1, kFewParts);
+      const size_t parts = std::max(few, bytes / kTaskBytes);
+      const int length =
+          static_cast<int>((segment.num_slots + parts * kChunk - 1) / (parts * kChunk)) * kChunk;
+      for (int head = 0; head < segment.num_kv_heads; head += heads) {
+        const int first_head = segment.first_kv_head + head;
+        const int num_heads = std::min(heads, segment.num_kv_heads - head);
         for (int begin = 0; begin < segment.num_slots; begin += length) {
           const int end = std::min(begin + length, segment.num_slots);
-          tasks_.push_back({&segment, static_cast<int>(i), g, begin, end});
+          tasks_.push_back(
+              {&segment, static_cast<int>(i), first_head, num_heads, begin, end, rows});
+          for (int g = 0; g < num_heads; ++g, rows += group) {
+            partial_rows_[i * shape.num_kv_heads + first_head + g].push_back(rows);
+          }
         }
       }
     }
   }
-  first_task_.push_back(tasks_.size());
+  return rows;
+}
+
+DecodeJob CpuBackend::JobOf(const DecodeTask& task, const AttentionShape& shape, const float* q,
+                            PoolView pool, int thread) {
+  const size_t dim = shape.head_dim, group = shape.group_size();
+  DecodeJob job = {};
+  job.head_dim = shape.head_dim;
+  job.num_heads = task.num_heads;
+  job.group_size = shape.group_size();
+  job.scale = shape.scale;
+  job.q = q + (static_cast<size_t>(task.item) * shape.num_q_heads + task.first_head * group) * dim;
+  job.keys = HeadAreas(pool, *task.segment, task.segment->keys, task.first_head);
+  job.values = HeadAreas(pool, *task.segment, task.segment->values, task.first_head);
+  job.begin = task.begin;
+  job.end = task.end;
+  job.scratch = scratch_[thread].data();
+  job.out = partial_.data() + task.partial * dim;
+  job.lse = partial_lse_.data() + task.partial;
+  return job;
 }
 
 void CpuBackend::DecodeAttention(const AttentionShape& shape, absl::Span<const DecodeItem> items,
                                  const float* q, PoolView pool, float* out, float* lse) {
-  const int group = shape.group_size(), dim = shape.head_dim;
-  PlanDecode(shape, items);
-  const size_t partial_floats = static_cast<size_t>(group) * dim;
-  partial_.resize(tasks_.size() * partial_floats);
-  partial_lse_.resize(tasks_.size() * group);
-  ReserveScratch(ScratchFloats(group, dim));
-  ParallelFor(threads_, tasks_.size(), [&](size_t i, int thread) {
-    const DecodeTask& task = tasks_[i];
-    const size_t first_head = static_cast<size_t>(task.item) * shape.num_q_heads +
-                              static_cast<size_t>(task.kv_head) * group;
-    DecodeJob job;
-    job.head_dim = dim;
-    job.num_queries = group;
-    job.scale = shape.scale;
-    job.q = q + first_head * dim;
-    job.keys = HeadArea(pool, *task.segment, task.segment->keys, task.kv_head);
-    job.values = HeadArea(pool, *task.segment, task.segment->values, task.kv_head);
-    job.begin = task.begin;
-    job.end = task.end;
-    job.scratch = scratch_[thread].data();
-    job.out = partial_.data() + i * partial_floats;
-    job.lse = partial_lse_.data() + i * group;
-    Kernels(task.segment->element).decode(job);
+  const size_t rows = PlanDecode(shape, items);
+  partial_.resize(rows * shape.head_dim);
+  partial_lse_.resize(rows);
+  ReserveScratch(ScratchFloats(shape.num_q_heads, shape.head_dim));
+  // Every thread takes its next task before it works on the present one, so that the first blocks
+  // of the next can be fetched meanwhile.
+  std::atomic<size_t> next{0};
+  ParallelThreads(std::min<size_t>(threads_, tasks_.size()), [&](int thread) {
+    size_t i = next.fetch_add(1);
+    for (bool is_first = true; i < tasks_.size(); is_first = false) {
+      const size_t after = next.fetch_add(1);
+      DecodeJob job = JobOf(tasks_[i], shape, q, pool, thread), following;
+      job.is_first = is_first;
+      if (after < tasks_.size() && tasks_[after].segment->element == tasks_[i].segment->element) {
+        following = JobOf(tasks_[after], shape, q, pool, thread);
+        job.following = &following;
+      }
+      Kernels(tasks_[i].segment->element).decode(job);
+      i = after;
+    }
   });
   MergeDecode(shape, items.size(), out, lse);
 }
@@ -84,23 +117,22 @@ void CpuBackend::DecodeAttention(const AttentionShape& shape, absl::Span<const D
 void CpuBackend::MergeDecode(const AttentionShape& shape, size_t num_items, float* out,
                              float* lse) {
   const size_t group = shape.group_size(), dim = shape.head_dim;
-  ParallelRanges(threads_, num_items * shape.num_kv_heads, group * dim,
-                 [&](size_t begin, size_t end) {
-                   for (size_t unit = begin; unit < end; ++unit) {
-                     for (size_t j = 0; j < group; ++j) {
-                       const size_t row = unit * group + j;
-                       AttentionState<float> state{out + row * dim};
-                       for (size_t i = first_task_[unit]; i < first_task_[unit + 1]; ++i) {
-                         Merge(AttentionState<float>{partial_.data() + (i * group + j) * dim,
-                                                     partial_lse_[i * group + j]},
-                               static_cast<int>(dim), &state);
-                       }
-                       if (first_task_[unit] == first_task_[unit + 1])
-                         std::fill_n(state.output, dim, 0.0f);
-                       if (lse != nullptr) lse[row] = state.lse;
-                     }
-                   }
-                 });
+  const size_t units = num_items * shape.num_kv_heads;
+  ParallelRanges(threads_, units, group * dim, [&](size_t begin, size_t end) {
+    for (size_t unit = begin; unit < end; ++unit) {
+      for (size_t j = 0; j < group; ++j) {
+        const size_t row = unit * group + j;
+        AttentionState<float> state{out + row * dim};
+        if (partial_rows_[unit].empty()) std::fill_n(state.output, dim, 0.0f);
+        for (size_t partial : partial_rows_[unit]) {
+          Merge(AttentionState<float>{partial_.data() + (partial + j) * dim,
+                                      partial_lse_[partial + j]},
+                shape.head_dim, &state);
+        }
+        if (lse != nullptr) lse[row] = state.lse;
+      }
+    }
+  });
 }
 
 // ---- Prefill -----------------------------------------------------------------------------------

@@ -44,19 +44,24 @@ class CpuBackend final : public AttentionBackend {
   void Convert(ElementType from, const void* x, size_t count, ElementType to, void* out) override;
 
  private:
-  /// One (item, KV head, range of slots of a segment). Task i writes partial result i.
+  /// Some KV heads of an item over a range of slots of a segment.
   struct DecodeTask {
     const SegmentView* segment;
     int item;
-    int kv_head;
+    int first_head;
+    int num_heads;
     int begin;
     int end;
+    size_t partial;  ///< its first row among the partial results, num_heads * group size rows
   };
 
   const ElementKernels& Kernels(ElementType element) const {
     return kernels_.element[static_cast<int>(element)];
   }
-  void PlanDecode(const AttentionShape& shape, absl::Span<const DecodeItem> items);
+  /// Fills tasks_ and partial_rows_; returns the number of partial rows.
+  size_t PlanDecode(const AttentionShape& shape, absl::Span<const DecodeItem> items);
+  DecodeJob JobOf(const DecodeTask& task, const AttentionShape& shape, const float* q,
+                  PoolView pool, int thread);
   void MergeDecode(const AttentionShape& shape, size_t num_items, float* out, float* lse);
 
   void ConvertRange(ElementType from, const void* x, size_t count, ElementType to, void* out) const;
@@ -67,11 +72,11 @@ class CpuBackend final : public AttentionBackend {
   const CpuKernels& kernels_;
   const int threads_;
   std::vector<std::vector<float>> scratch_;  ///< [threads]
-  std::vector<DecodeTask> tasks_;            ///< of one (item, KV head) side by side
-  std::vector<size_t> first_task_;           ///< [items * KV heads + 1]
-  std::vector<float> partial_;               ///< [tasks, group size, head_dim]
-  std::vector<float> partial_lse_;           ///< [tasks, group size]
-  std::vector<float> column_means_;          ///< WindowScores: [KV heads, candidates]
+  std::vector<DecodeTask> tasks_;
+  std::vector<std::vector<size_t>> partial_rows_;  ///< [items * KV heads], first rows to merge
+  std::vector<float> partial_;                     ///< [partial rows, head_dim]
+  std::vector<float> partial_lse_;                 ///< [partial rows]
+  std::vector<float> column_means_;                ///< WindowScores: [KV heads, candidates]
 };
 
 }  // namespace ziggurat::cpu

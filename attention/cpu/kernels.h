@@ -15,33 +15,40 @@
 namespace ziggurat::cpu {
 
 /// Slots (decode) or keys (prefill) whose scores are held at a time.
-constexpr int kChunk = 64;
+constexpr int kChunk = 128;
 /// Room behind a row of scores for the last vector that is stored whole.
 constexpr int kScoreStride = kChunk + 16;
 /// Query rows that one micro kernel takes at a time.
 constexpr int kMaxQueries = 8;
 
-/// One head's area of a plane, in all blocks of a segment.
+/// The areas of a plane of some neighbouring heads, in all blocks of a segment.
 struct HeadBlocks {
-  const std::byte* base;  ///< pool base + offset of the head's area inside a block
-  size_t block_bytes;
+  const std::byte* base;   ///< pool base + offset of the first head's area inside a block
+  size_t block_bytes;      ///< from a block to the one with the next number
+  size_t head_stride;      ///< from the area of a head to that of the next one
   const uint32_t* blocks;  ///< block table of the segment
   uint32_t slots_per_block;
 };
 
-/// The query heads of one KV head attend to slots [begin, end) of one segment.
+/// The query heads of `num_heads` neighbouring KV heads attend to slots [begin, end) of one
+/// segment.
 struct DecodeJob {
   int head_dim;
-  int num_queries;
+  int num_heads;
+  int group_size;
   float scale;
-  const float* q;  ///< [num_queries, head_dim]
+  const float* q;  ///< [num_heads * group_size, head_dim]
   HeadBlocks keys;
   HeadBlocks values;
   int begin;
   int end;
-  float* scratch;  ///< ScratchFloats(num_queries, head_dim)
-  float* out;      ///< [num_queries, head_dim], normalised
-  float* lse;      ///< [num_queries]
+  /// What this thread will do next, or nullptr: its first blocks are fetched meanwhile. It must
+  /// hold the same element type.
+  const DecodeJob* following;
+  bool is_first;   ///< nothing was fetched ahead for this job
+  float* scratch;  ///< ScratchFloats(num_heads * group_size, head_dim)
+  float* out;      ///< [num_heads * group_size, head_dim], normalised
+  float* lse;      ///< [num_heads * group_size]
 };
 
 /// `count` query tokens from position `first` of a sequence, all query heads of one KV head.

@@ -22,6 +22,17 @@ void ParallelFor(int threads, size_t count, Body body) {
   for (size_t i = 0; i < count; ++i) body(i, omp_get_thread_num());
 }
 
+/// Calls body(thread) on `threads` threads at once.
+template <typename Body>
+void ParallelThreads(size_t threads, Body body) {
+  if (threads <= 1) {
+    if (threads == 1) body(0);
+    return;
+  }
+#pragma omp parallel num_threads(static_cast <int>(threads))
+  body(omp_get_thread_num());
+}
+
 /// Calls body(begin, end) over disjoint ranges that cover [0, count), a range per thread, where one
 /// step of the range is `elements` elements of work.
 template <typename Body>

@@ -82,9 +82,8 @@ template <class Values>
 inline void StoreRow(const PrefillJob& job, int i, const float* sums, const Running& running) {
   using V = typename Values::Simd;
   using Element = typename Values::Element;
-  const float inverse = 1.0f / running.sum;
   float channels[256 + 16];
-  for (int c = 0; c < job.head_dim; ++c) channels[c] = sums[Values::Channel(c)] * inverse;
+  PutInOrder<Values>(sums, 1.0f / running.sum, job.head_dim, channels);
   const int token = i / job.group_size, head = i % job.group_size;
   auto* out = reinterpret_cast<typename Element::Type*>(job.out + token * job.q_row_bytes) +
               static_cast<size_t>(head) * job.head_dim;
@@ -127,8 +126,8 @@ void Prefill(const PrefillJob& job) {
           shrink[j] = SoftmaxChunk<V>(scratch.scores + j * kScoreStride, visible(i + j), width,
                                       &scratch.running[i + j]);
         }
-        AccumulateSubBlock<Values>(size, scratch.scores, shrink, value_rows, value_rows, width, dim,
-                                   scratch.sums + static_cast<size_t>(i) * sums_stride,
+        AccumulateSubBlock<Values>(size, scratch.scores, shrink, value_rows, value_rows, width, 0,
+                                   dim, scratch.sums + static_cast<size_t>(i) * sums_stride,
                                    sums_stride);
       }
       i += size;

@@ -30,10 +30,7 @@ struct Simd16 {
   static Float Round(Float x) {
     return _mm512_roundscale_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
   }
-  static Float PowerOfTwo(Float n) {
-    const __m512i exponent = _mm512_add_epi32(_mm512_cvtps_epi32(n), _mm512_set1_epi32(127));
-    return _mm512_castsi512_ps(_mm512_slli_epi32(exponent, 23));
-  }
+  static Float TimesPowerOfTwo(Float x, Float n) { return _mm512_scalef_ps(x, n); }
   static float Sum(Float x) { return _mm512_reduce_add_ps(x); }
   static float Largest(Float x) { return _mm512_reduce_max_ps(x); }
 
