@@ -186,12 +186,13 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(const EngineOptions& opti
   filled.check_every_step = true;
 #endif
   if (absl::Status status = CheckOptions(filled, shape); !status.ok()) return status;
+  const CacheGeometry geometry{shape.num_layers, shape.num_kv_heads, shape.head_dim,
+                               filled.block_bytes};
+  if (absl::Status status = geometry.Validate(); !status.ok()) return status;
   const size_t blocks = std::min<size_t>(filled.kv_cache_bytes / filled.block_bytes,
                                          std::numeric_limits<BlockId>::max());
   absl::StatusOr<std::unique_ptr<BlockPool>> pool = BlockPool::Create(blocks, filled.block_bytes);
   if (!pool.ok()) return pool.status();
-  const CacheGeometry geometry{shape.num_layers, shape.num_kv_heads, shape.head_dim,
-                               filled.block_bytes};
   model->AttachPool((*pool)->view());
   if (metrics != nullptr) metrics->DeclareLayers(shape.num_layers);
   return std::unique_ptr<Engine>(new Engine(

@@ -370,9 +370,9 @@ void EngineLoop::Report(const Sequence& sequence, FinishReason reason, absl::Sta
     metrics_->ObserveEndToEnd(output.total_seconds);
   }
   spdlog::debug("[{}] finished: {}, {} prompt and {} generated tokens, {:.3f} s, {} blocks of {}",
-               sequence.request.name, FinishReasonName(reason), output.usage.prompt_tokens,
-               output.usage.completion_tokens, output.total_seconds, output.cache.blocks,
-               output.cache.full_blocks);
+                sequence.request.name, FinishReasonName(reason), output.usage.prompt_tokens,
+                output.usage.completion_tokens, output.total_seconds, output.cache.blocks,
+                output.cache.full_blocks);
   outputs_.push_back(std::move(output));
   ++finished_in_step_;
 }

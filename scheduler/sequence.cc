@@ -68,7 +68,7 @@ absl::Status AllocatePromptLayer(Sequence& sequence, int layer, ElementType elem
       !status.ok()) {
     return status;
   }
-  const size_t held = table.occupancy().blocks;
+  const size_t held = table.blocks();
   const size_t growth = table.BlocksToAppend(segment, std::max(0, sequence.tokens_to_append()));
   const size_t planned = sequence.reservation.layer_blocks[layer];
   if (held + growth > planned) {
@@ -135,7 +135,7 @@ RequestSnapshot MakeRequestSnapshot(const Sequence& sequence) {
   if (!sequence.cache.has_value()) return snapshot;
   snapshot.reserved_blocks = sequence.reservation.total;
   for (int l = 0; l < sequence.cache->num_layers(); ++l) {
-    const size_t blocks = sequence.cache->layer(l).occupancy().blocks;
+    const size_t blocks = sequence.cache->layer(l).blocks();
     snapshot.layer_blocks.push_back(static_cast<uint32_t>(blocks));
     snapshot.blocks += blocks;
   }
