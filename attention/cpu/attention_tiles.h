@@ -284,17 +284,22 @@ inline void PutInOrder(const float* sums, float factor, int head_dim, float* out
   }
 }
 
+/// A fetcher (block_fetcher.h) that has nothing to fetch.
+struct NoFetcher {
+  static constexpr bool kFetches = false;
+  static const std::byte* Take(size_t, const std::byte* otherwise) { return otherwise; }
+};
+
 /// For NQ queries and Units units of channels from byte `offset` of each row:
 ///   sums[i] = shrink[i] * sums[i] + sum over t < count of weights[i][t] * rows[t]
-///   ahead   [count] pieces as long as a row that will be needed soon: fetched into L2 meanwhile,
-///           each of the calls that share the rows' channels from its own `ahead_offset`
+///   fetcher  gives out what will be needed soon: as much is fetched into L2 meanwhile as is read
 ///   cells < kLanes (Partial): the unit has only that many cells
-template <class Values, int NQ, int Units, bool Partial>
+template <class Values, int NQ, int Units, bool Partial, class Fetcher>
 inline void AccumulateUnits(const float* weights, const float* shrink, const std::byte* const* rows,
-                            const std::byte* const* ahead, int count, size_t offset,
-                            size_t ahead_offset, int cells, float* sums, int sums_stride) {
+                            Fetcher* fetcher, int count, size_t offset, int cells, float* sums,
+                            int sums_stride) {
   using V = typename Values::Simd;
-  constexpr int kN = Values::kVectors;
+  constexpr int kN = Values::kVectors, kUnitBytes = V::kLanes * 4;
   typename V::Float sum[NQ][Units * kN];
 #pragma GCC unroll 8
   for (int i = 0; i < NQ; ++i) {
@@ -303,25 +308,29 @@ inline void AccumulateUnits(const float* weights, const float* shrink, const std
       sum[i][u] = V::Mul(V::Load(sums + i * sums_stride + u * V::kLanes), V::Set(shrink[i]));
     }
   }
-  for (int t = 0; t < count; ++t) {
-    const std::byte* row = rows[t] + offset;
-    const char* next = reinterpret_cast<const char*>(ahead[t]) + ahead_offset;
-    typename V::Float value[Units * kN];
+  constexpr int kBurst = 16;  // rows between two questions to the fetcher
+  for (int t = 0; t < count;) {
+    const std::byte* ahead = fetcher->Take(kBurst * Units * kUnitBytes, rows[t]);
+    for (const int end = Smaller(t + kBurst, count); t < end; ++t) {
+      typename V::Float value[Units * kN];
 #pragma GCC unroll 8
-    for (int u = 0; u < Units; ++u) {
-      const std::byte* p = row + u * V::kLanes * 4;
-      _mm_prefetch(next + u * V::kLanes * 4, _MM_HINT_T1);
-      if constexpr (Partial) {
-        Values::Widen(V::LoadBits(p, cells), value + u * kN);
-      } else {
-        Values::Widen(V::LoadBits(p), value + u * kN);
+      for (int u = 0; u < Units; ++u, ahead += kUnitBytes) {
+        const std::byte* p = rows[t] + offset + u * kUnitBytes;
+        if constexpr (Fetcher::kFetches) {
+          _mm_prefetch(reinterpret_cast<const char*>(ahead), _MM_HINT_T1);
+        }
+        if constexpr (Partial) {
+          Values::Widen(V::LoadBits(p, cells), value + u * kN);
+        } else {
+          Values::Widen(V::LoadBits(p), value + u * kN);
+        }
       }
-    }
 #pragma GCC unroll 8
-    for (int i = 0; i < NQ; ++i) {
-      const typename V::Float weight = V::Set(weights[i * kScoreStride + t]);
+      for (int i = 0; i < NQ; ++i) {
+        const typename V::Float weight = V::Set(weights[i * kScoreStride + t]);
 #pragma GCC unroll 16
-      for (int u = 0; u < Units * kN; ++u) sum[i][u] = V::Fma(weight, value[u], sum[i][u]);
+        for (int u = 0; u < Units * kN; ++u) sum[i][u] = V::Fma(weight, value[u], sum[i][u]);
+      }
     }
   }
 #pragma GCC unroll 8
@@ -334,10 +343,10 @@ inline void AccumulateUnits(const float* weights, const float* shrink, const std
 }
 
 /// All channels of the head whose rows begin at `head_offset`, for NQ queries.
-template <class Values, int NQ>
+template <class Values, int NQ, class Fetcher>
 inline void AccumulateRows(const float* weights, const float* shrink, const std::byte* const* rows,
-                           const std::byte* const* ahead, int count, size_t head_offset,
-                           int head_dim, float* sums, int sums_stride) {
+                           Fetcher* fetcher, int count, size_t head_offset, int head_dim,
+                           float* sums, int sums_stride) {
   using V = typename Values::Simd;
   constexpr int kUnits = Smaller(4, Larger(1, V::kAccumulators / (NQ * Values::kVectors)));
   const int full = head_dim / Values::kChannels;
@@ -346,8 +355,8 @@ inline void AccumulateRows(const float* weights, const float* shrink, const std:
   const auto next = [&]<int Units, bool Partial>() {
     const size_t offset = static_cast<size_t>(u) * V::kLanes * 4;
     const int cells = (head_dim - full * Values::kChannels) / Values::kVectors;
-    AccumulateUnits<Values, NQ, Units, Partial>(weights, shrink, rows, ahead, count,
-                                                head_offset + offset, offset, cells,
+    AccumulateUnits<Values, NQ, Units, Partial>(weights, shrink, rows, fetcher, count,
+                                                head_offset + offset, cells,
                                                 sums + u * Values::kChannels, sums_stride);
     u += Units;
   };
@@ -362,11 +371,10 @@ inline void AccumulateRows(const float* weights, const float* shrink, const std:
 }
 
 /// A sub-block of `queries` in {1, 2, 4, 8}.
-template <class Values>
+template <class Values, class Fetcher>
 inline void AccumulateSubBlock(int queries, const float* weights, const float* shrink,
-                               const std::byte* const* rows, const std::byte* const* ahead,
-                               int count, size_t head_offset, int head_dim, float* sums,
-                               int sums_stride) {
+                               const std::byte* const* rows, Fetcher* fetcher, int count,
+                               size_t head_offset, int head_dim, float* sums, int sums_stride) {
   constexpr int kMost = Smaller(8, Values::Simd::kAccumulators / Values::kVectors);
   for (int i = 0; i < queries; i += Smaller(kMost, queries)) {
     const float* w = weights + i * kScoreStride;
@@ -374,20 +382,20 @@ inline void AccumulateSubBlock(int queries, const float* weights, const float* s
     switch (Smaller(kMost, queries)) {
       case 8:
         if constexpr (kMost >= 8) {
-          AccumulateRows<Values, 8>(w, shrink + i, rows, ahead, count, head_offset, head_dim, s,
+          AccumulateRows<Values, 8>(w, shrink + i, rows, fetcher, count, head_offset, head_dim, s,
                                     sums_stride);
         }
         break;
       case 4:
-        AccumulateRows<Values, 4>(w, shrink + i, rows, ahead, count, head_offset, head_dim, s,
+        AccumulateRows<Values, 4>(w, shrink + i, rows, fetcher, count, head_offset, head_dim, s,
                                   sums_stride);
         break;
       case 2:
-        AccumulateRows<Values, 2>(w, shrink + i, rows, ahead, count, head_offset, head_dim, s,
+        AccumulateRows<Values, 2>(w, shrink + i, rows, fetcher, count, head_offset, head_dim, s,
                                   sums_stride);
         break;
       default:
-        AccumulateRows<Values, 1>(w, shrink + i, rows, ahead, count, head_offset, head_dim, s,
+        AccumulateRows<Values, 1>(w, shrink + i, rows, fetcher, count, head_offset, head_dim, s,
                                   sums_stride);
     }
   }

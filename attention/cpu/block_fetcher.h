@@ -16,6 +16,8 @@ namespace {
 
 class BlockFetcher {
  public:
+  static constexpr bool kFetches = true;
+
   /// Plans to fetch all blocks that begin within slots [begin, end) of the job, and the one that
   /// `begin` lies in. `row_bytes`: one token's keys, or values, of one head.
   void Plan(const DecodeJob& job, int begin, int end, size_t row_bytes) {

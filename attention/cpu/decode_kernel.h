@@ -77,7 +77,7 @@ struct DecodeScratch {
 
 /// One head's part of a chunk.   packed, sums, running: of that head's queries
 template <class Keys, class NarrowKeys, class Values>
-inline void DecodeChunk(const DecodeJob& job, int head, int begin, int count, size_t row_bytes,
+inline void DecodeChunk(const DecodeJob& job, int head, int begin, int count,
                         const std::byte* const* rows, BlockFetcher* fetcher,
                         const DecodeScratch& scratch) {
   using V = typename Values::Simd;
@@ -89,12 +89,10 @@ inline void DecodeChunk(const DecodeJob& job, int head, int begin, int count, si
     scratch.shrink[i] = SoftmaxChunk<V>(scratch.scores + i * kScoreStride, count, count,
                                         &scratch.running[first + i]);
   }
-  const std::byte* ahead[kChunk];
-  for (int t = 0; t < count; ++t) ahead[t] = fetcher->Take(row_bytes, rows[t]);
   for (int i = 0; i < job.group_size;) {
     const int size = NextSubBlock(job.group_size - i);
     AccumulateSubBlock<Values>(size, scratch.scores + i * kScoreStride, scratch.shrink + i, rows,
-                               ahead, count, head * job.values.head_stride, job.head_dim,
+                               fetcher, count, head * job.values.head_stride, job.head_dim,
                                scratch.sums + (first + i) * sums_stride, sums_stride);
     i += size;
   }
@@ -131,8 +129,7 @@ void Decode(const DecodeJob& job) {
     const std::byte* rows[kChunk];
     FindValueRows(job, row_bytes, begin, count, rows);
     for (int head = 0; head < job.num_heads; ++head) {
-      DecodeChunk<Keys, NarrowKeys, Values>(job, head, begin, count, row_bytes, rows, &fetcher,
-                                            scratch);
+      DecodeChunk<Keys, NarrowKeys, Values>(job, head, begin, count, rows, &fetcher, scratch);
     }
     fetcher.FetchAll();  // the last chunk of a segment may be shorter than what comes next
   }

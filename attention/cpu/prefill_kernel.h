@@ -107,6 +107,7 @@ void Prefill(const PrefillJob& job) {
 
   const int num_keys = job.first + job.count;  // the last query's own key included
   const std::byte* value_rows[kChunk];
+  NoFetcher no_fetcher;
   for (int begin = 0; begin < num_keys; begin += kChunk) {
     const int count = Smaller(kChunk, num_keys - begin);
     PackKeys<Keys>(job.k, job.kv_row_bytes, rows, begin, count, scratch.keys);
@@ -126,7 +127,7 @@ void Prefill(const PrefillJob& job) {
           shrink[j] = SoftmaxChunk<V>(scratch.scores + j * kScoreStride, visible(i + j), width,
                                       &scratch.running[i + j]);
         }
-        AccumulateSubBlock<Values>(size, scratch.scores, shrink, value_rows, value_rows, width, 0,
+        AccumulateSubBlock<Values>(size, scratch.scores, shrink, value_rows, &no_fetcher, width, 0,
                                    dim, scratch.sums + static_cast<size_t>(i) * sums_stride,
                                    sums_stride);
       }
