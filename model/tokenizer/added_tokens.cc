@@ -79,7 +79,7 @@ int AddedTokenMatcher::LongestAt(std::string_view text, size_t position, size_t*
 }
 
 absl::StatusOr<bool> AddedTokenMatcher::IsInsideWord(std::string_view text, ByteRange range) const {
-  const absl::StatusOr<bool> before = Matches(word_, CharacterBefore(text, range.begin));
+  absl::StatusOr<bool> before = Matches(word_, CharacterBefore(text, range.begin));
   if (!before.ok() || *before) return before;
   return Matches(word_, CharacterFrom(text, range.end));
 }

@@ -74,7 +74,7 @@ bool SentencePieceModel::Index(std::string* error) {
   }
   if (proto_.treat_whitespace_as_suffix) return refuse("treat_whitespace_as_suffix is unsupported");
   min_score_ = std::numeric_limits<float>::max();
-  max_score_ = std::numeric_limits<float>::lowest();
+  max_score_ = std::numeric_limits<float>::min();  // the library's: the smallest positive number
   for (int32_t id = 0; id < size(); ++id) {
     const SentencePieceProto::Piece& piece = proto_.pieces[id];
     if (piece.text.empty()) return refuse(absl::StrCat("piece ", id, " is empty"));
@@ -211,10 +211,12 @@ std::vector<SentencePieceModel::Span> SentencePieceModel::SplitUnigram(
   std::vector<Best> best(text.size() + 1);
   for (size_t begin = 0; begin < text.size();) {
     const float so_far = best[begin].score;
-    const auto offer = [&](size_t bytes, int32_t id, float score) {
+    // In double, and rounded to float only when kept: so the library breaks near-ties.
+    const auto offer = [&](size_t bytes, int32_t id, double score) {
       Best& at = best[begin + bytes];
-      if (at.begin < 0 || score + so_far > at.score) {
-        at = {id, score + so_far, static_cast<int>(begin)};
+      const double total = score + so_far;
+      if (at.begin < 0 || total > at.score) {
+        at = {id, static_cast<float>(total), static_cast<int>(begin)};
       }
     };
     const size_t character = NextUtf8(text.substr(begin)).length;
@@ -224,8 +226,7 @@ std::vector<SentencePieceModel::Span> SentencePieceModel::SplitUnigram(
       if (id < 0 || proto_.pieces[id].type == PieceType::kUnused) continue;
       const bool is_user_defined = proto_.pieces[id].type == PieceType::kUserDefined;
       offer(n, id,
-            is_user_defined ? static_cast<float>(static_cast<double>(n) * max_score_ - 0.1)
-                            : proto_.pieces[id].score);
+            is_user_defined ? static_cast<float>(n) * max_score_ - 0.1 : proto_.pieces[id].score);
       has_character |= n == character;
     }
     if (!has_character) offer(character, -1, unknown_score);

@@ -62,8 +62,8 @@ absl::Status RunTokenizeCommand(const TokenizeCommand& command, std::istream& in
       Tokenizer::Load(command.tokenizer_dir);
   if (!tokenizer.ok()) return tokenizer.status();
   const std::string input{std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>()};
-  const absl::Status status = command.decode ? Decode(**tokenizer, command, input, out)
-                                             : Encode(**tokenizer, command, input, out);
+  absl::Status status = command.decode ? Decode(**tokenizer, command, input, out)
+                                       : Encode(**tokenizer, command, input, out);
   if (!status.ok()) return status;
   out.flush();
   return out.good() ? absl::OkStatus() : absl::UnavailableError("the output cannot be written");

@@ -1,0 +1,176 @@
+// tokenizer.model files, written here field by field as protobuf's wire has them.
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstring>
+
+#include "model/tokenizer/tokenizer.h"
+#include "tests/model/tokenizer_files.h"
+
+namespace ziggurat {
+namespace {
+
+using nlohmann::json;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+std::string Bytes(int field, std::string_view content) {
+  std::string wire(1, static_cast<char>(field << 3 | 2));
+  if (field >= 16)
+    wire = {static_cast<char>((field & 15) << 3 | 2 | 0x80), static_cast<char>(field >> 4)};
+  wire.push_back(static_cast<char>(content.size()));  // all of ours are shorter than 128 bytes
+  return wire.append(content);
+}
+
+std::string Integer(int field, int value) {
+  std::string wire(1, static_cast<char>(field << 3));
+  if (field >= 16)
+    wire = {static_cast<char>((field & 15) << 3 | 0x80), static_cast<char>(field >> 4)};
+  wire.push_back(static_cast<char>(value));
+  return wire;
+}
+
+enum Type { kNormal = 1, kUnknown = 2, kControl = 3, kUserDefined = 4, kByte = 6 };
+
+std::string Piece(std::string_view text, float score = 0, Type type = kNormal) {
+  std::string score_field(5, static_cast<char>(2 << 3 | 5));
+  std::memcpy(score_field.data() + 1, &score, sizeof(score));
+  return Bytes(1, Bytes(1, text) + score_field + Integer(3, type));
+}
+
+constexpr int kUnigram = 1;
+constexpr int kBpe = 2;
+
+/// <unk> <s> </s> = 0 1 2, then `pieces`.
+std::string Model(int algorithm, const std::string& pieces, bool byte_fallback = false,
+                  bool remove_extra_whitespaces = false) {
+  std::string model =
+      Piece("<unk>", 0, kUnknown) + Piece("<s>", 0, kControl) + Piece("</s>", 0, kControl) + pieces;
+  if (byte_fallback) {
+    for (int byte = 0; byte < 256; ++byte) {
+      char name[8];
+      std::snprintf(name, sizeof(name), "<0x%02X>", byte);
+      model += Piece(name, 0, kByte);
+    }
+  }
+  return model + Bytes(2, Integer(3, algorithm) + Integer(35, byte_fallback)) +
+         Bytes(3, Integer(3, 1) + Integer(4, remove_extra_whitespaces));
+}
+
+/// BPE: the score is minus the rank of the merge.
+std::string BpePieces() {
+  return Piece("he", -1) + Piece("ll", -2) + Piece("hell", -3) + Piece("hello", -4) +
+         Piece("▁hello", -5) + Piece("▁", -6) + Piece("h", -7) + Piece("e", -8) + Piece("l", -9) +
+         Piece("o", -10);
+}
+
+struct Loaded {
+  std::unique_ptr<Tokenizer> tokenizer;
+
+  explicit Loaded(std::string_view model, const json& config = json::object()) {
+    const TokenizerDir dir;
+    dir.Write("tokenizer.model", model);
+    dir.Write("tokenizer_config.json", config);
+    auto result = Tokenizer::Load(dir.path());
+    EXPECT_TRUE(result.ok()) << result.status();
+    if (result.ok()) tokenizer = *std::move(result);
+  }
+
+  std::vector<std::string> Pieces(std::string_view text) const {
+    std::vector<std::string> pieces;
+    const auto ids = tokenizer->Encode(text).value();
+    for (const int32_t id : ids) pieces.emplace_back(tokenizer->IdToPiece(id).value());
+    return pieces;
+  }
+};
+
+TEST(SentencePieceModelTest, BpeMergesTheBestScoreFirst) {
+  const Loaded model(Model(kBpe, BpePieces()));
+  EXPECT_THAT(model.Pieces("hello"), ElementsAre("<s>", "▁hello"));
+  EXPECT_THAT(model.Pieces("heell"), ElementsAre("<s>", "▁", "he", "e", "ll"));
+  EXPECT_THAT(model.Pieces("lll"), ElementsAre("<s>", "▁", "ll", "l"));
+  EXPECT_EQ(model.tokenizer->bos_id(), 1);
+  EXPECT_EQ(model.tokenizer->eos_id(), 2);
+  EXPECT_EQ(model.tokenizer->unk_id(), 0);
+}
+
+TEST(SentencePieceModelTest, UnigramTakesTheMostProbableSplit) {
+  // "▁" + "abc" = -9; "▁a" + "b" + "c" = -7; "▁ab" + "c" = -6.5.
+  const Loaded model(Model(kUnigram, Piece("▁", -4) + Piece("abc", -5) + Piece("▁a", -3) +
+                                         Piece("b", -2) + Piece("c", -2) + Piece("▁ab", -4.5f)));
+  EXPECT_THAT(model.Pieces("abc"), ElementsAre("<s>", "▁ab", "c"));
+  EXPECT_THAT(model.Pieces("bb"), ElementsAre("<s>", "▁", "b", "b"));
+  EXPECT_THAT(model.Pieces("abcxyabc"), ElementsAre("<s>", "▁ab", "c", "<unk>", "abc"))
+      << "unknown characters in a row are one token";
+}
+
+TEST(SentencePieceModelTest, UnknownCharactersFallBackToBytes) {
+  for (const int algorithm : {kBpe, kUnigram}) {
+    const Loaded model(Model(algorithm, BpePieces(), /*byte_fallback=*/true));
+    EXPECT_THAT(model.Pieces("é"), ElementsAre("<s>", "▁", "<0xC3>", "<0xA9>"));
+    for (const std::string text : {"hello 世界 🚀", " hello ", "", " ", "a\nb\t"}) {
+      const auto ids = model.tokenizer->Encode(text).value();
+      EXPECT_EQ(model.tokenizer->Decode(ids).value(), text);
+    }
+  }
+}
+
+TEST(SentencePieceModelTest, BpeNeverMergesUserDefinedPieces) {
+  const Loaded model(Model(kBpe, BpePieces() + Piece("lo", 0, kUserDefined)));
+  EXPECT_THAT(model.Pieces("hello"), ElementsAre("<s>", "▁", "he", "l", "lo"));
+}
+
+TEST(SentencePieceModelTest, UnigramGivesUserDefinedPiecesTheScoreOfTheLibrary) {
+  // A user-defined piece scores -0.1, however long: "xyz" beats "xy" + "z" = -0.2.
+  const Loaded model(Model(kUnigram, Piece("▁", -4) + Piece("xy", -0.1f) + Piece("z", -0.1f) +
+                                         Piece("xyz", 0, kUserDefined)));
+  EXPECT_THAT(model.Pieces("xyz"), ElementsAre("<s>", "▁", "xyz"));
+}
+
+TEST(SentencePieceModelTest, ExtraSpacesGoOnlyWhereTheModelSaysSo) {
+  const Loaded keeps(Model(kBpe, BpePieces()));
+  EXPECT_THAT(keeps.Pieces(" hello  hello "),
+              ElementsAre("<s>", "▁", "▁hello", "▁", "▁hello", "▁"));
+  const Loaded removes(Model(kBpe, BpePieces(), false, /*remove_extra_whitespaces=*/true));
+  EXPECT_THAT(removes.Pieces(" hello  hello "), ElementsAre("<s>", "▁hello", "▁hello"));
+}
+
+TEST(SentencePieceModelTest, TheConfigurationSaysWhereThePrefixSpaceGoes) {
+  const std::string model = Model(kBpe, BpePieces());
+  const std::string text = "hello</s>hello";
+  EXPECT_THAT(Loaded(model).Pieces(text), ElementsAre("<s>", "▁hello", "</s>", "▁hello"))
+      << "legacy: before every section";
+  EXPECT_THAT(Loaded(model, {{"legacy", false}}).Pieces(text),
+              ElementsAre("<s>", "▁hello", "</s>", "hello"));
+  const Loaded never(model, {{"add_prefix_space", false}, {"add_bos_token", false}});
+  EXPECT_THAT(never.Pieces(text), ElementsAre("hello", "</s>", "hello"));
+  EXPECT_EQ(never.tokenizer->Decode(never.tokenizer->Encode(" hello").value()).value(), " hello");
+}
+
+TEST(SentencePieceModelTest, WhatItDoesNotRunIsRefused) {
+  const TokenizerDir dir;
+  dir.Write("tokenizer.model", std::string_view(Model(/*char*/ 4, BpePieces())));
+  const absl::Status status = Tokenizer::Load(dir.path()).status();
+  EXPECT_FALSE(status.ok());
+  EXPECT_THAT(std::string(status.message()), HasSubstr("tokenizer.model"));
+  EXPECT_THAT(std::string(status.message()), HasSubstr("only BPE and unigram are supported"));
+}
+
+TEST(SentencePieceModelTest, EveryCutModelIsRefusedOrRuns) {
+  const std::string model = Model(kUnigram, BpePieces(), true);
+  const TokenizerDir dir;
+  for (size_t size = 0; size < model.size(); size += 7) {
+    dir.Write("tokenizer.model", std::string_view(model).substr(0, size));
+    const auto tokenizer = Tokenizer::Load(dir.path());
+    if (!tokenizer.ok()) {
+      EXPECT_THAT(std::string(tokenizer.status().message()), HasSubstr("tokenizer.model"));
+      continue;
+    }
+    const auto ids = (*tokenizer)->Encode("hello 世");
+    EXPECT_TRUE(!ids.ok() || (*tokenizer)->Decode(*ids).ok());
+  }
+}
+
+}  // namespace
+}  // namespace ziggurat
