@@ -44,7 +44,7 @@ if [ "$mode" = all ]; then
   say "AddressSanitizer: unit tests"
   run_tests build-asan -LE figures
   say "AddressSanitizer: the daemon under a mixed load"
-  ZIGGURAT_BINARY="$PWD/build-asan/ziggurat" run_tests build -R '^SoakTest'
+  ZIGGURAT_BINARY="$PWD/build-asan/ziggurat" run_tests build -R '^Soak'
   unset ASAN_OPTIONS
 fi
 
