@@ -2,7 +2,7 @@
 
 #include <utility>
 
-#include "server/status.h"
+#include "server/wire.h"
 
 namespace ziggurat {
 namespace {
@@ -38,8 +38,7 @@ GenerateCall::GenerateCall(Engine* engine, std::atomic<int>* open_calls)
 void GenerateCall::Send(v1::GenerateResponse response) {
   std::lock_guard lock(mutex_);
   if (is_broken_) return;
-  const bool has_waiting = pending_.size() > (is_writing_ ? 1 : 0);
-  if (!has_waiting || !TryMerge(response, &pending_.back())) {
+  if (pending_.empty() || !TryMerge(response, &pending_.back())) {
     pending_.push_back(std::move(response));
   }
   if (!is_writing_) WriteNext();
@@ -54,7 +53,9 @@ void GenerateCall::Finish(absl::Status status) {
 void GenerateCall::WriteNext() {
   if (!pending_.empty()) {
     is_writing_ = true;
-    StartWrite(&pending_.front());
+    writing_ = ToBytes(pending_.front());
+    pending_.pop_front();
+    StartWrite(&writing_);
   } else if (final_status_) {
     ServerWriteReactor::Finish(ToGrpcStatus(*final_status_));
   }
@@ -64,7 +65,6 @@ void GenerateCall::OnWriteDone(bool ok) {
   if (!ok) Cancel();
   std::lock_guard lock(mutex_);
   is_writing_ = false;
-  pending_.pop_front();
   if (!ok) is_broken_ = true;
   if (is_broken_) pending_.clear();
   WriteNext();
@@ -76,7 +76,7 @@ void GenerateCall::OnCancel() {
   Cancel();
   std::lock_guard lock(mutex_);
   is_broken_ = true;
-  if (!is_writing_) pending_.clear();
+  pending_.clear();
 }
 
 void GenerateCall::OnDone() { self_.reset(); }

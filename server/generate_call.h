@@ -8,6 +8,7 @@
 #include <optional>
 
 #include "absl/status/status.h"
+#include "grpcpp/support/byte_buffer.h"
 #include "grpcpp/support/server_callback.h"
 #include "scheduler/engine.h"
 #include "server/delivery.h"
@@ -19,7 +20,7 @@ namespace ziggurat {
 /// merged into the message that waits, so a slow client costs memory of its own request only.
 ///
 /// Lifetime: held by itself until gRPC says OnDone, and by the delivery until Finish has returned.
-class GenerateCall : public grpc::ServerWriteReactor<v1::GenerateResponse>, public ResponseSink {
+class GenerateCall : public grpc::ServerWriteReactor<grpc::ByteBuffer>, public ResponseSink {
  public:
   /// `open_calls` counts the calls that exist; both pointers outlive every call.
   static std::shared_ptr<GenerateCall> Make(Engine* engine, std::atomic<int>* open_calls);
@@ -48,7 +49,8 @@ class GenerateCall : public grpc::ServerWriteReactor<v1::GenerateResponse>, publ
   std::shared_ptr<GenerateCall> self_;
 
   std::mutex mutex_;
-  std::deque<v1::GenerateResponse> pending_;  // the first one is being written if is_writing_
+  std::deque<v1::GenerateResponse> pending_;
+  grpc::ByteBuffer writing_;  // what gRPC writes now, if is_writing_
   std::optional<absl::Status> final_status_;
   bool is_writing_ = false;
   bool is_broken_ = false;  // the client is gone: nothing is written any more

@@ -11,8 +11,8 @@
 #include "compression/registry.h"
 #include "server/generate_call.h"
 #include "server/messages.h"
-#include "server/status.h"
 #include "server/version.h"
+#include "server/wire.h"
 #include "spdlog/spdlog.h"
 
 namespace ziggurat {
@@ -46,11 +46,14 @@ ZigguratService::ZigguratService(Engine* engine, Delivery* delivery, ServedModel
       rules_(std::move(rules)),
       max_open_calls_(max_open_calls) {}
 
-grpc::ServerWriteReactor<v1::GenerateResponse>* ZigguratService::Generate(
-    grpc::CallbackServerContext* context, const v1::GenerateRequest* request) {
+grpc::ServerWriteReactor<grpc::ByteBuffer>* ZigguratService::Generate(
+    grpc::CallbackServerContext* context, const grpc::ByteBuffer* request) {
   const std::shared_ptr<GenerateCall> call = GenerateCall::Make(engine_, &open_calls_);
-  const absl::StatusOr<std::string> name = ParseRequestId(request->request_id());
-  absl::Status status = name.ok() ? Submit(*context, *request, *name, call) : name.status();
+  v1::GenerateRequest message;
+  absl::Status status = FromBytes(*request, &message);
+  absl::StatusOr<std::string> name = ParseRequestId(message.request_id());
+  if (status.ok()) status = name.status();
+  if (status.ok()) status = Submit(*context, message, *name, call);
   if (!status.ok()) {
     spdlog::info("[{}] refused: {}", name.ok() ? *name : "-", status.ToString());
     call->Finish(std::move(status));
@@ -79,14 +82,24 @@ absl::Status ZigguratService::Submit(const grpc::CallbackServerContext& context,
 }
 
 grpc::ServerUnaryReactor* ZigguratService::Tokenize(grpc::CallbackServerContext* context,
-                                                    const v1::TokenizeRequest* request,
-                                                    v1::TokenizeResponse* response) {
+                                                    const grpc::ByteBuffer* request,
+                                                    grpc::ByteBuffer* response) {
+  const absl::StatusOr<v1::TokenizeResponse> ids = Tokenize(*request);
+  if (ids.ok()) *response = ToBytes(*ids);
+  return Answer(context, ids.status());
+}
+
+absl::StatusOr<v1::TokenizeResponse> ZigguratService::Tokenize(
+    const grpc::ByteBuffer& bytes) const {
+  v1::TokenizeRequest request;
+  if (absl::Status status = FromBytes(bytes, &request); !status.ok()) return status;
   absl::StatusOr<std::vector<int32_t>> ids = model_.tokenizer->Encode(
-      request->text(), {.add_special_tokens = request->add_special_tokens(),
-                        .parse_special = !request->plain_text()});
-  if (!ids.ok()) return Answer(context, ids.status());
-  response->mutable_token_ids()->Add(ids->begin(), ids->end());
-  return Answer(context, absl::OkStatus());
+      request.text(),
+      {.add_special_tokens = request.add_special_tokens(), .parse_special = !request.plain_text()});
+  if (!ids.ok()) return ids.status();
+  v1::TokenizeResponse response;
+  response.mutable_token_ids()->Add(ids->begin(), ids->end());
+  return response;
 }
 
 grpc::ServerUnaryReactor* ZigguratService::Detokenize(grpc::CallbackServerContext* context,

@@ -14,8 +14,14 @@ namespace ziggurat {
 
 class GenerateCall;
 
+/// Which calls come as bytes (wire.h) and which as messages.
+using ZigguratServiceBase =
+    v1::Ziggurat::WithRawCallbackMethod_Generate<v1::Ziggurat::WithRawCallbackMethod_Tokenize<
+        v1::Ziggurat::WithCallbackMethod_Detokenize<v1::Ziggurat::WithCallbackMethod_GetModel<
+            v1::Ziggurat::WithCallbackMethod_GetCache<v1::Ziggurat::Service>>>>>;
+
 /// Called by gRPC's threads, any number at once. Holds no state but the count of open calls.
-class ZigguratService : public v1::Ziggurat::CallbackService {
+class ZigguratService : public ZigguratServiceBase {
  public:
   /// Engine and delivery must outlive the service, and the service every call.
   ZigguratService(Engine* engine, Delivery* delivery, ServedModel model, RequestRules rules,
@@ -24,11 +30,11 @@ class ZigguratService : public v1::Ziggurat::CallbackService {
   /// Generate calls that gRPC has not finished yet.
   int open_calls() const { return open_calls_; }
 
-  grpc::ServerWriteReactor<v1::GenerateResponse>* Generate(
-      grpc::CallbackServerContext* context, const v1::GenerateRequest* request) override;
+  grpc::ServerWriteReactor<grpc::ByteBuffer>* Generate(grpc::CallbackServerContext* context,
+                                                       const grpc::ByteBuffer* request) override;
   grpc::ServerUnaryReactor* Tokenize(grpc::CallbackServerContext* context,
-                                     const v1::TokenizeRequest* request,
-                                     v1::TokenizeResponse* response) override;
+                                     const grpc::ByteBuffer* request,
+                                     grpc::ByteBuffer* response) override;
   grpc::ServerUnaryReactor* Detokenize(grpc::CallbackServerContext* context,
                                        const v1::DetokenizeRequest* request,
                                        v1::DetokenizeResponse* response) override;
@@ -40,7 +46,8 @@ class ZigguratService : public v1::Ziggurat::CallbackService {
                                      v1::GetCacheResponse* response) override;
 
  private:
-  /// Parses and submits on behalf of `call`.
+  absl::StatusOr<v1::TokenizeResponse> Tokenize(const grpc::ByteBuffer& bytes) const;
+  /// Submits on behalf of `call`.
   absl::Status Submit(const grpc::CallbackServerContext& context,
                       const v1::GenerateRequest& message, const std::string& name,
                       const std::shared_ptr<GenerateCall>& call);

@@ -61,7 +61,7 @@ TEST(CachePictureTest, DrawsAFloorForEveryLayerTheLastOneOnTop) {
 }
 
 TEST(CachePictureTest, FitsTheTerminal) {
-  for (const int columns : {40, 80, 132}) {
+  for (const int columns : {60, 80, 132}) {
     const std::vector<std::string> lines = absl::StrSplit(DrawCache(Pyramid(), columns), '\n');
     for (const std::string& line : lines) {
       EXPECT_LE(Width(line), columns) << line;

@@ -1,11 +1,12 @@
-// Calls to gRPC's standard services by their bytes, since their stubs are not among Debian's
-// packages.
+// Calls by their bytes: to gRPC's standard services, whose stubs are not among Debian's packages,
+// and with requests that no stub would send.
 #pragma once
 
 #include <memory>
 #include <string>
 
 #include "grpcpp/channel.h"
+#include "grpcpp/support/status.h"
 
 namespace ziggurat {
 
@@ -14,5 +15,9 @@ std::string CheckHealth(const std::shared_ptr<grpc::Channel>& channel, const std
 
 /// The bytes that server reflection answers when asked for the list of services.
 std::string ListServices(const std::shared_ptr<grpc::Channel>& channel);
+
+/// Generate with a request of these bytes, whatever they are.
+grpc::Status GenerateFromBytes(const std::shared_ptr<grpc::Channel>& channel,
+                               const std::string& request);
 
 }  // namespace ziggurat

@@ -7,6 +7,7 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/server/raw_calls.h"
 #include "tests/server/stub_daemon.h"
 
 namespace ziggurat {
@@ -177,6 +178,21 @@ INSTANTIATE_TEST_SUITE_P(
                   grpc::StatusCode::PERMISSION_DENIED,
                   {"pyramidkv", "full, snapkv"}}),
     [](const auto& tested) { return std::string(tested.param.name); });
+
+TEST(MalformedRequestTest, IsRefusedAndTheDaemonServesOn) {
+  StubDaemon daemon;
+  const std::string kNotUtf8("\x12\x01\xff", 3);  // text: one byte that is no character
+  const std::string kCutShort(
+      "\x12\x7f"
+      "abc",
+      5);  // text: 127 bytes, of which 3 came
+  for (const std::string& request : {kNotUtf8, kCutShort}) {
+    const grpc::Status status = GenerateFromBytes(daemon.channel(), request);
+    EXPECT_EQ(status.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+    EXPECT_THAT(status.error_message(), HasSubstr("UTF-8"));
+  }
+  EXPECT_TRUE(daemon.Generate(IdRequest(kPrompt, 5)).status.ok());
+}
 
 TEST(LimitsTest, RefusesARequestThatCanNeverFitWithBothNumbers) {
   ServeConfig config = StubDaemon::DefaultConfig();
