@@ -48,6 +48,7 @@ struct ServeConfig {
   int max_streams = 0;               ///< open Generate calls; 0: twice max_running + max_queue
   std::string log_level = "info";
   absl::Duration drain_timeout = absl::Seconds(30);
+  bool check_integrity = false;  ///< prove after every step that no block is lost; for tests
 
   int StreamLimit() const { return max_streams > 0 ? max_streams : 2 * (max_running + max_queue); }
 };

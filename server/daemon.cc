@@ -52,7 +52,8 @@ absl::Status Daemon::Serve(std::unique_ptr<ModelRunner> runner, ServedModel mode
                               .max_running = config_.max_running,
                               .max_queue = config_.max_queue,
                               .max_prompt_tokens = config_.max_prompt_tokens,
-                              .prefill_tokens = config_.prefill_tokens};
+                              .prefill_tokens = config_.prefill_tokens,
+                              .check_every_step = config_.check_integrity};
   absl::StatusOr<std::unique_ptr<Engine>> engine =
       Engine::Create(options, std::move(runner), &metrics_);
   if (!engine.ok()) return engine.status();

@@ -32,6 +32,12 @@ std::string Version() {
   return text;
 }
 
+bool HasCommand(const CLI::App& app, const std::string& name) {
+  const auto commands =
+      app.get_subcommands([&](const CLI::App* command) { return command->get_name() == name; });
+  return !commands.empty();
+}
+
 int Main(int argc, char** argv) {
   CLI::App app(
       "Ziggurat serves language models with a KV cache that is paged per layer out of one pool.",
@@ -41,6 +47,10 @@ int Main(int argc, char** argv) {
   app.require_subcommand(1);
   const Command commands[] = {AddServe(app), AddGenerate(app), AddTokenize(app), AddCache(app),
                               AddMakeModel(app)};
+  if (argc > 1 && argv[1][0] != '-' && !HasCommand(app, argv[1])) {
+    std::fprintf(stderr, "ziggurat: '%s' is no command; `ziggurat --help` lists them\n", argv[1]);
+    return kExitUsage;
+  }
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {

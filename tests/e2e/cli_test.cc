@@ -1,4 +1,5 @@
 // The commands of the binary, as they are typed.
+#include <map>
 #include <nlohmann/json.hpp>
 
 #include "absl/strings/match.h"
@@ -112,38 +113,46 @@ TEST(Cli, GenerateSaysWhatTheDaemonRefused) {
   EXPECT_THAT(result.err, testing::HasSubstr("squash"));
 }
 
-/// Characters of a bar: full blocks and their eighths, or what plain terminals get.
-size_t BarLength(const std::string& line) {
-  size_t length = 0;
-  for (size_t i = 0; i + 2 < line.size(); ++i) {
-    length += line[i] == '\xe2' && line[i + 1] == '\x96' ? 1 : 0;  // U+2580..U+259F
+/// Full cells (U+2588) of a line: blocks in use.
+size_t FullCells(const std::string& line) {
+  size_t cells = 0;
+  for (size_t at = line.find("█"); at != std::string::npos; at = line.find("█", at + 1)) ++cells;
+  return cells;
+}
+
+/// Lines of a picture that begin with the number of a layer, by that number.
+std::map<int, std::string> LayerLines(const std::string& picture) {
+  std::map<int, std::string> lines;
+  for (const std::string& line : std::vector<std::string>(absl::StrSplit(picture, '\n'))) {
+    const size_t digit = line.find_first_not_of(' ');
+    if (digit == std::string::npos || line[digit] < '0' || line[digit] > '7') continue;
+    if (digit + 1 < line.size() && line[digit + 1] != ' ') continue;
+    lines.emplace(line[digit] - '0', line);
   }
-  return length + static_cast<size_t>(std::count(line.begin(), line.end(), '#'));
+  return lines;
 }
 
 TEST(Cli, CacheDrawsALayerLongerTheMoreItHolds) {
-  START_DAEMON(daemon, {.dtype = "bf16", .kv_cache_memory = "2MiB"});
+  START_DAEMON(daemon, {.dtype = "bf16", .kv_cache_memory = "16MiB"});
   const PromptSource prompts(daemon);
   std::mt19937 random(1);
-  v1::GenerateRequest request = IdsRequest(prompts.Make(1500, random), 200);
-  request.set_compression("pyramidkv(budget=128)");
+  v1::GenerateRequest request = IdsRequest(prompts.Make(1500, random), 2500);
+  request.set_compression("pyramidkv(budget=512)");
   CommandResult picture;
-  const Generation generation =
-      Generate(daemon, request, {.on_message = [&](const Generation& so_far) {
-                 if (so_far.ids.empty() || !picture.out.empty()) return true;
-                 picture = RunZiggurat({"cache", "--server", daemon.grpc_address()});
-                 return true;
-               }});
-  ASSERT_TRUE(generation.ok()) << generation.Describe();
+  Generate(daemon, request, {.on_message = [&](const Generation& so_far) {
+             if (so_far.ids.empty()) return true;
+             picture = RunZiggurat({"cache", "--server", daemon.grpc_address()});
+             return false;
+           }});
   ASSERT_EQ(picture.exit_code, 0) << picture.err;
   std::printf("%s\n", picture.out.c_str());
-  // Some eight lines with bars, that become shorter from the bottom layer to the top one.
-  std::vector<size_t> bars;
-  for (const std::string& line :
-       std::vector<std::string>(absl::StrSplit(picture.out, '\n', absl::SkipEmpty()))) {
-    if (BarLength(line) > 0) bars.push_back(BarLength(line));
+  EXPECT_THAT(picture.out, testing::HasSubstr("1 running"));
+  const std::map<int, std::string> lines = LayerLines(picture.out);
+  ASSERT_EQ(lines.size(), 8u) << picture.out;
+  for (int l = 1; l < 8; ++l) {
+    EXPECT_LE(FullCells(lines.at(l)), FullCells(lines.at(l - 1))) << "layer " << l;
   }
-  EXPECT_GE(bars.size(), 8u) << picture.out;
+  EXPECT_GT(FullCells(lines.at(0)), FullCells(lines.at(7)));
 }
 
 TEST(Cli, MakeModelIsServed) {

@@ -54,8 +54,11 @@ class ModelFolder {
   }
   static std::string WithHeader(const std::string& header, const std::string& data) {
     const uint64_t length = header.size();
-    std::string file(reinterpret_cast<const char*>(&length), sizeof(length));
-    return file + header + data;
+    std::string file(sizeof(length), '\0');
+    std::memcpy(file.data(), &length, sizeof(length));
+    file.append(header);
+    file.append(data);
+    return file;
   }
 
  private:
@@ -64,8 +67,13 @@ class ModelFolder {
 
 /// `ziggurat serve` refuses to start: soon, with an exit code of its own, and says all of `words`.
 void ExpectRefusal(const Words& arguments, const Words& words) {
-  Words command = {"serve", "--listen", "127.0.0.1:0", "--http", "127.0.0.1:0"};
+  Words command = {"serve"};
   command.insert(command.end(), arguments.begin(), arguments.end());
+  for (const char* flag : {"--listen", "--http"}) {
+    if (std::find(arguments.begin(), arguments.end(), flag) == arguments.end()) {
+      command.insert(command.end(), {flag, "127.0.0.1:0"});
+    }
+  }
   const CommandResult result = RunZiggurat(command, {}, absl::Seconds(20));
   EXPECT_GT(result.exit_code, 0) << "no refusal in time (-1) or success (0)\n" << result.err;
   EXPECT_LT(result.exit_code, 126) << "ended by a signal\n" << result.err;
@@ -128,7 +136,7 @@ const BrokenModel kBrokenWeights[] = {
      [](ModelFolder& m) {
        m.EditWeightsHeader([](json& h) { h[kNorm]["data_offsets"] = {1 << 28, (1 << 28) + 256}; });
      },
-     {kNorm}},
+     {"model.safetensors", "tensor", "begins at byte"}},
     {"a tensor begins before its end",
      [](ModelFolder& m) {
        m.EditWeightsHeader([](json& h) { h[kNorm]["data_offsets"] = {512, 256}; });
@@ -149,7 +157,12 @@ const BrokenModel kBrokenWeights[] = {
      [](ModelFolder& m) { m.EditWeightsHeader([](json& h) { h[kNorm]["dtype"] = "F8_E9M9"; }); },
      {kNorm, "F8_E9M9"}},
     {"a tensor is missing",
-     [](ModelFolder& m) { m.EditWeightsHeader([](json& h) { h.erase(kNorm); }); },
+     [](ModelFolder& m) {
+       m.EditWeightsHeader([](json& h) {
+         h["model.layers.3.another.weight"] = h[kNorm];
+         h.erase(kNorm);
+       });
+     },
      {kNorm}},
     {"a tensor does not fit the configuration",
      [](ModelFolder& m) { m.EditConfig([](json& c) { c["intermediate_size"] = 768; }); },
@@ -327,10 +340,10 @@ std::vector<WrongRequest> WrongRequests() {
       {[](R& r) { r.set_min_tokens(50); }, kInvalid, {"min_tokens", "50"}},
       {[](R& r) { r.set_logprobs(21); }, kInvalid, {"logprobs", "21"}},
       {[](R& r) { r.set_logprobs(-1); }, kInvalid, {"logprobs", "-1"}},
-      {[](R& r) { r.add_stop(""); }, kInvalid, {"stop", "empty"}},
+      {[](R& r) { r.add_stop(std::string()); }, kInvalid, {"stop", "empty"}},
       {[](R& r) { r.add_stop(std::string(257, 'x')); }, kInvalid, {"stop", "257"}},
       {[](R& r) {
-         for (int i = 0; i < 17; ++i) r.add_stop("x");
+         for (int i = 0; i < 17; ++i) r.add_stop(std::string(1, 'x'));
        },
        kInvalid,
        {"stop", "17"}},
@@ -415,10 +428,12 @@ TEST(WrongInput, WrongRequestsAreRefusedByNameAndHurtNobody) {
 TEST(WrongInput, BytesThatAreNoMessageHurtNobody) {
   START_DAEMON(daemon, {});
   std::string response;
-  const std::string service = "/ziggurat.v1.Ziggurat/";
-  EXPECT_FALSE(CallRaw(daemon.channel(), service + "Generate", "\xff\xff\xff\xff", &response).ok());
-  EXPECT_FALSE(CallRaw(daemon.channel(), service + "Tokenize", "\x0a\x7f", &response).ok());
-  EXPECT_EQ(CallRaw(daemon.channel(), service + "Fly", "", &response).error_code(),
+  EXPECT_FALSE(
+      CallRaw(daemon.channel(), "/ziggurat.v1.Ziggurat/Generate", "\xff\xff\xff\xff", &response)
+          .ok());
+  EXPECT_FALSE(
+      CallRaw(daemon.channel(), "/ziggurat.v1.Ziggurat/Tokenize", "\x0a\x7f", &response).ok());
+  EXPECT_EQ(CallRaw(daemon.channel(), "/ziggurat.v1.Ziggurat/Fly", "", &response).error_code(),
             grpc::StatusCode::UNIMPLEMENTED);
   const std::string huge(17 << 20, 'x');
   EXPECT_EQ(Generate(daemon, TextRequest(huge, 1)).status.error_code(),
