@@ -20,7 +20,7 @@ Generation Generate(v1::Ziggurat::StubInterface& stub, const v1::GenerateRequest
   Generation generation;
   grpc::ClientContext context;
   context.set_deadline(
-      absl::ToChronoTime(absl::Now() + options.deadline.value_or(absl::Minutes(2))));
+      absl::ToChronoTime(absl::Now() + options.deadline.value_or(absl::Minutes(10))));
   if (options.on_start) options.on_start(context);
   const auto stream = stub.Generate(&context, request);
   v1::GenerateResponse message;

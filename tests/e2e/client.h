@@ -30,7 +30,7 @@ struct Generation {
 };
 
 struct CallOptions {
-  std::optional<absl::Duration> deadline = {};  ///< absent: two minutes, so that no test hangs
+  std::optional<absl::Duration> deadline = {};  ///< absent: ten minutes, so that no test hangs
   std::function<void(grpc::ClientContext&)> on_start = {};  ///< before the call
   /// After every message; false cancels the call.
   std::function<bool(const Generation&)> on_message = {};

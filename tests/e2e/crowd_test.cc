@@ -10,7 +10,7 @@ namespace ziggurat::e2e {
 namespace {
 
 constexpr int kRequests = 64;
-constexpr int kNewTokens = 32;
+constexpr int kNewTokens = 48;
 // docs/architecture.md, "Same answer": a comparison ends at the first step at which the two best
 // logits are this near; such ends are counted.
 constexpr double kNearTie = 1e-3;

@@ -64,7 +64,7 @@ TEST(Lifecycle, SigtermFinishesWhatRunsAndRefusesTheRest) {
   START_DAEMON(daemon, {});
   EXPECT_EQ(CheckHealth(daemon.channel(), ""), Health::kServing);
   EXPECT_EQ(daemon.HttpGet("/readyz").first, 200);
-  constexpr int kTokens = 3000;
+  constexpr int kTokens = 2000;
   BackgroundCall first(daemon.NewChannel(), LongRequest(kTokens));
   BackgroundCall second(daemon.NewChannel(), LongRequest(kTokens));
   ASSERT_UNDER_WAY(first);
@@ -176,11 +176,14 @@ TEST(Lifecycle, ACancelledCallFreesItsBlocksDuringPrefill) {
   if (context.load() != nullptr) context.load()->TryCancel();
   client.join();
   EXPECT_EMPTY_CACHE(daemon);
+  MetricSamples metrics = daemon.Metrics();
+  EXPECT_EQ(metrics["ziggurat_requests_finished_total{reason=\"cancelled\"}"], 1);
+  EXPECT_EQ(metrics["ziggurat_generated_tokens_total"], 0);
 }
 
 TEST(Lifecycle, ADeadlineFreesItsBlocks) {
   START_DAEMON(daemon, {});
-  BackgroundCall call(daemon.NewChannel(), LongRequest(4000), absl::Milliseconds(400));
+  BackgroundCall call(daemon.NewChannel(), LongRequest(4000), absl::Seconds(1));
   ASSERT_UNDER_WAY(call);
   EXPECT_EQ(call.Get().status.error_code(), grpc::StatusCode::DEADLINE_EXCEEDED)
       << call.Get().Describe();
