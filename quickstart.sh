@@ -47,6 +47,12 @@ for policy in full 'pyramidkv(budget=256,window=16,kernel=9)'; do
 done
 
 say "5. The cache, as Prometheus sees it (http://$http/metrics)"
-curl -fsS "http://$http/metrics" 2>/dev/null | grep -E '^ziggurat_(pool_blocks|kv_compression_ratio)' || true
+curl -fsS --noproxy '*' "http://$http/metrics" | grep -E '^ziggurat_(pool_blocks|kv_compression_ratio)'
+
+say "6. Stop the daemon"
+kill "$daemon"
+wait "$daemon"
+daemon=
+tail -n 1 "$log"
 
 say "Done in $((SECONDS - started)) s. To go on: build/ziggurat --help"

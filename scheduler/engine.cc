@@ -128,9 +128,9 @@ absl::Status Engine::Impl::CheckFits(const Sequence& sequence) const {
   const BlockPlan& plan = sequence.block_plan;
   if (plan.total_blocks > pool_->num_blocks()) {
     return absl::ResourceExhaustedError(absl::StrCat(
-        "the request can never fit: ", sequence.request.policy->ToString(), " with ",
-        sequence.prompt_tokens(), " prompt and ", sequence.request.max_new_tokens,
-        " new tokens needs ", plan.total_blocks, " blocks, the pool has ", pool_->num_blocks()));
+        "the request can never fit: ", sequence.policy_text, " with ", sequence.prompt_tokens(),
+        " prompt and ", sequence.request.max_new_tokens, " new tokens needs ", plan.total_blocks,
+        " blocks, the pool has ", pool_->num_blocks()));
   }
   const size_t workspace = model_->WorkspaceBytes(sequence.prompt_tokens(), plan.plan.window_rows);
   if (workspace > model_->workspace_capacity_bytes()) {
@@ -149,6 +149,7 @@ absl::StatusOr<RequestId> Engine::Impl::Submit(EngineRequest request) {
   sequence->block_plan =
       PlanBlocks(*request.policy, model_->shape(), geometry_,
                  static_cast<int>(request.prompt.size()), request.max_new_tokens);
+  sequence->policy_text = request.policy->ToString();
   sequence->request = std::move(request);
   if (absl::Status status = CheckFits(*sequence); !status.ok()) return Refuse("never_fits", status);
   std::lock_guard lock(status_.mutex);
@@ -182,7 +183,7 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(const EngineOptions& opti
   }
   if (filled.max_prompt_tokens == 0) filled.max_prompt_tokens = shape.max_context_tokens - 1;
   filled.prefill_tokens = std::min(filled.prefill_tokens, model->max_prefill_tokens());
-#ifndef NDEBUG
+#if !defined(NDEBUG) || defined(ZIGGURAT_CHECK_EVERY_STEP)
   filled.check_every_step = true;
 #endif
   if (absl::Status status = CheckOptions(filled, shape); !status.ok()) return status;

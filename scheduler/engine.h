@@ -31,7 +31,8 @@ struct EngineOptions {
   /// Tokens times layers of prefill between two decode steps while requests are decoding.
   int slice_token_layers = 8192;
   int max_overtakes = 64;         ///< how often a large request may be passed over by later ones
-  bool check_every_step = false;  ///< prove conservation after every step (debug builds: always)
+  bool check_every_step = false;  ///< prove conservation after every step (always in debug and
+                                  ///< sanitizer builds)
 };
 
 /// State of a request that the engine holds.
@@ -58,8 +59,8 @@ struct LayerSnapshot {
   size_t blocks_by_format[kNumCacheFormats] = {};
 };
 
-/// Occupancy of the pool and what runs, as of the end of a recent step: the last one in which a
-/// request was admitted or finished, or one of the last 100 ms; exact when the engine is idle.
+/// Occupancy of the pool and what runs, as of the end of a recent step: exact when the engine is
+/// idle, else at most 100 ms old, and 10 ms where a request was admitted or finished since.
 struct EngineSnapshot {
   size_t block_bytes = 0;
   size_t total_blocks = 0;

@@ -15,7 +15,10 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
+// A snapshot walks every running sequence, so its rate is bounded.
 constexpr auto kPublishInterval = std::chrono::milliseconds(100);
+constexpr auto kStaleInterval = std::chrono::milliseconds(10);
+constexpr auto kDeadlineSlack = std::chrono::milliseconds(50);
 
 double Seconds(Clock::duration duration) { return std::chrono::duration<double>(duration).count(); }
 
@@ -35,6 +38,21 @@ class ScopedTimer {
 template <typename Container, typename Value>
 void Erase(Container& container, const Value& value) {
   container.erase(std::remove(container.begin(), container.end(), value), container.end());
+}
+
+absl::Status PastDeadline() {
+  return absl::DeadlineExceededError("the request's deadline has passed");
+}
+
+/// A client that gives up at its deadline says so by cancelling, and may do so a little before our
+/// own clock sees the deadline.
+std::pair<FinishReason, absl::Status> WhyCancelled(const CancelMessage& message,
+                                                   const EngineRequest& request) {
+  if (message.reason == FinishReason::kStop) return {FinishReason::kStop, absl::OkStatus()};
+  if (request.deadline.has_value() && *request.deadline <= Clock::now() + kDeadlineSlack) {
+    return {FinishReason::kDeadline, PastDeadline()};
+  }
+  return {message.reason, absl::CancelledError("the client cancelled the request")};
 }
 
 }  // namespace
@@ -105,13 +123,12 @@ SteadyTime EngineLoop::NextWakeUp() const {
 void EngineLoop::Receive(SubmitMessage message) { waiting_.Push(std::move(message.sequence)); }
 
 void EngineLoop::Receive(CancelMessage message) {
-  const absl::Status status = message.reason == FinishReason::kStop
-                                  ? absl::OkStatus()
-                                  : absl::CancelledError("the client cancelled the request");
   if (auto it = running_.find(message.id); it != running_.end()) {
-    Finish(*it->second, message.reason, status);
+    const auto [reason, status] = WhyCancelled(message, it->second->request);
+    Finish(*it->second, reason, status);
   } else if (std::unique_ptr<Sequence> sequence = waiting_.Remove(message.id)) {
-    FinishWaiting(std::move(sequence), message.reason, status);
+    const auto [reason, status] = WhyCancelled(message, sequence->request);
+    FinishWaiting(std::move(sequence), reason, status);
   }
 }
 
@@ -122,7 +139,7 @@ void EngineLoop::ExpireDeadlines() {
               absl::UnavailableError("the server is draining and its deadline has passed"));
     drain_deadline_.reset();
   }
-  const absl::Status status = absl::DeadlineExceededError("the request's deadline has passed");
+  const absl::Status status = PastDeadline();
   for (std::unique_ptr<Sequence>& sequence : waiting_.RemoveExpired(now)) {
     FinishWaiting(std::move(sequence), FinishReason::kDeadline, status);
   }
@@ -150,9 +167,8 @@ void EngineLoop::Admit() {
     sequence->admitted = Clock::now();
     if (metrics_) metrics_->ObserveQueueTime(Seconds(sequence->admitted - sequence->submitted));
     spdlog::debug("[{}] admitted: {} prompt tokens, {}, {} blocks reserved", sequence->request.name,
-                  sequence->prompt_tokens(), sequence->request.policy->ToString(),
-                  sequence->reservation.total);
-    admitted_in_step_ = true;
+                  sequence->prompt_tokens(), sequence->policy_text, sequence->reservation.total);
+    is_stale_ = true;
     to_prefill_.push_back(sequence.get());
     const RequestId id = sequence->id;
     running_.emplace(id, std::move(sequence));
@@ -381,13 +397,15 @@ void EngineLoop::Report(const Sequence& sequence, FinishReason reason, absl::Sta
 
 void EngineLoop::Publish() {
   const SteadyTime now = Clock::now();
-  const bool is_due = finished_in_step_ > 0 || std::exchange(admitted_in_step_, false) ||
-                      IsIdle() || now - last_published_ >= kPublishInterval;
+  is_stale_ = is_stale_ || finished_in_step_ > 0;
+  const auto age = now - last_published_;
+  const bool is_due = IsIdle() || age >= kPublishInterval || (is_stale_ && age >= kStaleInterval);
   std::optional<EngineSnapshot> snapshot;
   if (is_due) {
     snapshot = MakeSnapshot();
     if (metrics_) metrics_->SetOccupancy(*snapshot);
     last_published_ = now;
+    is_stale_ = false;
   }
   {
     std::lock_guard lock(status_->mutex);

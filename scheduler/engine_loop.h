@@ -1,6 +1,7 @@
 // The thread that owns scheduler, block pool and sequences.
 #pragma once
 
+#include <algorithm>
 #include <condition_variable>
 #include <deque>
 #include <memory>
@@ -67,7 +68,9 @@ class EngineLoop {
   void ReceiveMessages();
   void Receive(SubmitMessage message);
   void Receive(CancelMessage message);
-  void Receive(DrainMessage message) { drain_deadline_ = message.deadline; }
+  void Receive(DrainMessage message) {
+    drain_deadline_ = std::min(drain_deadline_.value_or(message.deadline), message.deadline);
+  }
   void Receive(StopMessage) { stopping_ = true; }
   bool IsIdle() const { return running_.empty() && waiting_.size() == 0; }
   SteadyTime NextWakeUp() const;
@@ -118,7 +121,7 @@ class EngineLoop {
   std::vector<DecodeInput> decode_inputs_;
   std::vector<EngineOutput> outputs_;  ///< of this step
   int finished_in_step_ = 0;
-  bool admitted_in_step_ = false;
+  bool is_stale_ = false;      ///< a request was admitted or finished since the last snapshot
   double model_seconds_ = 0;   ///< of this step, attention included
   double sample_seconds_ = 0;  ///< of this step
   SteadyTime last_published_;

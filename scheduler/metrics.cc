@@ -99,7 +99,8 @@ struct Metrics::Series {
     for (const char* reason : {"stop", "length", "cancelled", "deadline", "error"}) {
       finished.Add({{"reason", reason}});
     }
-    for (const char* reason : {"queue_full", "never_fits", "draining", "invalid"}) {
+    for (const char* reason :
+         {"invalid", "not_allowed", "never_fits", "queue_full", "too_many_streams", "draining"}) {
       refused.Add({{"reason", reason}});
     }
   }

@@ -27,8 +27,7 @@ class Metrics {
   void SetOccupancy(const EngineSnapshot& snapshot);
   void SetCompressionRatio(std::string_view policy, double ratio);
   void CountFinished(std::string_view reason);
-  void CountRefused(
-      std::string_view reason);  ///< "queue_full", "never_fits", "draining", "invalid"
+  void CountRefused(std::string_view reason);  ///< "invalid", "queue_full", ...: docs/metrics.md
   void CountPromptTokens(int tokens);
   void CountGeneratedTokens(int tokens);
   void ObserveQueueTime(double seconds);

@@ -98,7 +98,7 @@ absl::Status AllocateStep(Sequence& sequence, ReservationLedger& ledger) {
 CacheReport MakeCacheReport(const Sequence& sequence, const CacheGeometry& geometry,
                             ElementType element) {
   CacheReport report;
-  report.policy = sequence.request.policy->ToString();
+  report.policy = sequence.policy_text;
   report.block_bytes = geometry.block_bytes;
   if (!sequence.cache.has_value() || sequence.state != RequestState::kDecoding) return report;
   const CacheFormat format = KeyValueFormat(element);
@@ -128,7 +128,7 @@ RequestSnapshot MakeRequestSnapshot(const Sequence& sequence) {
   RequestSnapshot snapshot;
   snapshot.id = sequence.id;
   snapshot.name = sequence.request.name;
-  snapshot.policy = sequence.request.policy->ToString();
+  snapshot.policy = sequence.policy_text;
   snapshot.state = sequence.state;
   snapshot.prompt_tokens = sequence.prompt_tokens();
   snapshot.generated_tokens = sequence.generated;

@@ -35,6 +35,7 @@ BlockPlan PlanBlocks(const Policy& policy, const ModelShape& shape, const CacheG
 struct Sequence {
   RequestId id = 0;
   EngineRequest request;
+  std::string policy_text;  ///< canonical
   BlockPlan block_plan;
   RequestState state = RequestState::kWaiting;
   int overtaken = 0;  ///< times that a later request was admitted first

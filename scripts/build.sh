@@ -11,6 +11,7 @@ if ! cmake --preset "$preset" >"$log" 2>&1; then
   exit 1
 fi
 if [ $# -gt 0 ]; then
-  exec cmake --build --preset "$preset" --target "$@"
+  cmake --build --preset "$preset" --target "$@"
+else
+  cmake --build --preset "$preset"
 fi
-exec cmake --build --preset "$preset"

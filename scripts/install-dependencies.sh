@@ -24,9 +24,15 @@ if [ "$(id -u)" -ne 0 ]; then
   command -v sudo >/dev/null || { echo "install-dependencies: run this as root, or install sudo" >&2; exit 1; }
   as_root=(sudo)
 fi
-echo "Installing ${#missing[@]} packages: ${missing[*]}"
-export DEBIAN_FRONTEND=noninteractive
-"${as_root[@]}" apt-get update -qq
-# The Prometheus server is for tests only: keep its package from starting it as a service.
-"${as_root[@]}" env DEBIAN_FRONTEND=noninteractive RUNLEVEL=1 \
-  apt-get install -y -qq --no-install-recommends "${missing[@]}" >/dev/null
+echo "Installing ${#missing[@]} packages (about 250 MB with what they need): ${missing[*]}"
+# The Prometheus server is for tests only: its package must not start it as a service.
+policy=/usr/sbin/policy-rc.d
+if [ ! -e "$policy" ]; then
+  trap '"${as_root[@]}" rm -f "$policy"' EXIT
+  printf '#!/bin/sh\nexit 101\n' | "${as_root[@]}" tee "$policy" >/dev/null
+  "${as_root[@]}" chmod +x "$policy"
+fi
+wait_for_lock=(-o DPkg::Lock::Timeout=600)
+"${as_root[@]}" apt-get "${wait_for_lock[@]}" update -qq
+"${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get "${wait_for_lock[@]}" install -y -qq \
+  --no-install-recommends "${missing[@]}" >/dev/null

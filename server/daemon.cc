@@ -60,7 +60,7 @@ absl::Status Daemon::Serve(std::unique_ptr<ModelRunner> runner, ServedModel mode
   engine_ = *std::move(engine);
   delivery_ = std::make_unique<Delivery>(engine_.get(), model.tokenizer.get());
   service_ =
-      std::make_unique<ZigguratService>(engine_.get(), delivery_.get(), std::move(model),
+      std::make_unique<ZigguratService>(engine_.get(), delivery_.get(), &metrics_, std::move(model),
                                         MakeRules(engine_->model_shape()), config_.StreamLimit());
   if (absl::Status status = StartGrpc(); !status.ok()) return status;
   http_->SetReadiness(Readiness::kServing);
@@ -95,6 +95,7 @@ absl::Status Daemon::StartGrpc() {
   // A client that vanished without a word is noticed within a minute.
   builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, 30'000);
   builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 10'000);
+  builder.AddChannelArgument(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);
   builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, 10'000);
   server_ = builder.BuildAndStart();
   if (server_ == nullptr || grpc_port_ == 0) {

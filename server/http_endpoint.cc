@@ -15,7 +15,8 @@
 namespace ziggurat {
 namespace {
 
-constexpr int kThreads = 2;
+constexpr int kThreads = 8;  // connections that say nothing hold one each until they time out
+constexpr int kTimeoutSeconds = 1;
 constexpr char kMetricsType[] = "text/plain; version=0.0.4; charset=utf-8";
 
 // httplib's default sets SO_REUSEPORT, with which two daemons could share a port unnoticed.
@@ -39,6 +40,7 @@ absl::StatusOr<std::unique_ptr<HttpEndpoint>> HttpEndpoint::Start(const Endpoint
   httplib::Server& server = http->impl_->server;
   server.new_task_queue = [] { return new httplib::ThreadPool(kThreads); };
   server.set_socket_options(SetSocketOptions);
+  server.set_read_timeout(kTimeoutSeconds);
   server.set_keep_alive_max_count(1);  // a kept connection would hold one of the few threads
 
   server.Get("/metrics", [metrics](const httplib::Request&, httplib::Response& response) {

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "absl/status/status.h"
+#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "compression/registry.h"
 #include "server/generate_call.h"
@@ -38,10 +39,11 @@ std::optional<SteadyTime> DeadlineOf(const grpc::CallbackServerContext& context)
 
 }  // namespace
 
-ZigguratService::ZigguratService(Engine* engine, Delivery* delivery, ServedModel model,
-                                 RequestRules rules, int max_open_calls)
+ZigguratService::ZigguratService(Engine* engine, Delivery* delivery, Metrics* metrics,
+                                 ServedModel model, RequestRules rules, int max_open_calls)
     : engine_(engine),
       delivery_(delivery),
+      metrics_(metrics),
       model_(std::move(model)),
       rules_(std::move(rules)),
       max_open_calls_(max_open_calls) {}
@@ -53,9 +55,12 @@ grpc::ServerWriteReactor<grpc::ByteBuffer>* ZigguratService::Generate(
   absl::Status status = FromBytes(*request, &message);
   absl::StatusOr<std::string> name = ParseRequestId(message.request_id());
   if (status.ok()) status = name.status();
+  if (!status.ok()) status = Refuse("invalid", std::move(status));
   if (status.ok()) status = Submit(*context, message, *name, call);
   if (!status.ok()) {
-    spdlog::info("[{}] refused: {}", name.ok() ? *name : "-", status.ToString());
+    // Messages may quote the client and span lines; a log entry is one line.
+    spdlog::info("[{}] refused: {}", name.ok() ? *name : "-",
+                 absl::Utf8SafeCEscape(status.ToString()));
     call->Finish(std::move(status));
   }
   return call.get();
@@ -65,11 +70,15 @@ absl::Status ZigguratService::Submit(const grpc::CallbackServerContext& context,
                                      const v1::GenerateRequest& message, const std::string& name,
                                      const std::shared_ptr<GenerateCall>& call) {
   if (open_calls_ > max_open_calls_) {
-    return absl::ResourceExhaustedError(
-        absl::StrCat("too many streams: ", max_open_calls_, " are open, and no more may be"));
+    return Refuse("too_many_streams",
+                  absl::ResourceExhaustedError(absl::StrCat("too many streams: ", max_open_calls_,
+                                                            " are open, and no more may be")));
   }
   absl::StatusOr<DeliveryRequest> request = ParseGenerateRequest(message, model_, rules_);
-  if (!request.ok()) return request.status();
+  if (!request.ok()) {
+    const bool is_denied = absl::IsPermissionDenied(request.status());
+    return Refuse(is_denied ? "not_allowed" : "invalid", request.status());
+  }
   request->engine.name = name;
   request->engine.deadline = DeadlineOf(context);
   spdlog::info("[{}] {} prompt tokens, at most {} new ones, {}", name,
@@ -79,6 +88,11 @@ absl::Status ZigguratService::Submit(const grpc::CallbackServerContext& context,
   if (!id.ok()) return id.status();
   call->SetRequest(*id);
   return absl::OkStatus();
+}
+
+absl::Status ZigguratService::Refuse(const char* reason, absl::Status status) const {
+  metrics_->CountRefused(reason);
+  return status;
 }
 
 grpc::ServerUnaryReactor* ZigguratService::Tokenize(grpc::CallbackServerContext* context,

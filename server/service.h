@@ -23,9 +23,9 @@ using ZigguratServiceBase =
 /// Called by gRPC's threads, any number at once. Holds no state but the count of open calls.
 class ZigguratService : public ZigguratServiceBase {
  public:
-  /// Engine and delivery must outlive the service, and the service every call.
-  ZigguratService(Engine* engine, Delivery* delivery, ServedModel model, RequestRules rules,
-                  int max_open_calls);
+  /// Engine, delivery and metrics must outlive the service, and the service every call.
+  ZigguratService(Engine* engine, Delivery* delivery, Metrics* metrics, ServedModel model,
+                  RequestRules rules, int max_open_calls);
 
   /// Generate calls that gRPC has not finished yet.
   int open_calls() const { return open_calls_; }
@@ -52,8 +52,12 @@ class ZigguratService : public ZigguratServiceBase {
                       const v1::GenerateRequest& message, const std::string& name,
                       const std::shared_ptr<GenerateCall>& call);
 
+  /// Counts a request that never reached the engine, and passes on why.
+  absl::Status Refuse(const char* reason, absl::Status status) const;
+
   Engine* const engine_;
   Delivery* const delivery_;
+  Metrics* const metrics_;
   const ServedModel model_;
   const RequestRules rules_;
   const int max_open_calls_;

@@ -10,6 +10,7 @@ namespace ziggurat {
 std::unique_ptr<v1::Ziggurat::Stub> Connect(const std::string& server) {
   grpc::ChannelArguments arguments;
   arguments.SetMaxReceiveMessageSize(std::numeric_limits<int>::max());
+  arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);  // a daemon is asked directly
   return v1::Ziggurat::NewStub(
       grpc::CreateCustomChannel(server, grpc::InsecureChannelCredentials(), arguments));
 }

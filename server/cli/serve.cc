@@ -1,7 +1,9 @@
 // `ziggurat serve`: the daemon.
 #include <atomic>
 #include <cstdio>
+#include <cstdlib>
 #include <memory>
+#include <optional>
 #include <string>
 #include <thread>
 #include <utility>
@@ -120,6 +122,26 @@ absl::StatusOr<LoadedModel> LoadModel(const ServeConfig& config) {
   return loaded;
 }
 
+// While nothing is served yet, a signal ends the process at once: loading cannot be interrupted,
+// and there is nobody to drain.
+class ExitOnSignal {
+ public:
+  explicit ExitOnSignal(TerminationSignals& signals)
+      : thread_([this, &signals] {
+          while (!is_over_) {
+            if (signals.Wait(absl::Milliseconds(50)) != 0) std::_Exit(kExitOk);
+          }
+        }) {}
+  ~ExitOnSignal() {
+    is_over_ = true;
+    thread_.join();
+  }
+
+ private:
+  std::atomic<bool> is_over_ = false;
+  std::thread thread_;
+};
+
 // Waits for a signal, drains; a second signal hurries it.
 void ServeUntilSignalled(TerminationSignals& signals, Daemon& daemon,
                          absl::Duration drain_timeout) {
@@ -150,6 +172,7 @@ int Serve(ServeFlags& flags) {
   SetUpLogging(*ParseLogLevel(config.log_level));
   TerminationSignals signals;  // before any other thread
   spdlog::info("ziggurat {}", VersionText());
+  std::optional<ExitOnSignal> loading(std::in_place, signals);
   absl::StatusOr<std::unique_ptr<Daemon>> daemon = Daemon::Create(config);
   if (!daemon.ok()) return Fail(daemon.status(), kExitFailure);
   absl::StatusOr<LoadedModel> model = LoadModel(config);
@@ -160,6 +183,7 @@ int Serve(ServeFlags& flags) {
   }
   spdlog::info("KV cache: {} blocks of {}, {}", (*daemon)->engine().total_blocks(),
                FormatByteSize((*daemon)->engine().options().block_bytes), config.compression);
+  loading.reset();
   std::printf("ready grpc=%s http=%s\n",
               FormatEndpoint({config.grpc.host, (*daemon)->grpc_port()}).c_str(),
               FormatEndpoint({config.http.host, (*daemon)->http_port()}).c_str());
