@@ -22,6 +22,8 @@ constexpr size_t kFewParts = 4;
 constexpr int kRowsPerTile = 128;
 /// Keys of one job of the window scores.
 constexpr int kKeysPerTask = 4 * kChunk;
+// Tokens of an observation window that are scored at a time: bounds the scratch of a wide window.
+constexpr int kWindowTokens = 64;
 
 HeadBlocks HeadAreas(PoolView pool, const SegmentView& segment, const PlaneView& plane,
                      int first_head) {
@@ -213,25 +215,34 @@ void CpuBackend::WindowScores(const AttentionShape& shape, ElementType element,
   const size_t head_bytes = shape.head_dim * ElementBytes(element);
   const size_t parts = (candidates + kKeysPerTask - 1) / kKeysPerTask;
   column_means_.resize(static_cast<size_t>(shape.num_kv_heads) * candidates);
-  ReserveScratch(ScratchFloats(static_cast<size_t>(window) * group, shape.head_dim));
+  ReserveScratch(
+      ScratchFloats(static_cast<size_t>(std::min(window, kWindowTokens)) * group, shape.head_dim));
   ParallelFor(threads_, shape.num_kv_heads * parts, [&](size_t i, int thread) {
     const size_t g = i / parts;
     WindowScoresJob job;
     job.head_dim = shape.head_dim;
     job.group_size = group;
     job.scale = shape.scale;
-    job.window = window;
-    job.q = static_cast<const std::byte*>(q_window) + g * group * head_bytes;
     job.q_row_bytes = shape.num_q_heads * head_bytes;
-    job.lse = lse + g * group;
     job.lse_stride = shape.num_q_heads;
     job.k = static_cast<const std::byte*>(k) + g * head_bytes;
     job.kv_row_bytes = shape.num_kv_heads * head_bytes;
     job.begin = static_cast<int>(i % parts) * kKeysPerTask;
     job.end = std::min(job.begin + kKeysPerTask, candidates);
-    job.scores = column_means_.data() + g * candidates + job.begin;
     job.scratch = scratch_[thread].data();
-    Kernels(element).window_scores(job);
+    float part[kKeysPerTask];
+    job.scores = part;
+    float* means = column_means_.data() + g * candidates + job.begin;
+    std::fill(means, means + (job.end - job.begin), 0.0f);
+    for (int first = 0; first < window; first += kWindowTokens) {
+      job.window = std::min(kWindowTokens, window - first);
+      job.q = static_cast<const std::byte*>(q_window) + first * job.q_row_bytes +
+              g * group * head_bytes;
+      job.lse = lse + first * job.lse_stride + g * group;
+      Kernels(element).window_scores(job);
+      const float share = static_cast<float>(job.window) / static_cast<float>(window);
+      for (int t = 0; t < job.end - job.begin; ++t) means[t] += share * part[t];
+    }
   });
   ParallelFor(threads_, shape.num_kv_heads, [&](size_t g, int) {
     Pool(column_means_.data() + g * candidates, candidates, kernel, pooling,

@@ -3,6 +3,7 @@
 #include <cstring>
 #include <dnnl.hpp>
 #include <list>
+#include <new>
 #include <tuple>
 #include <unordered_map>
 #include <utility>
@@ -172,6 +173,8 @@ class OneDnnLinear final : public Linear {
           dnnl_primitive_execute(kernel.primitive.get(), context_->stream().get(),
                                  static_cast<int>(arguments.size()), arguments.data()),
           "could not execute a product");
+    } catch (const std::bad_alloc&) {
+      return absl::ResourceExhaustedError("out of memory in a product of oneDNN");
     } catch (const dnnl::error& error) {
       return absl::InternalError(absl::StrCat("oneDNN, product of ", rows, "x", key.in_features,
                                               " by ", key.in_features, "x", key.out_features, ": ",

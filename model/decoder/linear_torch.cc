@@ -1,5 +1,8 @@
 #include <ATen/ATen.h>
 
+#include <exception>
+#include <new>
+
 #include "absl/strings/str_cat.h"
 #include "model/decoder/linear.h"
 
@@ -17,21 +20,35 @@ class TorchLinear final : public Linear {
   }
 
   absl::Status Run(const void* x, int rows, ElementType out_element, void* y) override {
-    at::NoGradGuard no_grad;
-    at::Tensor out =
-        at::from_blob(y, {rows, weight_.size(0)}, at::TensorOptions(ScalarTypeOf(out_element)));
-    out.copy_(Product(x, rows));
-    return absl::OkStatus();
+    return Guarded([&] {
+      at::Tensor out =
+          at::from_blob(y, {rows, weight_.size(0)}, at::TensorOptions(ScalarTypeOf(out_element)));
+      out.copy_(Product(x, rows));
+    });
   }
 
   absl::Status Accumulate(const void* x, int rows, float* y) override {
-    at::NoGradGuard no_grad;
-    at::Tensor out = at::from_blob(y, {rows, weight_.size(0)}, at::TensorOptions(at::kFloat));
-    out.add_(Product(x, rows));
-    return absl::OkStatus();
+    return Guarded([&] {
+      at::Tensor out = at::from_blob(y, {rows, weight_.size(0)}, at::TensorOptions(at::kFloat));
+      out.add_(Product(x, rows));
+    });
   }
 
  private:
+  /// libtorch's exceptions end here.
+  template <class Work>
+  static absl::Status Guarded(Work work) {
+    at::NoGradGuard no_grad;
+    try {
+      work();
+    } catch (const std::bad_alloc&) {
+      return absl::ResourceExhaustedError("out of memory in a product of libtorch");
+    } catch (const std::exception& error) {
+      return absl::InternalError(absl::StrCat("a product of libtorch: ", error.what()));
+    }
+    return absl::OkStatus();
+  }
+
   at::Tensor Product(const void* x, int rows) const {
     // from_blob wants a mutable pointer; linear only reads it.
     const at::Tensor in = at::from_blob(const_cast<void*>(x), {rows, weight_.size(1)},

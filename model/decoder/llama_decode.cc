@@ -28,6 +28,13 @@ absl::Status LlamaRunner::CheckInputs(absl::Span<const DecodeInput> inputs) cons
         return absl::InternalError(absl::StrCat("sequence ", i, " has no slot ", layer.slot,
                                                 " in its segment ", layer.segment));
       }
+      const SegmentView& target = layer.view[layer.segment];
+      if (target.num_kv_heads != shape().num_kv_heads ||
+          target.keys.blocks != target.values.blocks) {
+        return absl::InternalError(absl::StrCat(
+            "segment ", layer.segment, " of sequence ", i,
+            " does not hold keys and values of all heads, so it cannot be appended to"));
+      }
     }
   }
   return absl::OkStatus();

@@ -24,6 +24,11 @@ absl::StatusOr<std::string> ReadFile(const std::filesystem::path& path) {
   }
   const auto size = std::filesystem::file_size(path, error);
   std::ifstream file(path, std::ios::binary);
+  constexpr uintmax_t kMostBytes = uintmax_t{1} << 30;
+  if (!error && size > kMostBytes) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(path.string(), ": has ", size, " bytes, at most ", kMostBytes, " are read"));
+  }
   std::string content;
   if (!error) content.resize(size);
   if (error || !file.read(content.data(), static_cast<std::streamsize>(content.size()))) {

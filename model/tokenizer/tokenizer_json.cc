@@ -95,9 +95,10 @@ absl::StatusOr<Vocabulary> ParseVocabulary(const nlohmann::json& model) {
   vocabulary.Reserve(pieces.size());
   for (auto entry = pieces.begin(); entry != pieces.end(); ++entry) {
     if (!entry->is_number_unsigned()) {
-      return absl::InvalidArgumentError(absl::StrCat("the id of the token '", entry.key(), "' is ",
-                                                     entry->dump(),
-                                                     ", which is no unsigned integer"));
+      return absl::InvalidArgumentError(
+          absl::StrCat("the id of the token '", entry.key(), "' is ",
+                       entry->is_primitive() ? entry->dump() : std::string(entry->type_name()),
+                       ", which is no unsigned integer"));
     }
     const int64_t id = static_cast<int64_t>(
         std::min<uint64_t>(entry->get<uint64_t>(), uint64_t{Vocabulary::kMaxTokenId} + 1));
