@@ -136,6 +136,35 @@ TEST(DaemonTest, ServesMetricsAndProbesOverHttp) {
   EXPECT_THAT(metrics.body, HasSubstr("# TYPE ziggurat_kv_blocks gauge"));
 }
 
+TEST(DaemonTest, CountsEveryRefusalOnceByItsReason) {
+  ServeConfig config = StubDaemon::DefaultConfig();
+  config.allow_compression = {"full"};
+  StubDaemon daemon(config);
+  v1::GenerateRequest negative = IdRequest(kPrompt, 5);
+  negative.mutable_sampling()->set_temperature(-1);
+  v1::GenerateRequest denied = IdRequest(kPrompt, 5);
+  denied.set_compression("streaming");
+  for (int i = 0; i < 3; ++i) EXPECT_FALSE(daemon.Generate(negative).status.ok());
+  EXPECT_FALSE(daemon.Generate(denied).status.ok());
+  const std::string metrics = HttpGet(daemon, "/metrics").body;
+  EXPECT_THAT(metrics, HasSubstr("ziggurat_admissions_refused_total{reason=\"invalid\"} 3"));
+  EXPECT_THAT(metrics, HasSubstr("ziggurat_admissions_refused_total{reason=\"not_allowed\"} 1"));
+  EXPECT_THAT(metrics, HasSubstr("ziggurat_admissions_refused_total{reason=\"queue_full\"} 0"));
+}
+
+TEST(DaemonTest, CountsACallPastItsDeadlineAsDeadline) {
+  StubDaemon daemon;
+  daemon.control().decode_delay_us = 5000;
+  grpc::ClientContext context;
+  context.set_deadline(std::chrono::system_clock::now() + std::chrono::milliseconds(200));
+  const Generated late = daemon.Generate(IdRequest(kPrompt, 1000), &context);
+  EXPECT_EQ(late.status.error_code(), grpc::StatusCode::DEADLINE_EXCEEDED);
+  daemon.WaitIdle();
+  const std::string metrics = HttpGet(daemon, "/metrics").body;
+  EXPECT_THAT(metrics, HasSubstr("ziggurat_requests_finished_total{reason=\"deadline\"} 1"));
+  EXPECT_THAT(metrics, HasSubstr("ziggurat_requests_finished_total{reason=\"cancelled\"} 0"));
+}
+
 TEST(DaemonTest, IsNotReadyBeforeItServes) {
   auto daemon = Daemon::Create(StubDaemon::DefaultConfig());
   ASSERT_TRUE(daemon.ok()) << daemon.status();

@@ -47,8 +47,10 @@ StubDaemon::StubDaemon(const ServeConfig& config, const StubModelOptions& model,
                                               .eos_token_ids = std::move(eos_token_ids),
                                               .tokenizer = BundledTokenizer()});
   EXPECT_TRUE(status.ok()) << status;
-  channel_ = grpc::CreateChannel(absl::StrCat("127.0.0.1:", daemon_->grpc_port()),
-                                 grpc::InsecureChannelCredentials());
+  grpc::ChannelArguments arguments;
+  arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
+  channel_ = grpc::CreateCustomChannel(absl::StrCat("127.0.0.1:", daemon_->grpc_port()),
+                                       grpc::InsecureChannelCredentials(), arguments);
   stub_ = v1::Ziggurat::NewStub(channel_);
 }
 
