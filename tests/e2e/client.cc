@@ -18,11 +18,10 @@ std::string Generation::Describe() const {
 Generation Generate(v1::Ziggurat::StubInterface& stub, const v1::GenerateRequest& request,
                     const CallOptions& options) {
   Generation generation;
-  grpc::ClientContext context;
-  context.set_deadline(
+  const auto context = options.context ? options.context : std::make_shared<grpc::ClientContext>();
+  context->set_deadline(
       absl::ToChronoTime(absl::Now() + options.deadline.value_or(absl::Minutes(10))));
-  if (options.on_start) options.on_start(context);
-  const auto stream = stub.Generate(&context, request);
+  const auto stream = stub.Generate(context.get(), request);
   v1::GenerateResponse message;
   while (stream->Read(&message)) {
     if (generation.result.has_value()) ++generation.messages_after_result;
@@ -38,7 +37,7 @@ Generation Generate(v1::Ziggurat::StubInterface& stub, const v1::GenerateRequest
     } else if (message.has_result()) {
       generation.result = message.result();
     }
-    if (options.on_message && !options.on_message(generation)) context.TryCancel();
+    if (options.on_message && !options.on_message(generation)) context->TryCancel();
   }
   generation.status = stream->Finish();
   return generation;

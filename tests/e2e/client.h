@@ -31,7 +31,8 @@ struct Generation {
 
 struct CallOptions {
   std::optional<absl::Duration> deadline = {};  ///< absent: ten minutes, so that no test hangs
-  std::function<void(grpc::ClientContext&)> on_start = {};  ///< before the call
+  /// Of the call, for those who cancel it from another thread, whenever that may be. Fresh.
+  std::shared_ptr<grpc::ClientContext> context = {};
   /// After every message; false cancels the call.
   std::function<bool(const Generation&)> on_message = {};
 };

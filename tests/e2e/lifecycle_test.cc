@@ -157,30 +157,32 @@ TEST(Lifecycle, AClientThatIsKilledFreesItsBlocks) {
   EXPECT_EMPTY_CACHE(daemon);
 }
 
-TEST(Lifecycle, ACancelledCallFreesItsBlocksDuringPrefill) {
+TEST(Lifecycle, CancelledCallsFreeTheirBlocksDuringPrefill) {
   START_DAEMON(daemon, {});
   const PromptSource prompts(daemon);
   std::mt19937 random(1);
-  // So many new tokens that the call cannot be over, and its context gone, when it is cancelled.
-  v1::GenerateRequest request = IdsRequest(prompts.Make(2500, random), 1500);
-  request.set_ignore_eos(true);
-  std::atomic<grpc::ClientContext*> context = nullptr;
-  std::thread client([&] {
-    const Generation generation = Generate(
-        daemon, request, {.on_start = [&](grpc::ClientContext& call) { context = &call; }});
-    EXPECT_EQ(generation.status.error_code(), grpc::StatusCode::CANCELLED) << generation.Describe();
-  });
-  const bool was_prefilling = PollUntil(absl::Seconds(20), [&] {
+  constexpr int kCalls = 6;  // three batches of two, so that there is time
+  std::vector<std::shared_ptr<grpc::ClientContext>> contexts;
+  std::vector<std::thread> clients;
+  for (int i = 0; i < kCalls; ++i) {
+    contexts.push_back(std::make_shared<grpc::ClientContext>());
+    clients.emplace_back(
+        [&, context = contexts.back(), request = IdsRequest(prompts.Make(4000, random), 10)] {
+          const Generation generation = Generate(daemon, request, {.context = context});
+          EXPECT_EQ(generation.status.error_code(), grpc::StatusCode::CANCELLED)
+              << generation.Describe();
+        });
+  }
+  EXPECT_TRUE(PollUntil(absl::Seconds(20), [&] {
     const v1::GetCacheResponse cache = daemon.GetCache();
-    return cache.requests_size() == 1 && cache.requests(0).state() == "prefilling";
-  });
-  EXPECT_TRUE(was_prefilling);
-  if (context.load() != nullptr) context.load()->TryCancel();
-  client.join();
+    return cache.requests_size() == kCalls && cache.requests(0).state() == "prefilling";
+  }));
+  for (const auto& context : contexts) context->TryCancel();
+  for (std::thread& client : clients) client.join();
   EXPECT_EMPTY_CACHE(daemon);
   MetricSamples metrics = daemon.Metrics();
-  EXPECT_EQ(metrics["ziggurat_requests_finished_total{reason=\"cancelled\"}"], 1);
-  EXPECT_LT(metrics["ziggurat_generated_tokens_total"], 1500);
+  EXPECT_EQ(metrics["ziggurat_requests_finished_total{reason=\"cancelled\"}"], kCalls);
+  EXPECT_LT(metrics["ziggurat_generated_tokens_total"], kCalls * 10) << "all had finished";
 }
 
 TEST(Lifecycle, ADeadlineFreesItsBlocks) {

@@ -76,9 +76,8 @@ Generation RunSoakRequest(Daemon& daemon, const SoakRequest& request) {
   CallOptions options;
   options.deadline = request.deadline;
   int messages = 0;
-  options.on_start = [&](grpc::ClientContext& context) {
-    if (request.cancel_after_messages == 0) context.TryCancel();
-  };
+  options.context = std::make_shared<grpc::ClientContext>();
+  if (request.cancel_after_messages == 0) options.context->TryCancel();
   options.on_message = [&](const Generation&) {
     return request.cancel_after_messages < 0 || ++messages < request.cancel_after_messages;
   };

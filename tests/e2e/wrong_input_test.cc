@@ -473,21 +473,12 @@ TEST(WrongInput, ARequestThatCanNeverFitIsRefusedWithTheNumbers) {
 TEST(WrongInput, AFullQueueIsRefused) {
   START_DAEMON(daemon, {.flags = {"--max-running", "1", "--max-queue", "1"}});
   const v1::GenerateRequest request = TextRequest(" The old house", 3000);
+  std::vector<std::shared_ptr<grpc::ClientContext>> contexts;
   std::vector<std::thread> clients;
-  std::atomic<bool> is_over = false;
   for (int i = 0; i < 2; ++i) {
-    clients.emplace_back([&] {
-      std::thread canceller;
-      grpc::ClientContext* call = nullptr;
-      Generate(daemon, request, {.on_start = [&](grpc::ClientContext& context) {
-                 call = &context;
-                 canceller = std::thread([&] {
-                   PollUntil(absl::Minutes(1), [&] { return is_over.load(); });
-                   call->TryCancel();
-                 });
-               }});
-      is_over = true;
-      canceller.join();
+    contexts.push_back(std::make_shared<grpc::ClientContext>());
+    clients.emplace_back([&daemon, &request, context = contexts.back()] {
+      Generate(daemon, request, {.context = context});
     });
     // One runs, then one waits.
     EXPECT_TRUE(PollUntil(absl::Seconds(20), [&] {
@@ -496,7 +487,7 @@ TEST(WrongInput, AFullQueueIsRefused) {
     })) << daemon.GetCache().ShortDebugString();
   }
   ExpectWrong(daemon, TextRequest(" The", 1), grpc::StatusCode::RESOURCE_EXHAUSTED, {"queue"});
-  is_over = true;
+  for (const auto& context : contexts) context->TryCancel();
   for (std::thread& client : clients) client.join();
   EXPECT_EMPTY_CACHE(daemon);
   EXPECT_TRUE(Generate(daemon, TextRequest(" The", 1)).ok());
