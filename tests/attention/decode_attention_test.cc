@@ -94,7 +94,7 @@ TEST_P(DecodeTwins, AgreeOnLongSequencesThatAreSplitAndMerged) {
   LargestDeviation seen(Family("long"));
   std::vector<int> lengths = {1000, 1023, 1024, 1025, 4095, 4096, 4097};
   if (kSlowBuild) lengths = {1025, 2049};
-  for (int group : {1, 4}) {
+  for (int group : {1, 4, 8}) {
     const AttentionShape shape = Shape(group, 1, head_dim());
     Batch batch(element(), shape, lengths);
     ExpectTwins(element(), shape, batch.items, batch.pool.view(), &seen);

@@ -75,6 +75,44 @@ TEST_P(PrefillTwins, AgreeOnALongPrompt) {
   }
 }
 
+/// Groups whose queries fill several sub-blocks, over prompts of several chunks of keys.
+TEST(PrefillLengths, EveryGroupAgreesOverSeveralChunks) {
+  for (ElementType element : {ElementType::kF32, ElementType::kBf16}) {
+    LargestDeviation seen("prefill chunks " + Name(element));
+    for (int group : {1, 2, 4, 8, 3, 7}) {
+      const AttentionShape shape = Shape(group, 1, 32);
+      const Workspace w(element, shape, {0, kSlowBuild ? 140 : 259, kSlowBuild ? 150 : 388}, group);
+      const Attended expected = RunPrefill(*MakeReferenceBackend(), shape, w, false);
+      for (CpuLevel level : Levels()) {
+        const Attended actual = RunPrefill(**MakeCpuBackend(level, 2), shape, w, true);
+        seen.See(Deviation(actual.out, expected.out));
+        EXPECT_LE(Deviation(actual.out, expected.out), Tolerance(element)) << "group " << group;
+        EXPECT_LE(Deviation(actual.lse, expected.lse), Tolerance(element)) << "group " << group;
+      }
+    }
+  }
+}
+
+/// The borders of blocks and chunks up to the longest length; one small head, since the reference
+/// is slow.
+TEST(PrefillLengths, LongPromptsAgree) {
+  for (ElementType element : {ElementType::kF32, ElementType::kBf16}) {
+    LargestDeviation seen("prefill lengths " + Name(element));
+    const AttentionShape shape = Shape(1, 1, 8);
+    for (int length : {127, 128, 129, 1023, 1024, 1025, 4095, 4096, 4097}) {
+      if (kSlowBuild && length > 1025) continue;
+      const Workspace w(element, shape, {0, length}, 3);
+      const Attended expected = RunPrefill(*MakeReferenceBackend(), shape, w, false);
+      for (CpuLevel level : Levels()) {
+        const Attended actual = RunPrefill(**MakeCpuBackend(level, 2), shape, w, true);
+        seen.See(Deviation(actual.out, expected.out));
+        EXPECT_LE(Deviation(actual.out, expected.out), Tolerance(element)) << length << " tokens";
+        EXPECT_LE(Deviation(actual.lse, expected.lse), Tolerance(element)) << length << " tokens";
+      }
+    }
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(HeadSizes, PrefillTwins,
                          testing::Combine(testing::Values(ElementType::kF32, ElementType::kBf16),
                                           testing::Values(8, 16, 24, 32, 40, 64, 80, 96, 128, 256)),

@@ -65,6 +65,23 @@ TEST_P(WindowScoreTwins, AgreeAtEveryPromptLengthModuloTheChunk) {
   }
 }
 
+// Wide windows are scored in parts; every group over more than one of the kernels' chunks of keys.
+TEST(WindowScores, AgreeOnWideWindowsOfEveryGroup) {
+  for (ElementType element : {ElementType::kF32, ElementType::kBf16}) {
+    for (int group : {1, 2, 4, 8, 3}) {
+      for (int window : {63, 64, 65, 200}) {
+        const WindowCase c(element, Shape(group, 1, 96), window + 300, window, group);
+        const auto expected = c.Run(*MakeReferenceBackend(), 5, ScorePooling::kAverage);
+        for (CpuLevel level : Levels()) {
+          const auto actual = c.Run(**MakeCpuBackend(level, 2), 5, ScorePooling::kAverage);
+          EXPECT_LE(Deviation(actual, expected), Tolerance(element))
+              << "group " << group << " window " << window;
+        }
+      }
+    }
+  }
+}
+
 TEST(WindowScores, AgreeOnALongPrompt) {
   for (ElementType element : {ElementType::kF32, ElementType::kBf16}) {
     const WindowCase c(element, Shape(4, 2, 32), kSlowBuild ? 600 : 2050, 16, 1);
