@@ -1,5 +1,7 @@
 #include "scheduler/metrics.h"
 
+#include <utility>
+
 #include "block_manager/cache_format.h"
 #include "scheduler/engine.h"
 
@@ -94,7 +96,7 @@ struct Metrics::Series {
         batch_size(OneHistogram(r, "ziggurat_decode_batch_size", "Sequences of a decode step",
                                 kBatchBuckets)) {
     for (const char* part : {"schedule", "model", "attention", "sample"}) {
-      step_part.Add({{"part", part}}, kStepBuckets);
+      parts.emplace_back(part, &step_part.Add({{"part", part}}, kStepBuckets));
     }
     for (const char* reason : {"stop", "length", "cancelled", "deadline", "error"}) {
       finished.Add({{"reason", reason}});
@@ -136,6 +138,7 @@ struct Metrics::Series {
   Histogram& inter_token;
   Histogram& end_to_end;
   Histogram& batch_size;
+  std::vector<std::pair<std::string_view, Histogram*>> parts;  ///< observed in every step
   std::vector<Layer> layers;
   std::vector<Gauge*> formats;
 };
@@ -198,7 +201,9 @@ void Metrics::ObserveFirstToken(double seconds) { series_->first_token.Observe(s
 void Metrics::ObserveInterToken(double seconds) { series_->inter_token.Observe(seconds); }
 void Metrics::ObserveEndToEnd(double seconds) { series_->end_to_end.Observe(seconds); }
 void Metrics::ObserveStepPart(std::string_view part, double seconds) {
-  series_->step_part.Add({{"part", std::string(part)}}, kStepBuckets).Observe(seconds);
+  for (const auto& [name, histogram] : series_->parts) {
+    if (name == part) histogram->Observe(seconds);
+  }
 }
 void Metrics::ObserveBatchSize(int sequences) { series_->batch_size.Observe(sequences); }
 
