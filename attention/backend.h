@@ -36,9 +36,65 @@ struct PackedSequences {
   int length(int i) const { return offsets[i + 1] - offsets[i]; }
 };
 
+/// What of the distant attention of PoD was done and what left out; one attention is that of one
+/// query token's heads of one KV head to the distant tokens of one layer.
+struct DistantCounts {
+  uint64_t attended = 0;
+  uint64_t skipped = 0;
+};
+
+/// PoD in a layer of a prompt (arXiv:2412.02252): token j is *distant* from query i where
+/// j >= sinks and i - j >= recent.
+struct DistantPrefill {
+  int sinks = 0;
+  int recent = 0;
+  double skip = 2;  ///< the distant part is left out where the near part's share is at least this
+  /// [num_kv_heads] 1: the head's distant tokens are attended with `low_q` and `low_k`, those of
+  /// the lowest layer of its group.
+  const uint8_t* borrows = nullptr;
+  const void* low_q = nullptr;  ///< [n, num_q_heads, head_dim]
+  const void* low_k = nullptr;  ///< [n, num_kv_heads, head_dim]
+};
+
+/// Where a new token goes. The targets of an item cover every KV head once.
+struct TokenTarget {
+  /// In a scored segment that is full: each head overwrites its slot with the lowest score among
+  /// those whose position is at most the new token's less `DecodeItem::score_recent` (the lowest
+  /// slot of equal ones).
+  static constexpr int kLowestScore = -1;
+
+  int segment = 0;
+  int slot = 0;
+};
+
 /// One sequence of a decode step: its segments of the layer at hand.
 struct DecodeItem {
   LayerView segments;
+  absl::Span<const TokenTarget> targets;
+  int position = 0;      ///< of the new token
+  int score_recent = 0;  ///< scored segments: the last positions, which are never overwritten
+
+  // PoD; null and unused where no segment has a SegmentUse other than kOwn.
+  /// [num_q_heads, head_dim] the query of each head's lowest layer. DecodeAttention stores the rows
+  /// of heads with a kDistantKeys segment here, and reads those of kBorrowedKeys segments.
+  float* low_q = nullptr;
+  /// [num_q_heads] log-sum-exp over the distant tokens; stored and read alike.
+  float* distant_lse = nullptr;
+  double skip = 2;
+  DistantCounts* counts = nullptr;  ///< added to, may be null
+};
+
+/// Rows of a statistic.
+enum class ScoreRows : uint8_t {
+  kKvHeads,     ///< one per KV head: the mean over its query heads
+  kQueryHeads,  ///< one per query head
+};
+
+/// Positions or slots per head: entry i of head h of the segment at hand is
+/// `of_head[h * stride + i]`.
+struct HeadIndices {
+  const int32_t* of_head = nullptr;
+  size_t stride = 0;
 };
 
 /// A backend owns its threads and scratch memory. One caller at a time (the engine thread).
@@ -58,6 +114,16 @@ class AttentionBackend {
                                 ElementType element, const void* q, const void* k, const void* v,
                                 void* out, float* lse) = 0;
 
+  /// PrefillAttention of one prompt whose distant tokens are attended with another layer's queries
+  /// and keys where `distant.borrows` says so: softmax over near scores q_i.k_j and distant ones
+  /// low_q_i.low_k_j together, all with this layer's values. Heads that do not borrow attend as
+  /// PrefillAttention has it. `lse` is that of all scores together, of a query that left out its
+  /// distant part that of the near ones.
+  virtual void PrefillDistantAttention(const AttentionShape& shape, int n, ElementType element,
+                                       const void* q, const void* k, const void* v,
+                                       const DistantPrefill& distant, void* out, float* lse,
+                                       DistantCounts* counts) = 0;
+
   /// SnapKV's window scores: scores[g][j] = mean over the last `window` queries i and over the
   /// query heads of KV head g of exp(scale * q_i.k_j - lse_i), keys j <= i only, for j < n -
   /// window; then pooled over j.
@@ -75,31 +141,113 @@ class AttentionBackend {
   virtual void SelectBest(const float* scores, int num_heads, int candidates, int best,
                           int32_t* indices) = 0;
 
-  /// Writes tokens of the workspace into slots [first_slot, first_slot + count) of `segment`.
+  /// Attention that keys [begin, end) receive from the last `rows` queries of a prompt of n tokens:
+  /// sums[r][j - begin] = sum over queries i >= j of exp(scale * q_i.k_j - lse_i).
+  ///   q_rows  [rows, num_q_heads, head_dim]   rows n - rows .. n - 1
+  ///   lse     [rows, num_q_heads]
+  ///   k       [n, num_kv_heads, head_dim]
+  ///   sums    [KV or query heads, end - begin] f32
+  virtual void ColumnSums(const AttentionShape& shape, ElementType element, const void* q_rows,
+                          const float* lse, const void* k, int n, int rows, int begin, int end,
+                          ScoreRows score_rows, float* sums) = 0;
+
+  /// WindowKV's choice (compression/cache_plan.h, KeepWindows): windows [0, review), [review, 2
+  /// review), ... of the candidates, the last perhaps shorter, in falling order of score, ties to
+  /// the earlier; one that no longer fits the budget is passed over.
+  ///   scores   [num_heads, candidates]
+  ///   indices  [budget] room; filled ascending
+  /// Returns the number of indices.
+  virtual int SelectWindows(const float* scores, int num_heads, int candidates, int review,
+                            int best, int budget, int32_t* indices) = 0;
+
+  /// Sum over rows of the cosine between a[r] and b[r]; 1 where both are zero, 0 where one is.
+  ///   a, b  [rows, width]
+  virtual double CosineSum(const float* a, const float* b, int rows, int width) = 0;
+
+  // ---- Writing and moving tokens -------------------------------------------------------------
+
+  /// Writes tokens of the workspace into slots [first_slot, first_slot + count) of `segment`, in
+  /// its encoding. Of grouped encodings first_slot and count are multiples of the group. Not for
+  /// merged segments.
   ///   k, v      [n, num_kv_heads, head_dim]; `k` may be nullptr: values only, where the segment
   ///             attends with another layer's keys
-  ///   indices   [segment.num_kv_heads, count]: row of `k` for each slot and head of the segment,
-  ///             or nullptr: rows first_row .. first_row + count - 1 for all heads
+  ///   indices   row of `k` for each head of the segment and slot; of_head nullptr: rows first_row
+  ///             .. first_row + count - 1 for all heads
   virtual void WriteTokens(const AttentionShape& shape, ElementType element, const void* k,
-                           const void* v, const int32_t* indices, int first_row, int count,
+                           const void* v, HeadIndices indices, int first_row, int count,
                            PoolView pool, const SegmentView& segment, int first_slot) = 0;
+
+  /// The first scores and positions of a scored segment's slots, for the tokens that WriteTokens
+  /// put there.
+  ///   sums  [num_kv_heads, n] as ColumnSums of KV heads gives them for all keys and rows
+  virtual void WriteScores(const AttentionShape& shape, const float* sums, int n,
+                           HeadIndices indices, int first_row, int count, PoolView pool,
+                           const SegmentView& segment, int first_slot) = 0;
+
+  /// Copies tokens from segment to segment (of the same layer and heads), decoding and encoding
+  /// where the encodings differ; bit for bit where they are equal. Slots are read before they are
+  /// written as if all were read first; so `from` may be `to`. Norms and scores go along where both
+  /// have them; keys are left alone where `to` stores values only.
+  ///   slots   slot of `from` for each head and token; of_head nullptr: first .. first + count - 1
+  virtual void CopyTokens(const AttentionShape& shape, PoolView pool, const SegmentView& from,
+                          HeadIndices slots, int first, int count, const SegmentView& to,
+                          int first_slot) = 0;
+
+  /// The tokens in slots [first, first + count) of a segment that covers all KV heads and is not
+  /// merged, decoded.
+  ///   k, v  [count, num_kv_heads, head_dim] f32
+  virtual void ReadTokens(const AttentionShape& shape, PoolView pool, const SegmentView& segment,
+                          int first, int count, float* k, float* v) = 0;
+
+  // ---- MiniCache -----------------------------------------------------------------------------
+
+  /// angles[g][t] = the angle between the keys k0 and k1 of token t, in [0, pi]; with a zero vector
+  /// 0.
+  ///   k0, k1  [m, num_kv_heads, head_dim]
+  virtual void MergeAngles(const AttentionShape& shape, ElementType element, const void* k0,
+                           const void* k1, int m, float* angles) = 0;
+
+  /// Merges tokens of two layers into slots [first_slot, first_slot + count) of a merged segment of
+  /// plain or per-token encoding: direction e = SLERP(x0/|x0|, x1/|x1|, t) normalised, for K and V
+  /// apart, and the norms |x0| (lower) and |x1| (upper). sin < 1e-6: linear interpolation; a zero
+  /// vector takes the other's direction.
+  ///   indices       token for each head and slot
+  ///   lower, upper  the segment as the two layers see it: same blocks, norms of each
+  virtual void WriteMerged(const AttentionShape& shape, ElementType element, const void* k0,
+                           const void* v0, const void* k1, const void* v1, HeadIndices indices,
+                           int count, double t, PoolView pool, const SegmentView& lower,
+                           const SegmentView& upper, int first_slot) = 0;
 
   // ---- Decode: over block tables -------------------------------------------------------------
 
-  /// Writes one new token of each item: its keys and values go to slot `slots[i]` of segment
-  /// `segment_index[i]`.
-  ///   k, v   [items, num_kv_heads, head_dim] f32; `k` may be nullptr, as in WriteTokens
+  /// Writes the new token of each item to its targets, in the encoding of each (plain or per
+  /// token). A scored segment's slot starts with score 0 and the item's position. Targets whose
+  /// segment borrows its keys are not allowed.
+  ///   k, v   [items, num_kv_heads, head_dim] f32
   virtual void WriteStep(const AttentionShape& shape, absl::Span<const DecodeItem> items,
-                         absl::Span<const int> segment_index, absl::Span<const int> slots,
                          const float* k, const float* v, PoolView pool) = 0;
 
   /// One query token of each item attends to all slots of all its segments; partial results of
   /// segments and of splits of long ones are merged by log-sum-exp. An item without any slot gets
-  /// zeros and lse = -infinity.
+  /// zeros and lse = -infinity. Segments that borrow their keys are attended with the item's
+  /// `low_q`, and left out for a KV head where all its query heads have 1 / (1 + exp(distant_lse -
+  /// near lse))
+  /// >= skip, the near lse being that of all other segments.
   ///   q, out  [items, num_q_heads, head_dim] f32
   ///   lse     [items, num_q_heads] f32, or nullptr
   virtual void DecodeAttention(const AttentionShape& shape, absl::Span<const DecodeItem> items,
                                const float* q, PoolView pool, float* out, float* lse) = 0;
+
+  /// Adds to every slot of the scored segments what it received from this step's queries: the mean
+  /// over the query heads of a KV head of exp(scale * q.k - lse).
+  virtual void AccumulateScores(const AttentionShape& shape, absl::Span<const DecodeItem> items,
+                                const float* q, const float* lse, PoolView pool) = 0;
+
+  /// The share of one query token's attention that falls on slots [begin, end) of a segment that
+  /// covers all KV heads: the mean over query heads of the sum of exp(scale * q.k - lse).
+  ///   q  [num_q_heads, head_dim];  lse [num_q_heads]
+  virtual double SlotMass(const AttentionShape& shape, const SegmentView& segment, int begin,
+                          int end, const float* q, const float* lse, PoolView pool) = 0;
 
   // ---- Between the GEMMs ---------------------------------------------------------------------
 

@@ -14,46 +14,54 @@ constexpr size_t DivideUp(size_t numerator, size_t denominator) {
   return (numerator + denominator - 1) / denominator;
 }
 
-PlaneList OnePlane(std::string_view name, size_t unit_bytes) {
-  PlaneList list;
-  list.count = 1;
-  list.planes[0] = {name, 1, unit_bytes};
-  return list;
-}
-
 }  // namespace
 
 std::string_view ElementTypeName(ElementType type) {
   return type == ElementType::kF32 ? "f32" : "bf16";
 }
 
-std::string_view CacheFormatName(CacheFormat format) {
-  switch (format) {
-    case CacheFormat::kF32:
-      return "f32";
-    case CacheFormat::kBf16:
-      return "bf16";
-    case CacheFormat::kF32Values:
-      return "f32-values";
-    case CacheFormat::kBf16Values:
-      return "bf16-values";
-  }
-  return "unknown";
+std::string_view EncodingName(Encoding encoding) {
+  constexpr std::string_view kNames[] = {"f32", "bf16", "int8", "fp8", "int4", "int2"};
+  return kNames[static_cast<int>(encoding)];
 }
 
-PlaneList PlanesOf(CacheFormat format, int kv_heads, int head_dim) {
-  const size_t channels = static_cast<size_t>(kv_heads) * head_dim;
-  const size_t element_bytes = ElementBytes(ElementOf(format));
-  switch (format) {
-    case CacheFormat::kF32:
-    case CacheFormat::kBf16:
-      return OnePlane("kv", 2 * channels * element_bytes);
-    case CacheFormat::kF32Values:
-    case CacheFormat::kBf16Values:
-      return OnePlane("values", channels * element_bytes);
+std::string_view PlaneRoleName(PlaneRole role) {
+  constexpr std::string_view kNames[] = {"codes", "scales", "norms", "scores"};
+  return kNames[static_cast<int>(role)];
+}
+
+std::string CacheFormatName(const CacheFormat& format) {
+  std::string name(EncodingName(format.encoding));
+  if (format.values_only) name += "-values";
+  if (format.merged) name += "-merged";
+  if (format.scored) name += "-scored";
+  return name;
+}
+
+int PlaneList::Find(PlaneRole role) const {
+  for (int p = 0; p < count; ++p) {
+    if (planes[p].role == role) return p;
   }
-  CheckThat(false, "a cache format has no row in PlanesOf");
-  return {};
+  return -1;
+}
+
+PlaneList PlanesOf(const CacheFormat& format, int kv_heads, int head_dim) {
+  const size_t heads = kv_heads;
+  const size_t channels = heads * head_dim;
+  const size_t sides = format.values_only ? 1 : 2;  // keys and values
+  PlaneList list;
+  list.Add({PlaneRole::kCodes, 1, sides * channels * EncodingBits(format.encoding) / 8});
+  if (IsPerToken(format.encoding)) {
+    list.Add({PlaneRole::kScales, 1, sides * heads * sizeof(float)});
+  }
+  if (IsGrouped(format.encoding)) {
+    // Keys: scale and zero of every channel, 4 bytes. Values: of every token and head_dim / group
+    // groups of channels, group tokens: as many.
+    list.Add({PlaneRole::kScales, format.group, sides * channels * 4});
+  }
+  if (format.merged) list.Add({PlaneRole::kNorms, 1, 4 * heads * sizeof(float)});
+  if (format.scored) list.Add({PlaneRole::kScores, 1, heads * (sizeof(float) + sizeof(int32_t))});
+  return list;
 }
 
 size_t PlaneSpec::UnitsPerBlock(size_t block_bytes) const { return block_bytes / unit_bytes; }
@@ -81,28 +89,43 @@ absl::Status CacheGeometry::Validate() const {
     return absl::InvalidArgumentError(
         absl::StrCat("block_bytes must be a multiple of 64 below 4 GiB, not ", block_bytes));
   }
-  for (int f = 0; f < kNumCacheFormats; ++f) {
-    const auto format = static_cast<CacheFormat>(f);
-    const PlaneList list = PlanesOf(format, num_kv_heads, head_dim);
-    for (int p = 0; p < list.count; ++p) {
-      if (block_bytes % list.planes[p].unit_bytes != 0) {
-        // Debian's absl::string_view is not std::string_view, hence the strings.
-        return absl::InvalidArgumentError(absl::StrCat(
-            "a block of ", block_bytes, " bytes holds no whole number of units of ",
-            list.planes[p].unit_bytes, " bytes (", std::string(CacheFormatName(format)), ", plane ",
-            std::string(list.planes[p].name), ")"));
-      }
+  for (const CacheFormat& format :
+       {CacheFormat::kF32, CacheFormat::kBf16, CacheFormat::kF32Values, CacheFormat::kBf16Values}) {
+    if (absl::Status status = CheckFormat(format); !status.ok()) return status;
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CacheGeometry::CheckFormat(const CacheFormat& format) const {
+  const int bits = EncodingBits(format.encoding);
+  if (head_dim * bits % 32 != 0) {
+    return absl::InvalidArgumentError(absl::StrCat(CacheFormatName(format),
+                                                   " needs a head size that is a multiple of ",
+                                                   32 / bits, ", not ", head_dim));
+  }
+  if (IsGrouped(format.encoding) && (format.group < 1 || head_dim % format.group != 0)) {
+    return absl::InvalidArgumentError(absl::StrCat("a quantization group of ", format.group,
+                                                   " does not divide the head size ", head_dim));
+  }
+  const PlaneList list = PlanesOf(format, num_kv_heads, head_dim);
+  for (int p = 0; p < list.count; ++p) {
+    if (block_bytes % list.planes[p].unit_bytes != 0) {
+      // Debian's absl::string_view is not std::string_view, hence the strings.
+      return absl::InvalidArgumentError(
+          absl::StrCat("a block of ", block_bytes, " bytes holds no whole number of units of ",
+                       list.planes[p].unit_bytes, " bytes (", CacheFormatName(format), ", plane ",
+                       std::string(PlaneRoleName(list.planes[p].role)), ")"));
     }
   }
   return absl::OkStatus();
 }
 
-int CacheGeometry::SlotsPerBlock(CacheFormat format, int kv_heads) const {
+int CacheGeometry::SlotsPerBlock(const CacheFormat& format, int kv_heads) const {
   const PlaneSpec plane = PlanesOf(format, kv_heads, head_dim).planes[0];
   return static_cast<int>(plane.UnitsPerBlock(block_bytes)) * plane.tokens_per_unit;
 }
 
-size_t CacheGeometry::BlocksFor(CacheFormat format, int kv_heads, size_t tokens) const {
+size_t CacheGeometry::BlocksFor(const CacheFormat& format, int kv_heads, size_t tokens) const {
   const PlaneList list = PlanesOf(format, kv_heads, head_dim);
   size_t blocks = 0;
   for (int p = 0; p < list.count; ++p) {

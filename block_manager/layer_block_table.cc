@@ -9,26 +9,64 @@
 namespace ziggurat {
 namespace {
 
-// Where keys and values lie in a block of a plane that holds them for `options`' heads: per KV head
-// contiguous, keys before values (docs/block_layout.md).
+// A view of a plane of units of one token: `areas` areas of `unit` bytes per slot and head.
+PlaneView AreaView(const PlaneSpec& plane, size_t block_bytes, size_t unit, size_t areas,
+                   size_t index) {
+  PlaneView view;
+  const size_t slots = plane.UnitsPerBlock(block_bytes);
+  view.slots_per_block = static_cast<uint32_t>(slots);
+  view.head_stride_bytes = static_cast<uint32_t>(areas * slots * unit);
+  view.offset_bytes = static_cast<uint32_t>(index * slots * unit);
+  return view;
+}
+
+// A view of the scales and zeros of the keys, or values, of a grouped encoding.
+PlaneView GroupView(const PlaneSpec& plane, size_t block_bytes, size_t part_bytes, size_t parts,
+                    size_t index) {
+  PlaneView view;
+  const size_t units = plane.UnitsPerBlock(block_bytes);
+  view.slots_per_block = static_cast<uint32_t>(units * plane.tokens_per_unit);
+  view.unit_bytes = static_cast<uint32_t>(parts * part_bytes);
+  view.head_stride_bytes = static_cast<uint32_t>(units * view.unit_bytes);
+  view.offset_bytes = static_cast<uint32_t>(index * part_bytes);
+  return view;
+}
+
+// Where everything lies in the blocks of a segment of `options`' heads: per KV head contiguous,
+// keys before values (docs/block_layout.md). Views of planes that it lacks stay empty.
 SegmentView EmptyView(const SegmentOptions& options, const CacheGeometry& geometry) {
+  const CacheFormat& format = options.format;
   SegmentView view;
-  view.element = ElementOf(options.format);
+  view.encoding = format.encoding;
+  view.group = format.group;
   view.first_kv_head = options.first_kv_head;
   view.num_kv_heads = options.num_kv_heads;
-  PlaneView plane;
-  plane.slots_per_block =
-      static_cast<uint32_t>(geometry.SlotsPerBlock(options.format, options.num_kv_heads));
-  const uint32_t area_bytes = plane.slots_per_block * static_cast<uint32_t>(geometry.head_dim) *
-                              static_cast<uint32_t>(ElementBytes(view.element));
-  if (IsValuesOnly(options.format)) {
-    plane.head_stride_bytes = area_bytes;
-    view.values = plane;
-  } else {
-    plane.head_stride_bytes = 2 * area_bytes;
-    view.keys = plane;
-    view.values = plane;
-    view.values.offset_bytes = area_bytes;
+  const PlaneList list = PlanesOf(format, options.num_kv_heads, geometry.head_dim);
+  const size_t block = geometry.block_bytes;
+  const size_t sides = format.values_only ? 1 : 2;
+  const size_t side_bytes =
+      static_cast<size_t>(geometry.head_dim) * EncodingBits(format.encoding) / 8;
+  const PlaneSpec& codes = list.planes[0];
+  if (!format.values_only) view.keys = AreaView(codes, block, side_bytes, sides, 0);
+  view.values = AreaView(codes, block, side_bytes, sides, sides - 1);
+  if (const int p = list.Find(PlaneRole::kScales); p >= 0) {
+    const PlaneSpec& plane = list.planes[p];
+    const bool grouped = IsGrouped(format.encoding);
+    const size_t part = grouped ? size_t{4} * geometry.head_dim : sizeof(float);
+    const auto of_side = [&](size_t side) {
+      return grouped ? GroupView(plane, block, part, sides, side)
+                     : AreaView(plane, block, part, sides, side);
+    };
+    if (!format.values_only) view.key_scales = of_side(0);
+    view.value_scales = of_side(sides - 1);
+  }
+  if (const int p = list.Find(PlaneRole::kNorms); p >= 0) {
+    view.key_norms = AreaView(list.planes[p], block, sizeof(float), 4, 0);
+    view.value_norms = AreaView(list.planes[p], block, sizeof(float), 4, 1);
+  }
+  if (const int p = list.Find(PlaneRole::kScores); p >= 0) {
+    view.scores = AreaView(list.planes[p], block, sizeof(float), 2, 0);
+    view.positions = AreaView(list.planes[p], block, sizeof(float), 2, 1);
   }
   return view;
 }
@@ -69,7 +107,7 @@ int LayerBlockTable::PushSegment(Segment segment, SegmentView view) {
 }
 
 int LayerBlockTable::AddSegment(const SegmentOptions& options) {
-  CheckThat(!IsValuesOnly(options.format), "a values-only segment needs keys: AddValuesSegment");
+  CheckThat(!options.format.values_only, "a values-only segment needs keys: AddValuesSegment");
   Segment segment;
   segment.options = Normalized(options);
   const SegmentView view = EmptyView(segment.options, *geometry_);
@@ -80,36 +118,69 @@ int LayerBlockTable::ShareSegment(LayerBlockTable& other, int segment) {
   CheckThat(&other != this, "a segment is shared by two layers, not within one");
   CheckThat(other.pool_ == pool_, "layers that share a segment share its pool");
   Segment& theirs = other.segments_[segment];
-  theirs.is_frozen = true;
+  CheckThat(!theirs.options.ring, "a ring overwrites, and is not shared");
+  CheckThat(!theirs.options.format.values_only, "values alone are not shared");
   theirs.may_be_referred = true;
-  other.SetAppendLimit(segment);
 
-  for (const std::vector<BlockId>& plane : theirs.planes) {
-    pool_->AddReference(plane);
+  Segment ours;
+  ours.options = theirs.options;
+  ours.is_frozen = true;
+  ours.may_be_referred = true;
+  SegmentView view = EmptyView(ours.options, *geometry_);
+  if (ours.options.format.merged) {
+    for (PlaneView* norms : {&view.key_norms, &view.value_norms}) {
+      norms->offset_bytes += 2 * norms->slots_per_block * sizeof(float);
+    }
   }
-  pool_->AddReference(theirs.borrowed_keys);
-  return PushSegment(theirs, other.views_[segment]);
+  const int index = PushSegment(std::move(ours), view);
+  RefreshShared(index, other, segment);
+  return index;
+}
+
+void LayerBlockTable::RefreshShared(int segment, const LayerBlockTable& other, int other_segment) {
+  Segment& ours = segments_[segment];
+  const Segment& theirs = other.segments_[other_segment];
+  CheckThat(ours.is_frozen, "only a segment that refers to another layer's is refreshed");
+  for (int p = 0; p < kMaxPlanes; ++p) TakeReferences(theirs.planes[p], &ours.planes[p]);
+  views_[segment].num_slots = other.views_[other_segment].num_slots;
+  ours.next_slot = views_[segment].num_slots;
+  SetAppendLimit(segment);
+  RefreshViewPointers(segment);
+}
+
+void LayerBlockTable::TakeReferences(const std::vector<BlockId>& theirs,
+                                     std::vector<BlockId>* ours) {
+  const size_t known = ours->size();
+  CheckThat(theirs.size() >= known && std::equal(ours->begin(), ours->end(), theirs.begin()),
+            "blocks are refreshed from the segment that they were taken from");
+  pool_->AddReference(absl::MakeConstSpan(theirs).subspan(known));
+  ours->insert(ours->end(), theirs.begin() + static_cast<ptrdiff_t>(known), theirs.end());
 }
 
 int LayerBlockTable::AddValuesSegment(const SegmentOptions& options, LayerBlockTable& keys_of,
                                       int segment) {
   CheckThat(&keys_of != this, "a values-only segment reads another layer's keys");
   CheckThat(keys_of.pool_ == pool_, "keys and values are in one pool");
-  CheckThat(IsValuesOnly(options.format),
-            "a segment that reads another layer's keys is values-only");
+  CheckThat(options.format.values_only, "a segment that reads another layer's keys is values-only");
   Segment& theirs = keys_of.segments_[segment];
-  const SegmentView& their_view = keys_of.views_[segment];
-  CheckThat(!IsValuesOnly(theirs.options.format), "the other layer's segment stores keys");
+  SegmentView& their_view = keys_of.views_[segment];
+  CheckThat(!theirs.options.format.values_only, "the other layer's segment stores keys");
 
   Segment ours;
   ours.options = Normalized(options);
   SegmentView view = EmptyView(ours.options, *geometry_);
-  CheckThat(view.element == their_view.element, "keys and values have one element type");
+  CheckThat(view.encoding == their_view.encoding && view.group == their_view.group,
+            "keys and values have one encoding");
   const int head_offset = view.first_kv_head - their_view.first_kv_head;
   CheckThat(head_offset >= 0 && head_offset + view.num_kv_heads <= their_view.num_kv_heads,
             "the other layer's segment covers these KV heads");
   view.keys = their_view.keys;
-  view.keys.offset_bytes += static_cast<uint32_t>(head_offset) * view.keys.head_stride_bytes;
+  view.key_scales = their_view.key_scales;
+  for (PlaneView* plane : {&view.keys, &view.key_scales}) {
+    plane->offset_bytes += static_cast<uint32_t>(head_offset) * plane->head_stride_bytes;
+  }
+  view.use = SegmentUse::kBorrowedKeys;
+  their_view.use = SegmentUse::kDistantKeys;
 
   theirs.may_be_referred = true;
   ours.may_be_referred = true;
@@ -121,15 +192,12 @@ int LayerBlockTable::AddValuesSegment(const SegmentOptions& options, LayerBlockT
 void LayerBlockTable::RefreshKeys(int segment, const LayerBlockTable& keys_of, int keys_segment) {
   Segment& ours = segments_[segment];
   const Segment& theirs = keys_of.segments_[keys_segment];
-  const std::vector<BlockId>& keys = theirs.planes[0];
-  const size_t known = ours.borrowed_keys.size();
-  CheckThat(IsValuesOnly(ours.options.format), "only a values-only segment borrows keys");
-  CheckThat(keys.size() >= known &&
-                std::equal(ours.borrowed_keys.begin(), ours.borrowed_keys.end(), keys.begin()),
-            "keys are refreshed from the segment that they were borrowed from");
-  pool_->AddReference(absl::MakeConstSpan(keys).subspan(known));
-  ours.borrowed_keys.insert(ours.borrowed_keys.end(), keys.begin() + static_cast<ptrdiff_t>(known),
-                            keys.end());
+  CheckThat(ours.options.format.values_only, "only a values-only segment borrows keys");
+  TakeReferences(theirs.planes[0], &ours.borrowed_keys);
+  const PlaneList list = keys_of.PlanesOfSegment(theirs);
+  if (const int p = list.Find(PlaneRole::kScales); p >= 0) {
+    TakeReferences(theirs.planes[p], &ours.borrowed_scales);
+  }
   ours.borrowed_slots = keys_of.views_[keys_segment].num_slots;
   SetAppendLimit(segment);
   RefreshViewPointers(segment);
@@ -146,6 +214,32 @@ absl::Status LayerBlockTable::Extend(int segment, int tokens) {
   CheckThat(!s.options.ring || tokens <= s.options.ring->slots() - num_slots,
             "a ring may not be extended past sinks + recent");
   return Grow(segment, num_slots + tokens);
+}
+
+void LayerBlockTable::Truncate(int segment, int slots) {
+  Segment& s = segments_[segment];
+  CheckThat(slots >= 0 && slots <= views_[segment].num_slots, "a segment shrinks to what it holds");
+  CheckThat(!s.is_frozen && !s.may_be_referred, "a segment that others refer to does not shrink");
+  CheckThat(s.next_slot == views_[segment].num_slots, "a ring that has wrapped does not shrink");
+  const PlaneList list = PlanesOfSegment(s);
+  for (int p = 0; p < list.count; ++p) {
+    const size_t kept = list.planes[p].BlocksFor(geometry_->block_bytes, slots);
+    pool_->Release(absl::MakeConstSpan(s.planes[p]).subspan(kept));
+    s.planes[p].resize(kept);
+  }
+  views_[segment].num_slots = slots;
+  s.next_slot = slots;
+  SetAppendLimit(segment);
+  RefreshViewPointers(segment);
+}
+
+void LayerBlockTable::MakeRing(int segment, RingShape ring) {
+  Segment& s = segments_[segment];
+  CheckThat(!s.options.ring && ring.sinks >= 0 && ring.recent >= 1 &&
+                views_[segment].num_slots <= ring.slots(),
+            "a ring holds what the segment holds");
+  s.options.ring = ring;
+  SetAppendLimit(segment);
 }
 
 absl::StatusOr<int> LayerBlockTable::AppendSlotSlow(int segment) {
@@ -167,7 +261,7 @@ absl::StatusOr<int> LayerBlockTable::AppendSlotSlow(int segment) {
 // All or nothing: the pool is asked for every plane's blocks together, before anything changes.
 absl::Status LayerBlockTable::Grow(int segment, int new_num_slots) {
   Segment& s = segments_[segment];
-  CheckThat(!IsValuesOnly(s.options.format) || new_num_slots <= s.borrowed_slots,
+  CheckThat(!s.options.format.values_only || new_num_slots <= s.borrowed_slots,
             "a values-only segment may not grow past its keys");
   const PlaneList list = PlanesOfSegment(s);
   size_t missing[kMaxPlanes] = {};
@@ -207,7 +301,7 @@ void LayerBlockTable::SetAppendLimit(int segment) {
     const size_t units = s.planes[p].size() * list.planes[p].UnitsPerBlock(geometry_->block_bytes);
     limit = std::min(limit, units * list.planes[p].tokens_per_unit);
   }
-  if (IsValuesOnly(s.options.format)) {
+  if (s.options.format.values_only) {
     limit = std::min(limit, static_cast<size_t>(s.borrowed_slots));
   }
   s.append_limit = static_cast<int>(std::min(limit, static_cast<size_t>(INT32_MAX)));
@@ -216,8 +310,20 @@ void LayerBlockTable::SetAppendLimit(int segment) {
 void LayerBlockTable::RefreshViewPointers(int segment) {
   const Segment& s = segments_[segment];
   SegmentView& view = views_[segment];
+  const PlaneList list = PlanesOfSegment(s);
+  const bool borrows = s.options.format.values_only;
   view.values.blocks = s.planes[0].data();
-  view.keys.blocks = IsValuesOnly(s.options.format) ? s.borrowed_keys.data() : s.planes[0].data();
+  view.keys.blocks = borrows ? s.borrowed_keys.data() : s.planes[0].data();
+  if (const int p = list.Find(PlaneRole::kScales); p >= 0) {
+    view.value_scales.blocks = s.planes[p].data();
+    view.key_scales.blocks = borrows ? s.borrowed_scales.data() : s.planes[p].data();
+  }
+  if (const int p = list.Find(PlaneRole::kNorms); p >= 0) {
+    view.key_norms.blocks = view.value_norms.blocks = s.planes[p].data();
+  }
+  if (const int p = list.Find(PlaneRole::kScores); p >= 0) {
+    view.scores.blocks = view.positions.blocks = s.planes[p].data();
+  }
 }
 
 PlaneList LayerBlockTable::PlanesOfSegment(const Segment& segment) const {
@@ -243,6 +349,7 @@ void LayerBlockTable::Clear() {
       pool_->Release(plane);
     }
     pool_->Release(s.borrowed_keys);
+    pool_->Release(s.borrowed_scales);
   }
   segments_.clear();
   views_.clear();
@@ -264,6 +371,7 @@ void LayerBlockTable::AppendOwnedBlocks(std::vector<BlockId>* out) const {
       out->insert(out->end(), plane.begin(), plane.end());
     }
     out->insert(out->end(), s.borrowed_keys.begin(), s.borrowed_keys.end());
+    out->insert(out->end(), s.borrowed_scales.begin(), s.borrowed_scales.end());
   }
 }
 

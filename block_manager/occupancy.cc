@@ -1,6 +1,7 @@
 #include "block_manager/occupancy.h"
 
 #include <algorithm>
+#include <set>
 
 #include "absl/strings/str_cat.h"
 #include "block_manager/check.h"
@@ -44,14 +45,15 @@ LayerOccupancy LayerBlockTable::SegmentOccupancy(int segment) const {
   if (!s.may_be_referred) {
     result.charged_blocks = static_cast<double>(result.blocks);
   }
-  result.borrowed_blocks = s.borrowed_keys.size();
-  result.charged_blocks += ChargedBlocks(*pool_, s.borrowed_keys);
+  result.borrowed_blocks = s.borrowed_keys.size() + s.borrowed_scales.size();
+  result.charged_blocks +=
+      ChargedBlocks(*pool_, s.borrowed_keys) + ChargedBlocks(*pool_, s.borrowed_scales);
   result.tail_waste_bytes = result.blocks * geometry_->block_bytes - result.live_bytes;
   return result;
 }
 
 // The head that most slots cover is the first head of some segment.
-size_t LayerBlockTable::LongestHeadTokens(std::optional<CacheFormat> only) const {
+size_t LayerBlockTable::LongestHeadTokens(const std::optional<CacheFormat>& only) const {
   size_t longest = 0;
   for (const SegmentView& candidate : views_) {
     const int head = candidate.first_kv_head;
@@ -78,18 +80,16 @@ LayerOccupancy LayerBlockTable::occupancy() const {
   return result;
 }
 
-void LayerBlockTable::AddOccupancyByFormat(absl::Span<LayerOccupancy> by_format) const {
-  CheckThat(by_format.size() == kNumCacheFormats, "one entry for each cache format");
-  bool has_format[kNumCacheFormats] = {};
+void LayerBlockTable::AddOccupancyByFormat(std::map<CacheFormat, LayerOccupancy>* by_format) const {
+  std::set<CacheFormat> formats;
   for (int i = 0; i < num_segments(); ++i) {
-    const auto format = static_cast<size_t>(segments_[i].options.format);
-    by_format[format] += SegmentOccupancy(i);
-    has_format[format] = true;
+    if (views_[i].num_slots == 0) continue;
+    const CacheFormat& format = segments_[i].options.format;
+    (*by_format)[format] += SegmentOccupancy(i);
+    formats.insert(format);
   }
-  for (int f = 0; f < kNumCacheFormats; ++f) {
-    if (has_format[f]) {
-      by_format[f].tokens += LongestHeadTokens(static_cast<CacheFormat>(f));
-    }
+  for (const CacheFormat& format : formats) {
+    (*by_format)[format].tokens += LongestHeadTokens(format);
   }
 }
 
@@ -100,7 +100,7 @@ void CacheOccupancy::Add(const SequenceCache& sequence) {
     const LayerOccupancy layer = sequence.layer(i).occupancy();
     layers[i] += layer;
     total += layer;
-    sequence.layer(i).AddOccupancyByFormat(absl::MakeSpan(formats));
+    sequence.layer(i).AddOccupancyByFormat(&formats);
   }
 }
 

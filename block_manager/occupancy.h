@@ -2,7 +2,7 @@
 // lost between them and the pool.
 #pragma once
 
-#include <array>
+#include <map>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -25,9 +25,9 @@ struct CacheOccupancy {
   /// Adds what `sequence`, which has as many layers, holds now.
   void Add(const SequenceCache& sequence);
 
-  std::vector<LayerOccupancy> layers;                      ///< [num_layers]
-  std::array<LayerOccupancy, kNumCacheFormats> formats{};  ///< index: CacheFormat
-  LayerOccupancy total;                                    ///< sum of `layers`
+  std::vector<LayerOccupancy> layers;             ///< [num_layers]
+  std::map<CacheFormat, LayerOccupancy> formats;  ///< those that hold something
+  LayerOccupancy total;                           ///< sum of `layers`
 };
 
 /// Proves conservation: the pool's free list and counts agree, every table of every sequence is

@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <vector>
 
@@ -75,14 +76,19 @@ class LayerBlockTable {
   /// values-only (CHECK). No block is taken before it grows.
   int AddSegment(const SegmentOptions& options);
   /// Adds a segment that refers to the blocks of `other`'s segment (one reference more for each),
-  /// for two layers that share it. Neither side may grow or overwrite it afterwards (CHECK);
-  /// either may be cleared or destroyed first.
+  /// for two layers that share it. This side may not grow it (CHECK), and follows what the other
+  /// side has grown by RefreshShared; either may be cleared or destroyed first. Of a merged segment
+  /// `other` is the lower layer, this one the upper: the views show the norms of each.
   int ShareSegment(LayerBlockTable& other, int segment);
+  /// Takes references to the blocks that `other`'s segment, the one given to ShareSegment, has
+  /// gained since, and shows as many slots as it does now.
+  void RefreshShared(int segment, const LayerBlockTable& other, int other_segment);
   /// Adds an empty values-only segment whose keys are read from `keys_of`'s segment (one reference
   /// more for each of its blocks), so that this layer attends with another layer's keys. Slot s of
   /// the values goes with slot s of the keys: the two must be filled in the same order, and this
   /// segment may not grow past the keys (CHECK). The keys' segment must store keys of the same
-  /// element type for all the heads of `options`; it may go on growing (see RefreshKeys).
+  /// encoding for all the heads of `options`; it may go on growing (see RefreshKeys), and its view
+  /// is marked as one whose log-sum-exp others want (SegmentUse).
   int AddValuesSegment(const SegmentOptions& options, LayerBlockTable& keys_of, int segment);
   /// Takes references to the key blocks that `keys_of`'s segment, the one given to
   /// AddValuesSegment, has gained since, so that this segment may grow as far as the keys now do.
@@ -91,6 +97,12 @@ class LayerBlockTable {
   /// Grows segment `segment` by `tokens` slots. RESOURCE_EXHAUSTED leaves the table as it was. A
   /// ring may not be grown past sinks + recent (CHECK).
   absl::Status Extend(int segment, int tokens);
+  /// Shrinks segment `segment` to its first `slots` slots and releases the blocks behind them. Not
+  /// for segments that share or lend blocks, nor for a ring that has wrapped (CHECK).
+  void Truncate(int segment, int slots);
+  /// Makes a growing segment a ring from now on: it must not hold more than the ring's slots
+  /// (CHECK).
+  void MakeRing(int segment, RingShape ring);
   /// The slot where the next token of `segment` is written: a new one (a block is allocated when
   /// the last one is full), or in a full ring the oldest slot of the ring, which is overwritten.
   /// The ring's slots count as filled in the order sinks, then oldest to newest, as Extend made
@@ -125,8 +137,8 @@ class LayerBlockTable {
   void AppendOwnedBlocks(std::vector<BlockId>* out) const;
   /// O(segments^2) for head groups, and O(blocks) for segments that share or borrow blocks.
   LayerOccupancy occupancy() const;
-  /// The same, apart for each format (index: CacheFormat), added to `by_format`.
-  void AddOccupancyByFormat(absl::Span<LayerOccupancy> by_format) const;
+  /// The same, apart for each format, added to `by_format`. Formats that hold nothing are left out.
+  void AddOccupancyByFormat(std::map<CacheFormat, LayerOccupancy>* by_format) const;
   /// Proves that blocks, slots, ring cursors and views of every segment agree, and that every block
   /// is in use. INTERNAL names the first segment that is wrong.
   absl::Status CheckIntegrity() const;
@@ -137,12 +149,14 @@ class LayerBlockTable {
     /// blocks, of the ring, of the borrowed keys, or (frozen) at once, where the two are equal.
     int next_slot = 0;
     int append_limit = 0;
-    bool is_frozen = false;        ///< shared by two layers: may not grow
+    bool is_frozen = false;        ///< refers to another layer's segment: may not grow
     bool may_be_referred = false;  ///< shared or lent: blocks may have more references than ours
     SegmentOptions options;        ///< num_kv_heads is never 0
     std::vector<BlockId> planes[kMaxPlanes];  ///< block numbers of each plane, in slot order
-    std::vector<BlockId> borrowed_keys;       ///< values-only: the other layer's blocks
-    int borrowed_slots = 0;                   ///< slots of the keys when last refreshed
+    /// Values-only: the other layer's blocks of codes, and of grouped or per-token scales.
+    std::vector<BlockId> borrowed_keys;
+    std::vector<BlockId> borrowed_scales;
+    int borrowed_slots = 0;  ///< slots of the keys when last refreshed
   };
 
   absl::StatusOr<int> AppendSlotSlow(int segment);
@@ -150,11 +164,12 @@ class LayerBlockTable {
   SegmentOptions Normalized(SegmentOptions options) const;
   int PushSegment(Segment segment, SegmentView view);
   absl::Status Grow(int segment, int new_num_slots);
+  void TakeReferences(const std::vector<BlockId>& theirs, std::vector<BlockId>* ours);
   void SetAppendLimit(int segment);
   void RefreshViewPointers(int segment);
   PlaneList PlanesOfSegment(const Segment& segment) const;
   LayerOccupancy SegmentOccupancy(int segment) const;
-  size_t LongestHeadTokens(std::optional<CacheFormat> only) const;
+  size_t LongestHeadTokens(const std::optional<CacheFormat>& only) const;
   absl::Status CheckSegment(int segment) const;
   absl::Status CheckCursor(int segment) const;
 

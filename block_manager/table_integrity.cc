@@ -50,15 +50,16 @@ absl::Status LayerBlockTable::CheckSegment(int segment) const {
       return status;
     }
   }
-  if (absl::Status status = CheckInUse(*pool_, s.borrowed_keys); !status.ok()) {
-    return status;
+  for (const std::vector<BlockId>* borrowed : {&s.borrowed_keys, &s.borrowed_scales}) {
+    if (absl::Status status = CheckInUse(*pool_, *borrowed); !status.ok()) return status;
   }
 
-  const bool values_only = IsValuesOnly(s.options.format);
+  const bool values_only = s.options.format.values_only;
   const std::vector<BlockId>& keys = values_only ? s.borrowed_keys : s.planes[0];
   if (view.keys.blocks != keys.data() || view.values.blocks != s.planes[0].data() ||
       view.first_kv_head != s.options.first_kv_head ||
-      view.num_kv_heads != s.options.num_kv_heads || view.element != ElementOf(s.options.format)) {
+      view.num_kv_heads != s.options.num_kv_heads || view.encoding != s.options.format.encoding ||
+      view.group != s.options.format.group) {
     return absl::InternalError("the view does not show the segment");
   }
   if (SlotsOf(view.keys, keys) < num_slots || SlotsOf(view.values, s.planes[0]) < num_slots) {
@@ -70,7 +71,7 @@ absl::Status LayerBlockTable::CheckSegment(int segment) const {
     return absl::InternalError(
         absl::StrCat(num_slots, " slots of values for ", s.borrowed_slots, " keys"));
   }
-  if (!values_only && !s.borrowed_keys.empty()) {
+  if (!values_only && (!s.borrowed_keys.empty() || !s.borrowed_scales.empty())) {
     return absl::InternalError("borrows keys but stores its own");
   }
   return CheckCursor(segment);

@@ -1,14 +1,20 @@
-// The vocabulary of compression: what is measured of a layer, the symbolic edit that follows, and
-// the plan of a whole sequence. Plain values, shared by the policies that state them and the
-// backends that carry them out.
+// The vocabulary of compression: what is measured of a layer, the symbolic edit that follows, how
+// the tokens that stay are stored, and the plan of a whole sequence. Plain values, shared by the
+// policies that state them and the engine and backends that carry them out.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
+#include <optional>
 #include <variant>
 #include <vector>
 
 namespace ziggurat {
+
+struct PodGroups;  // compression/pod_groups.h
+
+// ---- Which tokens of the prompt a layer keeps --------------------------------------------------
 
 /// Pooling of scores over neighbouring tokens.
 enum class ScorePooling : uint8_t { kAverage, kMax };
@@ -38,22 +44,123 @@ struct KeepRing {
   int sinks = 0;
   int recent = 0;
 };
-using LayerEdit = std::variant<KeepAll, KeepBest, KeepRing>;
+/// Keep, for each KV head, the `heavy` tokens that received most attention from all prompt queries
+/// among those older than the last `recent`, and those. While decoding every token goes on
+/// collecting attention; once heavy + recent + 1 are held, a new token overwrites the one with the
+/// least attention outside the last `recent` positions (H2O, arXiv:2306.14048).
+struct KeepHeavy {
+  int heavy = 0;
+  int recent = 0;
+};
+/// Keep the last `observe` tokens and whole windows of `review` tokens, the same for all heads, in
+/// falling order of window score as far as `budget` tokens allow (WindowKV, arXiv:2503.17922). The
+/// score of a window is, per query head, the mean of its `best` highest token scores, then the mean
+/// over heads. New tokens are appended.
+struct KeepWindows {
+  int observe = 0;
+  int review = 0;
+  int best = 0;
+  int budget = 0;  ///< tokens besides the observed ones
+};
+/// Keep exactly the tokens, in the same order, that a lower layer kept: `leader`, or in a PoD group
+/// the lowest layer of each head's group (leader = -1).
+struct KeepAsLeader {
+  int leader = 0;
+};
+using LayerEdit = std::variant<KeepAll, KeepBest, KeepRing, KeepHeavy, KeepWindows, KeepAsLeader>;
+
+/// SimLayerKV's test (arXiv:2410.13846): a layer is lazy if the attention mass of the last `last`
+/// queries on the first `sinks` and the last `recent` tokens, mean over queries and query heads, is
+/// more than `threshold`. A lazy layer keeps KeepRing{sinks, recent} instead of its edit.
+struct LazyTest {
+  int sinks = 0;
+  int recent = 0;
+  int last = 1;
+  double threshold = 0;
+};
+
+/// The part of a layer in a pair of merged layers (MiniCache).
+enum class MergeRole : uint8_t { kNone, kLower, kUpper };
 
 /// What one layer of one sequence will do and need.
 struct LayerPlan {
   LayerStatistic statistic;
   LayerEdit edit;
-  size_t prompt_tokens_kept = 0;  ///< slots per KV head right after prefill (exact)
-  size_t max_tokens = 0;          ///< upper bound of slots per KV head while decoding
+  std::optional<LazyTest> lazy;
+  MergeRole merge = MergeRole::kNone;  ///< kUpper: with the layer below
+  size_t prompt_tokens_kept = 0;       ///< upper bound of tokens per KV head right after prefill
+  size_t max_tokens = 0;               ///< upper bound of tokens per KV head while decoding
+};
+
+// ---- How they are stored -----------------------------------------------------------------------
+
+/// Codes instead of numbers, in every layer and segment.
+struct Quantization {
+  enum class Kind : uint8_t { kInt8, kFp8, kInt4, kInt2 };
+  Kind kind = Kind::kInt4;
+  /// kInt4, kInt2 (KIVI, arXiv:2402.02750): tokens of a group of keys and channels of a group of
+  /// values; tokens become codes in whole groups when residual + group of them are there.
+  int group = 0;
+  int residual = 0;
+};
+
+/// MiniCache (arXiv:2405.14366): pairs of layers hold one direction per token.
+struct MergeOptions {
+  double t = 0.6;             ///< SLERP weight of the upper layer
+  double retain = 0.05;       ///< share of the tokens of a merge that stay unmerged in both layers
+  bool by_threshold = false;  ///< retain d >= d_max - retain * (d_max - d_min) instead of a count
+  int tail = 128;             ///< generated tokens that wait before they are merged
+};
+
+/// PoD (arXiv:2412.02252): tokens that are neither sinks nor recent are attended with the keys, and
+/// the query, of the lowest layer of the group.
+struct DistantOptions {
+  std::shared_ptr<const PodGroups> groups;
+  int sinks = 0;
+  int recent = 0;
+  /// The distant part is left out where the near part has at least this share; above 1: never.
+  double skip = 2;
+};
+
+// ---- A whole sequence --------------------------------------------------------------------------
+
+/// A number per layer that a policy wants before it decides. All are means over the prompt.
+enum class LayerImportance : uint8_t {
+  kNone,
+  kCosine,    ///< cosine of the residual stream before and after attention (SqueezeAttention)
+  kEntropy,   ///< entropy (nats) of the window scores, unpooled, mean over KV heads
+  kGini,      ///< Gini coefficient of the same
+  kLazyMass,  ///< LazyTest's mass, of the first generated token's query
+};
+
+/// When `Policy::Decide` is asked; until then every layer holds all its tokens as they are.
+enum class DecideAt : uint8_t {
+  kLayer,       ///< never: the plan stands, layer by layer
+  kPrompt,      ///< after the last layer of the prompt
+  kFirstToken,  ///< after the first generated token
+};
+
+/// What a prompt needs in the workspace besides hidden states and one layer's Q, K and V.
+struct PrefillNeeds {
+  int window_rows = 0;          ///< last query rows that are kept; -1: all of the prompt
+  int score_heads = 0;          ///< rows of scores: 0, KV heads or query heads
+  bool selects = false;         ///< room for the indices of the tokens that stay
+  bool lower_kv = false;        ///< K and V of the layer below (MiniCache)
+  bool group_qk = false;        ///< Q and K of each head's lowest layer (PoD)
+  int stored_score_layers = 0;  ///< layers whose scores are kept until the last (DecideAt::kPrompt)
 };
 
 /// Everything about one sequence, known before it is admitted.
 struct CachePlan {
   std::vector<LayerPlan> layers;
-  /// The last query rows of a layer that must be kept beside the workspace for statistics: the
-  /// largest window of any layer, 0 where no layer has a statistic.
-  int window_rows = 0;
+  std::optional<Quantization> quantization;
+  std::optional<MergeOptions> merge;
+  std::optional<DistantOptions> distant;
+  LayerImportance importance = LayerImportance::kNone;
+  DecideAt decide = DecideAt::kLayer;
+  /// Of the first token's query, where importance is kLazyMass.
+  LazyTest first_token_test;
+  PrefillNeeds needs;
 };
 
 }  // namespace ziggurat

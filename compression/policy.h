@@ -6,9 +6,13 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/types/span.h"
 #include "compression/cache_plan.h"
+#include "compression/pod_groups.h"
 
 namespace ziggurat {
 
@@ -18,6 +22,7 @@ struct PolicyContext {
   int num_q_heads = 0;
   int num_kv_heads = 0;
   int head_dim = 0;
+  std::string_view architecture = {};  ///< "LlamaForCausalLM", ...: for defaults by model family
 };
 
 /// An immutable, validated policy: safe to share between threads and requests.
@@ -26,16 +31,42 @@ class Policy {
   virtual ~Policy() = default;
   /// Canonical text with every parameter, which parses back to an equal policy.
   virtual std::string ToString() const = 0;
-  /// Name in the registry, e.g. "pyramidkv".
+  /// Name in the registry, e.g. "pyramidkv"; of a composed one "simlayerkv+snapkv".
   virtual std::string_view name() const = 0;
+  /// INVALID_ARGUMENT where the policy does not suit the model (a group that does not divide the
+  /// head size, a calibration of another model). Asked before `Plan`.
+  virtual absl::Status Check(const PolicyContext& /*context*/) const { return absl::OkStatus(); }
   /// Upper bounds for a prompt of `prompt_tokens` (>= 1) that generates up to `max_new_tokens`
   /// (>= 0). The cache receives one token for each generated one but the last.
   virtual CachePlan Plan(const PolicyContext& context, int prompt_tokens,
                          int max_new_tokens) const = 0;
+  /// What the layers keep once `CachePlan::importance` has been measured of each of them. Asked
+  /// only where `CachePlan::decide` says so. `tokens` are those held then: the prompt's, and at
+  /// DecideAt::kFirstToken the first generated one. Bounds stay within those of `Plan`.
+  ///   importance  [num_layers]
+  virtual std::vector<LayerPlan> Decide(const PolicyContext& context, int tokens,
+                                        int max_new_tokens,
+                                        absl::Span<const double> importance) const {
+    (void)importance;
+    return Plan(context, tokens, max_new_tokens).layers;
+  }
+  /// The policy that serves this prompt, where that depends on its text (WindowKV's task=auto);
+  /// null: this one. `text` is the whole prompt.
+  virtual bool wants_prompt_text() const { return false; }
+  virtual std::shared_ptr<const Policy> ForPrompt(std::string_view /*text*/) const {
+    return nullptr;
+  }
+};
+
+/// What a daemon has loaded under names that policy texts may use. A policy text never opens a
+/// file.
+struct PolicyResources {
+  std::vector<std::shared_ptr<const PodGroups>> pod_groups;
 };
 
 /// Parses `name(param=value,...)`, composed with '+'. INVALID_ARGUMENT names the column (1-based),
-/// what was found and what is allowed.
-absl::StatusOr<std::shared_ptr<const Policy>> ParsePolicy(std::string_view text);
+/// what was found and what is allowed. `resources` must outlive the call only.
+absl::StatusOr<std::shared_ptr<const Policy>> ParsePolicy(std::string_view text,
+                                                          const PolicyResources& resources = {});
 
 }  // namespace ziggurat

@@ -1,0 +1,38 @@
+// PoD's calibration: which layers share keys, head by head (arXiv:2412.02252).
+#pragma once
+
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/statusor.h"
+
+namespace ziggurat {
+
+/// Consecutive layers whose attention is alike form a group; a token that is far away keeps its
+/// keys in the group's lowest layer alone. Immutable, shared between requests.
+struct PodGroups {
+  std::string name;  ///< under which it was loaded
+  int num_layers = 0;
+  int num_kv_heads = 0;
+  /// [num_layers, num_kv_heads] the lowest layer of the group: lowest <= layer, and equal for all
+  /// layers of a group.
+  std::vector<int> lowest;
+
+  int Lowest(int layer, int kv_head) const { return lowest[layer * num_kv_heads + kv_head]; }
+  /// Whether the layer holds distant keys that a layer above it attends with.
+  bool IsShared(int layer, int kv_head) const {
+    return layer + 1 < num_layers && Lowest(layer, kv_head) == layer &&
+           Lowest(layer + 1, kv_head) == layer;
+  }
+};
+
+/// Reads a groups file (docs/policies.md, "Calibrating PoD"). INVALID_ARGUMENT names what is wrong
+/// and what is allowed.
+absl::StatusOr<std::shared_ptr<const PodGroups>> ParsePodGroups(std::string_view name,
+                                                                std::string_view json);
+/// The text of a groups file.
+std::string FormatPodGroups(const PodGroups& groups);
+
+}  // namespace ziggurat
