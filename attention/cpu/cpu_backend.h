@@ -18,22 +18,58 @@ class CpuBackend final : public AttentionBackend {
       : name_(name), kernels_(kernels), threads_(threads), scratch_(threads) {}
 
   std::string_view name() const override { return name_; }
+  // cpu_attention.cc
   void PrefillAttention(const AttentionShape& shape, const PackedSequences& sequences,
                         ElementType element, const void* q, const void* k, const void* v, void* out,
                         float* lse) override;
+  void PrefillDistantAttention(const AttentionShape& shape, int n, ElementType element,
+                               const void* q, const void* k, const void* v,
+                               const DistantPrefill& distant, void* out, float* lse,
+                               DistantCounts* counts) override;
   void WindowScores(const AttentionShape& shape, ElementType element, const void* q_window,
                     const float* lse, const void* k, int n, int window, int kernel,
                     ScorePooling pooling, float* scores) override;
+  void ColumnSums(const AttentionShape& shape, ElementType element, const void* q_rows,
+                  const float* lse, const void* k, int n, int rows, int begin, int end,
+                  ScoreRows score_rows, float* sums) override;
+  double CosineSum(const float* a, const float* b, int rows, int width) override;
+
+  // select_best.cc, select_windows.cc
   void SelectBest(const float* scores, int num_heads, int candidates, int best,
                   int32_t* indices) override;
+  int SelectWindows(const float* scores, int num_heads, int candidates, int review, int best,
+                    int budget, int32_t* indices) override;
+
+  // cache_writes.cc, cache_copies.cc, merge.cc
   void WriteTokens(const AttentionShape& shape, ElementType element, const void* k, const void* v,
-                   const int32_t* indices, int first_row, int count, PoolView pool,
+                   HeadIndices indices, int first_row, int count, PoolView pool,
                    const SegmentView& segment, int first_slot) override;
-  void WriteStep(const AttentionShape& shape, absl::Span<const DecodeItem> items,
-                 absl::Span<const int> segment_index, absl::Span<const int> slots, const float* k,
+  void WriteScores(const AttentionShape& shape, const float* sums, int n, HeadIndices indices,
+                   int first_row, int count, PoolView pool, const SegmentView& segment,
+                   int first_slot) override;
+  void CopyTokens(const AttentionShape& shape, PoolView pool, const SegmentView& from,
+                  HeadIndices slots, int first, int count, const SegmentView& to,
+                  int first_slot) override;
+  void ReadTokens(const AttentionShape& shape, PoolView pool, const SegmentView& segment, int first,
+                  int count, float* k, float* v) override;
+  void MergeAngles(const AttentionShape& shape, ElementType element, const void* k0, const void* k1,
+                   int m, float* angles) override;
+  void WriteMerged(const AttentionShape& shape, ElementType element, const void* k0, const void* v0,
+                   const void* k1, const void* v1, HeadIndices indices, int count, double t,
+                   PoolView pool, const SegmentView& lower, const SegmentView& upper,
+                   int first_slot) override;
+  void WriteStep(const AttentionShape& shape, absl::Span<const DecodeItem> items, const float* k,
                  const float* v, PoolView pool) override;
+
+  // cpu_attention.cc: decode
   void DecodeAttention(const AttentionShape& shape, absl::Span<const DecodeItem> items,
                        const float* q, PoolView pool, float* out, float* lse) override;
+  void AccumulateScores(const AttentionShape& shape, absl::Span<const DecodeItem> items,
+                        const float* q, const float* lse, PoolView pool) override;
+  double SlotMass(const AttentionShape& shape, const SegmentView& segment, int begin, int end,
+                  const float* q, const float* lse, PoolView pool) override;
+
+  // cpu_backend.cc
   void RmsNorm(const float* x, const float* weight, float epsilon, int rows, int width,
                ElementType element, void* out) override;
   void SplitAndRotate(const AttentionShape& shape, ElementType element, const void* qkv,
