@@ -4,12 +4,45 @@
 #include <utility>
 
 namespace ziggurat {
+namespace {
+
+/// Query rows that prefill must keep; -1 is all of them, and more than any number.
+void NeedRows(int rows, PrefillNeeds* needs) {
+  if (rows < 0 || needs->window_rows < 0) {
+    needs->window_rows = -1;
+  } else {
+    needs->window_rows = std::max(needs->window_rows, rows);
+  }
+}
+
+void NeedScores(int rows, int heads, PrefillNeeds* needs) {
+  NeedRows(rows, needs);
+  needs->score_heads = std::max(needs->score_heads, heads);
+  needs->selects = true;
+}
+
+void AddNeeds(const PolicyContext& context, const LayerPlan& layer, PrefillNeeds* needs) {
+  if (const auto* score = std::get_if<WindowScoreStatistic>(&layer.statistic)) {
+    NeedScores(score->window, context.num_kv_heads, needs);
+  }
+  if (std::holds_alternative<KeepHeavy>(layer.edit)) {
+    NeedScores(-1, context.num_kv_heads, needs);
+  }
+  if (const auto* windows = std::get_if<KeepWindows>(&layer.edit)) {
+    NeedScores(windows->observe, context.num_q_heads, needs);
+  }
+  if (std::holds_alternative<KeepAsLeader>(layer.edit)) needs->selects = true;
+  if (layer.lazy.has_value()) NeedRows(layer.lazy->last, needs);
+  if (layer.merge == MergeRole::kUpper) needs->lower_kv = true;
+}
+
+}  // namespace
 
 LayerPlan PlanKeepAll(const SequenceLimits& limits) {
   LayerPlan plan;
   plan.edit = KeepAll{};
   plan.prompt_tokens_kept = limits.prompt_tokens;
-  plan.max_tokens = plan.prompt_tokens_kept + limits.appended_tokens();
+  plan.max_tokens = limits.total_tokens();
   return plan;
 }
 
@@ -29,19 +62,56 @@ LayerPlan PlanKeepRing(const SequenceLimits& limits, int sinks, int recent) {
   LayerPlan plan;
   plan.edit = KeepRing{sinks, recent};
   plan.prompt_tokens_kept = std::min<int64_t>(limits.prompt_tokens, slots);
-  plan.max_tokens = std::min(limits.prompt_tokens + limits.appended_tokens(), slots);
+  plan.max_tokens = std::min(limits.total_tokens(), slots);
   return plan;
 }
 
-CachePlan CompletePlan(std::vector<LayerPlan> layers) {
-  CachePlan plan;
-  for (const LayerPlan& layer : layers) {
-    if (const auto* score = std::get_if<WindowScoreStatistic>(&layer.statistic)) {
-      plan.window_rows = std::max(plan.window_rows, score->window);
-    }
-  }
-  plan.layers = std::move(layers);
+LayerPlan PlanKeepHeavy(const SequenceLimits& limits, const KeepHeavy& edit) {
+  const int64_t slots = int64_t{edit.heavy} + edit.recent + 1;
+  // Its last token may take the spare slot: nothing attends after it is freed.
+  if (limits.prompt_tokens < slots && limits.total_tokens() <= slots) return PlanKeepAll(limits);
+  LayerPlan plan;
+  plan.edit = edit;
+  plan.prompt_tokens_kept = std::min<int64_t>(limits.prompt_tokens, slots - 1);
+  plan.max_tokens = std::min(limits.total_tokens(), slots);
   return plan;
+}
+
+LayerPlan PlanKeepWindows(const SequenceLimits& limits, const KeepWindows& edit) {
+  const int64_t kept = int64_t{edit.observe} + edit.budget;
+  if (limits.prompt_tokens <= kept) return PlanKeepAll(limits);
+  LayerPlan plan;
+  plan.edit = edit;
+  plan.prompt_tokens_kept = static_cast<size_t>(kept);
+  plan.max_tokens = plan.prompt_tokens_kept + limits.appended_tokens();
+  return plan;
+}
+
+LayerPlan PlanKeepAsLeader(const LayerPlan& leader, const KeepAsLeader& edit) {
+  if (std::holds_alternative<KeepAll>(leader.edit)) return leader;
+  LayerPlan plan = leader;
+  plan.statistic = {};
+  plan.edit = edit;
+  return plan;
+}
+
+CachePlan CompletePlan(const PolicyContext& context, const SequenceLimits& limits, CachePlan plan) {
+  plan.needs = {};
+  for (const LayerPlan& layer : plan.layers) AddNeeds(context, layer, &plan.needs);
+  // Within the near window of the last query nothing is distant.
+  plan.needs.group_qk = plan.distant.has_value() &&
+                        limits.prompt_tokens > int64_t{plan.distant->sinks} + plan.distant->recent;
+  if (plan.importance == LayerImportance::kEntropy || plan.importance == LayerImportance::kGini) {
+    plan.needs.stored_score_layers = static_cast<int>(plan.layers.size());
+  }
+  return plan;
+}
+
+CachePlan CompletePlan(const PolicyContext& context, const SequenceLimits& limits,
+                       std::vector<LayerPlan> layers) {
+  CachePlan plan;
+  plan.layers = std::move(layers);
+  return CompletePlan(context, limits, std::move(plan));
 }
 
 }  // namespace ziggurat

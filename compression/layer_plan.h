@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "compression/cache_plan.h"
+#include "compression/policy.h"
 
 namespace ziggurat {
 
@@ -14,6 +15,8 @@ struct SequenceLimits {
   int max_new_tokens = 0;  ///< >= 0
 
   int64_t appended_tokens() const { return max_new_tokens > 1 ? max_new_tokens - 1 : 0; }
+  /// All that the cache of an uncompressed layer ever receives.
+  int64_t total_tokens() const { return prompt_tokens + appended_tokens(); }
 };
 
 /// Everything is kept, new tokens are appended.
@@ -28,7 +31,22 @@ LayerPlan PlanKeepBest(const SequenceLimits& limits, const WindowScoreStatistic&
 /// The first `sinks` tokens and a ring of the last `recent`.
 LayerPlan PlanKeepRing(const SequenceLimits& limits, int sinks, int recent);
 
-/// Adds what concerns all layers together.
-CachePlan CompletePlan(std::vector<LayerPlan> layers);
+/// The `heavy` tokens with most accumulated attention and the last `recent`, in heavy + recent + 1
+/// slots. A sequence that never fills those is kept whole and nothing is measured.
+LayerPlan PlanKeepHeavy(const SequenceLimits& limits, const KeepHeavy& edit);
+
+/// The observed tokens and windows of at most `edit.budget` tokens; new tokens are appended. A
+/// prompt that fits is kept whole and nothing is measured.
+LayerPlan PlanKeepWindows(const SequenceLimits& limits, const KeepWindows& edit);
+
+/// The tokens that `leader`, the plan of another layer, keeps: `edit` names that layer. A leader
+/// that keeps everything needs no following.
+LayerPlan PlanKeepAsLeader(const LayerPlan& leader, const KeepAsLeader& edit);
+
+/// Adds what concerns all layers together: what the prefill needs for them (CachePlan::needs).
+/// Whoever changes a plan completes it again.
+CachePlan CompletePlan(const PolicyContext& context, const SequenceLimits& limits, CachePlan plan);
+CachePlan CompletePlan(const PolicyContext& context, const SequenceLimits& limits,
+                       std::vector<LayerPlan> layers);
 
 }  // namespace ziggurat

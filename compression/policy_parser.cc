@@ -201,7 +201,8 @@ class TermBinder {
 
 }  // namespace
 
-absl::StatusOr<std::shared_ptr<const Policy>> ParsePolicy(std::string_view text) {
+absl::StatusOr<std::shared_ptr<const Policy>> ParsePolicy(std::string_view text,
+                                                          const PolicyResources& /*resources*/) {
   absl::StatusOr<std::vector<TermSyntax>> terms = ParsePolicySyntax(text);
   if (!terms.ok()) return terms.status();
   std::optional<ComposedTerm> composed;

@@ -14,7 +14,8 @@ class Full final : public DescribedPolicy {
   CachePlan Plan(const PolicyContext& context, int prompt_tokens,
                  int max_new_tokens) const override {
     const SequenceLimits limits{prompt_tokens, max_new_tokens};
-    return CompletePlan(std::vector<LayerPlan>(context.num_layers, PlanKeepAll(limits)));
+    return CompletePlan(context, limits,
+                        std::vector<LayerPlan>(context.num_layers, PlanKeepAll(limits)));
   }
 };
 

@@ -27,7 +27,7 @@ class PyramidKv final : public DescribedPolicy {
     for (int64_t pairs : SelectedPairs(context.num_layers, prompt_tokens)) {
       layers.push_back(PlanKeepBest(limits, statistic_, pairs + statistic_.window));
     }
-    return CompletePlan(std::move(layers));
+    return CompletePlan(context, limits, std::move(layers));
   }
 
  private:

@@ -20,6 +20,7 @@ class SnapKv final : public DescribedPolicy {
                  int max_new_tokens) const override {
     const SequenceLimits limits{prompt_tokens, max_new_tokens};
     return CompletePlan(
+        context, limits,
         std::vector<LayerPlan>(context.num_layers, PlanKeepBest(limits, statistic_, budget_)));
   }
 
