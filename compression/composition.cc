@@ -1,42 +1,106 @@
 #include "compression/composition.h"
 
-#include <fmt/format.h>
-
+#include <algorithm>
 #include <string>
 #include <utility>
+
+#include "compression/layer_plan.h"
+#include "compression/plan_modifier.h"
 
 namespace ziggurat {
 namespace {
 
-absl::Status Refuse(std::string_view first, std::string_view second) {
-  const std::string pair = fmt::format("{}+{}", first, second);
-  if (first == second) {
-    return absl::InvalidArgumentError(pair + " names the same policy twice");
-  }
-  if (first == "full" || second == "full") {
-    const std::string_view other = first == "full" ? second : first;
-    return absl::InvalidArgumentError(fmt::format(
-        "{0} is the same as {1}, since full adds nothing: write {1} alone", pair, other));
-  }
-  return absl::InvalidArgumentError(
-      pair + " cannot be composed: both decide which tokens every layer keeps, and only one can");
+using Terms = std::vector<std::shared_ptr<const DescribedPolicy>>;
+
+int CanonicalRank(const DescribedPolicy& policy) {
+  if ((policy.traits() & kQuantizes) != 0) return 2;
+  return policy.modifier() == nullptr ? 1 : 0;
 }
+
+class ComposedPolicy final : public Policy {
+ public:
+  /// `terms` in canonical order.
+  explicit ComposedPolicy(Terms terms) : terms_(std::move(terms)) {
+    for (const auto& term : terms_) {
+      const char* separator = name_.empty() ? "" : "+";
+      name_.append(separator).append(term->name());
+      text_.append(separator).append(term->ToString());
+      if (term->modifier() == nullptr) base_ = term.get();
+      if ((term->traits() & (kDecidesAfterPrompt | kDecidesAfterToken)) != 0) decider_ = term.get();
+    }
+  }
+
+  std::string ToString() const override { return text_; }
+  std::string_view name() const override { return name_; }
+
+  absl::Status Check(const PolicyContext& context) const override {
+    for (const auto& term : terms_) {
+      if (absl::Status status = term->Check(context); !status.ok()) return status;
+    }
+    return absl::OkStatus();
+  }
+
+  CachePlan Plan(const PolicyContext& context, int prompt_tokens,
+                 int max_new_tokens) const override {
+    const SequenceLimits limits{prompt_tokens, max_new_tokens};
+    CachePlan plan;
+    if (base_ != nullptr) {
+      plan = base_->Plan(context, prompt_tokens, max_new_tokens);
+    } else {
+      plan.layers.assign(context.num_layers, PlanKeepAll(limits));
+    }
+    for (const auto& term : terms_) {
+      if (term->modifier() != nullptr) term->modifier()->Modify(context, limits, &plan);
+    }
+    return CompletePlan(context, limits, std::move(plan));
+  }
+
+  std::vector<LayerPlan> Decide(const PolicyContext& context, int tokens, int max_new_tokens,
+                                absl::Span<const double> importance) const override {
+    if (decider_ == nullptr) return Policy::Decide(context, tokens, max_new_tokens, importance);
+    std::vector<LayerPlan> layers = decider_->Decide(context, tokens, max_new_tokens, importance);
+    const bool after_token = (decider_->traits() & kDecidesAfterToken) != 0;
+    const SequenceLimits limits{after_token ? tokens - 1 : tokens, max_new_tokens};
+    for (const auto& term : terms_) {
+      if (term.get() == decider_ || term->modifier() == nullptr) continue;
+      term->modifier()->ModifyDecided(limits, absl::MakeSpan(layers));
+    }
+    return layers;
+  }
+
+  bool wants_prompt_text() const override {
+    return std::any_of(terms_.begin(), terms_.end(),
+                       [](const auto& term) { return term->wants_prompt_text(); });
+  }
+
+  std::shared_ptr<const Policy> ForPrompt(std::string_view text) const override {
+    Terms terms = terms_;
+    bool changed = false;
+    for (auto& term : terms) {
+      if (auto resolved = term->Resolve(text)) {
+        term = std::move(resolved);
+        changed = true;
+      }
+    }
+    return changed ? std::make_shared<ComposedPolicy>(std::move(terms)) : nullptr;
+  }
+
+ private:
+  Terms terms_;
+  std::string name_;
+  std::string text_;
+  const DescribedPolicy* base_ = nullptr;     ///< that says which tokens are kept
+  const DescribedPolicy* decider_ = nullptr;  ///< that must see all layers first
+};
 
 }  // namespace
 
-absl::StatusOr<ComposedTerm> ComposePolicies(const ComposedTerm& first,
-                                             const ComposedTerm& second) {
-  // The same policy twice never means anything, whatever it composes with.
-  if (first.descriptor != second.descriptor) {
-    for (const ComposedTerm* term : {&second, &first}) {
-      if (term->descriptor->compose == nullptr) continue;
-      absl::StatusOr<std::shared_ptr<const Policy>> policy =
-          term->descriptor->compose(first.policy, second.policy);
-      if (!policy.ok()) return policy.status();
-      return ComposedTerm{term->descriptor, *std::move(policy)};
-    }
-  }
-  return Refuse(first.descriptor->name, second.descriptor->name);
+std::shared_ptr<const Policy> ComposePolicies(Terms policies) {
+  if (policies.size() == 1) return policies.front();
+  std::stable_sort(policies.begin(), policies.end(), [](const auto& a, const auto& b) {
+    return CanonicalRank(*a) < CanonicalRank(*b);
+  });
+  return std::make_shared<ComposedPolicy>(std::move(policies));
 }
 
 }  // namespace ziggurat

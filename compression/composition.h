@@ -1,23 +1,18 @@
-// `a+b`: two policies at work on one cache.
+// `a+b`: several policies at work on one cache. One of them may say which tokens layers keep; the
+// others change its plan (compression/plan_modifier.h), or that of `full` where there is none.
 #pragma once
 
 #include <memory>
+#include <vector>
 
-#include "absl/status/statusor.h"
-#include "absl/types/span.h"
 #include "compression/policy_descriptor.h"
 
 namespace ziggurat {
 
-/// A policy, and the descriptor that made it or, of a composed one, that composed it.
-struct ComposedTerm {
-  const PolicyDescriptor* descriptor = nullptr;
-  std::shared_ptr<const Policy> policy;
-};
-
-/// Composes what stands on the left (`first`, itself possibly composed) with one more term. The
-/// later term's descriptor is asked first, then the first's; where neither composes the answer is
-/// INVALID_ARGUMENT with the reason.
-absl::StatusOr<ComposedTerm> ComposePolicies(const ComposedTerm& first, const ComposedTerm& second);
+/// One policy made of `policies`, at least one, every pair of which composes
+/// (compression/composition_rules.h). Their order does not matter: the name and the text of the
+/// result have first what shares and trims layers, then what selects tokens, then what stores them.
+std::shared_ptr<const Policy> ComposePolicies(
+    std::vector<std::shared_ptr<const DescribedPolicy>> policies);
 
 }  // namespace ziggurat

@@ -1,6 +1,7 @@
-// What a policy says about itself: its name, its parameters with their ranges, and how it is made
-// of them. A descriptor is all that the parser, the help texts and the registry know of a policy,
-// so that a new one is one new file in policies/ (docs/policies.md, "Adding a policy").
+// What a policy says about itself: its name, its parameters with their ranges, how it is made of
+// them, and what matters when it is composed. A descriptor is all that the parser, the help texts
+// and the registry know of a policy, so that a new one is one new file in policies/
+// (docs/policies.md, "Adding a policy").
 #pragma once
 
 #include <cstdint>
@@ -11,13 +12,24 @@
 #include <variant>
 #include <vector>
 
-#include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "compression/policy.h"
+#include "compression/policy_traits.h"
 
 namespace ziggurat {
 
-enum class ParameterType : uint8_t { kInteger, kReal, kChoice };
+enum class ParameterType : uint8_t {
+  kInteger,
+  kReal,
+  kChoice,
+  kPodGroups,  ///< the name of groups that the daemon has loaded
+};
+
+/// Another parameter, a choice, and the value it must have.
+struct ParameterCondition {
+  std::string_view parameter;
+  size_t choice = 0;
+};
 
 /// One parameter. Literal type: descriptors are constants that need no start-up code.
 struct ParameterSpec {
@@ -28,32 +40,51 @@ struct ParameterSpec {
   double minimum = 0;                               ///< inclusive; numbers only
   double maximum = 0;                               ///< inclusive; numbers only
   absl::Span<const std::string_view> choices = {};  ///< choices only
-  /// A number, or the index of a choice; nullopt: the parameter must be given.
+  /// May stand in place of a number ("off"), and is then the default; empty: none.
+  std::string_view word = {};
+  /// Refused unless another parameter has a certain value, and then not in the canonical text.
+  std::optional<ParameterCondition> only_with = std::nullopt;
+  /// A number, or the index of a choice; nullopt: `word`, or the parameter must be given.
   std::optional<double> default_value = std::nullopt;
+
+  bool is_required() const { return !default_value.has_value() && word.empty(); }
 };
 
 struct PolicyDescriptor;
+class DescribedPolicy;
 
 /// The validated arguments of one policy, defaults filled in. A value.
 class PolicyArguments {
  public:
-  /// An integer or the index of a choice, or a real number.
-  using Value = std::variant<int64_t, double>;
+  /// ParameterSpec::word.
+  struct Word {};
+  /// An integer or the index of a choice, a real number, the word, or what a name stands for.
+  using Value = std::variant<int64_t, double, Word, std::shared_ptr<const PodGroups>>;
 
   /// `values` are in the order of descriptor.parameters, each of its parameter's type and range.
   PolicyArguments(const PolicyDescriptor& descriptor, std::vector<Value> values);
 
-  /// Each aborts if the policy has no such parameter of that type.
+  /// Each aborts if the policy has no such parameter of that type, or it is the word.
   int64_t Integer(std::string_view name) const;
   double Real(std::string_view name) const;
   size_t Choice(std::string_view name) const;  ///< index in ParameterSpec::choices
+  std::shared_ptr<const PodGroups> Groups(std::string_view name) const;
 
-  /// `name(param=value,...)` with every parameter; `name` alone where there are none.
+  /// nullopt: the word.
+  std::optional<int64_t> IntegerOrWord(std::string_view name) const;
+  std::optional<double> RealOrWord(std::string_view name) const;
+
+  /// Whether a parameter's condition holds (ParameterSpec::only_with).
+  bool Applies(const ParameterSpec& parameter) const;
+  /// The same arguments but for one choice.
+  PolicyArguments WithChoice(std::string_view name, size_t choice) const;
+
+  /// `name(param=value,...)` with every parameter that applies; `name` alone where there are none.
   std::string ToString() const;
   const PolicyDescriptor& descriptor() const { return *descriptor_; }
 
  private:
-  const Value& Get(std::string_view name, ParameterType type) const;
+  size_t Find(std::string_view name, ParameterType type) const;
 
   const PolicyDescriptor* descriptor_;
   std::vector<Value> values_;
@@ -74,16 +105,12 @@ struct PolicyDescriptor {
   /// Checks between parameters; nullptr: none.
   std::optional<ArgumentError> (*check)(const PolicyArguments&) = nullptr;
   /// Never fails: the arguments are valid.
-  std::shared_ptr<const Policy> (*make)(const PolicyArguments&) = nullptr;
-
-  /// Builds `first+second`, one of which is this policy, or refuses with the reason
-  /// (INVALID_ARGUMENT). nullptr: this policy composes with none (compression/composition.h).
-  absl::StatusOr<std::shared_ptr<const Policy>> (*compose)(
-      const std::shared_ptr<const Policy>& first,
-      const std::shared_ptr<const Policy>& second) = nullptr;
+  std::shared_ptr<const DescribedPolicy> (*make)(const PolicyArguments&) = nullptr;
 };
 
-/// What every registered policy shares: its name and its canonical text.
+class PlanModifier;
+
+/// What every registered policy shares: its name, its canonical text, and its traits.
 class DescribedPolicy : public Policy {
  public:
   explicit DescribedPolicy(const PolicyArguments& arguments)
@@ -91,12 +118,24 @@ class DescribedPolicy : public Policy {
   std::string ToString() const final { return text_; }
   std::string_view name() const final { return name_; }
 
+  /// What decides whether it composes with another policy.
+  virtual PolicyTraits traits() const = 0;
+  /// Not null where it changes the plan of another policy (compression/plan_modifier.h).
+  virtual const PlanModifier* modifier() const { return nullptr; }
+  /// `ForPrompt`, as a policy that can be composed.
+  virtual std::shared_ptr<const DescribedPolicy> Resolve(std::string_view /*text*/) const {
+    return nullptr;
+  }
+  std::shared_ptr<const Policy> ForPrompt(std::string_view text) const final {
+    return Resolve(text);
+  }
+
  private:
   std::string_view name_;
   std::string text_;
 };
 
-/// "an odd integer from 1 to 127", "avg or max".
+/// "an odd integer from 1 to 127", "avg or max", "off or a number from 0 to 1".
 std::string DescribeRange(const ParameterSpec& parameter);
 /// "32", "avg"; "required" where there is no default.
 std::string DescribeDefault(const ParameterSpec& parameter);

@@ -3,18 +3,17 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <charconv>
-#include <cmath>
 #include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
-#include <system_error>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/ascii.h"
 #include "compression/composition.h"
+#include "compression/composition_rules.h"
+#include "compression/parameter_value.h"
 #include "compression/policy.h"
 #include "compression/policy_syntax.h"
 #include "compression/registry.h"
@@ -56,9 +55,10 @@ std::string SuggestName(std::string_view found, absl::Span<const std::string_vie
 /// Parses one policy of a text; keeps the text for the messages.
 class TermBinder {
  public:
-  TermBinder(std::string_view text, const TermSyntax& term) : text_(text), term_(term) {}
+  TermBinder(std::string_view text, const TermSyntax& term, const PolicyResources& resources)
+      : text_(text), term_(term), resources_(resources) {}
 
-  absl::StatusOr<ComposedTerm> Bind() {
+  absl::StatusOr<std::shared_ptr<const DescribedPolicy>> Bind() {
     policy_ = FindPolicy(term_.name);
     if (policy_ == nullptr) return UnknownPolicy();
     given_.assign(policy_->parameters.size(), nullptr);
@@ -73,10 +73,11 @@ class TermBinder {
     }
     if (absl::Status status = FillDefaults(&values); !status.ok()) return status;
     const PolicyArguments arguments(*policy_, std::move(values));
+    if (absl::Status status = CheckConditions(arguments); !status.ok()) return status;
     if (policy_->check != nullptr) {
       if (std::optional<ArgumentError> error = policy_->check(arguments)) return Mismatch(*error);
     }
-    return ComposedTerm{policy_, policy_->make(arguments)};
+    return policy_->make(arguments);
   }
 
  private:
@@ -112,7 +113,7 @@ class TermBinder {
     std::vector<std::string> parts;
     for (const ParameterSpec& parameter : policy_->parameters) {
       parts.push_back(fmt::format("{} ({}, {}{})", parameter.name, DescribeRange(parameter),
-                                  parameter.default_value.has_value() ? "default " : "",
+                                  parameter.is_required() ? "" : "default ",
                                   DescribeDefault(parameter)));
     }
     return fmt::format("{} takes {}", policy_->name, fmt::join(parts, ", "));
@@ -120,69 +121,58 @@ class TermBinder {
 
   absl::StatusOr<Value> ReadValue(const ParameterSpec& parameter,
                                   const ArgumentSyntax& argument) const {
-    std::optional<Value> value;
-    switch (parameter.type) {
-      case ParameterType::kInteger:
-        value = ReadInteger(parameter, argument.value);
-        break;
-      case ParameterType::kReal:
-        value = ReadReal(parameter, argument.value);
-        break;
-      case ParameterType::kChoice:
-        value = ReadChoice(parameter, argument.value);
-        break;
+    if (std::optional<Value> value = ReadParameter(parameter, argument.value, resources_)) {
+      return *std::move(value);
     }
-    if (value.has_value()) return *value;
     return PolicyTextError(
         text_, argument.value_column,
-        fmt::format("{}: {}={} is not allowed: it takes {}", policy_->name, parameter.name,
-                    QuoteForMessage(argument.value), DescribeRange(parameter)));
+        fmt::format("{}: {}={} is not allowed: it takes {}{}", policy_->name, parameter.name,
+                    QuoteForMessage(argument.value), DescribeRange(parameter),
+                    parameter.type == ParameterType::kPodGroups ? DescribeLoadedGroups() : ""));
   }
 
-  static std::optional<Value> ReadInteger(const ParameterSpec& parameter, std::string_view text) {
-    int64_t value = 0;
-    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-    if (error != std::errc() || end != text.data() + text.size()) return std::nullopt;
-    // The bounds are far below 2^53, where doubles stop being exact.
-    if (static_cast<double>(value) < parameter.minimum ||
-        static_cast<double>(value) > parameter.maximum || (parameter.odd && value % 2 == 0)) {
-      return std::nullopt;
+  std::string DescribeLoadedGroups() const {
+    if (resources_.pod_groups.empty()) {
+      return "; none was loaded: start the daemon with --pod-groups NAME=FILE";
     }
-    return Value(value);
-  }
-
-  static std::optional<Value> ReadReal(const ParameterSpec& parameter, std::string_view text) {
-    double value = 0;
-    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-    if (error != std::errc() || end != text.data() + text.size()) return std::nullopt;
-    // Written so that a NaN is refused.
-    if (!(value >= parameter.minimum && value <= parameter.maximum)) return std::nullopt;
-    return Value(value);
-  }
-
-  static std::optional<Value> ReadChoice(const ParameterSpec& parameter, std::string_view text) {
-    for (size_t i = 0; i < parameter.choices.size(); ++i) {
-      if (parameter.choices[i] == text) return Value(static_cast<int64_t>(i));
-    }
-    return std::nullopt;
+    std::vector<std::string_view> names;
+    for (const auto& groups : resources_.pod_groups) names.push_back(groups->name);
+    return fmt::format("; loaded are {}", fmt::join(names, ", "));
   }
 
   absl::Status FillDefaults(std::vector<Value>* values) const {
     for (size_t i = 0; i < values->size(); ++i) {
       if (given_[i] != nullptr) continue;
       const ParameterSpec& parameter = policy_->parameters[i];
-      if (!parameter.default_value.has_value()) {
-        return PolicyTextError(text_, term_.column,
-                               fmt::format("{} needs a value of {}: {}", policy_->name,
-                                           parameter.name, DescribeRange(parameter)));
+      if (parameter.is_required()) {
+        return PolicyTextError(
+            text_, term_.column,
+            fmt::format("{} needs a value of {}: {}{}", policy_->name, parameter.name,
+                        DescribeRange(parameter),
+                        parameter.type == ParameterType::kPodGroups ? DescribeLoadedGroups() : ""));
       }
-      if (parameter.type == ParameterType::kReal) {
-        (*values)[i] = *parameter.default_value;
-      } else {
-        (*values)[i] = static_cast<int64_t>(*parameter.default_value);
-      }
+      (*values)[i] = DefaultOf(parameter);
     }
     return absl::OkStatus();
+  }
+
+  /// Refuses what was given although another parameter's value leaves it without meaning.
+  absl::Status CheckConditions(const PolicyArguments& arguments) const {
+    for (size_t i = 0; i < given_.size(); ++i) {
+      const ParameterSpec& parameter = policy_->parameters[i];
+      if (given_[i] == nullptr || arguments.Applies(parameter)) continue;
+      const auto& [other, choice] = *parameter.only_with;
+      return PolicyTextError(
+          text_, given_[i]->name_column,
+          fmt::format("{}: {} means something only with {}={}", policy_->name, parameter.name,
+                      other, FindParameterSpec(other).choices[choice]));
+    }
+    return absl::OkStatus();
+  }
+
+  const ParameterSpec& FindParameterSpec(std::string_view name) const {
+    return *std::find_if(policy_->parameters.begin(), policy_->parameters.end(),
+                         [&](const ParameterSpec& parameter) { return parameter.name == name; });
   }
 
   absl::Status Mismatch(const ArgumentError& error) const {
@@ -195,6 +185,7 @@ class TermBinder {
 
   std::string_view text_;
   const TermSyntax& term_;
+  const PolicyResources& resources_;
   const PolicyDescriptor* policy_ = nullptr;
   std::vector<const ArgumentSyntax*> given_;  // of each parameter; nullptr: not given
 };
@@ -202,24 +193,22 @@ class TermBinder {
 }  // namespace
 
 absl::StatusOr<std::shared_ptr<const Policy>> ParsePolicy(std::string_view text,
-                                                          const PolicyResources& /*resources*/) {
+                                                          const PolicyResources& resources) {
   absl::StatusOr<std::vector<TermSyntax>> terms = ParsePolicySyntax(text);
   if (!terms.ok()) return terms.status();
-  std::optional<ComposedTerm> composed;
+  std::vector<std::shared_ptr<const DescribedPolicy>> policies;
   for (const TermSyntax& term : *terms) {
-    absl::StatusOr<ComposedTerm> bound = TermBinder(text, term).Bind();
-    if (!bound.ok()) return bound.status();
-    if (!composed.has_value()) {
-      composed = *std::move(bound);
-      continue;
+    absl::StatusOr<std::shared_ptr<const DescribedPolicy>> policy =
+        TermBinder(text, term, resources).Bind();
+    if (!policy.ok()) return policy.status();
+    for (const auto& other : policies) {
+      if (absl::Status status = CheckComposable(*other, **policy); !status.ok()) {
+        return PolicyTextError(text, term.column, std::string(status.message()));
+      }
     }
-    absl::StatusOr<ComposedTerm> pair = ComposePolicies(*composed, *bound);
-    if (!pair.ok()) {
-      return PolicyTextError(text, term.column, std::string(pair.status().message()));
-    }
-    composed = *std::move(pair);
+    policies.push_back(*std::move(policy));
   }
-  return composed->policy;
+  return ComposePolicies(std::move(policies));
 }
 
 }  // namespace ziggurat

@@ -18,9 +18,8 @@ std::string DescribeUsage(const PolicyDescriptor& policy) {
   if (policy.parameters.empty()) return std::string(policy.name);
   std::vector<std::string> parts;
   for (const ParameterSpec& parameter : policy.parameters) {
-    parts.push_back(
-        fmt::format("{}={}", parameter.name,
-                    parameter.default_value.has_value() ? DescribeDefault(parameter) : ""));
+    parts.push_back(fmt::format("{}={}", parameter.name,
+                                parameter.is_required() ? "" : DescribeDefault(parameter)));
   }
   return fmt::format("{}({})", policy.name, fmt::join(parts, ","));
 }
@@ -33,9 +32,9 @@ std::string DescribePolicies() {
     if (!policy->paper.empty()) fmt::format_to(out, " (arXiv:{})", policy->paper);
     text += '\n';
     for (const ParameterSpec& parameter : policy->parameters) {
-      fmt::format_to(
-          out, "      {}: {}; {}; {}{}\n", parameter.name, parameter.help, DescribeRange(parameter),
-          parameter.default_value.has_value() ? "default " : "", DescribeDefault(parameter));
+      fmt::format_to(out, "      {}: {}; {}; {}{}\n", parameter.name, parameter.help,
+                     DescribeRange(parameter), parameter.is_required() ? "" : "default ",
+                     DescribeDefault(parameter));
     }
   }
   return text;

@@ -11,6 +11,8 @@ class Full final : public DescribedPolicy {
  public:
   using DescribedPolicy::DescribedPolicy;
 
+  PolicyTraits traits() const override { return kAddsNothing; }
+
   CachePlan Plan(const PolicyContext& context, int prompt_tokens,
                  int max_new_tokens) const override {
     const SequenceLimits limits{prompt_tokens, max_new_tokens};
@@ -25,7 +27,7 @@ const PolicyDescriptor& FullPolicy() {
   static constexpr PolicyDescriptor kDescriptor = {
       .name = "full",
       .summary = "keeps everything",
-      .make = [](const PolicyArguments& arguments) -> std::shared_ptr<const Policy> {
+      .make = [](const PolicyArguments& arguments) -> std::shared_ptr<const DescribedPolicy> {
         return std::make_shared<Full>(arguments);
       },
   };

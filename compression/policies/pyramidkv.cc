@@ -19,6 +19,8 @@ class PyramidKv final : public DescribedPolicy {
         beta_(arguments.Real("beta")),
         statistic_(ReadWindowStatistic(arguments)) {}
 
+  PolicyTraits traits() const override { return kDropsTokens | kReadsPrompt | kBudgetsOfLayers; }
+
   CachePlan Plan(const PolicyContext& context, int prompt_tokens,
                  int max_new_tokens) const override {
     if (context.num_layers < 1) return {};
@@ -69,7 +71,7 @@ const PolicyDescriptor& PyramidkvPolicy() {
       .paper = "2406.02069",
       .parameters = kParameters,
       .check = CheckBudgetAboveWindow,
-      .make = [](const PolicyArguments& arguments) -> std::shared_ptr<const Policy> {
+      .make = [](const PolicyArguments& arguments) -> std::shared_ptr<const DescribedPolicy> {
         return std::make_shared<PyramidKv>(arguments);
       },
   };

@@ -16,6 +16,8 @@ class SnapKv final : public DescribedPolicy {
         budget_(arguments.Integer("budget")),
         statistic_(ReadWindowStatistic(arguments)) {}
 
+  PolicyTraits traits() const override { return kDropsTokens | kReadsPrompt; }
+
   CachePlan Plan(const PolicyContext& context, int prompt_tokens,
                  int max_new_tokens) const override {
     const SequenceLimits limits{prompt_tokens, max_new_tokens};
@@ -46,7 +48,7 @@ const PolicyDescriptor& SnapkvPolicy() {
       .paper = "2404.14469",
       .parameters = kParameters,
       .check = CheckBudgetAboveWindow,
-      .make = [](const PolicyArguments& arguments) -> std::shared_ptr<const Policy> {
+      .make = [](const PolicyArguments& arguments) -> std::shared_ptr<const DescribedPolicy> {
         return std::make_shared<SnapKv>(arguments);
       },
   };

@@ -16,6 +16,8 @@ class Streaming final : public DescribedPolicy {
         sinks_(static_cast<int>(arguments.Integer("sinks"))),
         recent_(static_cast<int>(arguments.Integer("recent"))) {}
 
+  PolicyTraits traits() const override { return kDropsTokens | kOverwritesRing; }
+
   CachePlan Plan(const PolicyContext& context, int prompt_tokens,
                  int max_new_tokens) const override {
     const SequenceLimits limits{prompt_tokens, max_new_tokens};
@@ -51,7 +53,7 @@ const PolicyDescriptor& StreamingPolicy() {
           "keeps the first tokens and the most recent ones, while decoding too (StreamingLLM)",
       .paper = "2309.17453",
       .parameters = kParameters,
-      .make = [](const PolicyArguments& arguments) -> std::shared_ptr<const Policy> {
+      .make = [](const PolicyArguments& arguments) -> std::shared_ptr<const DescribedPolicy> {
         return std::make_shared<Streaming>(arguments);
       },
   };
