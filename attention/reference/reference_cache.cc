@@ -1,0 +1,213 @@
+#include <cstdint>
+#include <vector>
+
+#include "attention/reference/elements.h"
+#include "attention/reference/reference_backend.h"
+#include "attention/reference/stored_segment.h"
+
+namespace ziggurat::reference {
+namespace {
+
+int IndexOf(HeadIndices indices, int first, int head, int i) {
+  return indices.of_head == nullptr ? first + i : indices.of_head[head * indices.stride + i];
+}
+
+/// One token of one head, as f32.
+std::vector<float> LoadToken(const AttentionShape& shape, ElementType element, const void* x,
+                             size_t row, int kv_head) {
+  const size_t first = (row * shape.num_kv_heads + kv_head) * shape.head_dim;
+  std::vector<float> token;
+  for (int c = 0; c < shape.head_dim; ++c) {
+    token.push_back(static_cast<float>(LoadElement(element, x, first + c)));
+  }
+  return token;
+}
+
+/// Writes `tokens`, of head_dim numbers each, into slots first_slot, ... of one head.
+void WriteHead(const StoredSegment& to, Side side, int kv_head, int first_slot,
+               const std::vector<std::vector<float>>& tokens) {
+  const int group = IsGrouped(to.view().encoding) ? to.view().group : 1;
+  for (size_t i = 0; i < tokens.size(); i += group) {
+    const int slot = first_slot + static_cast<int>(i);
+    if (!IsGrouped(to.view().encoding)) {
+      to.WriteToken(side, kv_head, slot, tokens[i].data());
+      continue;
+    }
+    std::vector<float> whole;
+    for (int t = 0; t < group; ++t) {
+      whole.insert(whole.end(), tokens[i + t].begin(), tokens[i + t].end());
+    }
+    to.WriteGroup(side, kv_head, slot, whole.data());
+  }
+}
+
+}  // namespace
+
+void ReferenceBackend::WriteTokens(const AttentionShape& shape, ElementType element, const void* k,
+                                   const void* v, HeadIndices indices, int first_row, int count,
+                                   PoolView pool, const SegmentView& segment, int first_slot) {
+  const StoredSegment to(pool, segment, shape.head_dim);
+  for (int head = 0; head < segment.num_kv_heads; ++head) {
+    const int kv_head = segment.first_kv_head + head;
+    std::vector<std::vector<float>> keys, values;
+    for (int i = 0; i < count; ++i) {
+      const int row = IndexOf(indices, first_row, head, i);
+      if (k != nullptr) keys.push_back(LoadToken(shape, element, k, row, kv_head));
+      values.push_back(LoadToken(shape, element, v, row, kv_head));
+    }
+    if (to.owns(Side::kKeys)) WriteHead(to, Side::kKeys, kv_head, first_slot, keys);
+    WriteHead(to, Side::kValues, kv_head, first_slot, values);
+  }
+}
+
+void ReferenceBackend::WriteScores(const AttentionShape& shape, const float* sums, int n,
+                                   HeadIndices indices, int first_row, int count, PoolView pool,
+                                   const SegmentView& segment, int first_slot) {
+  const StoredSegment to(pool, segment, shape.head_dim);
+  for (int head = 0; head < segment.num_kv_heads; ++head) {
+    const int kv_head = segment.first_kv_head + head;
+    for (int i = 0; i < count; ++i) {
+      const int row = IndexOf(indices, first_row, head, i);
+      to.SetScore(kv_head, first_slot + i, sums[static_cast<size_t>(kv_head) * n + row]);
+      to.SetPosition(kv_head, first_slot + i, row);
+    }
+  }
+}
+
+// ---- Copies
+// --------------------------------------------------------------------------------------
+
+namespace {
+
+/// Whether `count` tokens of a head can go bit for bit: the encodings are equal, and where scales
+/// are shared the slots of every group of `to` are a group of `from`, in order.
+bool GoesBitForBit(const SegmentView& from, HeadIndices slots, int first, int head, int count,
+                   const SegmentView& to) {
+  if (from.encoding != to.encoding) return false;
+  if (!IsGrouped(to.encoding)) return true;
+  if (from.group != to.group) return false;
+  for (int i = 0; i < count; ++i) {
+    const int slot = IndexOf(slots, first, head, i);
+    const int of_group = IndexOf(slots, first, head, i - i % to.group);
+    if (of_group % to.group != 0 || slot != of_group + i % to.group) return false;
+  }
+  return true;
+}
+
+/// Everything about a token of a head but its keys and values.
+struct Attributes {
+  float norms[4] = {};
+  float score = 0;
+  int32_t position = 0;
+};
+
+}  // namespace
+
+void ReferenceBackend::CopyTokens(const AttentionShape& shape, PoolView pool,
+                                  const SegmentView& from_view, HeadIndices slots, int first,
+                                  int count, const SegmentView& to_view, int first_slot) {
+  const StoredSegment from(pool, from_view, shape.head_dim), to(pool, to_view, shape.head_dim);
+  const bool norms = from.is_merged() && to.is_merged();
+  const bool scores = from.is_scored() && to.is_scored();
+  for (int head = 0; head < to_view.num_kv_heads; ++head) {
+    const int g = to_view.first_kv_head + head;
+    std::vector<Attributes> attributes(count);
+    for (int i = 0; i < count; ++i) {
+      const int slot = IndexOf(slots, first, head, i);
+      for (int n = 0; norms && n < 4; ++n) attributes[i].norms[n] = from.AnyNorm(n, g, slot);
+      if (scores) attributes[i].score = from.Score(g, slot);
+      if (scores) attributes[i].position = from.Position(g, slot);
+    }
+    for (Side side : kSides) {
+      if (!to.owns(side)) continue;
+      // All are read before any is written: as bits and as numbers.
+      std::vector<std::vector<ChannelBits>> bits;
+      std::vector<std::vector<float>> numbers;
+      const bool bit_for_bit = GoesBitForBit(from_view, slots, first, head, count, to_view);
+      for (int i = 0; i < count; ++i) {
+        const int slot = IndexOf(slots, first, head, i);
+        std::vector<ChannelBits> channels;
+        std::vector<float> token;
+        for (int c = 0; c < shape.head_dim; ++c) {
+          if (bit_for_bit) channels.push_back(from.LoadBits(side, g, slot, c));
+          const double x =
+              norms ? from.Direction(side, g, slot, c) : from.Decoded(side, g, slot, c);
+          token.push_back(static_cast<float>(x));
+        }
+        bits.push_back(channels);
+        numbers.push_back(token);
+      }
+      if (!bit_for_bit) {
+        WriteHead(to, side, g, first_slot, numbers);
+        continue;
+      }
+      for (int i = 0; i < count; ++i) {
+        for (int c = 0; c < shape.head_dim; ++c) {
+          to.StoreBits(side, g, first_slot + i, c, bits[i][c]);
+        }
+      }
+    }
+    for (int i = 0; i < count; ++i) {
+      const int slot = first_slot + i;
+      for (int n = 0; norms && n < 4; ++n) to.SetAnyNorm(n, g, slot, attributes[i].norms[n]);
+      if (scores) to.SetScore(g, slot, attributes[i].score);
+      if (scores) to.SetPosition(g, slot, attributes[i].position);
+    }
+  }
+}
+
+void ReferenceBackend::ReadTokens(const AttentionShape& shape, PoolView pool,
+                                  const SegmentView& segment, int first, int count, float* k,
+                                  float* v) {
+  const StoredSegment from(pool, segment, shape.head_dim);
+  for (int i = 0; i < count; ++i) {
+    for (int g = 0; g < shape.num_kv_heads; ++g) {
+      for (int c = 0; c < shape.head_dim; ++c, ++k, ++v) {
+        *k = static_cast<float>(from.Decoded(Side::kKeys, g, first + i, c));
+        *v = static_cast<float>(from.Decoded(Side::kValues, g, first + i, c));
+      }
+    }
+  }
+}
+
+// ---- A decode step
+// -------------------------------------------------------------------------------
+
+namespace {
+
+/// The slot that a new token takes in a full scored segment (TokenTarget::kLowestScore). Where
+/// every token is too recent: the oldest of them.
+int LowestScoredSlot(const StoredSegment& segment, int kv_head, int newest_that_may_go) {
+  int lowest = -1, oldest = 0;
+  for (int slot = 0; slot < segment.view().num_slots; ++slot) {
+    if (segment.Position(kv_head, slot) < segment.Position(kv_head, oldest)) oldest = slot;
+    if (segment.Position(kv_head, slot) > newest_that_may_go) continue;
+    if (lowest < 0 || segment.Score(kv_head, slot) < segment.Score(kv_head, lowest)) lowest = slot;
+  }
+  return lowest < 0 ? oldest : lowest;
+}
+
+}  // namespace
+
+void ReferenceBackend::WriteStep(const AttentionShape& shape, absl::Span<const DecodeItem> items,
+                                 const float* k, const float* v, PoolView pool) {
+  for (size_t i = 0; i < items.size(); ++i) {
+    const DecodeItem& item = items[i];
+    for (const TokenTarget& target : item.targets) {
+      const SegmentView& segment = item.segments[target.segment];
+      const StoredSegment to(pool, segment, shape.head_dim);
+      for (int head = 0; head < segment.num_kv_heads; ++head) {
+        const int g = segment.first_kv_head + head;
+        const int slot = target.slot == TokenTarget::kLowestScore
+                             ? LowestScoredSlot(to, g, item.position - item.score_recent)
+                             : target.slot;
+        to.WriteToken(Side::kKeys, g, slot, LoadToken(shape, ElementType::kF32, k, i, g).data());
+        to.WriteToken(Side::kValues, g, slot, LoadToken(shape, ElementType::kF32, v, i, g).data());
+        if (to.is_scored()) to.SetScore(g, slot, 0);
+        if (to.is_scored()) to.SetPosition(g, slot, item.position);
+      }
+    }
+  }
+}
+
+}  // namespace ziggurat::reference

@@ -1,0 +1,101 @@
+#include <limits>
+#include <vector>
+
+#include "attention/reference/elements.h"
+#include "attention/reference/reference_backend.h"
+#include "attention/reference/softmax.h"
+
+namespace ziggurat::reference {
+namespace {
+
+/// scale * q.k of two vectors that start at elements `query` and `key`.
+double Score(const AttentionShape& shape, ElementType element, const void* q, size_t query,
+             const void* k, size_t key) {
+  double dot = 0;
+  for (int c = 0; c < shape.head_dim; ++c) {
+    dot += LoadElement(element, q, query + c) * LoadElement(element, k, key + c);
+  }
+  return shape.scale * dot;
+}
+
+/// out = sum over tokens of weights[token] * v[token], which starts at element `first`.
+void StoreMean(const AttentionShape& shape, ElementType element, const std::vector<double>& weights,
+               const void* v, size_t first, void* out, size_t to) {
+  const size_t row = static_cast<size_t>(shape.num_kv_heads) * shape.head_dim;
+  for (int c = 0; c < shape.head_dim; ++c) {
+    double sum = 0;
+    for (size_t j = 0; j < weights.size(); ++j) {
+      sum += weights[j] * LoadElement(element, v, first + j * row + c);
+    }
+    StoreElement(element, out, to + c, sum);
+  }
+}
+
+}  // namespace
+
+void ReferenceBackend::PrefillAttention(const AttentionShape& shape,
+                                        const PackedSequences& sequences, ElementType element,
+                                        const void* q, const void* k, const void* v, void* out,
+                                        float* lse) {
+  const int dim = shape.head_dim;
+  std::vector<double> weights;
+  for (int sequence = 0; sequence < sequences.num_sequences(); ++sequence) {
+    const size_t first = sequences.offsets[sequence];
+    for (size_t i = first; i < static_cast<size_t>(sequences.offsets[sequence + 1]); ++i) {
+      for (int h = 0; h < shape.num_q_heads; ++h) {
+        const int g = h / shape.group_size();
+        const size_t query = (i * shape.num_q_heads + h) * dim;
+        weights.clear();
+        for (size_t j = first; j <= i; ++j) {
+          const size_t key = (j * shape.num_kv_heads + g) * dim;
+          weights.push_back(Score(shape, element, q, query, k, key));
+        }
+        lse[i * shape.num_q_heads + h] = static_cast<float>(Softmax(&weights));
+        StoreMean(shape, element, weights, v, (first * shape.num_kv_heads + g) * dim, out, query);
+      }
+    }
+  }
+}
+
+void ReferenceBackend::PrefillDistantAttention(const AttentionShape& shape, int n,
+                                               ElementType element, const void* q, const void* k,
+                                               const void* v, const DistantPrefill& distant,
+                                               void* out, float* lse, DistantCounts* counts) {
+  const int dim = shape.head_dim, group = shape.group_size();
+  const auto is_distant = [&](int i, int j) {
+    return j >= distant.sinks && i - j >= distant.recent;
+  };
+  for (int i = 0; i < n; ++i) {
+    for (int g = 0; g < shape.num_kv_heads; ++g) {
+      const bool borrows = distant.borrows[g] != 0;
+      // Scores of the group's query heads to all keys, near ones alone, and distant ones alone.
+      std::vector<std::vector<double>> all(group), near(group), far(group);
+      for (int h = 0; h < group; ++h) {
+        const size_t query = (static_cast<size_t>(i) * shape.num_q_heads + g * group + h) * dim;
+        for (int j = 0; j <= i; ++j) {
+          const size_t key = (static_cast<size_t>(j) * shape.num_kv_heads + g) * dim;
+          const bool borrowed = borrows && is_distant(i, j);
+          all[h].push_back(borrowed
+                               ? Score(shape, element, distant.low_q, query, distant.low_k, key)
+                               : Score(shape, element, q, query, k, key));
+          (borrowed ? far : near)[h].push_back(all[h].back());
+        }
+      }
+      bool skips = !far[0].empty();
+      for (int h = 0; h < group; ++h) {
+        skips = skips && NearShare(LogSumExp(near[h]), LogSumExp(far[h])) >= distant.skip;
+      }
+      if (counts != nullptr && !far[0].empty()) ++(skips ? counts->skipped : counts->attended);
+      for (int h = 0; h < group; ++h) {
+        for (int j = 0; skips && j <= i; ++j) {
+          if (is_distant(i, j)) all[h][j] = -std::numeric_limits<double>::infinity();
+        }
+        const size_t row = static_cast<size_t>(i) * shape.num_q_heads + g * group + h;
+        lse[row] = static_cast<float>(Softmax(&all[h]));
+        StoreMean(shape, element, all[h], v, static_cast<size_t>(g) * dim, out, row * dim);
+      }
+    }
+  }
+}
+
+}  // namespace ziggurat::reference
