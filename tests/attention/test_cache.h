@@ -125,56 +125,162 @@ class TestPool {
   std::deque<std::vector<BlockId>> tables_;  ///< stable addresses
 };
 
-/// A plane of `parts` vectors (K and V: 2, V: 1) per token for `heads` heads.
-inline PlaneView TakePlane(TestPool& pool, ElementType element, int heads, int head_dim, int slots,
-                           int parts, int part) {
-  PlaneView plane;
-  const size_t token_bytes = head_dim * ElementBytes(element);
-  plane.slots_per_block =
-      static_cast<uint32_t>(pool.view().block_bytes / (token_bytes * heads * parts));
-  plane.head_stride_bytes = static_cast<uint32_t>(plane.slots_per_block * token_bytes * parts);
-  plane.offset_bytes = static_cast<uint32_t>(plane.slots_per_block * token_bytes * part);
-  plane.blocks = pool.Take((slots + plane.slots_per_block - 1) / plane.slots_per_block);
+// ---- Formats
+// -------------------------------------------------------------------------------------
+
+/// Every encoding that a head size allows; grouped ones with every group that divides it.
+inline std::vector<CacheFormat> EncodedFormats(int head_dim) {
+  std::vector<CacheFormat> formats;
+  for (Encoding encoding : {Encoding::kF32, Encoding::kBf16, Encoding::kInt8, Encoding::kFp8,
+                            Encoding::kInt4, Encoding::kInt2}) {
+    if (head_dim * EncodingBits(encoding) % 32 != 0) continue;
+    if (!IsGrouped(encoding)) formats.push_back({encoding});
+    for (uint16_t group : {8, 16, 32, 64, 128}) {
+      if (IsGrouped(encoding) && head_dim % group == 0) formats.push_back({encoding, group});
+    }
+  }
+  return formats;
+}
+inline CacheFormat Merged(CacheFormat format) {
+  format.merged = true;
+  return format;
+}
+inline CacheFormat Scored(CacheFormat format) {
+  format.scored = true;
+  return format;
+}
+inline CacheFormat ValuesOnly(CacheFormat format) {
+  format.values_only = true;
+  return format;
+}
+/// "int4x32", "bf16-merged": fit for the name of a test once '-' is replaced.
+inline std::string Name(const CacheFormat& format) {
+  std::string name(EncodingName(format.encoding));
+  if (IsGrouped(format.encoding)) name += "x" + std::to_string(format.group);
+  return name + CacheFormatName(format).substr(EncodingName(format.encoding).size());
+}
+inline int RoundUp(int count, int unit) { return (count + unit - 1) / unit * unit; }
+inline int GroupTokens(const SegmentView& s) { return IsGrouped(s.encoding) ? s.group : 1; }
+
+// ---- Segments, laid out by the words of block_manager/segment_view.h
+// -----------------------------
+
+/// Blocks of `plane` for `slots` slots, divided into one area for each of `heads` heads.
+inline PlaneView TakePlane(TestPool& pool, const PlaneSpec& plane, int heads, int slots) {
+  PlaneView view;
+  const size_t units = pool.view().block_bytes / plane.unit_bytes;
+  view.slots_per_block = static_cast<uint32_t>(units * plane.tokens_per_unit);
+  view.head_stride_bytes = static_cast<uint32_t>(units * (plane.unit_bytes / heads));
+  view.unit_bytes =
+      plane.tokens_per_unit == 1 ? 0 : static_cast<uint32_t>(plane.unit_bytes / heads);
+  view.offset_bytes = 0;
+  view.blocks = pool.Take((slots + view.slots_per_block - 1) / view.slots_per_block);
+  return view;
+}
+/// The `index`-th of `areas` areas of a head.
+inline PlaneView AreaOfPlane(PlaneView plane, int index, int areas) {
+  plane.offset_bytes = plane.head_stride_bytes / areas * index;
+  return plane;
+}
+/// The `index`-th of `parts` parts of each group of a head.
+inline PlaneView PartOfGroups(PlaneView plane, int index, int parts) {
+  plane.offset_bytes = plane.unit_bytes / parts * index;
   return plane;
 }
 
-/// An unwritten segment of `slots` slots with keys and values in the same blocks.
-inline SegmentView TakeSegment(TestPool& pool, ElementType element, int first_head, int heads,
+/// An unwritten segment of `slots` slots; of a merged one, as the lower layer sees it. There is
+/// room for whole groups.
+inline SegmentView TakeSegment(TestPool& pool, const CacheFormat& format, int first_head, int heads,
                                int head_dim, int slots) {
   SegmentView segment;
-  segment.element = element;
+  segment.encoding = format.encoding;
+  segment.group = format.group;
   segment.first_kv_head = first_head;
   segment.num_kv_heads = heads;
   segment.num_slots = slots;
-  segment.keys = TakePlane(pool, element, heads, head_dim, slots, 2, 0);
-  segment.values = segment.keys;
-  segment.values.offset_bytes = segment.keys.slots_per_block * head_dim * ElementBytes(element);
+  const int room = RoundUp(slots, GroupTokens(segment));
+  const int sides = format.values_only ? 1 : 2;
+  const PlaneList list = PlanesOf(format, heads, head_dim);
+  for (int p = 0; p < list.count; ++p) {
+    const PlaneView plane = TakePlane(pool, list.planes[p], heads, room);
+    switch (list.planes[p].role) {
+      case PlaneRole::kCodes:
+        if (!format.values_only) segment.keys = AreaOfPlane(plane, 0, 2);
+        segment.values = AreaOfPlane(plane, sides - 1, sides);
+        break;
+      case PlaneRole::kScales: {
+        const auto side = IsGrouped(format.encoding) ? PartOfGroups : AreaOfPlane;
+        if (!format.values_only) segment.key_scales = side(plane, 0, 2);
+        segment.value_scales = side(plane, sides - 1, sides);
+        break;
+      }
+      case PlaneRole::kNorms:
+        segment.key_norms = AreaOfPlane(plane, 0, 4);
+        segment.value_norms = AreaOfPlane(plane, 1, 4);
+        break;
+      case PlaneRole::kScores:
+        segment.scores = AreaOfPlane(plane, 0, 2);
+        segment.positions = AreaOfPlane(plane, 1, 2);
+        break;
+    }
+  }
+  return segment;
+}
+inline SegmentView TakeSegment(TestPool& pool, ElementType element, int first_head, int heads,
+                               int head_dim, int slots) {
+  return TakeSegment(pool, KeyValueFormat(element), first_head, heads, head_dim, slots);
+}
+
+/// The format of codes that a segment has.
+inline CacheFormat CodesOf(const SegmentView& s) {
+  return {s.encoding, static_cast<uint16_t>(s.group)};
+}
+
+/// A segment that holds values only of `heads` heads (0: all of them) and attends with the keys of
+/// `other`.
+inline SegmentView TakeValuesSegment(TestPool& pool, const SegmentView& other, int head_dim,
+                                     int first_head = 0, int heads = 0) {
+  if (heads == 0) first_head = other.first_kv_head, heads = other.num_kv_heads;
+  SegmentView segment =
+      TakeSegment(pool, ValuesOnly(CodesOf(other)), first_head, heads, head_dim, other.num_slots);
+  segment.keys = other.keys;
+  segment.key_scales = other.key_scales;
+  for (PlaneView* plane : {&segment.keys, &segment.key_scales}) {
+    plane->offset_bytes += (first_head - other.first_kv_head) * plane->head_stride_bytes;
+  }
+  segment.use = SegmentUse::kBorrowedKeys;
   return segment;
 }
 
-/// A segment that holds values only and attends with the keys of `other`.
-inline SegmentView TakeValuesSegment(TestPool& pool, const SegmentView& other, int head_dim) {
-  SegmentView segment = other;
-  segment.values =
-      TakePlane(pool, other.element, other.num_kv_heads, head_dim, other.num_slots, 1, 0);
-  return segment;
+/// A merged segment as the upper layer sees it.
+inline SegmentView UpperView(const SegmentView& lower) {
+  SegmentView upper = lower;
+  upper.key_norms.offset_bytes += lower.key_norms.head_stride_bytes / 2;
+  upper.value_norms.offset_bytes += lower.value_norms.head_stride_bytes / 2;
+  return upper;
 }
 
-/// Address of one channel of a key, or of a value, by the words of block_manager/segment_view.h.
+/// Address of one channel of a key, or of a value, of plain and per-token encodings.
 inline std::byte* KeyAddress(PoolView pool, const SegmentView& s, int head, int slot, int channel) {
   const uint32_t slots = s.keys.slots_per_block;
-  const uint32_t x = 4 / static_cast<uint32_t>(ElementBytes(s.element));
+  const uint32_t bytes = EncodingBits(s.encoding) / 8, x = 4 / bytes;
   const size_t index = (channel / x * slots + slot % slots) * size_t{x} + channel % x;
   return pool.Block(s.keys.blocks[slot / slots]) + s.keys.offset_bytes +
-         size_t{s.keys.head_stride_bytes} * (head - s.first_kv_head) +
-         index * ElementBytes(s.element);
+         size_t{s.keys.head_stride_bytes} * (head - s.first_kv_head) + index * bytes;
 }
 inline std::byte* ValueAddress(PoolView pool, const SegmentView& s, int head, int slot, int channel,
                                int head_dim) {
   const uint32_t slots = s.values.slots_per_block;
   return pool.Block(s.values.blocks[slot / slots]) + s.values.offset_bytes +
          size_t{s.values.head_stride_bytes} * (head - s.first_kv_head) +
-         (size_t{slot % slots} * head_dim + channel) * ElementBytes(s.element);
+         (size_t{slot % slots} * head_dim + channel) * (EncodingBits(s.encoding) / 8);
+}
+/// Address of a slot's 4 bytes in a plane of norms, scores, positions or per-token scales.
+inline std::byte* EntryAddress(PoolView pool, const SegmentView& s, const PlaneView& plane,
+                               int head, int slot) {
+  return pool.Block(plane.blocks[slot / plane.slots_per_block]) + plane.offset_bytes +
+         size_t{plane.head_stride_bytes} * (head - s.first_kv_head) +
+         size_t{4} * (slot % plane.slots_per_block);
 }
 inline void Put(ElementType element, std::byte* to, float value) {
   const uint16_t half = FloatToBf16(value);
@@ -195,22 +301,124 @@ inline float Get(ElementType element, const std::byte* from) {
   return Bf16ToFloat(half);
 }
 
-/// Writes random keys (if `keys`) and values into every slot of the segment.
+// ---- What segments hold
+// --------------------------------------------------------------------------
+
+/// Writes random keys (if `keys`) and values into every slot of the segment, through the reference
+/// backend: of grouped encodings into whole groups; directions of length 1 and norms (of both
+/// layers) into a merged one; scores, and the positions 0, 1, ... in any order, into a scored one.
 inline void FillSegment(PoolView pool, const SegmentView& s, int head_dim, uint32_t seed,
                         bool keys = true) {
-  const size_t count = static_cast<size_t>(s.num_kv_heads) * s.num_slots * head_dim;
-  const Tensor k = RandomTensor(s.element, count, seed),
-               v = RandomTensor(s.element, count, seed + 7);
-  size_t i = 0;
-  for (int head = s.first_kv_head; head < s.first_kv_head + s.num_kv_heads; ++head) {
-    for (int slot = 0; slot < s.num_slots; ++slot) {
-      for (int c = 0; c < head_dim; ++c, ++i) {
-        if (keys) Put(s.element, KeyAddress(pool, s, head, slot, c), k.at(i));
-        Put(s.element, ValueAddress(pool, s, head, slot, c, head_dim), v.at(i));
+  const AttentionShape shape{s.first_kv_head + s.num_kv_heads, s.first_kv_head + s.num_kv_heads,
+                             head_dim, 1};
+  const int slots = RoundUp(s.num_slots, GroupTokens(s));
+  const size_t rows = static_cast<size_t>(slots) * shape.num_kv_heads;
+  const ElementType element =
+      s.encoding == Encoding::kBf16 ? ElementType::kBf16 : ElementType::kF32;
+  Tensor k = RandomTensor(element, rows * head_dim, seed);
+  Tensor v = RandomTensor(element, rows * head_dim, seed + 7);
+  const bool merged = s.key_norms.blocks != nullptr;
+  for (Tensor* x : {&k, &v}) {
+    for (size_t row = 0; merged && row < rows; ++row) {
+      double squares = 0;
+      for (int c = 0; c < head_dim; ++c) squares += std::pow(x->at(row * head_dim + c), 2);
+      for (int c = 0; c < head_dim; ++c) {
+        x->set(row * head_dim + c,
+               static_cast<float>(x->at(row * head_dim + c) / std::sqrt(squares)));
       }
     }
   }
+  const auto reference = MakeReferenceBackend();
+  reference->WriteTokens(shape, element, keys ? k.data() : nullptr, v.data(), {}, 0, slots, pool, s,
+                         0);
+  std::mt19937 random(seed + 13);
+  if (merged) {
+    std::uniform_real_distribution<float> norm(0.5f, 8.0f);
+    const SegmentView upper = UpperView(s);
+    for (int head = s.first_kv_head; head < s.first_kv_head + s.num_kv_heads; ++head) {
+      for (int slot = 0; slot < s.num_slots; ++slot) {
+        for (const SegmentView* layer : {&s, &upper}) {
+          for (const PlaneView* plane : {&layer->key_norms, &layer->value_norms}) {
+            Put(ElementType::kF32, EntryAddress(pool, s, *plane, head, slot), norm(random));
+          }
+        }
+      }
+    }
+  }
+  if (s.scores.blocks != nullptr) {
+    std::vector<int32_t> positions(slots);
+    std::iota(positions.begin(), positions.end(), 0);
+    std::vector<int32_t> of_heads;
+    for (int head = 0; head < s.num_kv_heads; ++head) {
+      std::shuffle(positions.begin(), positions.end(), random);
+      of_heads.insert(of_heads.end(), positions.begin(), positions.end());
+    }
+    std::uniform_real_distribution<float> score(0, 3);
+    std::vector<float> sums(rows);
+    for (float& sum : sums) sum = score(random);
+    reference->WriteScores(shape, sums.data(), slots, {of_heads.data(), static_cast<size_t>(slots)},
+                           0, slots, pool, s, 0);
+  }
 }
+
+/// A segment to be made: heads = 0 means all.
+struct SegmentSpec {
+  CacheFormat format = CacheFormat::kF32;
+  int slots = 0;
+  int first_head = 0;
+  int heads = 0;
+};
+
+/// A layer's cache of any formats in a pool of its own, filled with random tokens. The keys of a
+/// values-only segment stand in a segment of `lenders`, which is not part of the layer.
+struct TestCache {
+  TestCache(const AttentionShape& shape, const std::vector<SegmentSpec>& specs, uint32_t seed = 1,
+            size_t block_bytes = 0)
+      : pool(block_bytes != 0
+                 ? block_bytes
+                 : CacheGeometry::DefaultBlockBytes(shape.num_kv_heads, shape.head_dim),
+             BlocksFor(shape, specs, block_bytes), seed) {
+    for (size_t i = 0; i < specs.size(); ++i) {
+      const SegmentSpec& spec = specs[i];
+      const int heads = spec.heads != 0 ? spec.heads : shape.num_kv_heads;
+      CacheFormat format = spec.format;
+      format.values_only = false;
+      SegmentView segment =
+          TakeSegment(pool, format, spec.first_head, heads, shape.head_dim, spec.slots);
+      FillSegment(pool.view(), segment, shape.head_dim, seed + 100 * static_cast<uint32_t>(i));
+      if (spec.format.values_only) {
+        segment.use = SegmentUse::kDistantKeys;
+        lenders.push_back(segment);
+        segment = TakeValuesSegment(pool, segment, shape.head_dim);
+        FillSegment(pool.view(), segment, shape.head_dim, seed + 50 + static_cast<uint32_t>(i),
+                    false);
+      }
+      segments.push_back(segment);
+    }
+  }
+  static size_t BlocksFor(const AttentionShape& shape, const std::vector<SegmentSpec>& specs,
+                          size_t block_bytes) {
+    if (block_bytes == 0) {
+      block_bytes = CacheGeometry::DefaultBlockBytes(shape.num_kv_heads, shape.head_dim);
+    }
+    size_t blocks = 0;
+    for (const SegmentSpec& spec : specs) {
+      CacheFormat format = spec.format;
+      format.values_only = false;
+      const int heads = spec.heads != 0 ? spec.heads : shape.num_kv_heads;
+      const PlaneList list = PlanesOf(format, heads, shape.head_dim);
+      const int slots = IsGrouped(format.encoding) ? RoundUp(spec.slots, format.group) : spec.slots;
+      for (int p = 0; p < list.count; ++p) {
+        blocks += 2 * list.planes[p].BlocksFor(block_bytes, slots);
+      }
+    }
+    return blocks;
+  }
+
+  TestPool pool;
+  std::deque<SegmentView> lenders;
+  std::vector<SegmentView> segments;
+};
 
 inline AttentionShape Shape(int q_heads, int kv_heads, int head_dim) {
   return {q_heads, kv_heads, head_dim, 1.0f / std::sqrt(static_cast<float>(head_dim))};
