@@ -17,6 +17,35 @@ std::vector<double> LinearPyramid(double mean_pairs, int num_layers, double beta
   return line;
 }
 
+std::vector<double> GeometricPyramid(double mean_pairs, int num_layers, double ratio) {
+  std::vector<double> weights(num_layers);
+  for (int layer = 0; layer < num_layers; ++layer) weights[layer] = std::pow(ratio, layer);
+  return WeightedShares(mean_pairs, weights);
+}
+
+std::vector<double> ExponentialPyramid(double mean_pairs, int num_layers, double rate) {
+  std::vector<double> weights(num_layers);
+  for (int layer = 0; layer < num_layers; ++layer) {
+    weights[layer] = std::exp(-rate * layer / std::max(1, num_layers - 1));
+  }
+  return WeightedShares(mean_pairs, weights);
+}
+
+std::vector<double> WeightedShares(double mean_pairs, absl::Span<const double> weights) {
+  std::vector<double> shares(weights.begin(), weights.end());
+  for (double& share : shares) {
+    if (!std::isfinite(share) || share < 0) share = 0;
+  }
+  // Divided by the largest first, so that no sum can overflow.
+  const double largest = shares.empty() ? 0 : *std::max_element(shares.begin(), shares.end());
+  if (largest == 0) return std::vector<double>(weights.size(), mean_pairs);
+  for (double& share : shares) share /= largest;
+  const double sum = std::accumulate(shares.begin(), shares.end(), 0.0);
+  const double total = mean_pairs * static_cast<double>(weights.size());
+  for (double& share : shares) share *= total / sum;
+  return shares;
+}
+
 std::vector<int64_t> LargestRemainder(absl::Span<const double> shares, int64_t total) {
   // Remainders are compared on a grid, so that those that are equal as fractions stay equal after
   // the rounding errors of a line with values up to 2^25.

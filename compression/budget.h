@@ -1,6 +1,6 @@
-// How many KV pairs each layer may keep: PyramidKV's line, its integers, and what a short prompt
-// leaves over (PyramidKV, arXiv:2406.02069, section 3.2). All counts are KV pairs per layer and KV
-// head without the observation window, which every layer keeps besides.
+// How many KV pairs each layer may keep: PyramidKV's shapes, their integers, and what a short
+// prompt leaves over (PyramidKV, arXiv:2406.02069, section 3.2). All counts are KV pairs per layer
+// and KV head without the observation window, which every layer keeps besides.
 #pragma once
 
 #include <cstdint>
@@ -16,6 +16,17 @@ namespace ziggurat {
 /// k[L-1]. One layer gets everything. num_layers >= 1, mean_pairs >= 0, beta >= 1.
 ///   returns [num_layers], index 0 the bottom layer, falling
 std::vector<double> LinearPyramid(double mean_pairs, int num_layers, double beta);
+
+/// Other shapes of the paper's ablation (table 4), before rounding; the mean over layers is
+/// `mean_pairs`. Layer l has the weight ratio^l, or exp(-rate * l / (num_layers - 1)).
+///   returns [num_layers], falling
+std::vector<double> GeometricPyramid(double mean_pairs, int num_layers, double ratio);
+std::vector<double> ExponentialPyramid(double mean_pairs, int num_layers, double rate);
+
+/// Shares in proportion to `weights`, with the mean `mean_pairs`. A weight that is negative or not
+/// finite counts as 0; where all are 0 the shares are equal.
+///   returns [weights.size()]
+std::vector<double> WeightedShares(double mean_pairs, absl::Span<const double> weights);
 
 /// Integers that sum to exactly `total`: each share rounded down, and what is left goes one by one
 /// to the largest remainders, ties to the lower layer. Falling shares give falling integers.

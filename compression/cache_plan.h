@@ -148,6 +148,7 @@ struct PrefillNeeds {
   bool lower_kv = false;        ///< K and V of the layer below (MiniCache)
   bool group_qk = false;        ///< Q and K of each head's lowest layer (PoD)
   int stored_score_layers = 0;  ///< layers whose scores are kept until the last (DecideAt::kPrompt)
+  bool recall = false;          ///< room for the sums that attention recall is measured by
 };
 
 /// Everything about one sequence, known before it is admitted.

@@ -26,6 +26,8 @@ struct PodGroups {
     return layer + 1 < num_layers && Lowest(layer, kv_head) == layer &&
            Lowest(layer + 1, kv_head) == layer;
   }
+  /// Whether each layer has one lowest layer for all its heads.
+  bool IsSameForAllHeads() const;
 };
 
 /// Reads a groups file (docs/policies.md, "Calibrating PoD"). INVALID_ARGUMENT names what is wrong

@@ -7,6 +7,7 @@
 namespace ziggurat {
 
 enum PolicyTrait : uint32_t {
+  kNoTrait = 0,
   kAddsNothing = 1U << 0,         ///< full
   kDropsTokens = 1U << 1,         ///< decides which tokens every layer keeps
   kReadsPrompt = 1U << 2,         ///< by the attention of the prompt's queries

@@ -1,7 +1,8 @@
-// PyramidKV (arXiv:2406.02069): SnapKV's selection with budgets that fall from the bottom layer to
-// the top one along a line.
+// PyramidKV (arXiv:2406.02069): SnapKV's selection with budgets that differ from layer to layer:
+// falling from the bottom to the top, or following what the prompt's attention looks like.
 #include <algorithm>
 #include <memory>
+#include <utility>
 
 #include "compression/budget.h"
 #include "compression/layer_plan.h"
@@ -11,41 +12,86 @@
 namespace ziggurat {
 namespace {
 
+enum Shape : size_t { kLinear, kGeometric, kExponential, kEntropy, kGini };
+constexpr std::string_view kShapeChoices[] = {"linear", "geometric", "exponential", "entropy",
+                                              "gini"};
+
 class PyramidKv final : public DescribedPolicy {
  public:
   explicit PyramidKv(const PolicyArguments& arguments)
       : DescribedPolicy(arguments),
         budget_(arguments.Integer("budget")),
+        statistic_(ReadWindowStatistic(arguments)),
+        shape_(static_cast<Shape>(arguments.Choice("shape"))),
         beta_(arguments.Real("beta")),
-        statistic_(ReadWindowStatistic(arguments)) {}
+        ratio_(arguments.Real("ratio")),
+        rate_(arguments.Real("rate")) {}
 
-  PolicyTraits traits() const override { return kDropsTokens | kReadsPrompt | kBudgetsOfLayers; }
+  PolicyTraits traits() const override {
+    return kDropsTokens | kReadsPrompt | kBudgetsOfLayers |
+           (is_measured() ? kDecidesAfterPrompt : kNoTrait);
+  }
 
   CachePlan Plan(const PolicyContext& context, int prompt_tokens,
                  int max_new_tokens) const override {
     if (context.num_layers < 1) return {};
     const SequenceLimits limits{prompt_tokens, max_new_tokens};
-    std::vector<LayerPlan> layers;
-    for (int64_t pairs : SelectedPairs(context.num_layers, prompt_tokens)) {
-      layers.push_back(PlanKeepBest(limits, statistic_, pairs + statistic_.window));
+    if (!is_measured()) {
+      return CompletePlan(context, limits, PlanLayers(limits, Line(context.num_layers)));
     }
-    return CompletePlan(context, limits, std::move(layers));
+    CachePlan plan;
+    plan.layers.assign(context.num_layers, PlanKeepAll(limits));
+    // Budgets with this mean hold the whole prompt, however they are shaped.
+    if (prompt_tokens > budget_) {
+      for (LayerPlan& layer : plan.layers) layer.statistic = statistic_;
+      plan.importance = shape_ == kEntropy ? LayerImportance::kEntropy : LayerImportance::kGini;
+      plan.decide = DecideAt::kPrompt;
+    }
+    return CompletePlan(context, limits, std::move(plan));
+  }
+
+  std::vector<LayerPlan> Decide(const PolicyContext& context, int tokens, int max_new_tokens,
+                                absl::Span<const double> importance) const override {
+    if (!is_measured()) return Plan(context, tokens, max_new_tokens).layers;
+    return PlanLayers({tokens, max_new_tokens}, WeightedShares(MeanPairs(), importance));
   }
 
  private:
-  /// Pairs that each layer keeps besides the window; min(T, (n - window) * L) together, where
-  /// T = (budget - window) * L.
-  std::vector<int64_t> SelectedPairs(int num_layers, int prompt_tokens) const {
-    const int64_t mean = budget_ - statistic_.window;
-    std::vector<int64_t> pairs = LargestRemainder(
-        LinearPyramid(static_cast<double>(mean), num_layers, beta_), mean * num_layers);
-    SpillUpward(std::max(0, prompt_tokens - statistic_.window), absl::MakeSpan(pairs));
-    return pairs;
+  /// Whether the weights are known only once the prompt has gone through every layer.
+  bool is_measured() const { return shape_ == kEntropy || shape_ == kGini; }
+  double MeanPairs() const { return static_cast<double>(budget_ - statistic_.window); }
+
+  std::vector<double> Line(int num_layers) const {
+    switch (shape_) {
+      case kGeometric:
+        return GeometricPyramid(MeanPairs(), num_layers, ratio_);
+      case kExponential:
+        return ExponentialPyramid(MeanPairs(), num_layers, rate_);
+      default:
+        return LinearPyramid(MeanPairs(), num_layers, beta_);
+    }
+  }
+
+  /// `shares` are the pairs of each layer besides the window, before rounding. Together the layers
+  /// keep min(T, (n - window) * L) of them, where T = (budget - window) * L.
+  std::vector<LayerPlan> PlanLayers(const SequenceLimits& limits,
+                                    const std::vector<double>& shares) const {
+    const int64_t total = (budget_ - statistic_.window) * static_cast<int64_t>(shares.size());
+    std::vector<int64_t> pairs = LargestRemainder(shares, total);
+    SpillUpward(std::max(0, limits.prompt_tokens - statistic_.window), absl::MakeSpan(pairs));
+    std::vector<LayerPlan> layers;
+    for (int64_t count : pairs) {
+      layers.push_back(PlanKeepBest(limits, statistic_, count + statistic_.window));
+    }
+    return layers;
   }
 
   int64_t budget_;
-  double beta_;
   WindowScoreStatistic statistic_;
+  Shape shape_;
+  double beta_;
+  double ratio_;
+  double rate_;
 };
 
 constexpr ParameterSpec kParameters[] = {
@@ -53,13 +99,35 @@ constexpr ParameterSpec kParameters[] = {
                     "included"),
     WindowParameter(8),
     {.name = "beta",
-     .help = "steepness: the top layer keeps 1/beta of the mean besides the window; 1 is uniform",
+     .help = "steepness of the line: the top layer keeps 1/beta of the mean besides the window; 1 "
+             "is uniform",
      .type = ParameterType::kReal,
      .minimum = 1,
      .maximum = 1e6,
+     .only_with = ParameterCondition{"shape", kLinear},
      .default_value = 20},
     KernelParameter(),
     PoolParameter(),
+    {.name = "shape",
+     .help = "what budgets follow: a line, a curve, or the entropy or the Gini coefficient of each "
+             "layer's window scores, which are known only after the last layer",
+     .type = ParameterType::kChoice,
+     .choices = kShapeChoices,
+     .default_value = kLinear},
+    {.name = "ratio",
+     .help = "budget of a layer to that of the layer below",
+     .type = ParameterType::kReal,
+     .minimum = 0.01,
+     .maximum = 1,
+     .only_with = ParameterCondition{"shape", kGeometric},
+     .default_value = 0.9},
+    {.name = "rate",
+     .help = "the top layer's budget is exp(-rate) of the bottom one's",
+     .type = ParameterType::kReal,
+     .minimum = 0,
+     .maximum = 100,
+     .only_with = ParameterCondition{"shape", kExponential},
+     .default_value = 3},
 };
 
 }  // namespace

@@ -1,0 +1,175 @@
+#include "compression/pod_groups.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <iterator>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <tuple>
+#include <utility>
+
+#include "absl/strings/ascii.h"
+
+namespace ziggurat {
+namespace {
+
+using Json = nlohmann::json;
+
+constexpr std::string_view kFormat = "ziggurat-pod-groups";
+constexpr int kVersion = 1;
+constexpr int kMaxLayers = 4096;
+constexpr int kMaxHeads = 4096;
+
+constexpr std::string_view kRequiredFields[] = {"format", "version", "num_layers", "num_kv_heads",
+                                                "lowest"};
+/// What a calibration says about itself; not read.
+constexpr std::string_view kOtherFields[] = {"model", "delta", "q", "samples"};
+
+/// A name can stand in a policy text.
+bool IsName(std::string_view name) {
+  return !name.empty() && name.size() <= 64 &&
+         std::all_of(name.begin(), name.end(), [](unsigned char c) {
+           return absl::ascii_isalnum(c) || c == '_' || c == '-' || c == '.';
+         });
+}
+
+/// Reads one file; the messages carry its name.
+class Reader {
+ public:
+  explicit Reader(std::string_view name) : name_(name) {}
+
+  absl::StatusOr<std::shared_ptr<const PodGroups>> Read(std::string_view text) const {
+    if (!IsName(name_)) {
+      return absl::InvalidArgumentError(
+          "the name of pod groups must be 1 to 64 letters, digits and characters of \"_-.\"");
+    }
+    const Json json = Json::parse(text, nullptr, /*allow_exceptions=*/false);
+    if (json.is_discarded()) return Fail("it is not JSON");
+    if (absl::Status status = CheckFields(json); !status.ok()) return status;
+    auto groups = std::make_shared<PodGroups>();
+    groups->name = name_;
+    for (const auto& [field, maximum, value] :
+         {std::tuple{"num_layers", kMaxLayers, &groups->num_layers},
+          std::tuple{"num_kv_heads", kMaxHeads, &groups->num_kv_heads}}) {
+      const std::optional<int> number = ReadInteger(json.at(field), 1, maximum);
+      if (!number.has_value()) {
+        return Fail(fmt::format("{} must be an integer from 1 to {}, not {}", field, maximum,
+                                Show(json.at(field))));
+      }
+      *value = *number;
+    }
+    if (absl::Status status = ReadLowest(json.at("lowest"), groups.get()); !status.ok()) {
+      return status;
+    }
+    return groups;
+  }
+
+ private:
+  absl::Status Fail(std::string_view message) const {
+    return absl::InvalidArgumentError(fmt::format("pod groups {}: {}", name_, message));
+  }
+
+  static std::string Show(const Json& json) {
+    const std::string text = json.dump(-1, ' ', true, Json::error_handler_t::replace);
+    return text.size() > 40 ? text.substr(0, 40) + "..." : text;
+  }
+
+  static std::optional<int> ReadInteger(const Json& json, int minimum, int maximum) {
+    if (!json.is_number_integer()) return std::nullopt;
+    // A huge unsigned number must not turn negative on the way.
+    if (json.is_number_unsigned() && json.get<uint64_t>() > static_cast<uint64_t>(maximum)) {
+      return std::nullopt;
+    }
+    const auto value = json.get<int64_t>();
+    if (value < minimum || value > maximum) return std::nullopt;
+    return static_cast<int>(value);
+  }
+
+  absl::Status CheckFields(const Json& json) const {
+    if (!json.is_object()) return Fail("it must be an object");
+    for (std::string_view field : kRequiredFields) {
+      if (!json.contains(std::string(field))) return Fail(fmt::format("{} is missing", field));
+    }
+    for (const auto& [field, value] : json.items()) {
+      const auto is_field = [&field = field](std::string_view known) { return known == field; };
+      if (std::none_of(std::begin(kRequiredFields), std::end(kRequiredFields), is_field) &&
+          std::none_of(std::begin(kOtherFields), std::end(kOtherFields), is_field)) {
+        return Fail(fmt::format("unknown field {}", Show(Json(field))));
+      }
+    }
+    if (json.at("format") != Json(kFormat)) {
+      return Fail(fmt::format("format must be \"{}\", not {}", kFormat, Show(json.at("format"))));
+    }
+    if (json.at("version") != kVersion) {
+      return Fail(fmt::format("version must be {}, not {}", kVersion, Show(json.at("version"))));
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status ReadLowest(const Json& json, PodGroups* groups) const {
+    if (!json.is_array() || json.size() != static_cast<size_t>(groups->num_layers)) {
+      return Fail(fmt::format("lowest must be an array of {} layers", groups->num_layers));
+    }
+    groups->lowest.reserve(static_cast<size_t>(groups->num_layers) * groups->num_kv_heads);
+    for (int layer = 0; layer < groups->num_layers; ++layer) {
+      const Json& heads = json.at(layer);
+      if (!heads.is_array() || heads.size() != static_cast<size_t>(groups->num_kv_heads)) {
+        return Fail(
+            fmt::format("lowest[{}] must be an array of {} heads", layer, groups->num_kv_heads));
+      }
+      for (int head = 0; head < groups->num_kv_heads; ++head) {
+        if (absl::Status status = ReadEntry(heads.at(head), layer, head, groups); !status.ok()) {
+          return status;
+        }
+      }
+    }
+    return absl::OkStatus();
+  }
+
+  /// A layer either starts a group or belongs to that of the layer below.
+  absl::Status ReadEntry(const Json& json, int layer, int head, PodGroups* groups) const {
+    const std::optional<int> lowest = ReadInteger(json, 0, layer);
+    const int below = layer > 0 ? groups->Lowest(layer - 1, head) : 0;
+    if (lowest.has_value() && (*lowest == layer || (layer > 0 && *lowest == below))) {
+      groups->lowest.push_back(*lowest);
+      return absl::OkStatus();
+    }
+    const std::string allowed =
+        layer > 0 ? fmt::format("{} (a group with the layer below) or {}", below, layer) : "0";
+    return Fail(fmt::format("lowest[{}][{}] must be {}, not {}", layer, head, allowed, Show(json)));
+  }
+
+  std::string_view name_;
+};
+
+}  // namespace
+
+bool PodGroups::IsSameForAllHeads() const {
+  for (int layer = 0; layer < num_layers; ++layer) {
+    for (int head = 1; head < num_kv_heads; ++head) {
+      if (Lowest(layer, head) != Lowest(layer, 0)) return false;
+    }
+  }
+  return true;
+}
+
+absl::StatusOr<std::shared_ptr<const PodGroups>> ParsePodGroups(std::string_view name,
+                                                                std::string_view json) {
+  return Reader(name).Read(json);
+}
+
+std::string FormatPodGroups(const PodGroups& groups) {
+  std::string text = fmt::format(
+      "{{\n  \"format\": \"{}\",\n  \"version\": {},\n  \"num_layers\": {},\n"
+      "  \"num_kv_heads\": {},\n  \"lowest\": [\n",
+      kFormat, kVersion, groups.num_layers, groups.num_kv_heads);
+  for (int layer = 0; layer < groups.num_layers; ++layer) {
+    const auto row = groups.lowest.begin() + ptrdiff_t{layer} * groups.num_kv_heads;
+    text += fmt::format("    [{}]{}\n", fmt::join(row, row + groups.num_kv_heads, ", "),
+                        layer + 1 < groups.num_layers ? "," : "");
+  }
+  return text + "  ]\n}\n";
+}
+
+}  // namespace ziggurat

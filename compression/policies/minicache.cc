@@ -1,0 +1,97 @@
+// MiniCache (arXiv:2405.14366): pairs of neighbouring layers of the upper half store one direction
+// for each token, and the norms of both.
+#include <fmt/format.h>
+
+#include <memory>
+#include <optional>
+
+#include "compression/plan_modifier.h"
+
+namespace ziggurat {
+namespace {
+
+constexpr std::string_view kRetainChoices[] = {"count", "threshold"};
+
+class MiniCache final : public PlanModifier {
+ public:
+  explicit MiniCache(const PolicyArguments& arguments)
+      : PlanModifier(arguments),
+        start_(arguments.IntegerOrWord("start")),
+        options_{.t = arguments.Real("t"),
+                 .retain = arguments.Real("retain"),
+                 .by_threshold = arguments.Choice("retain_by") == 1,
+                 .tail = static_cast<int>(arguments.Integer("tail"))} {}
+
+  PolicyTraits traits() const override { return kMergesLayers; }
+
+  absl::Status Check(const PolicyContext& context) const override {
+    const int64_t start = Start(context.num_layers);
+    if (start + 1 < context.num_layers) return absl::OkStatus();
+    return absl::InvalidArgumentError(
+        fmt::format("minicache: start={} leaves no pair of layers to merge in a model of {}", start,
+                    context.num_layers));
+  }
+
+  void Modify(const PolicyContext& context, const SequenceLimits& /*limits*/,
+              CachePlan* plan) const override {
+    for (int64_t layer = Start(context.num_layers); layer + 1 < context.num_layers; layer += 2) {
+      plan->layers[layer].merge = MergeRole::kLower;
+      plan->layers[layer + 1].merge = MergeRole::kUpper;
+      plan->merge = options_;
+    }
+  }
+
+ private:
+  int64_t Start(int num_layers) const { return start_.value_or(num_layers / 2); }
+
+  std::optional<int64_t> start_;  // absent: half of the layers
+  MergeOptions options_;
+};
+
+constexpr ParameterSpec kParameters[] = {
+    {.name = "start",
+     .help = "the first layer that is paired with the one above; half: the middle of the model",
+     .minimum = 0,
+     .maximum = 4096,
+     .word = "half"},
+    {.name = "t",
+     .help = "weight of the upper layer in the direction that both store",
+     .type = ParameterType::kReal,
+     .minimum = 0,
+     .maximum = 1,
+     .default_value = 0.6},
+    {.name = "retain",
+     .help = "share of the tokens that stay as they are in both layers",
+     .type = ParameterType::kReal,
+     .minimum = 0,
+     .maximum = 1,
+     .default_value = 0.05},
+    {.name = "tail",
+     .help = "generated tokens that wait before they are merged",
+     .minimum = 1,
+     .maximum = 65536,
+     .default_value = 128},
+    {.name = "retain_by",
+     .help = "which stay: that share of the tokens by count, or those whose angle is within that "
+             "share of the range below the largest",
+     .type = ParameterType::kChoice,
+     .choices = kRetainChoices,
+     .default_value = 0},
+};
+
+}  // namespace
+
+const PolicyDescriptor& MinicachePolicy() {
+  static constexpr PolicyDescriptor kDescriptor = {
+      .name = "minicache",
+      .summary = "stores one direction for every two layers of the upper half, and both norms",
+      .paper = "2405.14366",
+      .parameters = kParameters,
+      .make = [](const PolicyArguments& arguments) -> std::shared_ptr<const DescribedPolicy> {
+        return std::make_shared<MiniCache>(arguments);
+      },
+  };
+  return kDescriptor;
+}
+
+}  // namespace ziggurat

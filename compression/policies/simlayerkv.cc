@@ -1,0 +1,116 @@
+// SimLayerKV (arXiv:2410.13846): a layer whose last queries attend to sinks and recent tokens alone
+// is lazy, and keeps only those.
+#include <algorithm>
+#include <memory>
+#include <vector>
+
+#include "compression/plan_modifier.h"
+#include "compression/window_selection.h"
+
+namespace ziggurat {
+namespace {
+
+enum Moment : size_t { kPrefill, kDecode };
+constexpr std::string_view kMomentChoices[] = {"prefill", "decode"};
+
+class SimLayerKv final : public PlanModifier {
+ public:
+  explicit SimLayerKv(const PolicyArguments& arguments)
+      : PlanModifier(arguments),
+        test_{.sinks = static_cast<int>(arguments.Integer("sinks")),
+              .recent = static_cast<int>(arguments.Integer("recent")),
+              .last = static_cast<int>(arguments.Integer("last")),
+              .threshold = arguments.Real("threshold")},
+        at_first_token_(arguments.Choice("decide") == kDecode) {}
+
+  PolicyTraits traits() const override {
+    return kFindsLazyLayers | (at_first_token_ ? kDecidesAfterToken : kNoTrait);
+  }
+
+  void Modify(const PolicyContext& /*context*/, const SequenceLimits& limits,
+              CachePlan* plan) const override {
+    if (limits.prompt_tokens <= int64_t{test_.sinks} + test_.recent) return;
+    if (at_first_token_) return DecideLater(limits, plan);
+    LazyTest test = test_;
+    test.last = std::min(test.last, limits.prompt_tokens);
+    const LayerPlan ring = PlanKeepRing(limits, test.sinks, test.recent);
+    for (LayerPlan& layer : plan->layers) {
+      layer.lazy = test;
+      layer.prompt_tokens_kept = std::max(layer.prompt_tokens_kept, ring.prompt_tokens_kept);
+      layer.max_tokens = std::max(layer.max_tokens, ring.max_tokens);
+    }
+  }
+
+  /// `tokens` counts the first generated token, which `max_new_tokens` counts too.
+  std::vector<LayerPlan> Decide(const PolicyContext& context, int tokens, int max_new_tokens,
+                                absl::Span<const double> importance) const override {
+    const SequenceLimits limits{tokens, std::max(0, max_new_tokens - 1)};
+    std::vector<LayerPlan> layers(context.num_layers, PlanKeepAll(limits));
+    for (size_t i = 0; i < std::min(layers.size(), importance.size()); ++i) {
+      if (importance[i] > test_.threshold) {
+        layers[i] = PlanKeepRing(limits, test_.sinks, test_.recent);
+      }
+    }
+    return layers;
+  }
+
+ private:
+  void DecideLater(const SequenceLimits& limits, CachePlan* plan) const {
+    // Without a step after the prompt no token is ever decoded with a trimmed cache.
+    if (limits.appended_tokens() == 0) return;
+    plan->importance = LayerImportance::kLazyMass;
+    plan->decide = DecideAt::kFirstToken;
+    plan->first_token_test = test_;
+    plan->first_token_test.last = 1;
+  }
+
+  LazyTest test_;
+  bool at_first_token_;
+};
+
+constexpr ParameterSpec kParameters[] = {
+    {.name = "threshold",
+     .help = "a layer is lazy where more than this share of its attention is on sinks and recent "
+             "tokens",
+     .type = ParameterType::kReal,
+     .minimum = 0,
+     .maximum = 1,
+     .default_value = 0.9},
+    {.name = "sinks",
+     .help = "first tokens of a lazy layer, kept for ever",
+     .minimum = 0,
+     .maximum = kMaxTokensParameter,
+     .default_value = 4},
+    {.name = "recent",
+     .help = "last tokens of a lazy layer; a new one takes the place of the oldest",
+     .minimum = 1,
+     .maximum = kMaxTokensParameter,
+     .default_value = 1020},
+    {.name = "last",
+     .help = "last queries of the prompt, whose attention is tested",
+     .minimum = 1,
+     .maximum = 1024,
+     .default_value = 32},
+    {.name = "decide",
+     .help = "when: layer by layer with the prompt, or by the first generated token's query",
+     .type = ParameterType::kChoice,
+     .choices = kMomentChoices,
+     .default_value = kPrefill},
+};
+
+}  // namespace
+
+const PolicyDescriptor& SimlayerkvPolicy() {
+  static constexpr PolicyDescriptor kDescriptor = {
+      .name = "simlayerkv",
+      .summary = "keeps sinks and recent tokens in lazy layers, everything in the others",
+      .paper = "2410.13846",
+      .parameters = kParameters,
+      .make = [](const PolicyArguments& arguments) -> std::shared_ptr<const DescribedPolicy> {
+        return std::make_shared<SimLayerKv>(arguments);
+      },
+  };
+  return kDescriptor;
+}
+
+}  // namespace ziggurat
