@@ -79,21 +79,6 @@ void ReferenceBackend::WriteScores(const AttentionShape& shape, const float* sum
 
 namespace {
 
-/// Whether `count` tokens of a head can go bit for bit: the encodings are equal, and where scales
-/// are shared the slots of every group of `to` are a group of `from`, in order.
-bool GoesBitForBit(const SegmentView& from, HeadIndices slots, int first, int head, int count,
-                   const SegmentView& to) {
-  if (from.encoding != to.encoding) return false;
-  if (!IsGrouped(to.encoding)) return true;
-  if (from.group != to.group) return false;
-  for (int i = 0; i < count; ++i) {
-    const int slot = IndexOf(slots, first, head, i);
-    const int of_group = IndexOf(slots, first, head, i - i % to.group);
-    if (of_group % to.group != 0 || slot != of_group + i % to.group) return false;
-  }
-  return true;
-}
-
 /// Everything about a token of a head but its keys and values.
 struct Attributes {
   float norms[4] = {};
@@ -101,54 +86,87 @@ struct Attributes {
   int32_t position = 0;
 };
 
+/// Tokens of one side of a head that are encoded together, as bits and as numbers.
+struct Unit {
+  bool bit_for_bit;
+  std::vector<std::vector<ChannelBits>> bits;
+  std::vector<std::vector<float>> numbers;
+};
+
+/// Bit for bit where the encodings are equal and, where scales are shared, the slots are a group of
+/// `from` in order.
+bool GoesBitForBit(const SegmentView& from, const std::vector<int>& slots, const SegmentView& to) {
+  if (from.encoding != to.encoding) return false;
+  if ((from.key_norms.blocks == nullptr) != (to.key_norms.blocks == nullptr)) return false;
+  if (!IsGrouped(to.encoding)) return true;
+  if (from.group != to.group || slots[0] % to.group != 0) return false;
+  for (size_t t = 0; t < slots.size(); ++t) {
+    if (slots[t] != slots[0] + static_cast<int>(t)) return false;
+  }
+  return true;
+}
+
+Unit LoadUnit(const StoredSegment& from, Side side, int kv_head, const std::vector<int>& slots,
+              int head_dim, const StoredSegment& to) {
+  Unit unit{GoesBitForBit(from.view(), slots, to.view()), {}, {}};
+  for (int slot : slots) {
+    std::vector<ChannelBits> bits;
+    std::vector<float> numbers;
+    for (int c = 0; c < head_dim; ++c) {
+      if (unit.bit_for_bit) bits.push_back(from.LoadBits(side, kv_head, slot, c));
+      numbers.push_back(static_cast<float>(to.is_merged() ? from.Direction(side, kv_head, slot, c)
+                                                          : from.Decoded(side, kv_head, slot, c)));
+    }
+    unit.bits.push_back(bits);
+    unit.numbers.push_back(numbers);
+  }
+  return unit;
+}
+
+void StoreUnit(const Unit& unit, const StoredSegment& to, Side side, int kv_head, int first_slot) {
+  if (!unit.bit_for_bit) return WriteHead(to, side, kv_head, first_slot, unit.numbers);
+  for (size_t t = 0; t < unit.bits.size(); ++t) {
+    for (size_t c = 0; c < unit.bits[t].size(); ++c) {
+      to.StoreBits(side, kv_head, first_slot + static_cast<int>(t), static_cast<int>(c),
+                   unit.bits[t][c]);
+    }
+  }
+}
+
 }  // namespace
 
 void ReferenceBackend::CopyTokens(const AttentionShape& shape, PoolView pool,
                                   const SegmentView& from_view, HeadIndices slots, int first,
                                   int count, const SegmentView& to_view, int first_slot) {
   const StoredSegment from(pool, from_view, shape.head_dim), to(pool, to_view, shape.head_dim);
+  const int group = IsGrouped(to_view.encoding) ? to_view.group : 1;
   const bool norms = from.is_merged() && to.is_merged();
   const bool scores = from.is_scored() && to.is_scored();
   for (int head = 0; head < to_view.num_kv_heads; ++head) {
     const int g = to_view.first_kv_head + head;
+    // All are read before any is written.
     std::vector<Attributes> attributes(count);
-    for (int i = 0; i < count; ++i) {
-      const int slot = IndexOf(slots, first, head, i);
-      for (int n = 0; norms && n < 4; ++n) attributes[i].norms[n] = from.AnyNorm(n, g, slot);
-      if (scores) attributes[i].score = from.Score(g, slot);
-      if (scores) attributes[i].position = from.Position(g, slot);
-    }
-    for (Side side : kSides) {
-      if (!to.owns(side)) continue;
-      // All are read before any is written: as bits and as numbers.
-      std::vector<std::vector<ChannelBits>> bits;
-      std::vector<std::vector<float>> numbers;
-      const bool bit_for_bit = GoesBitForBit(from_view, slots, first, head, count, to_view);
-      for (int i = 0; i < count; ++i) {
-        const int slot = IndexOf(slots, first, head, i);
-        std::vector<ChannelBits> channels;
-        std::vector<float> token;
-        for (int c = 0; c < shape.head_dim; ++c) {
-          if (bit_for_bit) channels.push_back(from.LoadBits(side, g, slot, c));
-          const double x =
-              norms ? from.Direction(side, g, slot, c) : from.Decoded(side, g, slot, c);
-          token.push_back(static_cast<float>(x));
-        }
-        bits.push_back(channels);
-        numbers.push_back(token);
+    std::vector<Unit> units[2];
+    for (int i = 0; i < count; i += group) {
+      std::vector<int> unit_slots;
+      for (int t = i; t < i + group; ++t) unit_slots.push_back(IndexOf(slots, first, head, t));
+      for (Side side : kSides) {
+        units[static_cast<int>(side)].push_back(
+            LoadUnit(from, side, g, unit_slots, shape.head_dim, to));
       }
-      if (!bit_for_bit) {
-        WriteHead(to, side, g, first_slot, numbers);
-        continue;
-      }
-      for (int i = 0; i < count; ++i) {
-        for (int c = 0; c < shape.head_dim; ++c) {
-          to.StoreBits(side, g, first_slot + i, c, bits[i][c]);
-        }
+      for (int t = 0; t < group; ++t) {
+        Attributes& token = attributes[i + t];
+        for (int n = 0; norms && n < 4; ++n) token.norms[n] = from.AnyNorm(n, g, unit_slots[t]);
+        if (scores) token.score = from.Score(g, unit_slots[t]);
+        if (scores) token.position = from.Position(g, unit_slots[t]);
       }
     }
     for (int i = 0; i < count; ++i) {
       const int slot = first_slot + i;
+      for (Side side : kSides) {
+        if (!to.owns(side) || i % group != 0) continue;
+        StoreUnit(units[static_cast<int>(side)][i / group], to, side, g, slot);
+      }
       for (int n = 0; norms && n < 4; ++n) to.SetAnyNorm(n, g, slot, attributes[i].norms[n]);
       if (scores) to.SetScore(g, slot, attributes[i].score);
       if (scores) to.SetPosition(g, slot, attributes[i].position);
