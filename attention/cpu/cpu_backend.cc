@@ -52,12 +52,6 @@ absl::StatusOr<std::unique_ptr<AttentionBackend>> MakeCpuBackend(CpuLevel level,
 
 namespace cpu {
 
-void CpuBackend::ReserveScratch(size_t floats) {
-  for (std::vector<float>& scratch : scratch_) {
-    if (scratch.size() < floats) scratch.resize(floats);
-  }
-}
-
 void CpuBackend::RmsNorm(const float* x, const float* weight, float epsilon, int rows, int width,
                          ElementType element, void* out) {
   const size_t row_bytes = width * ElementBytes(element);

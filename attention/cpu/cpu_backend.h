@@ -7,6 +7,7 @@
 #include "attention/attention_state.h"
 #include "attention/backend.h"
 #include "attention/cpu/kernels.h"
+#include "attention/cpu/thread_scratch.h"
 
 namespace ziggurat::cpu {
 
@@ -18,7 +19,7 @@ class CpuBackend final : public AttentionBackend {
       : name_(name), kernels_(kernels), threads_(threads), scratch_(threads) {}
 
   std::string_view name() const override { return name_; }
-  // cpu_attention.cc
+  // prefill_attention.cc
   void PrefillAttention(const AttentionShape& shape, const PackedSequences& sequences,
                         ElementType element, const void* q, const void* k, const void* v, void* out,
                         float* lse) override;
@@ -26,6 +27,8 @@ class CpuBackend final : public AttentionBackend {
                                const void* q, const void* k, const void* v,
                                const DistantPrefill& distant, void* out, float* lse,
                                DistantCounts* counts) override;
+
+  // statistics.cc
   void WindowScores(const AttentionShape& shape, ElementType element, const void* q_window,
                     const float* lse, const void* k, int n, int window, int kernel,
                     ScorePooling pooling, float* scores) override;
@@ -61,7 +64,7 @@ class CpuBackend final : public AttentionBackend {
   void WriteStep(const AttentionShape& shape, absl::Span<const DecodeItem> items, const float* k,
                  const float* v, PoolView pool) override;
 
-  // cpu_attention.cc: decode
+  // decode_attention.cc
   void DecodeAttention(const AttentionShape& shape, absl::Span<const DecodeItem> items,
                        const float* q, PoolView pool, float* out, float* lse) override;
   void AccumulateScores(const AttentionShape& shape, absl::Span<const DecodeItem> items,
@@ -80,39 +83,68 @@ class CpuBackend final : public AttentionBackend {
   void Convert(ElementType from, const void* x, size_t count, ElementType to, void* out) override;
 
  private:
-  /// Some KV heads of an item over a range of slots of a segment.
-  struct DecodeTask {
+  /// Some KV heads of an item and a range of slots of one of its segments.
+  struct SlotTask {
     const SegmentView* segment;
-    int item;
+    const float* q;  ///< of the query heads of `first_head` on
     int first_head;
     int num_heads;
     int begin;
     int end;
-    size_t partial;  ///< its first row among the partial results, num_heads * group size rows
+    size_t result;   ///< its first row among the partial results, or its first slot weight
+    bool keys_only;  ///< for slot weights
+  };
+  /// Attention of the query heads of a KV head to a part of its slots.
+  struct Part {
+    size_t row;  ///< of the first query head among the partial results
+    SegmentUse use;
   };
 
   const ElementKernels& Kernels(ElementType element) const {
     return kernels_.element[static_cast<int>(element)];
   }
-  /// Fills tasks_ and partial_rows_; returns the number of partial rows.
-  size_t PlanDecode(const AttentionShape& shape, absl::Span<const DecodeItem> items);
-  DecodeJob JobOf(const DecodeTask& task, const AttentionShape& shape, const float* q,
-                  PoolView pool, int thread);
+  const BlockKernels& Kernels(Encoding encoding) const {
+    return kernels_.blocks[static_cast<int>(encoding)];
+  }
+
+  DecodeJob JobOf(const AttentionShape& shape, PoolView pool, const SlotTask& task, int thread);
+  /// Calls run(task, job) for all tasks_, each once.
+  template <typename Run>
+  void RunTasks(const AttentionShape& shape, PoolView pool, Run run);
+  /// Adds what it takes for KV heads of item `item` to attend to a segment with queries `q`, the
+  /// item's [num_q_heads, head_dim], to tasks_, parts_ and partial_rows_.
+  void AddDecodeTasks(const AttentionShape& shape, size_t item, const SegmentView& segment,
+                      const float* q, int first_head, int num_heads);
+  /// The same for the distant tokens of an item, where they are not left out (PoD).
+  void AddDistantTasks(const AttentionShape& shape, size_t item, const DecodeItem& of);
+  /// Carries out tasks_ and forgets them.
+  void RunDecode(const AttentionShape& shape, PoolView pool);
+  /// Log-sum-exp over the parts, of those for which takes(use), of a query head of unit `unit` of
+  /// parts_.
+  template <typename Takes>
+  float LseOf(size_t unit, size_t query, Takes takes) const;
+  /// What the layers above want of an item whose segments have distant keys.
+  void StoreDistant(const AttentionShape& shape, size_t item, const DecodeItem& of,
+                    const float* q) const;
   void MergeDecode(const AttentionShape& shape, size_t num_items, float* out, float* lse);
+  /// Adds what it takes to weigh slots [begin, end) of a segment to tasks_ and num_weights_.
+  void AddWeightTasks(const AttentionShape& shape, const SegmentView& segment, int begin, int end,
+                      const float* q);
 
   void ConvertRange(ElementType from, const void* x, size_t count, ElementType to, void* out) const;
-  /// Makes every thread's scratch at least that large.
-  void ReserveScratch(size_t floats);
 
   const std::string_view name_;
   const CpuKernels& kernels_;
   const int threads_;
-  std::vector<std::vector<float>> scratch_;  ///< [threads]
-  std::vector<DecodeTask> tasks_;
-  std::vector<std::vector<size_t>> partial_rows_;  ///< [items * KV heads], first rows to merge
-  std::vector<float> partial_;                     ///< [partial rows, head_dim]
-  std::vector<float> partial_lse_;                 ///< [partial rows]
-  std::vector<float> column_means_;                ///< WindowScores: [KV heads, candidates]
+  ThreadScratch scratch_;
+  std::vector<SlotTask> tasks_;
+  std::vector<std::vector<Part>> parts_;  ///< [items * KV heads], to merge
+  size_t partial_rows_ = 0;
+  std::vector<float> partial_;      ///< [partial_rows_, head_dim]
+  std::vector<float> partial_lse_;  ///< [partial_rows_]
+  size_t num_weights_ = 0;
+  std::vector<float> slot_weights_;  ///< [num_weights_] attention that slots receive
+  std::vector<float> column_means_;  ///< WindowScores: [KV heads, candidates]
 };
 
 }  // namespace ziggurat::cpu

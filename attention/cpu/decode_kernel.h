@@ -2,19 +2,70 @@
 //
 // The slots are taken kChunk at a time, head by head: scores of the chunk (tile by tile, all
 // queries of the group on each tile while it is in cache), softmax, weighted sum of the values.
+// How scores and sums come from blocks is the format's: plain numbers here, codes in
+// coded_format.h.
 #pragma once
 
-#include "attention/cpu/attention_tiles.h"
 #include "attention/cpu/block_fetcher.h"
+#include "attention/cpu/score_tiles.h"
+#include "attention/cpu/slot_factors.h"
+#include "attention/cpu/softmax_chunk.h"
+#include "attention/cpu/value_tiles.h"
 
 namespace ziggurat::cpu {
 namespace {
 
-/// Scores of slots [begin, begin + count) of one head: scores[i][t], kScoreStride apart, in units
-/// of log2.   packed: the group's queries
-template <class Keys, class NarrowKeys>
-inline void ScoreSlots(const DecodeJob& job, int head, const float* packed, int begin, int count,
-                       BlockFetcher* fetcher, float* scores) {
+/// Pointers to the values of slots [begin, begin + count) of the first head.
+inline void FindValueRows(const DecodeJob& job, int begin, int count, const std::byte** rows) {
+  const int slots_per_block = static_cast<int>(job.values.slots_per_block);
+  for (int t = 0; t < count;) {
+    const int slot = begin + t, first = slot % slots_per_block;
+    const std::byte* area =
+        job.values.base + job.values.blocks[slot / slots_per_block] * job.values.block_bytes;
+    const int run = Smaller(count - t, slots_per_block - first);
+    for (int s = 0; s < run; ++s) rows[t + s] = area + (first + s) * job.row_bytes;
+    t += run;
+  }
+}
+
+/// Keys and values as they are, f32 or bf16.   Keys, NarrowKeys: how keys are read a full vector,
+/// and a half one, at a time
+template <class Keys, class NarrowKeys, class Values_>
+struct PlainFormat {
+  using Values = Values_;
+
+  static void Pack(int count, int head_dim, const float* q, float* packed) {
+    PackQueries<Keys>(
+        count, head_dim, [&](int i) { return q + static_cast<size_t>(i) * head_dim; }, packed);
+  }
+  /// Scores of slots [begin, begin + count) of one head: scores[i][t], kScoreStride apart, in units
+  /// of log2.   packed: the group's queries
+  static void Score(const DecodeJob& job, int head, const float* packed, int begin, int count,
+                    BlockFetcher* fetcher, float* scores);
+  /// For all queries i of one head: sums[i] = shrink[i] * sums[i] + sum over t of weights[i][t] *
+  /// value t. Spoils the weights.   rows: of the first head's values (FindValueRows)
+  static void Accumulate(const DecodeJob& job, int head, int begin, int count,
+                         const std::byte* const* rows, BlockFetcher* fetcher, float* weights,
+                         const float* shrink, float* sums) {
+    float factors[kScoreStride];
+    if (LoadFactors(&job.value_norms, nullptr, head, begin, count, 1, factors)) {
+      MultiplyRows<typename Values::Simd>(job.group_size, factors, count, weights);
+    }
+    const int sums_stride = AccumulatorFloats<Values>(job.head_dim);
+    for (int i = 0; i < job.group_size;) {
+      const int size = NextSubBlock(job.group_size - i);
+      AccumulateSubBlock<Values>(size, weights + i * kScoreStride, shrink + i, rows, fetcher, count,
+                                 head * job.values.head_stride, job.head_dim,
+                                 sums + static_cast<size_t>(i) * sums_stride, sums_stride);
+      i += size;
+    }
+  }
+};
+
+template <class Keys, class NarrowKeys, class Values_>
+inline void PlainFormat<Keys, NarrowKeys, Values_>::Score(const DecodeJob& job, int head,
+                                                          const float* packed, int begin, int count,
+                                                          BlockFetcher* fetcher, float* scores) {
   constexpr int kLanes = Keys::Simd::kLanes;
   const int rows = job.head_dim / Keys::kChannelsPerRow;
   const float scale = job.scale * kLog2E;
@@ -32,9 +83,11 @@ inline void ScoreSlots(const DecodeJob& job, int head, const float* packed, int 
       const float* query = packed + static_cast<size_t>(i) * job.head_dim;
       float* out = scores + i * kScoreStride + t;
       if (slots == kLanes) {
-        ScoreSubBlock<Keys>(size, query, rows, tile, row_bytes, ahead, scale, out);
+        ScoreSubBlock<Keys, TileRead::kFetching>(size, query, rows, tile, row_bytes, ahead, scale,
+                                                 out);
       } else if (slots == NarrowKeys::Simd::kLanes) {
-        ScoreSubBlock<NarrowKeys>(size, query, rows, tile, row_bytes, ahead, scale, out);
+        ScoreSubBlock<NarrowKeys, TileRead::kFetching>(size, query, rows, tile, row_bytes, ahead,
+                                                       scale, out);
       } else {
         ScorePartialTile<NarrowKeys>(size, query, rows, tile, row_bytes, scale, out, slots);
       }
@@ -42,31 +95,21 @@ inline void ScoreSlots(const DecodeJob& job, int head, const float* packed, int 
     }
     t += slots;
   }
-}
-
-/// Pointers to the values of slots [begin, begin + count) of the first head.
-inline void FindValueRows(const DecodeJob& job, size_t row_bytes, int begin, int count,
-                          const std::byte** rows) {
-  const int slots_per_block = static_cast<int>(job.values.slots_per_block);
-  for (int t = 0; t < count;) {
-    const int slot = begin + t, first = slot % slots_per_block;
-    const std::byte* area =
-        job.values.base + job.values.blocks[slot / slots_per_block] * job.values.block_bytes;
-    const int run = Smaller(count - t, slots_per_block - first);
-    for (int s = 0; s < run; ++s) rows[t + s] = area + (first + s) * row_bytes;
-    t += run;
+  float factors[kScoreStride];
+  if (LoadFactors(&job.key_norms, nullptr, head, begin, count, 1, factors)) {
+    MultiplyRows<typename Keys::Simd>(job.group_size, factors, count, scores);
   }
 }
 
-/// The state of a job's queries, in its scratch (ScratchFloats).
+/// The state of a job's queries, in its scratch (DecodeScratchFloats).
 struct DecodeScratch {
   DecodeScratch(float* scratch, int queries, int head_dim) {
-    const size_t padded = static_cast<size_t>(queries) * ((head_dim + 31) / 32 * 32);
+    const size_t padded = queries * PaddedDim(head_dim);
     packed = scratch;
     sums = packed + padded;
     scores = sums + padded;
     shrink = scores + static_cast<size_t>(queries) * kScoreStride;
-    running = reinterpret_cast<Running*>(shrink + queries);
+    running = reinterpret_cast<Running*>(shrink + PaddedFloats(queries));
   }
   float* packed;     ///< queries
   float* sums;       ///< [queries, AccumulatorFloats]
@@ -75,61 +118,64 @@ struct DecodeScratch {
   Running* running;  ///< [queries]
 };
 
-/// One head's part of a chunk.   packed, sums, running: of that head's queries
-template <class Keys, class NarrowKeys, class Values>
-inline void DecodeChunk(const DecodeJob& job, int head, int begin, int count,
+/// One head's part of a chunk.
+template <class Format>
+inline void DecodeChunk(const Format& format, const DecodeJob& job, int head, int begin, int count,
                         const std::byte* const* rows, BlockFetcher* fetcher,
                         const DecodeScratch& scratch) {
+  using Values = typename Format::Values;
   using V = typename Values::Simd;
-  const int sums_stride = AccumulatorFloats<Values>(job.head_dim);
   const size_t first = static_cast<size_t>(head) * job.group_size;
-  ScoreSlots<Keys, NarrowKeys>(job, head, scratch.packed + first * job.head_dim, begin, count,
-                               fetcher, scratch.scores);
+  format.Score(job, head, scratch.packed + first * job.head_dim, begin, count, fetcher,
+               scratch.scores);
   for (int i = 0; i < job.group_size; ++i) {
     scratch.shrink[i] = SoftmaxChunk<V>(scratch.scores + i * kScoreStride, count, count,
                                         &scratch.running[first + i]);
   }
-  for (int i = 0; i < job.group_size;) {
-    const int size = NextSubBlock(job.group_size - i);
-    AccumulateSubBlock<Values>(size, scratch.scores + i * kScoreStride, scratch.shrink + i, rows,
-                               fetcher, count, head * job.values.head_stride, job.head_dim,
-                               scratch.sums + (first + i) * sums_stride, sums_stride);
-    i += size;
+  format.Accumulate(job, head, begin, count, rows, fetcher, scratch.scores, scratch.shrink,
+                    scratch.sums + first * AccumulatorFloats<Values>(job.head_dim));
+}
+
+/// Fetches ahead for the chunk behind slot `next`, which may be the first of the following job.
+inline void PlanNext(const DecodeJob& job, int next, BlockFetcher* fetcher) {
+  if (next < job.end) {
+    fetcher->Plan(job, next, Smaller(next + kChunk, job.end));
+  } else if (const DecodeJob* after = job.following) {
+    fetcher->Plan(*after, after->begin, Smaller(after->begin + kChunk, after->end));
   }
 }
 
-template <class Keys, class NarrowKeys, class Values>
-void Decode(const DecodeJob& job) {
-  const int queries = job.num_heads * job.group_size, dim = job.head_dim;
-  const int sums_stride = AccumulatorFloats<Values>(dim);
-  const size_t row_bytes = dim * sizeof(typename Values::Element::Type);
-  const DecodeScratch scratch(job.scratch, queries, dim);
-  BlockFetcher fetcher;
+template <class Format>
+inline void Start(const Format& format, const DecodeJob& job, BlockFetcher* fetcher,
+                  float* packed) {
   if (job.is_first) {
-    fetcher.Plan(job, job.begin, Smaller(job.begin + kChunk, job.end), row_bytes);
-    fetcher.FetchAll();
+    fetcher->Plan(job, job.begin, Smaller(job.begin + kChunk, job.end));
+    fetcher->FetchAll();
   }
   for (int head = 0; head < job.num_heads; ++head) {
-    const size_t first = static_cast<size_t>(head) * job.group_size * dim;
-    PackQueries<Keys>(
-        job.group_size, dim, [&](int i) { return job.q + first + static_cast<size_t>(i) * dim; },
-        scratch.packed + first);
+    const size_t first = static_cast<size_t>(head) * job.group_size * job.head_dim;
+    format.Pack(job.group_size, job.head_dim, job.q + first, packed + first);
   }
+}
+
+template <class Format>
+void Decode(const Format& format, const DecodeJob& job) {
+  using Values = typename Format::Values;
+  const int queries = job.num_heads * job.group_size, dim = job.head_dim;
+  const int sums_stride = AccumulatorFloats<Values>(dim);
+  const DecodeScratch scratch(job.scratch, queries, dim);
+  BlockFetcher fetcher;
+  Start(format, job, &fetcher, scratch.packed);
   for (int i = 0; i < queries; ++i) scratch.running[i] = Running();
   __builtin_memset(scratch.sums, 0, sizeof(float) * queries * sums_stride);
 
   for (int begin = job.begin; begin < job.end; begin += kChunk) {
     const int count = Smaller(kChunk, job.end - begin);
-    const int next = begin + kChunk;
-    if (next < job.end) {
-      fetcher.Plan(job, next, Smaller(next + kChunk, job.end), row_bytes);
-    } else if (const DecodeJob* after = job.following) {
-      fetcher.Plan(*after, after->begin, Smaller(after->begin + kChunk, after->end), row_bytes);
-    }
+    PlanNext(job, begin + kChunk, &fetcher);
     const std::byte* rows[kChunk];
-    FindValueRows(job, row_bytes, begin, count, rows);
+    FindValueRows(job, begin, count, rows);
     for (int head = 0; head < job.num_heads; ++head) {
-      DecodeChunk<Keys, NarrowKeys, Values>(job, head, begin, count, rows, &fetcher, scratch);
+      DecodeChunk(format, job, head, begin, count, rows, &fetcher, scratch);
     }
     fetcher.FetchAll();  // the last chunk of a segment may be shorter than what comes next
   }
@@ -137,6 +183,31 @@ void Decode(const DecodeJob& job) {
     PutInOrder<Values>(scratch.sums + static_cast<size_t>(i) * sums_stride,
                        1.0f / scratch.running[i].sum, dim, job.out + static_cast<size_t>(i) * dim);
     job.lse[i] = scratch.running[i].Lse();
+  }
+}
+
+/// BlockKernels::slot_weights.
+template <class Format>
+void SlotWeights(const Format& format, const DecodeJob& job, const float* lse, float* sums) {
+  using V = typename Format::Values::Simd;
+  const DecodeScratch scratch(job.scratch, job.num_heads * job.group_size, job.head_dim);
+  BlockFetcher fetcher;
+  Start(format, job, &fetcher, scratch.packed);
+  for (int begin = job.begin; begin < job.end; begin += kChunk) {
+    const int count = Smaller(kChunk, job.end - begin);
+    PlanNext(job, begin + kChunk, &fetcher);
+    for (int head = 0; head < job.num_heads; ++head) {
+      const size_t first = static_cast<size_t>(head) * job.group_size;
+      format.Score(job, head, scratch.packed + first * job.head_dim, begin, count, &fetcher,
+                   scratch.scores);
+      float sum[kScoreStride] = {};
+      for (int i = 0; i < job.group_size; ++i) {
+        AddWeights<V>(scratch.scores + i * kScoreStride, lse[first + i], count, sum);
+      }
+      __builtin_memcpy(sums + static_cast<size_t>(head) * (job.end - job.begin) + begin - job.begin,
+                       sum, sizeof(float) * count);
+    }
+    fetcher.FetchAll();
   }
 }
 

@@ -62,6 +62,21 @@ void FromF32(const float* x, size_t count, void* out) {
   ConvertRange<V, F32Element, Element>(x, count, static_cast<typename Element::Type*>(out));
 }
 
+/// Cosine of two rows; 1 where both are zero, 0 where one is.
+template <class V>
+double Cosine(const float* a, const float* b, int width) {
+  auto dot = V::Zero(), a_squares = V::Zero(), b_squares = V::Zero();
+  ForEachVector<V>(width, [&](size_t i, int lanes) {
+    const auto x = LoadUpTo<V, F32Element>(a + i, lanes), y = LoadUpTo<V, F32Element>(b + i, lanes);
+    dot = V::Fma(x, y, dot);
+    a_squares = V::Fma(x, x, a_squares);
+    b_squares = V::Fma(y, y, b_squares);
+  });
+  const double a_square = V::Sum(a_squares), b_square = V::Sum(b_squares);
+  if (a_square == 0 || b_square == 0) return a_square == b_square ? 1 : 0;
+  return V::Sum(dot) / __builtin_sqrt(a_square * b_square);
+}
+
 /// RoPE on one head, its two halves as the two coordinates.
 template <class V, class From, class To>
 void RotateHead(const void* x, const float* cos, const float* sin, int head_dim, void* out) {

@@ -20,14 +20,19 @@ constexpr int kChunk = 128;
 constexpr int kScoreStride = kChunk + 16;
 /// Query rows that one micro kernel takes at a time.
 constexpr int kMaxQueries = 8;
+/// Keys of one job of column sums, and query tokens that it takes at a time.
+constexpr int kColumnsPerJob = 4 * kChunk;
+constexpr int kQueryTokens = 64;
 
-/// The areas of a plane of some neighbouring heads, in all blocks of a segment.
+/// The areas of a plane (block_manager/segment_view.h) of some neighbouring heads, in all blocks of
+/// a segment.
 struct HeadBlocks {
   const std::byte* base;   ///< pool base + offset of the first head's area inside a block
   size_t block_bytes;      ///< from a block to the one with the next number
   size_t head_stride;      ///< from the area of a head to that of the next one
-  const uint32_t* blocks;  ///< block table of the segment
+  const uint32_t* blocks;  ///< block table of the segment; null: it has no such plane
   uint32_t slots_per_block;
+  uint32_t unit_bytes;  ///< scales of grouped codes: from the unit of a group to that of the next
 };
 
 /// The query heads of `num_heads` neighbouring KV heads attend to slots [begin, end) of one
@@ -37,16 +42,22 @@ struct DecodeJob {
   int num_heads;
   int group_size;
   float scale;
-  const float* q;  ///< [num_heads * group_size, head_dim]
+  const float* q;    ///< [num_heads * group_size, head_dim]
+  size_t row_bytes;  ///< of one key, or value, of one head
+  int code_group;    ///< grouped codes: tokens, or channels, of a group; otherwise 0
   HeadBlocks keys;
   HeadBlocks values;
+  /// Grouped codes: scales and zeros. Otherwise a factor for each slot, [slots_per_block] f32.
+  HeadBlocks key_scales;
+  HeadBlocks value_scales;
+  HeadBlocks key_norms;  ///< [slots_per_block] f32
+  HeadBlocks value_norms;
   int begin;
   int end;
-  /// What this thread will do next, or nullptr: its first blocks are fetched meanwhile. It must
-  /// hold the same element type.
+  /// What this thread will do next, or nullptr: its first blocks are fetched meanwhile.
   const DecodeJob* following;
   bool is_first;   ///< nothing was fetched ahead for this job
-  float* scratch;  ///< ScratchFloats(num_heads * group_size, head_dim)
+  float* scratch;  ///< DecodeScratchFloats(num_heads * group_size, head_dim)
   float* out;      ///< [num_heads * group_size, head_dim], normalised
   float* lse;      ///< [num_heads * group_size]
 };
@@ -67,40 +78,77 @@ struct PrefillJob {
   size_t kv_row_bytes;
   float* lse;  ///< token `first`, first head of the group
   size_t lse_stride;
-  float* scratch;  ///< ScratchFloats(count * group_size, head_dim)
+  float* scratch;  ///< PrefillScratchFloats(count * group_size, head_dim)
 };
 
-/// scores[j] = mean over all rows of exp(scale * q.k_j - lse), for keys [begin, end).
-struct WindowScoresJob {
+/// PrefillJob in which distant tokens, those from `sinks` on and at least `recent` before the
+/// query, are attended with other queries and keys (PoD).
+struct DistantPrefillJob {
+  PrefillJob near;         ///< its scratch: DistantScratchFloats(count * group_size, head_dim)
+  const std::byte* low_q;  ///< as near.q
+  const std::byte* low_k;  ///< as near.k
+  int sinks;
+  int recent;
+  double skip;  ///< the distant part is left out where the near part's share is at least this
+  uint64_t* attended;  ///< query tokens with distant tokens, by whether those were attended to
+  uint64_t* skipped;
+};
+
+/// sums[j] = sum over the query tokens i >= j of exp(scale * q.k_j - lse), for keys [begin, end).
+struct ColumnSumsJob {
   int head_dim;
   int group_size;
   float scale;
-  int window;
-  const std::byte* q;  ///< [window] rows, as in PrefillJob
+  int first;           ///< position of the first query token
+  int count;           ///< query tokens
+  const std::byte* q;  ///< row of token `first`, all heads of the group, as in PrefillJob
   size_t q_row_bytes;
   const float* lse;
   size_t lse_stride;
   const std::byte* k;  ///< row of position 0
   size_t kv_row_bytes;
   int begin;
-  int end;
-  float* scores;   ///< entry of key `begin`
-  float* scratch;  ///< ScratchFloats(window * group_size, head_dim)
+  int end;  ///< at most begin + kColumnsPerJob
+  /// Entry of key `begin`. Heads of the group have `head_stride` between them; 0: one sum for all.
+  float* sums;
+  size_t head_stride;
+  float* scratch;  ///< ColumnScratchFloats(group_size, head_dim)
 };
 
-/// Floats of scratch of a job with `rows` query rows: packed queries, accumulators, running maxima
-/// and sums; a chunk of packed keys; scores of one sub-block of queries.
-constexpr size_t ScratchFloats(size_t rows, size_t head_dim) {
-  const size_t padded_dim = (head_dim + 31) / 32 * 32;
-  return rows * (2 * padded_dim + 4 + kScoreStride) + (kChunk + 16) * (padded_dim + 1) +
+// ---- Scratch, in floats ------------------------------------------------------------------------
+//
+// Of a job with `rows` query rows. Parts begin at multiples of 16 floats, as scratch itself does.
+
+constexpr size_t PaddedFloats(size_t count) { return (count + 15) / 16 * 16; }
+constexpr size_t PaddedDim(size_t head_dim) { return (head_dim + 31) / 32 * 32; }
+/// One chunk of keys, packed.
+constexpr size_t KeyScratchFloats(size_t head_dim) { return (kChunk + 16) * PaddedDim(head_dim); }
+/// Packed queries, accumulators, running maxima and sums, scores.
+constexpr size_t DecodeScratchFloats(size_t rows, size_t head_dim) {
+  return rows * (2 * PaddedDim(head_dim) + kScoreStride) + 2 * PaddedFloats(2 * rows);
+}
+/// Packed queries, accumulators, running maxima and sums; a chunk of packed keys; scores of one
+/// sub-block of queries.
+constexpr size_t PrefillScratchFloats(size_t rows, size_t head_dim) {
+  return rows * 2 * PaddedDim(head_dim) + PaddedFloats(2 * rows) + KeyScratchFloats(head_dim) +
          kMaxQueries * kScoreStride;
 }
+/// Two of the first three.
+constexpr size_t DistantScratchFloats(size_t rows, size_t head_dim) {
+  return PrefillScratchFloats(rows, head_dim) + rows * 2 * PaddedDim(head_dim) +
+         PaddedFloats(2 * rows);
+}
+/// Packed queries and sums of kQueryTokens tokens, kColumnsPerJob packed keys, scores.
+constexpr size_t ColumnScratchFloats(size_t group_size, size_t head_dim) {
+  return kQueryTokens * group_size * PaddedDim(head_dim) + group_size * kColumnsPerJob +
+         kColumnsPerJob / kChunk * KeyScratchFloats(head_dim) + kMaxQueries * kScoreStride;
+}
 
-/// Kernels whose workspace or cache holds one element type.
+/// Kernels whose workspace holds one element type.
 struct ElementKernels {
-  void (*decode)(const DecodeJob& job);
   void (*prefill)(const PrefillJob& job);
-  void (*window_scores)(const WindowScoresJob& job);
+  void (*distant_prefill)(const DistantPrefillJob& job);
+  void (*column_sums)(const ColumnSumsJob& job);
   /// One row: out = x / sqrt(mean(x^2) + epsilon) * weight.
   void (*rms_norm)(const float* x, const float* weight, float epsilon, int width, void* out);
   /// One row of [2 * width].
@@ -112,9 +160,21 @@ struct ElementKernels {
   void (*rotate[2])(const void* x, const float* cos, const float* sin, int head_dim, void* out);
 };
 
-/// Index: ElementType.
+/// Kernels over blocks of one encoding.
+struct BlockKernels {
+  void (*decode)(const DecodeJob& job);
+  /// What every slot receives from a step's queries, over keys alone: sums[i][t] = sum over the
+  /// query heads of head i of exp(scale * q.k - lse), t from job.begin on.
+  ///   lse   [num_heads * group_size]
+  ///   sums  [num_heads, end - begin]
+  void (*slot_weights)(const DecodeJob& job, const float* lse, float* sums);
+};
+
 struct CpuKernels {
-  ElementKernels element[2];
+  ElementKernels element[2];  ///< index: ElementType
+  BlockKernels blocks[6];     ///< index: Encoding
+  /// Cosine of a and b; 1 where both are zero, 0 where one is.
+  double (*cosine)(const float* a, const float* b, int width);
 };
 
 const CpuKernels& Avx2Kernels();

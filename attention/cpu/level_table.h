@@ -1,7 +1,10 @@
 // Puts the kernels of one level together. Included once by each level's translation unit.
 #pragma once
 
+#include "attention/cpu/coded_format.h"
+#include "attention/cpu/column_sums_kernel.h"
 #include "attention/cpu/decode_kernel.h"
+#include "attention/cpu/distant_prefill_kernel.h"
 #include "attention/cpu/elementwise_kernels.h"
 #include "attention/cpu/kernels.h"
 #include "attention/cpu/prefill_kernel.h"
@@ -9,15 +12,14 @@
 namespace ziggurat::cpu {
 namespace {
 
-/// V: the widest Simd type of the level. Keys, NarrowKeys: how keys are read a full vector, and a
-/// half one, at a time (blocks of 8 slots).
-template <class V, class Keys, class NarrowKeys, class Values>
+/// V: the widest Simd type of the level.
+template <class V, class Keys, class Values>
 constexpr ElementKernels MakeElementKernels() {
   using Element = typename Keys::Element;
   return {
-      .decode = Decode<Keys, NarrowKeys, Values>,
       .prefill = Prefill<Keys, Values>,
-      .window_scores = WindowScores<Keys>,
+      .distant_prefill = DistantPrefill<Keys, Values>,
+      .column_sums = ColumnSums<Keys>,
       .rms_norm = RmsNormRow<V, Element>,
       .swiglu = SwiGluRow<V, Element>,
       .add = AddRange<V, Element>,
@@ -27,11 +29,42 @@ constexpr ElementKernels MakeElementKernels() {
   };
 }
 
+/// Keys, NarrowKeys: how keys are read a full vector, and a half one, at a time (blocks of 8
+/// slots).
+template <class Keys, class NarrowKeys, class Values>
+constexpr BlockKernels MakePlainKernels() {
+  using Format = PlainFormat<Keys, NarrowKeys, Values>;
+  return {
+      .decode = [](const DecodeJob& job) { Decode(Format(), job); },
+      .slot_weights = [](const DecodeJob& job, const float* lse,
+                         float* sums) { SlotWeights(Format(), job, lse, sums); },
+  };
+}
+
+template <class V, class Codes, bool kGrouped>
+constexpr BlockKernels MakeCodedKernels() {
+  return {
+      .decode =
+          [](const DecodeJob& job) { Decode(CodedFormat<V>{kCodeTiles<Codes, kGrouped>}, job); },
+      .slot_weights =
+          [](const DecodeJob& job, const float* lse, float* sums) {
+            SlotWeights(CodedFormat<V>{kCodeTiles<Codes, kGrouped>}, job, lse, sums);
+          },
+  };
+}
+
 /// Bf16Keys<V>: how this level multiplies bf16 keys.
 template <class V, class Narrow, template <class> class Bf16Keys>
 constexpr CpuKernels MakeCpuKernels() {
-  return {.element = {MakeElementKernels<V, F32Keys<V>, F32Keys<Narrow>, F32Values<V>>(),
-                      MakeElementKernels<V, Bf16Keys<V>, Bf16Keys<Narrow>, Bf16Values<V>>()}};
+  return {.element = {MakeElementKernels<V, F32Keys<V>, F32Values<V>>(),
+                      MakeElementKernels<V, Bf16Keys<V>, Bf16Values<V>>()},
+          .blocks = {MakePlainKernels<F32Keys<V>, F32Keys<Narrow>, F32Values<V>>(),
+                     MakePlainKernels<Bf16Keys<V>, Bf16Keys<Narrow>, Bf16Values<V>>(),
+                     MakeCodedKernels<V, Int8Codes<V>, false>(),
+                     MakeCodedKernels<V, Fp8Codes<V>, false>(),
+                     MakeCodedKernels<V, Int4Codes<V>, true>(),
+                     MakeCodedKernels<V, Int2Codes<V>, true>()},
+          .cosine = Cosine<V>};
 }
 
 }  // namespace

@@ -61,6 +61,51 @@ struct Simd8 {
     return _mm256_castsi256_ps(_mm256_and_si256(x, _mm256_set1_epi32(-65536)));
   }
 
+  static Bits SetBits(uint32_t x) { return _mm256_set1_epi32(static_cast<int>(x)); }
+  template <int kBy>
+  static Bits ShiftLeft(Bits x) {
+    return _mm256_slli_epi32(x, kBy);
+  }
+  template <int kBy>
+  static Bits ShiftRight(Bits x) {
+    return _mm256_srli_epi32(x, kBy);
+  }
+  template <int kBy>
+  static Bits ShiftRightSigned(Bits x) {
+    return _mm256_srai_epi32(x, kBy);
+  }
+  static Bits Xor(Bits a, Bits b) { return _mm256_xor_si256(a, b); }
+  static Bits AndOr(Bits x, uint32_t mask, uint32_t bits) {
+    return _mm256_or_si256(_mm256_and_si256(x, SetBits(mask)), SetBits(bits));
+  }
+  /// The integer in the lowest 4, or 2, bits of each cell.
+  static Float Low4(Bits x) { return _mm256_cvtepi32_ps(_mm256_and_si256(x, SetBits(15))); }
+  static Float Low2(Bits x) { return _mm256_cvtepi32_ps(_mm256_and_si256(x, SetBits(3))); }
+  /// fraction * 2 - bias where bits & exponent is 0, fraction elsewhere.
+  static Float FixSubnormals(Bits bits, uint32_t exponent, Float fraction, Float bias) {
+    const Bits field = _mm256_and_si256(bits, SetBits(exponent));
+    const Bits is_zero = _mm256_cmpeq_epi32(field, _mm256_setzero_si256());
+    return _mm256_blendv_ps(fraction, _mm256_fmsub_ps(fraction, Set(2), bias),
+                            _mm256_castsi256_ps(is_zero));
+  }
+  static Float ToFloat(Bits x) { return _mm256_cvtepi32_ps(x); }
+  /// kLanes signed bytes, one in each cell.
+  static Bits LoadSignedBytes(const void* p) {
+    return _mm256_cvtepi8_epi32(_mm_loadl_epi64(static_cast<const __m128i*>(p)));
+  }
+  /// kLanes codes of 4, or 2, bits, one in the lowest bits of each cell; others above it.
+  static Bits Spread4(const void* p) {
+    int cell;
+    __builtin_memcpy(&cell, p, 4);
+    return _mm256_srlv_epi32(_mm256_set1_epi32(cell),
+                             _mm256_setr_epi32(0, 4, 8, 12, 16, 20, 24, 28));
+  }
+  static Bits Spread2(const void* p) {
+    uint16_t cell;
+    __builtin_memcpy(&cell, p, 2);
+    return _mm256_srlv_epi32(_mm256_set1_epi32(cell), _mm256_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14));
+  }
+
   static Float LoadBf16(const uint16_t* p) {
     const __m128i halves = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
     return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(halves), 16));

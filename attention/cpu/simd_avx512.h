@@ -44,6 +44,55 @@ struct Simd16 {
     return _mm512_castsi512_ps(_mm512_and_si512(x, _mm512_set1_epi32(-65536)));
   }
 
+  static Bits SetBits(uint32_t x) { return _mm512_set1_epi32(static_cast<int>(x)); }
+  template <int kBy>
+  static Bits ShiftLeft(Bits x) {
+    return _mm512_slli_epi32(x, kBy);
+  }
+  template <int kBy>
+  static Bits ShiftRight(Bits x) {
+    return _mm512_srli_epi32(x, kBy);
+  }
+  template <int kBy>
+  static Bits ShiftRightSigned(Bits x) {
+    return _mm512_srai_epi32(x, kBy);
+  }
+  static Bits Xor(Bits a, Bits b) { return _mm512_xor_si512(a, b); }
+  static Bits AndOr(Bits x, uint32_t mask, uint32_t bits) {
+    return _mm512_ternarylogic_epi32(x, SetBits(mask), SetBits(bits), 0xea);
+  }
+  // A permutation looks at the lowest 4 bits of an index alone: neither mask nor conversion.
+  static Float Low4(Bits x) {
+    return _mm512_permutexvar_ps(
+        x, _mm512_setr_ps(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15));
+  }
+  static Float Low2(Bits x) {
+    return _mm512_permutexvar_ps(x, _mm512_setr_ps(0, 1, 2, 3, 0, 1, 2, 3, 0, 1, 2, 3, 0, 1, 2, 3));
+  }
+  static Float FixSubnormals(Bits bits, uint32_t exponent, Float fraction, Float bias) {
+    return _mm512_mask_fmsub_ps(fraction, _mm512_testn_epi32_mask(bits, SetBits(exponent)), Set(2),
+                                bias);
+  }
+  static Float ToFloat(Bits x) { return _mm512_cvtepi32_ps(x); }
+  static Bits LoadSignedBytes(const void* p) {
+    return _mm512_cvtepi8_epi32(_mm_loadu_si128(static_cast<const __m128i*>(p)));
+  }
+  static Bits Spread4(const void* p) {
+    int low, high;
+    __builtin_memcpy(&low, p, 4);
+    __builtin_memcpy(&high, static_cast<const char*>(p) + 4, 4);
+    const Bits cells = _mm512_mask_set1_epi32(_mm512_set1_epi32(low), 0xff00, high);
+    return _mm512_srlv_epi32(
+        cells, _mm512_setr_epi32(0, 4, 8, 12, 16, 20, 24, 28, 0, 4, 8, 12, 16, 20, 24, 28));
+  }
+  static Bits Spread2(const void* p) {
+    int cell;
+    __builtin_memcpy(&cell, p, 4);
+    return _mm512_srlv_epi32(
+        _mm512_set1_epi32(cell),
+        _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30));
+  }
+
   static Float LoadBf16(const uint16_t* p) {
     const __m256i halves = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
     return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(halves), 16));

@@ -1,0 +1,131 @@
+// How prefill attention is cut into jobs.
+
+#include <algorithm>
+
+#include "attention/cpu/cpu_backend.h"
+#include "attention/cpu/parallel.h"
+
+namespace ziggurat::cpu {
+namespace {
+
+/// Query rows (tokens x group) of a prefill job: they share the packing of each chunk of keys.
+constexpr int kRowsPerTile = 128;
+
+const std::byte* At(const void* base, size_t bytes) {
+  return static_cast<const std::byte*>(base) + bytes;
+}
+
+/// The queries, keys, values and results of all packed prompts.
+struct PrefillTensors {
+  const AttentionShape& shape;
+  ElementType element;
+  const void* q;
+  const void* k;
+  const void* v;
+  void* out;
+  float* lse;
+
+  size_t head_bytes() const { return shape.head_dim * ElementBytes(element); }
+  size_t q_row_bytes() const { return shape.num_q_heads * head_bytes(); }
+  size_t kv_row_bytes() const { return shape.num_kv_heads * head_bytes(); }
+  /// Bytes from the start of q, and of k or v, to what KV head `g` has of row `row`.
+  size_t QOffset(size_t row, int g) const {
+    return row * q_row_bytes() + g * shape.group_size() * head_bytes();
+  }
+  size_t KvOffset(size_t row, int g) const { return row * kv_row_bytes() + g * head_bytes(); }
+
+  /// `count` tokens from `first` on of the prompt that starts at row `start`.
+  PrefillJob Job(size_t start, int first, int count, int g, float* scratch) const {
+    PrefillJob job;
+    job.head_dim = shape.head_dim;
+    job.group_size = shape.group_size();
+    job.scale = shape.scale;
+    job.first = first;
+    job.count = count;
+    job.q = At(q, QOffset(start + first, g));
+    job.out = static_cast<std::byte*>(out) + QOffset(start + first, g);
+    job.q_row_bytes = q_row_bytes();
+    job.k = At(k, KvOffset(start, g));
+    job.v = At(v, KvOffset(start, g));
+    job.kv_row_bytes = kv_row_bytes();
+    job.lse = lse + (start + first) * shape.num_q_heads + g * shape.group_size();
+    job.lse_stride = shape.num_q_heads;
+    job.scratch = scratch;
+    return job;
+  }
+};
+
+struct PrefillTask {
+  int sequence, kv_head, first, count;
+};
+
+/// Tiles of queries, longest first: the later in its sequence, the more keys a tile attends to.
+std::vector<PrefillTask> CutPrompts(const AttentionShape& shape, const PackedSequences& sequences,
+                                    int tile) {
+  std::vector<PrefillTask> tasks;
+  for (int s = 0; s < sequences.num_sequences(); ++s) {
+    for (int first = 0; first < sequences.length(s); first += tile) {
+      const int count = std::min(tile, sequences.length(s) - first);
+      for (int g = 0; g < shape.num_kv_heads; ++g) tasks.push_back({s, g, first, count});
+    }
+  }
+  std::stable_sort(tasks.begin(), tasks.end(),
+                   [](const PrefillTask& a, const PrefillTask& b) { return a.first > b.first; });
+  return tasks;
+}
+
+}  // namespace
+
+void CpuBackend::PrefillAttention(const AttentionShape& shape, const PackedSequences& sequences,
+                                  ElementType element, const void* q, const void* k, const void* v,
+                                  void* out, float* lse) {
+  const PrefillTensors tensors = {shape, element, q, k, v, out, lse};
+  const int tile = std::max(1, kRowsPerTile / shape.group_size());
+  const std::vector<PrefillTask> tasks = CutPrompts(shape, sequences, tile);
+  scratch_.Reserve(
+      PrefillScratchFloats(static_cast<size_t>(tile) * shape.group_size(), shape.head_dim));
+  ParallelFor(threads_, tasks.size(), [&](size_t i, int thread) {
+    const PrefillTask& task = tasks[i];
+    Kernels(element).prefill(tensors.Job(sequences.offsets[task.sequence], task.first, task.count,
+                                         task.kv_head, scratch_.of(thread)));
+  });
+}
+
+void CpuBackend::PrefillDistantAttention(const AttentionShape& shape, int n, ElementType element,
+                                         const void* q, const void* k, const void* v,
+                                         const DistantPrefill& distant, void* out, float* lse,
+                                         DistantCounts* counts) {
+  const PrefillTensors tensors = {shape, element, q, k, v, out, lse};
+  const int tile = std::max(1, kRowsPerTile / shape.group_size());
+  const int offsets[] = {0, n};
+  const std::vector<PrefillTask> tasks = CutPrompts(shape, {offsets}, tile);
+  scratch_.Reserve(
+      DistantScratchFloats(static_cast<size_t>(tile) * shape.group_size(), shape.head_dim));
+  std::vector<DistantCounts> of_threads(threads_);
+  ParallelFor(threads_, tasks.size(), [&](size_t i, int thread) {
+    const PrefillTask& task = tasks[i];
+    const PrefillJob near =
+        tensors.Job(0, task.first, task.count, task.kv_head, scratch_.of(thread));
+    if (distant.borrows[task.kv_head] == 0) {
+      Kernels(element).prefill(near);
+      return;
+    }
+    DistantPrefillJob job;
+    job.near = near;
+    job.low_q = At(distant.low_q, tensors.QOffset(task.first, task.kv_head));
+    job.low_k = At(distant.low_k, tensors.KvOffset(0, task.kv_head));
+    job.sinks = distant.sinks;
+    job.recent = distant.recent;
+    job.skip = distant.skip;
+    job.attended = &of_threads[thread].attended;
+    job.skipped = &of_threads[thread].skipped;
+    Kernels(element).distant_prefill(job);
+  });
+  if (counts == nullptr) return;
+  for (const DistantCounts& own : of_threads) {
+    counts->attended += own.attended;
+    counts->skipped += own.skipped;
+  }
+}
+
+}  // namespace ziggurat::cpu

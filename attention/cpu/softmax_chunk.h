@@ -1,0 +1,66 @@
+// Online softmax of a chunk of scores.
+#pragma once
+
+#include "attention/cpu/vector_math.h"
+
+namespace ziggurat::cpu {
+namespace {
+
+/// Running maximum and sum of one query; scores are in units of log2.
+struct Running {
+  float highest = -__builtin_inff();
+  float sum = 0;
+
+  float Lse() const { return (highest + __builtin_log2f(sum)) * kLn2; }
+};
+
+/// Turns scores[0 .. count) into weights 2^(score - highest), and those from `count` up to `width`,
+/// whatever stands there, into 0. Returns the factor by which what was accumulated before must
+/// shrink.
+template <class V>
+inline float SoftmaxChunk(float* scores, int count, int width, Running* running) {
+  constexpr float kLowest = -__builtin_inff();
+  const int padded = (width + V::kLanes - 1) / V::kLanes * V::kLanes;
+  for (int t = count; t < padded; ++t) scores[t] = kLowest;
+  typename V::Float highest = V::Set(kLowest);
+  for (int t = 0; t < padded; t += V::kLanes) highest = V::Max(highest, V::Load(scores + t));
+  const float before = running->highest;
+  const float chunk_highest = V::Largest(highest);
+  if (!(chunk_highest <= before)) running->highest = chunk_highest;
+  const typename V::Float shift = V::Set(running->highest);
+  typename V::Float sum = V::Zero();
+  for (int t = 0; t < padded; t += V::kLanes) {
+    const typename V::Float weight = Exp2<V>(V::Sub(V::Load(scores + t), shift));
+    V::Store(scores + t, weight);
+    sum = V::Add(sum, weight);
+  }
+  const float shrink =
+      before == running->highest ? 1.0f : __builtin_exp2f(before - running->highest);
+  running->sum = running->sum * shrink + V::Sum(sum);
+  return shrink;
+}
+
+/// SoftmaxChunk of scores[begin .. end) alone, of which there may be none: the rest of [0, width)
+/// is weighted 0.
+template <class V>
+inline float SoftmaxInterval(float* scores, int begin, int end, int width, Running* running) {
+  if (begin >= end) {
+    __builtin_memset(scores, 0, sizeof(float) * width);
+    return 1;
+  }
+  for (int t = 0; t < begin; ++t) scores[t] = -__builtin_inff();
+  return SoftmaxChunk<V>(scores, end, width, running);
+}
+
+/// sums[t] += 2^(scores[t] - log2(e^lse)), t < count; up to the end of a vector more is touched.
+template <class V>
+inline void AddWeights(const float* scores, float lse, int count, float* sums) {
+  const typename V::Float shift = V::Set(lse * kLog2E);
+  for (int t = 0; t < count; t += V::kLanes) {
+    const typename V::Float weight = Exp2<V>(V::Sub(V::Load(scores + t), shift));
+    V::Store(sums + t, V::Add(V::Load(sums + t), weight));
+  }
+}
+
+}  // namespace
+}  // namespace ziggurat::cpu
