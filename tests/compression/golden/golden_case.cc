@@ -17,14 +17,29 @@ nlohmann::json ReadJson(const std::filesystem::path& path) {
   return nlohmann::json::parse(file);
 }
 
+template <typename Number>
+std::vector<float> ReadNumbers(const TensorView& view) {
+  std::vector<Number> numbers(static_cast<size_t>(view.num_elements()));
+  std::memcpy(numbers.data(), view.data, view.bytes);
+  return {numbers.begin(), numbers.end()};
+}
+
+/// As float, which holds codes exactly, but not packed words of 32 bits.
 Tensors ReadTensors(const std::filesystem::path& path) {
   const auto file = SafetensorsFile::Open(path);
   if (!file.ok()) throw std::runtime_error(std::string(file.status().message()));
   Tensors tensors;
   for (const auto& [name, view] : file->tensors()) {
-    if (view.dtype != DType::kF32) throw std::runtime_error(path.string() + ": not F32: " + name);
-    Tensor tensor{view.shape, std::vector<float>(static_cast<size_t>(view.num_elements()))};
-    std::memcpy(tensor.values.data(), view.data, view.bytes);
+    Tensor tensor{view.shape, {}};
+    if (view.dtype == DType::kF32) {
+      tensor.values = ReadNumbers<float>(view);
+    } else if (view.dtype == DType::kU8) {
+      tensor.values = ReadNumbers<uint8_t>(view);
+    } else if (view.dtype == DType::kI32) {
+      tensor.values = ReadNumbers<int32_t>(view);
+    } else {
+      throw std::runtime_error(path.string() + ": not F32, U8 or I32: " + name);
+    }
     tensors.emplace(name, std::move(tensor));
   }
   return tensors;
