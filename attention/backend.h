@@ -70,7 +70,7 @@ struct TokenTarget {
 /// One sequence of a decode step: its segments of the layer at hand.
 struct DecodeItem {
   LayerView segments;
-  absl::Span<const TokenTarget> targets;
+  absl::Span<const TokenTarget> targets = {};
   int position = 0;      ///< of the new token
   int score_recent = 0;  ///< scored segments: the last positions, which are never overwritten
 
