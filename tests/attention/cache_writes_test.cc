@@ -1,18 +1,9 @@
-// Writes into blocks: exactly the slots that were meant, in the layout of segment_view.h.
+// Plain writes into blocks: exactly the slots that were meant, in the layout of segment_view.h.
 
 #include "tests/attention/test_cache.h"
 
 namespace ziggurat {
 namespace {
-
-std::vector<std::unique_ptr<AttentionBackend>> AllBackends() {
-  std::vector<std::unique_ptr<AttentionBackend>> backends;
-  backends.push_back(MakeReferenceBackend());
-  for (CpuLevel level : Levels()) {
-    for (int threads : {1, 2, 3}) backends.push_back(*MakeCpuBackend(level, threads));
-  }
-  return backends;
-}
 
 /// What a segment's elements should be; everything else in the pool must stay as it was.
 struct Expectation {
@@ -20,16 +11,17 @@ struct Expectation {
       : pool(test_pool), head_dim(dim), before(pool.bytes()) {}
   void Key(const SegmentView& s, int head, int slot, const Tensor& k, size_t from) {
     for (int c = 0; c < head_dim; ++c) {
-      PutInto(s.element, KeyAddress(pool.view(), s, head, slot, c), k.at(from + c));
+      PutInto(s.encoding, KeyAddress(pool.view(), s, head, slot, c), k.at(from + c));
     }
   }
   void Value(const SegmentView& s, int head, int slot, const Tensor& v, size_t from) {
     for (int c = 0; c < head_dim; ++c) {
-      PutInto(s.element, ValueAddress(pool.view(), s, head, slot, c, head_dim), v.at(from + c));
+      PutInto(s.encoding, ValueAddress(pool.view(), s, head, slot, c, head_dim), v.at(from + c));
     }
   }
-  void PutInto(ElementType element, std::byte* address, float value) {
-    Put(element, before.data() + (address - pool.view().base), value);
+  void PutInto(Encoding encoding, std::byte* address, float value) {
+    Put(encoding == Encoding::kF32 ? ElementType::kF32 : ElementType::kBf16,
+        before.data() + (address - pool.view().base), value);
   }
   TestPool& pool;
   int head_dim;
@@ -62,7 +54,7 @@ TEST_P(CacheWrites, GatherEachHeadsTokensFromASlotWithinABlock) {
           expected.Value(s, first_head + head, kFirstSlot + i, v, from);
         }
       }
-      backend->WriteTokens(shape, element, k.data(), v.data(), indices.data(), 0, kCount,
+      backend->WriteTokens(shape, element, k.data(), v.data(), {indices.data(), kCount}, 0, kCount,
                            pool.view(), s, kFirstSlot);
       EXPECT_TRUE(pool.bytes() == expected.before) << backend->name() << " head " << first_head;
     }
@@ -89,40 +81,8 @@ TEST_P(CacheWrites, TakeARangeOfRowsForAllHeads) {
         expected.Value(upper, head, i, k, from);
       }
     }
-    backend->WriteTokens(shape, element, k.data(), v.data(), nullptr, 7, 50, pool.view(), s, 0);
-    backend->WriteTokens(shape, element, nullptr, k.data(), nullptr, 7, 50, pool.view(), upper, 0);
-    EXPECT_TRUE(pool.bytes() == expected.before) << backend->name();
-  }
-}
-
-TEST_P(CacheWrites, PutOneTokenOfEachItemWhereItBelongs) {
-  const auto [element, stored, head_dim] = GetParam();
-  (void)element;  // a step's keys and values are f32
-  constexpr int kHeads = 2, kItems = 9;
-  const AttentionShape shape = Shape(4, kHeads, head_dim);
-  const Tensor k = RandomTensor(ElementType::kF32, kItems * kHeads * head_dim, 1);
-  const Tensor v = RandomTensor(ElementType::kF32, kItems * kHeads * head_dim, 2);
-  for (auto& backend : AllBackends()) {
-    TestPool pool(CacheGeometry::DefaultBlockBytes(kHeads, head_dim), 200);
-    std::vector<std::vector<SegmentView>> lists;
-    std::vector<DecodeItem> items;
-    std::vector<int> segment_index, slots;
-    Expectation expected(pool, head_dim);
-    for (int i = 0; i < kItems; ++i) {
-      lists.push_back({TakeSegment(pool, stored, 0, kHeads, head_dim, 20 + i),
-                       TakeSegment(pool, stored, 1, 1, head_dim, 33 + i)});
-      segment_index.push_back(i % 2);
-      slots.push_back(19 + i);
-      const SegmentView& s = lists[i][segment_index[i]];
-      for (int head = s.first_kv_head; head < s.first_kv_head + s.num_kv_heads; ++head) {
-        const size_t from = (static_cast<size_t>(i) * kHeads + head) * head_dim;
-        expected.Key(s, head, slots[i], k, from);
-        expected.Value(s, head, slots[i], v, from);
-      }
-    }
-    for (const auto& list : lists) items.push_back({list});
-    backend->WriteStep(shape, items, segment_index, slots, static_cast<const float*>(k.data()),
-                       static_cast<const float*>(v.data()), pool.view());
+    backend->WriteTokens(shape, element, k.data(), v.data(), {}, 7, 50, pool.view(), s, 0);
+    backend->WriteTokens(shape, element, nullptr, k.data(), {}, 7, 50, pool.view(), upper, 0);
     EXPECT_TRUE(pool.bytes() == expected.before) << backend->name();
   }
 }
@@ -142,8 +102,8 @@ TEST(BlockLayout, IsThatOfTheWorkedExample) {
     for (auto& backend : AllBackends()) {
       TestPool pool(CacheGeometry::DefaultBlockBytes(kHeads, kDim), 8);
       const SegmentView s = TakeSegment(pool, example.element, 0, kHeads, kDim, 22);
-      backend->WriteTokens(Shape(4, kHeads, kDim), example.element, k.data(), v.data(), nullptr, 0,
-                           22, pool.view(), s, 0);
+      backend->WriteTokens(Shape(4, kHeads, kDim), example.element, k.data(), v.data(), {}, 0, 22,
+                           pool.view(), s, 0);
       const std::byte* block = pool.view().Block(s.keys.blocks[example.block]);
       EXPECT_EQ(Get(example.element, block + example.key_byte), 1.5f) << backend->name();
       EXPECT_EQ(Get(example.element, block + example.value_byte), -2.5f) << backend->name();

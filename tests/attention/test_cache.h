@@ -39,6 +39,16 @@ inline std::vector<CpuLevel> Levels() {
   return levels;
 }
 
+/// The reference, and every level with 1, 2 and 3 threads.
+inline std::vector<std::unique_ptr<AttentionBackend>> AllBackends() {
+  std::vector<std::unique_ptr<AttentionBackend>> backends;
+  backends.push_back(MakeReferenceBackend());
+  for (CpuLevel level : Levels()) {
+    for (int threads : {1, 2, 3}) backends.push_back(*MakeCpuBackend(level, threads));
+  }
+  return backends;
+}
+
 /// A tensor of elements, kept in memory as the kernels see it.
 struct Tensor {
   ElementType element = ElementType::kF32;
@@ -156,7 +166,7 @@ inline CacheFormat ValuesOnly(CacheFormat format) {
 /// "int4x32", "bf16-merged": fit for the name of a test once '-' is replaced.
 inline std::string Name(const CacheFormat& format) {
   std::string name(EncodingName(format.encoding));
-  if (IsGrouped(format.encoding)) name += "x" + std::to_string(format.group);
+  if (IsGrouped(format.encoding)) name.append("x").append(std::to_string(format.group));
   return name + CacheFormatName(format).substr(EncodingName(format.encoding).size());
 }
 inline int RoundUp(int count, int unit) { return (count + unit - 1) / unit * unit; }
