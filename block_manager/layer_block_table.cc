@@ -141,7 +141,15 @@ void LayerBlockTable::RefreshShared(int segment, const LayerBlockTable& other, i
   Segment& ours = segments_[segment];
   const Segment& theirs = other.segments_[other_segment];
   CheckThat(ours.is_frozen, "only a segment that refers to another layer's is refreshed");
-  for (int p = 0; p < kMaxPlanes; ++p) TakeReferences(theirs.planes[p], &ours.planes[p]);
+  for (int p = 0; p < kMaxPlanes; ++p) {
+    std::vector<BlockId>& plane = ours.planes[p];
+    if (plane.size() > theirs.planes[p].size()) {
+      const size_t kept = theirs.planes[p].size();
+      pool_->Release(absl::MakeConstSpan(plane).subspan(kept));
+      plane.resize(kept);
+    }
+    TakeReferences(theirs.planes[p], &plane);
+  }
   views_[segment].num_slots = other.views_[other_segment].num_slots;
   ours.next_slot = views_[segment].num_slots;
   SetAppendLimit(segment);
@@ -219,7 +227,8 @@ absl::Status LayerBlockTable::Extend(int segment, int tokens) {
 void LayerBlockTable::Truncate(int segment, int slots) {
   Segment& s = segments_[segment];
   CheckThat(slots >= 0 && slots <= views_[segment].num_slots, "a segment shrinks to what it holds");
-  CheckThat(!s.is_frozen && !s.may_be_referred, "a segment that others refer to does not shrink");
+  CheckThat(!s.is_frozen, "a shared segment shrinks on the side that owns it");
+  CheckThat(views_[segment].use != SegmentUse::kDistantKeys, "keys that others read do not shrink");
   CheckThat(s.next_slot == views_[segment].num_slots, "a ring that has wrapped does not shrink");
   const PlaneList list = PlanesOfSegment(s);
   for (int p = 0; p < list.count; ++p) {
@@ -361,6 +370,15 @@ size_t LayerBlockTable::blocks() const {
     for (const std::vector<BlockId>& plane : s.planes) {
       blocks += plane.size();
     }
+  }
+  return blocks;
+}
+
+size_t LayerBlockTable::owned_blocks() const {
+  size_t blocks = 0;
+  for (const Segment& s : segments_) {
+    if (s.is_frozen) continue;
+    for (const std::vector<BlockId>& plane : s.planes) blocks += plane.size();
   }
   return blocks;
 }

@@ -21,6 +21,7 @@ double ChargedBlocks(const BlockPool& pool, const std::vector<BlockId>& blocks) 
 
 LayerOccupancy& LayerOccupancy::operator+=(const LayerOccupancy& other) {
   blocks += other.blocks;
+  owned_blocks += other.owned_blocks;
   borrowed_blocks += other.borrowed_blocks;
   charged_blocks += other.charged_blocks;
   live_bytes += other.live_bytes;
@@ -45,6 +46,7 @@ LayerOccupancy LayerBlockTable::SegmentOccupancy(int segment) const {
   if (!s.may_be_referred) {
     result.charged_blocks = static_cast<double>(result.blocks);
   }
+  result.owned_blocks = s.is_frozen ? 0 : result.blocks;
   result.borrowed_blocks = s.borrowed_keys.size() + s.borrowed_scales.size();
   result.charged_blocks +=
       ChargedBlocks(*pool_, s.borrowed_keys) + ChargedBlocks(*pool_, s.borrowed_scales);

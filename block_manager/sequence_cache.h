@@ -46,7 +46,8 @@ struct SegmentOptions {
 /// over layers can be set beside the pool, `charged_blocks` counts a block with r references as 1/r
 /// for each: over all layers of all sequences it sums to `BlockPool::used_blocks()`.
 struct LayerOccupancy {
-  size_t blocks = 0;            ///< blocks of the layer's own planes
+  size_t blocks = 0;            ///< blocks of the layer's planes, shared ones included
+  size_t owned_blocks = 0;      ///< the same, a shared block in the lower layer alone
   size_t borrowed_blocks = 0;   ///< references to other layers' key blocks
   double charged_blocks = 0;    ///< every reference, own and borrowed, as 1 / references
   size_t live_bytes = 0;        ///< bytes of `blocks` that hold live tokens
@@ -80,8 +81,9 @@ class LayerBlockTable {
   /// side has grown by RefreshShared; either may be cleared or destroyed first. Of a merged segment
   /// `other` is the lower layer, this one the upper: the views show the norms of each.
   int ShareSegment(LayerBlockTable& other, int segment);
-  /// Takes references to the blocks that `other`'s segment, the one given to ShareSegment, has
-  /// gained since, and shows as many slots as it does now.
+  /// Follows `other`'s segment, the one given to ShareSegment: takes references to the blocks that
+  /// it has gained since, drops those to blocks that it gave up, shows as many slots as it does
+  /// now.
   void RefreshShared(int segment, const LayerBlockTable& other, int other_segment);
   /// Adds an empty values-only segment whose keys are read from `keys_of`'s segment (one reference
   /// more for each of its blocks), so that this layer attends with another layer's keys. Slot s of
@@ -97,8 +99,9 @@ class LayerBlockTable {
   /// Grows segment `segment` by `tokens` slots. RESOURCE_EXHAUSTED leaves the table as it was. A
   /// ring may not be grown past sinks + recent (CHECK).
   absl::Status Extend(int segment, int tokens);
-  /// Shrinks segment `segment` to its first `slots` slots and releases the blocks behind them. Not
-  /// for segments that share or lend blocks, nor for a ring that has wrapped (CHECK).
+  /// Shrinks segment `segment` to its first `slots` slots and releases the blocks behind them. A
+  /// layer that shares the segment must follow at once (RefreshShared). Not for the side that
+  /// refers, for keys that others read, nor for a ring that has wrapped (CHECK).
   void Truncate(int segment, int slots);
   /// Makes a growing segment a ring from now on: it must not hold more than the ring's slots
   /// (CHECK).
@@ -133,6 +136,8 @@ class LayerBlockTable {
   LayerView view() const { return views_; }
   /// Blocks of this layer's own planes (LayerOccupancy::blocks). O(segments).
   size_t blocks() const;
+  /// The same without those of segments that refer to another layer's. O(segments).
+  size_t owned_blocks() const;
   /// All block references held by this table, appended to `out` (for `BlockPool::CheckIntegrity`).
   void AppendOwnedBlocks(std::vector<BlockId>* out) const;
   /// O(segments^2) for head groups, and O(blocks) for segments that share or borrow blocks.

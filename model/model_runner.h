@@ -4,10 +4,13 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <string>
+#include <variant>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/types/span.h"
+#include "attention/backend.h"
 #include "block_manager/segment_view.h"
 #include "compression/cache_plan.h"
 
@@ -23,40 +26,116 @@ struct ModelShape {
   int vocab_size = 0;
   int max_context_tokens = 0;
   ElementType element = ElementType::kBf16;  ///< compute type, and that of the cache
+  std::string architecture = {};             ///< "LlamaForCausalLM", ...
 };
+
+/// Rows of queries that attention recall is measured by.
+inline constexpr int kRecallRows = 32;
 
 /// One prompt of a prefill batch.
 struct PrefillPrompt {
   absl::Span<const int32_t> token_ids;
-  int window_rows = 0;  ///< CachePlan::window_rows
+  /// Alive until the batch is finished or abandoned: what each layer measures and keeps.
+  const CachePlan* plan = nullptr;
+  /// Wants LayerMeasured::attention_recall.
+  bool measures_recall = false;
 };
 
-/// Where and how one prompt's layer is written once it has been attended.
+/// What one prompt's layer was found to be, after attention.
+struct LayerMeasured {
+  bool lazy = false;  ///< the layer's LazyTest says so
+  /// Tokens that stay, per KV head. At most LayerPlan::prompt_tokens_kept; less where the
+  /// selection found less (KeepWindows), or the layer is lazy.
+  int kept_tokens = 0;
+  /// The position of each, ascending: [num_kv_heads, kept_tokens]. Empty where they are the first
+  /// `first_tokens` and, behind them, the last ones. Valid until the next call.
+  absl::Span<const int32_t> kept;
+  int first_tokens = 0;
+  /// MergeRole::kUpper: tokens per KV head that stay unmerged.
+  int retained_tokens = 0;
+  /// The share of the attention of the last queries that falls on what stays; negative: not asked.
+  double attention_recall = -1;
+  /// CachePlan::importance, where it is measured during prefill and before the layer ends.
+  double importance = 0;
+  DistantCounts distant;  ///< PoD: of this layer's prefill
+};
+
+/// Tokens of a list that go to neighbouring slots of a segment, the same range for every head.
+struct TokenRange {
+  int segment = 0;  ///< index in the layer's view
+  int first_slot = 0;
+  int first_token = 0;  ///< index in the list
+  int count = 0;
+};
+
+/// Where one prompt's layer is written once it has been attended: the list is that of the tokens
+/// that stay.
 struct LayerWrite {
-  LayerStatistic statistic;
-  LayerEdit edit;
-  LayerView view;  ///< segments already extended to `prompt_tokens_kept` slots
+  LayerView view;  ///< empty: nothing is written (the request has gone, or the layer waits for the
+                   ///< one above)
+  std::vector<TokenRange> ranges;
+
+  /// MergeRole::kUpper: the lower layer of the pair, of the same segments in the same order. The
+  /// list of `ranges` are then the merged tokens, written once for both; `retained` goes to both.
+  LayerView lower;
+  std::vector<TokenRange> retained;
 };
 
 /// One sequence of a decode step.
 struct DecodeInput {
   int32_t token_id = 0;
   int position = 0;  ///< logical position of this token
-  /// Per layer: the layer's segments, which already count the slot of the new token, the segment
-  /// that the token is appended to and its slot.
+  /// The layer's segments, which already count the slot of the new token, and where it goes.
   struct Layer {
     LayerView view;
-    int segment = 0;
-    int slot = 0;
+    absl::Span<const TokenTarget> targets;
+    int score_recent = 0;  ///< DecodeItem::score_recent
   };
   absl::Span<const Layer> layers;  ///< [num_layers]
+
+  // PoD.
+  double skip = 2;                  ///< DistantOptions::skip
+  DistantCounts* counts = nullptr;  ///< added to, may be null
+
+  /// Not null: the mass that this token's queries give the first `sinks` and the last `recent`
+  /// tokens of every layer, which then holds all tokens in the order of their positions, is stored
+  /// in `lazy_mass` [num_layers].
+  const LazyTest* lazy_test = nullptr;
+  double* lazy_mass = nullptr;
 };
+
+/// Copies tokens within one layer of one sequence (AttentionBackend::CopyTokens).
+struct CopyEdit {
+  const SegmentView* from = nullptr;
+  int first = 0;               ///< slot of the first token, where `slots` is empty
+  std::vector<int32_t> slots;  ///< [heads of the segment, count], or empty
+  int count = 0;
+  const SegmentView* to = nullptr;
+  int first_slot = 0;
+};
+
+/// Merges the tokens in slots [0, count) of the tails of two layers.
+struct MergeEdit {
+  const SegmentView* lower_tail = nullptr;
+  const SegmentView* upper_tail = nullptr;
+  int count = 0;
+  int retained = 0;  ///< of them, those of the largest angle
+  double t = 0;
+  const SegmentView* lower_merged = nullptr;  ///< one segment, as either layer sees it
+  const SegmentView* upper_merged = nullptr;
+  int first_merged_slot = 0;
+  const SegmentView* lower_retained = nullptr;
+  const SegmentView* upper_retained = nullptr;
+  int first_retained_slot = 0;
+};
+using CacheEdit = std::variant<CopyEdit, MergeEdit>;
 
 /// Runs a model layer by layer. One caller at a time (the engine thread).
 ///
-/// Prefill is layer-major: `BeginPrefill`, then for every layer in order `PrefillLayer`, then
-/// `FinishPrefill`; one batch at a time. `Decode` may be called between any two of these: it uses
-/// memory of its own. `AbandonPrefill` drops a batch half way and is always safe.
+/// Prefill is layer-major: `BeginPrefill`, then for every layer in order `AttendLayer` and
+/// `FinishLayer`, then `FinishPrefill`; one batch at a time. `Decode` and `EditCache` may be called
+/// between any two of these: they use memory of their own. `AbandonPrefill` drops a batch half way
+/// and is always safe.
 class ModelRunner {
  public:
   virtual ~ModelRunner() = default;
@@ -66,8 +145,10 @@ class ModelRunner {
   /// first batch. The default is for models that never touch blocks.
   virtual void AttachPool(PoolView /*pool*/) {}
 
-  /// Workspace bytes of a prefill batch of `tokens` tokens with `window_rows` rows kept in all.
-  virtual size_t WorkspaceBytes(int tokens, int window_rows) const = 0;
+  /// Workspace bytes of a prefill batch of `tokens` tokens in all, besides the prompts' own needs.
+  virtual size_t WorkspaceBytes(int tokens) const = 0;
+  /// Workspace bytes of what one prompt needs besides.
+  virtual size_t PromptNeedsBytes(int prompt_tokens, const PrefillNeeds& needs) const = 0;
   /// Bytes reserved at start, and the most that prefill batches have used so far.
   virtual size_t workspace_capacity_bytes() const = 0;
   virtual size_t workspace_high_water_bytes() const = 0;
@@ -75,16 +156,29 @@ class ModelRunner {
   virtual int max_prefill_tokens() const = 0;
 
   virtual absl::Status BeginPrefill(absl::Span<const PrefillPrompt> prompts) = 0;
-  /// Runs layer `layer` over the batch and writes what each prompt keeps into its segments.
-  /// `writes` has one entry for each prompt of the batch; one whose view is empty is skipped (its
-  /// request has gone).
-  virtual absl::Status PrefillLayer(int layer, absl::Span<const LayerWrite> writes) = 0;
+  /// Runs layer `layer` over the batch up to its attention, measures, and selects what stays.
+  ///   gone      [prompts] true: the request has gone, nothing is measured
+  ///   measured  [prompts]
+  virtual absl::Status AttendLayer(int layer, const std::vector<bool>& gone,
+                                   std::vector<LayerMeasured>* measured) = 0;
+  /// Writes what each prompt keeps into its segments and ends the layer.
+  ///   writes   [prompts]
+  ///   cosines  [prompts] LayerImportance::kCosine of each prompt whose plan asks for it
+  virtual absl::Status FinishLayer(int layer, absl::Span<const LayerWrite> writes,
+                                   std::vector<double>* cosines) = 0;
+  /// Once the layers are through: the tokens that `edit` keeps of a layer whose scores were stored
+  /// (PrefillNeeds::stored_score_layers).   kept [num_kv_heads, best + recent] ascending
+  virtual absl::Status SelectStored(int prompt, int layer, const KeepBest& edit,
+                                    std::vector<int32_t>* kept) = 0;
   /// logits [prompts, vocab_size] f32: after the last token of each prompt.
   virtual absl::Status FinishPrefill(float* logits) = 0;
   virtual void AbandonPrefill() = 0;
 
   /// logits [inputs, vocab_size] f32.
   virtual absl::Status Decode(absl::Span<const DecodeInput> inputs, float* logits) = 0;
+
+  /// Carries out edits of caches, in order, between steps.
+  virtual absl::Status EditCache(absl::Span<const CacheEdit> edits) = 0;
 
   /// Seconds spent in attention kernels (attend, measure, write) since start, for the metrics.
   virtual double attention_seconds() const { return 0; }

@@ -9,6 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "block_manager/block_pool.h"
+#include "model/model_runner.h"
 #include "scheduler/engine_loop.h"
 #include "spdlog/spdlog.h"
 
@@ -132,7 +133,8 @@ absl::Status Engine::Impl::CheckFits(const Sequence& sequence) const {
         " prompt and ", sequence.request.max_new_tokens, " new tokens needs ", plan.total_blocks,
         " blocks, the pool has ", pool_->num_blocks()));
   }
-  const size_t workspace = model_->WorkspaceBytes(sequence.prompt_tokens(), plan.plan.window_rows);
+  const size_t workspace = model_->WorkspaceBytes(sequence.prompt_tokens()) +
+                           model_->PromptNeedsBytes(sequence.prompt_tokens(), plan.plan.needs);
   if (workspace > model_->workspace_capacity_bytes()) {
     return absl::ResourceExhaustedError(
         absl::StrCat("the request can never fit: its prefill needs a workspace of ", workspace,
@@ -146,9 +148,16 @@ absl::StatusOr<RequestId> Engine::Impl::Submit(EngineRequest request) {
   auto sequence = std::make_unique<Sequence>();
   sequence->id = next_id_++;
   sequence->submitted = std::chrono::steady_clock::now();
-  sequence->block_plan =
+  absl::StatusOr<BlockPlan> plan =
       PlanBlocks(*request.policy, model_->shape(), geometry_,
                  static_cast<int>(request.prompt.size()), request.max_new_tokens);
+  if (!plan.ok()) return Refuse("invalid", plan.status());
+  sequence->block_plan = *std::move(plan);
+  if (request.report_attention_recall) {
+    PrefillNeeds& needs = sequence->block_plan.plan.needs;
+    needs.recall = true;
+    if (needs.window_rows >= 0) needs.window_rows = std::max(needs.window_rows, kRecallRows);
+  }
   sequence->policy_text = request.policy->ToString();
   sequence->request = std::move(request);
   if (absl::Status status = CheckFits(*sequence); !status.ok()) return Refuse("never_fits", status);

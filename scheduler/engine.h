@@ -7,6 +7,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -48,7 +49,8 @@ struct RequestSnapshot {
   int generated_tokens = 0;
   size_t blocks = 0;
   size_t reserved_blocks = 0;
-  std::vector<uint32_t> layer_blocks;  ///< empty while waiting
+  std::vector<uint32_t> layer_blocks;    ///< empty while waiting
+  std::vector<LayerCacheReport> layers;  ///< empty until the prompt has been prefilled
 };
 
 struct LayerSnapshot {
@@ -56,7 +58,7 @@ struct LayerSnapshot {
   size_t reserved_blocks = 0;
   size_t live_bytes = 0;
   size_t tail_waste_bytes = 0;
-  size_t blocks_by_format[kNumCacheFormats] = {};
+  std::map<CacheFormat, size_t> blocks_by_format;
 };
 
 /// Occupancy of the pool and what runs, as of the end of a recent step: exact when the engine is

@@ -161,6 +161,9 @@ void EngineLoop::Admit() {
     if (sequence == nullptr) return;
     sequence->reservation = ledger_.Reserve(sequence->block_plan.layer_blocks);
     sequence->cache.emplace(pool_, &geometry_);
+    sequence->store = std::make_unique<SequenceStore>(
+        sequence->block_plan.plan, geometry_, model_->shape().element, sequence->prompt_tokens(),
+        sequence->tokens_to_append(), &*sequence->cache, &sequence->reservation, &ledger_);
     sequence->sampler.emplace(sequence->request.sampling, sequence->request.prompt,
                               model_->shape().vocab_size);
     sequence->state = RequestState::kPrefilling;
@@ -190,19 +193,21 @@ void EngineLoop::PrefillSlice() {
 void EngineLoop::StartPrefillBatch() {
   PrefillBatch batch;
   std::vector<PrefillPrompt> prompts;
-  int window_rows = 0;
+  size_t needs_bytes = 0;
   while (!to_prefill_.empty()) {
     Sequence* next = to_prefill_.front();
+    const CachePlan& plan = next->block_plan.plan;
     const int tokens = batch.tokens + next->prompt_tokens();
-    const int rows = window_rows + next->block_plan.plan.window_rows;
-    const bool fits = tokens <= options_.prefill_tokens &&
-                      model_->WorkspaceBytes(tokens, rows) <= model_->workspace_capacity_bytes();
+    const size_t needs = model_->PromptNeedsBytes(next->prompt_tokens(), plan.needs);
+    const bool fits =
+        tokens <= options_.prefill_tokens &&
+        model_->WorkspaceBytes(tokens) + needs_bytes + needs <= model_->workspace_capacity_bytes();
     if (!batch.sequences.empty() && !fits) break;
     to_prefill_.pop_front();
     batch.sequences.push_back(next);
     batch.tokens = tokens;
-    window_rows = rows;
-    prompts.push_back({next->request.prompt, next->block_plan.plan.window_rows});
+    needs_bytes += needs;
+    prompts.push_back({next->request.prompt, &plan, next->request.report_attention_recall});
   }
   if (batch.sequences.empty()) return;
   prefill_ = std::move(batch);
@@ -212,22 +217,49 @@ void EngineLoop::StartPrefillBatch() {
 
 absl::Status EngineLoop::PrefillOneLayer() {
   const int layer = prefill_->next_layer;
-  std::vector<LayerWrite> writes;
-  for (Sequence* sequence : prefill_->sequences) {
-    LayerWrite& write = writes.emplace_back();
-    if (sequence == nullptr) continue;
-    if (absl::Status status =
-            AllocatePromptLayer(*sequence, layer, model_->shape().element, ledger_);
-        !status.ok()) {
+  const std::vector<Sequence*>& batch = prefill_->sequences;
+  std::vector<bool> gone;
+  for (const Sequence* sequence : batch) gone.push_back(sequence == nullptr);
+  std::vector<LayerMeasured> measured(batch.size());
+  {
+    ScopedTimer timer(&model_seconds_);
+    if (absl::Status status = model_->AttendLayer(layer, gone, &measured); !status.ok()) {
       return status;
     }
-    const LayerPlan& plan = sequence->block_plan.plan.layers[layer];
-    write = {plan.statistic, plan.edit, sequence->cache->layer(layer).view()};
   }
+  std::vector<LayerWrite> writes(batch.size());
+  for (size_t i = 0; i < batch.size(); ++i) {
+    if (batch[i] == nullptr) continue;
+    absl::Status status = batch[i]->store->FillLayer(layer, measured[i], &writes[i]);
+    if (!status.ok()) return status;
+    if (measured[i].lazy && metrics_) metrics_->CountLazyLayer(layer);
+  }
+  std::vector<double> cosines(batch.size());
   ScopedTimer timer(&model_seconds_);
-  absl::Status status = model_->PrefillLayer(layer, writes);
-  if (status.ok()) ++prefill_->next_layer;
-  return status;
+  if (absl::Status status = model_->FinishLayer(layer, writes, &cosines); !status.ok()) {
+    return status;
+  }
+  for (size_t i = 0; i < batch.size(); ++i) {
+    if (batch[i] == nullptr) continue;
+    if (batch[i]->block_plan.plan.importance == LayerImportance::kCosine) {
+      batch[i]->store->SetImportance(layer, cosines[i]);
+    }
+  }
+  ++prefill_->next_layer;
+  return absl::OkStatus();
+}
+
+/// Policies that wait for the last layer of the prompt.
+absl::Status EngineLoop::DecidePrompts() {
+  for (size_t i = 0; i < prefill_->sequences.size(); ++i) {
+    Sequence* sequence = prefill_->sequences[i];
+    if (sequence == nullptr || sequence->block_plan.plan.decide != DecideAt::kPrompt) continue;
+    absl::Status status = sequence->store->Decide(
+        *sequence->request.policy, PolicyContextOf(model_->shape()), sequence->prompt_tokens(),
+        sequence->request.max_new_tokens, static_cast<int>(i), model_);
+    if (!status.ok()) return status;
+  }
+  return absl::OkStatus();
 }
 
 void EngineLoop::FinishPrefillBatch() {
@@ -236,7 +268,8 @@ void EngineLoop::FinishPrefillBatch() {
   absl::Status status;
   {
     ScopedTimer timer(&model_seconds_);
-    status = model_->FinishPrefill(prefill_logits_.data());
+    status = DecidePrompts();
+    if (status.ok()) status = model_->FinishPrefill(prefill_logits_.data());
   }
   if (!status.ok()) return FailPrefillBatch(status);
   const std::vector<Sequence*> sequences = std::move(prefill_->sequences);
@@ -263,17 +296,59 @@ void EngineLoop::FailPrefillBatch(const absl::Status& status) {
 
 // ---- Decode ------------------------------------------------------------------------------------
 
+/// What must move in the caches before the step's tokens are written.
+void EngineLoop::EditCaches() {
+  std::vector<CacheEdit> edits;
+  std::vector<Sequence*> edited;
+  const std::vector<Sequence*> batch = decoding_;
+  for (Sequence* sequence : batch) {
+    const size_t before = edits.size();
+    absl::Status status = sequence->store->PrepareStep(sequence->logical_tokens, &edits);
+    if (!status.ok()) {
+      edits.resize(before);
+      Finish(*sequence, FinishReason::kError, status);
+    } else if (edits.size() > before) {
+      edited.push_back(sequence);
+    }
+  }
+  if (edits.empty()) return;
+  ScopedTimer timer(&model_seconds_);
+  const absl::Status status = model_->EditCache(edits);
+  for (Sequence* sequence : edited) {
+    if (status.ok()) {
+      sequence->store->FinishEdits();
+    } else {
+      Finish(*sequence, FinishReason::kError, status);
+    }
+  }
+}
+
 void EngineLoop::DecodeStep() {
+  EditCaches();
   decode_inputs_.clear();
   const std::vector<Sequence*> batch = decoding_;
   std::vector<Sequence*> ready;
   for (Sequence* sequence : batch) {
-    if (absl::Status status = AllocateStep(*sequence, ledger_); !status.ok()) {
-      Finish(*sequence, FinishReason::kError, status);
+    SequenceStore& store = *sequence->store;
+    absl::StatusOr<absl::Span<const DecodeInput::Layer>> layers =
+        store.Append(sequence->logical_tokens);
+    if (!layers.ok()) {
+      Finish(*sequence, FinishReason::kError, layers.status());
       continue;
     }
-    decode_inputs_.push_back(
-        {sequence->last_token, sequence->logical_tokens, sequence->step_layers});
+    DecodeInput& input = decode_inputs_.emplace_back();
+    input.token_id = sequence->last_token;
+    input.position = sequence->logical_tokens;
+    input.layers = *layers;
+    const CachePlan& plan = sequence->block_plan.plan;
+    if (plan.distant) {
+      input.skip = plan.distant->skip;
+      input.counts = &store.distant_counts;
+    }
+    if (store.IsUndecided()) {
+      input.lazy_test = &plan.first_token_test;
+      input.lazy_mass = store.lazy_mass();
+    }
     ready.push_back(sequence);
   }
   if (ready.empty()) return;
@@ -286,13 +361,33 @@ void EngineLoop::DecodeStep() {
   }
   if (metrics_) metrics_->ObserveBatchSize(static_cast<int>(ready.size()));
   for (size_t i = 0; i < ready.size(); ++i) {
-    if (!status.ok()) {
-      Finish(*ready[i], FinishReason::kError, status);
+    Sequence& sequence = *ready[i];
+    absl::Status of_sequence = status;
+    if (status.ok()) {
+      ++sequence.logical_tokens;
+      of_sequence = DecideFirstToken(sequence);
+    }
+    if (!of_sequence.ok()) {
+      Finish(sequence, FinishReason::kError, of_sequence);
       continue;
     }
-    ++ready[i]->logical_tokens;
-    AcceptToken(*ready[i], &decode_logits_[i * vocab]);
+    AcceptToken(sequence, &decode_logits_[i * vocab]);
   }
+}
+
+/// Policies that wait for the first generated token's attention.
+absl::Status EngineLoop::DecideFirstToken(Sequence& sequence) {
+  if (!sequence.store->IsUndecided()) return absl::OkStatus();
+  ScopedTimer timer(&model_seconds_);
+  const int tokens = sequence.logical_tokens;
+  absl::Status status = sequence.store->Decide(
+      *sequence.request.policy, PolicyContextOf(model_->shape()), tokens,
+      sequence.request.max_new_tokens - (tokens - sequence.prompt_tokens()), -1, model_);
+  if (!status.ok() || metrics_ == nullptr) return status;
+  for (int layer = 0; layer < geometry_.num_layers; ++layer) {
+    if (sequence.store->facts(layer).lazy) metrics_->CountLazyLayer(layer);
+  }
+  return status;
 }
 
 void EngineLoop::AcceptToken(Sequence& sequence, float* logits) {
@@ -339,6 +434,7 @@ void EngineLoop::Finish(Sequence& sequence, FinishReason reason, absl::Status st
   output.cache = MakeCacheReport(sequence, geometry_, model_->shape().element);
   if (metrics_ && !output.cache.layers.empty()) {
     metrics_->SetCompressionRatio(sequence.request.policy->name(), output.cache.compression_ratio);
+    metrics_->CountDistant(output.cache.distant.attended, output.cache.distant.skipped);
   }
   Report(sequence, reason, std::move(status), std::move(output));
   Erase(to_prefill_, &sequence);
@@ -437,21 +533,21 @@ EngineSnapshot EngineLoop::MakeSnapshot() const {
       const LayerBlockTable& table = sequence->cache->layer(l);
       const LayerOccupancy held = table.occupancy();
       LayerSnapshot& layer = snapshot.layers[l];
-      layer.used_blocks += held.blocks;
+      layer.used_blocks += held.owned_blocks;
       layer.live_bytes += held.live_bytes;
       layer.tail_waste_bytes += held.tail_waste_bytes;
-      LayerOccupancy by_format[kNumCacheFormats] = {};
-      table.AddOccupancyByFormat(absl::MakeSpan(by_format));
-      for (int f = 0; f < kNumCacheFormats; ++f) {
-        layer.blocks_by_format[f] += by_format[f].blocks;
+      std::map<CacheFormat, LayerOccupancy> by_format;
+      table.AddOccupancyByFormat(&by_format);
+      for (const auto& [format, part] : by_format) {
+        layer.blocks_by_format[format] += part.owned_blocks;
       }
     }
-    snapshot.requests.push_back(MakeRequestSnapshot(*sequence));
+    snapshot.requests.push_back(MakeRequestSnapshot(*sequence, geometry_, model_->shape().element));
   }
   std::sort(snapshot.requests.begin(), snapshot.requests.end(),
             [](const RequestSnapshot& a, const RequestSnapshot& b) { return a.id < b.id; });
   for (const auto& sequence : waiting_.sequences()) {
-    snapshot.requests.push_back(MakeRequestSnapshot(*sequence));
+    snapshot.requests.push_back(MakeRequestSnapshot(*sequence, geometry_, model_->shape().element));
   }
   return snapshot;
 }

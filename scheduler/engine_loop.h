@@ -85,6 +85,9 @@ class EngineLoop {
 
   void StartPrefillBatch();
   absl::Status PrefillOneLayer();
+  absl::Status DecidePrompts();
+  absl::Status DecideFirstToken(Sequence& sequence);
+  void EditCaches();
   void FinishPrefillBatch();
   void FailPrefillBatch(const absl::Status& status);
   /// Draws a token from `logits` and passes it on; ends the sequence where that was its last.

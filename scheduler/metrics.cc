@@ -1,5 +1,6 @@
 #include "scheduler/metrics.h"
 
+#include <map>
 #include <utility>
 
 #include "block_manager/cache_format.h"
@@ -66,6 +67,10 @@ struct Metrics::Series {
                     .Name("ziggurat_admissions_refused_total")
                     .Help("Requests refused at once, by reason")
                     .Register(r)),
+        lazy(prometheus::BuildCounter()
+                 .Name("ziggurat_lazy_layers_total")
+                 .Help("Layers of requests that SimLayerKV found lazy, by layer")
+                 .Register(r)),
         step_part(prometheus::BuildHistogram()
                       .Name("ziggurat_step_seconds")
                       .Help("Time of an engine step, by part")
@@ -85,6 +90,11 @@ struct Metrics::Series {
         waiting(OneGauge(r, "ziggurat_requests_waiting", "Requests waiting for admission")),
         prompt_tokens(OneCounter(r, "ziggurat_prompt_tokens_total", "Prompt tokens prefilled")),
         generated_tokens(OneCounter(r, "ziggurat_generated_tokens_total", "Tokens generated")),
+        pod_distant(OneCounter(r, "ziggurat_pod_distant_total",
+                               "Attentions of a query to the distant tokens of a layer and KV "
+                               "head that PoD considered")),
+        pod_skipped(
+            OneCounter(r, "ziggurat_pod_skipped_total", "Those of them that were left out")),
         queue_time(OneHistogram(r, "ziggurat_queue_seconds", "From submission to admission",
                                 kLatencyBuckets)),
         first_token(OneHistogram(r, "ziggurat_time_to_first_token_seconds",
@@ -121,6 +131,7 @@ struct Metrics::Series {
   Family<Gauge>& compression_ratio;
   Family<Counter>& finished;
   Family<Counter>& refused;
+  Family<Counter>& lazy;
   Family<Histogram>& step_part;
   Gauge& pool_total;
   Gauge& pool_used;
@@ -133,6 +144,8 @@ struct Metrics::Series {
   Gauge& waiting;
   Counter& prompt_tokens;
   Counter& generated_tokens;
+  Counter& pod_distant;
+  Counter& pod_skipped;
   Histogram& queue_time;
   Histogram& first_token;
   Histogram& inter_token;
@@ -140,7 +153,8 @@ struct Metrics::Series {
   Histogram& batch_size;
   std::vector<std::pair<std::string_view, Histogram*>> parts;  ///< observed in every step
   std::vector<Layer> layers;
-  std::vector<Gauge*> formats;
+  std::vector<Counter*> lazy_layers;
+  std::map<std::string, Gauge*> formats;  ///< those seen so far
 };
 
 Metrics::Metrics()
@@ -154,11 +168,15 @@ void Metrics::DeclareLayers(int num_layers) {
                                &series_->kv_blocks.Add({{"layer", layer}, {"state", "reserved"}}),
                                &series_->live_bytes.Add({{"layer", layer}}),
                                &series_->tail_waste_bytes.Add({{"layer", layer}})});
+    series_->lazy_layers.push_back(&series_->lazy.Add({{"layer", layer}}));
   }
-  for (int f = static_cast<int>(series_->formats.size()); f < kNumCacheFormats; ++f) {
-    const std::string format(CacheFormatName(static_cast<CacheFormat>(f)));
-    series_->formats.push_back(&series_->kv_format_blocks.Add({{"format", format}}));
-  }
+  for (const char* format : {"bf16", "f32"}) FormatGauge(format);
+}
+
+Gauge& Metrics::FormatGauge(const std::string& format) {
+  Gauge*& gauge = series_->formats[format];
+  if (gauge == nullptr) gauge = &series_->kv_format_blocks.Add({{"format", format}});
+  return *gauge;
 }
 
 void Metrics::SetOccupancy(const EngineSnapshot& snapshot) {
@@ -172,21 +190,30 @@ void Metrics::SetOccupancy(const EngineSnapshot& snapshot) {
   s.workspace_high_water.Set(static_cast<double>(snapshot.workspace_high_water_bytes));
   s.running.Set(snapshot.running);
   s.waiting.Set(snapshot.waiting);
-  size_t by_format[kNumCacheFormats] = {};
+  std::map<std::string, size_t> by_format;
+  for (const auto& [format, gauge] : s.formats) by_format[format] = 0;  // what is gone is 0
   for (size_t i = 0; i < snapshot.layers.size() && i < s.layers.size(); ++i) {
     const LayerSnapshot& layer = snapshot.layers[i];
     s.layers[i].used->Set(static_cast<double>(layer.used_blocks));
     s.layers[i].reserved->Set(static_cast<double>(layer.reserved_blocks));
     s.layers[i].live->Set(static_cast<double>(layer.live_bytes));
     s.layers[i].waste->Set(static_cast<double>(layer.tail_waste_bytes));
-    for (int f = 0; f < kNumCacheFormats; ++f) by_format[f] += layer.blocks_by_format[f];
+    for (const auto& [format, blocks] : layer.blocks_by_format) {
+      by_format[CacheFormatName(format)] += blocks;
+    }
   }
-  for (size_t f = 0; f < s.formats.size(); ++f)
-    s.formats[f]->Set(static_cast<double>(by_format[f]));
+  for (const auto& [format, blocks] : by_format) {
+    FormatGauge(format).Set(static_cast<double>(blocks));
+  }
 }
 
 void Metrics::SetCompressionRatio(std::string_view policy, double ratio) {
   series_->compression_ratio.Add({{"policy", std::string(policy)}}).Set(ratio);
+}
+void Metrics::CountLazyLayer(int layer) { series_->lazy_layers[layer]->Increment(); }
+void Metrics::CountDistant(uint64_t attended, uint64_t skipped) {
+  series_->pod_distant.Increment(static_cast<double>(attended + skipped));
+  series_->pod_skipped.Increment(static_cast<double>(skipped));
 }
 void Metrics::CountFinished(std::string_view reason) {
   series_->finished.Add({{"reason", std::string(reason)}}).Increment();

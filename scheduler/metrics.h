@@ -1,6 +1,7 @@
 // Every metric of the daemon, in one place. docs/metrics.md is its documentation.
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -26,6 +27,8 @@ class Metrics {
   // ---- Engine ----
   void SetOccupancy(const EngineSnapshot& snapshot);
   void SetCompressionRatio(std::string_view policy, double ratio);
+  void CountLazyLayer(int layer);
+  void CountDistant(uint64_t attended, uint64_t skipped);
   void CountFinished(std::string_view reason);
   void CountRefused(std::string_view reason);  ///< "invalid", "queue_full", ...: docs/metrics.md
   void CountPromptTokens(int tokens);
@@ -43,6 +46,7 @@ class Metrics {
  private:
   std::shared_ptr<prometheus::Registry> registry_;
   struct Series;
+  prometheus::Gauge& FormatGauge(const std::string& format);
   std::shared_ptr<Series> series_;
 };
 

@@ -6,11 +6,13 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "absl/status/status.h"
+#include "attention/backend.h"
 #include "block_manager/cache_format.h"
 #include "compression/policy.h"
 #include "model/sampling/sampling.h"
@@ -30,19 +32,37 @@ struct EngineRequest {
   int min_new_tokens = 0;               ///< stop tokens are not drawn before this many
   std::vector<int32_t> stop_token_ids;  ///< the model's and the request's
   std::optional<SteadyTime> deadline;
+  bool report_attention_recall = false;
 };
 
 enum class FinishReason : uint8_t { kStop, kLength, kCancelled, kDeadline, kError };
 std::string_view FinishReasonName(FinishReason reason);  ///< "stop", "length", "cancelled", ...
 
-/// What one layer of a sequence held when the report was made.
-struct LayerCacheReport {
-  size_t budget_tokens = 0;  ///< KV pairs per KV head that the policy kept of the prompt
-  size_t tokens = 0;         ///< KV pairs per KV head held now
+/// Blocks and tokens of one format in a layer.
+struct FormatReport {
+  CacheFormat format;
   size_t blocks = 0;
-  size_t bytes = 0;  ///< blocks * block bytes
+  size_t tokens = 0;  ///< per KV head
+};
+
+/// What one layer of a sequence held when the report was made. Tokens are KV pairs per KV head, the
+/// mean over heads where they differ.
+struct LayerCacheReport {
+  size_t budget_tokens = 0;  ///< those that the policy kept of the prompt
+  size_t tokens = 0;         ///< held now
+  size_t blocks = 0;         ///< those that two layers share count in the lower one
+  size_t bytes = 0;          ///< blocks * block bytes
   size_t live_bytes = 0;
-  CacheFormat format = CacheFormat::kBf16;
+  CacheFormat format;  ///< that of most blocks
+  std::vector<FormatReport> formats;
+  bool lazy = false;               ///< SimLayerKV
+  std::optional<int> merged_with;  ///< MiniCache: the other layer of the pair
+  std::set<int> keys_of;           ///< PoD: the layers whose keys it attends with
+  size_t evicted_tokens = 0;
+  size_t merged_tokens = 0;
+  size_t distant_tokens = 0;  ///< without keys of this layer
+  size_t quantized_tokens = 0;
+  double attention_recall = -1;  ///< negative: not measured
 };
 
 /// The cache of one request, measured from the blocks it held.
@@ -50,10 +70,11 @@ struct CacheReport {
   std::string policy;  ///< canonical text
   size_t block_bytes = 0;
   std::vector<LayerCacheReport> layers;
-  size_t blocks = 0;
+  size_t blocks = 0;  ///< different ones: a shared block counts once
   size_t bytes = 0;
   size_t full_blocks = 0;        ///< what `full` would have held for the same tokens
   double compression_ratio = 1;  ///< full_blocks / blocks
+  DistantCounts distant;         ///< PoD
 };
 
 struct Usage {

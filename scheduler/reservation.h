@@ -38,6 +38,14 @@ class ReservationLedger {
     total_ -= blocks;
   }
 
+  /// Promises `blocks` more for `layer`: it has just given back as many.
+  void Raise(Reservation& reservation, int layer, size_t blocks) {
+    reservation.layer_blocks[layer] += static_cast<uint32_t>(blocks);
+    reservation.total += blocks;
+    layer_totals_[layer] += blocks;
+    total_ += blocks;
+  }
+
   /// Gives back all that is left of `reservation`.
   void Cancel(Reservation& reservation) {
     for (size_t l = 0; l < reservation.layer_blocks.size(); ++l) {

@@ -1,9 +1,11 @@
 #include "scheduler/sequence.h"
 
 #include <algorithm>
+#include <map>
 #include <variant>
 
 #include "absl/strings/str_cat.h"
+#include "scheduler/store/store_format.h"
 
 namespace ziggurat {
 
@@ -35,65 +37,111 @@ std::string_view RequestStateName(RequestState state) {
   return "unknown";
 }
 
-SegmentOptions SegmentFor(const LayerEdit& edit, ElementType element) {
-  SegmentOptions options;
-  options.format = KeyValueFormat(element);
-  if (const auto* ring = std::get_if<KeepRing>(&edit)) {
-    options.ring = RingShape{ring->sinks, ring->recent};
+namespace {
+
+/// Every format that the plan's storage brings must suit the model and the block.
+absl::Status CheckFormats(const CachePlan& plan, const ModelShape& shape,
+                          const CacheGeometry& geometry) {
+  const StoreFormat kinds[] = {
+      MakeStoreFormat(shape.element, plan.quantization),
+      MakeStoreFormat(shape.element, plan.quantization, plan.merge.has_value())};
+  for (const StoreFormat& kind : kinds) {
+    CacheFormat open = kind.open;
+    if (absl::Status status = geometry.CheckFormat(open); !status.ok()) return status;
+    open.scored = true;
+    const bool scores = std::any_of(plan.layers.begin(), plan.layers.end(), [](const auto& layer) {
+      return std::holds_alternative<KeepHeavy>(layer.edit);
+    });
+    if (absl::Status status = geometry.CheckFormat(open); scores && !status.ok()) return status;
+    if (!kind.coded) continue;
+    if (absl::Status status = geometry.CheckFormat(*kind.coded); !status.ok()) return status;
   }
-  return options;
+  return absl::OkStatus();
 }
 
-BlockPlan PlanBlocks(const Policy& policy, const ModelShape& shape, const CacheGeometry& geometry,
-                     int prompt_tokens, int max_new_tokens) {
-  const PolicyContext context{shape.num_layers, shape.num_q_heads, shape.num_kv_heads,
-                              shape.head_dim};
+}  // namespace
+
+PolicyContext PolicyContextOf(const ModelShape& shape) {
+  return {shape.num_layers, shape.num_q_heads, shape.num_kv_heads, shape.head_dim,
+          shape.architecture};
+}
+
+absl::StatusOr<BlockPlan> PlanBlocks(const Policy& policy, const ModelShape& shape,
+                                     const CacheGeometry& geometry, int prompt_tokens,
+                                     int max_new_tokens) {
+  const PolicyContext context = PolicyContextOf(shape);
+  if (absl::Status status = policy.Check(context); !status.ok()) return status;
   BlockPlan result;
   result.plan = policy.Plan(context, prompt_tokens, max_new_tokens);
-  const CacheFormat format = KeyValueFormat(shape.element);
-  for (const LayerPlan& layer : result.plan.layers) {
-    const size_t blocks = geometry.BlocksFor(format, geometry.num_kv_heads, layer.max_tokens);
+  if (absl::Status status = CheckFormats(result.plan, shape, geometry); !status.ok()) return status;
+  const StoreContext store{&result.plan, &geometry, shape.element, prompt_tokens,
+                           std::max(0, max_new_tokens - 1)};
+  for (int layer = 0; layer < shape.num_layers; ++layer) {
+    const size_t blocks = MaxLayerBlocks(store, layer);
     result.layer_blocks.push_back(static_cast<uint32_t>(blocks));
     result.total_blocks += blocks;
   }
   return result;
 }
 
-absl::Status AllocatePromptLayer(Sequence& sequence, int layer, ElementType element,
-                                 ReservationLedger& ledger) {
-  const LayerPlan& plan = sequence.block_plan.plan.layers[layer];
-  LayerBlockTable& table = sequence.cache->layer(layer);
-  const int segment = table.AddSegment(SegmentFor(plan.edit, element));
-  if (absl::Status status = table.Extend(segment, static_cast<int>(plan.prompt_tokens_kept));
-      !status.ok()) {
-    return status;
+namespace {
+
+/// Slots of a layer in segments of one kind, the mean over KV heads.
+template <typename Which>
+size_t MeanSlots(LayerView view, int kv_heads, Which which) {
+  size_t slots = 0;
+  for (const SegmentView& segment : view) {
+    if (which(segment)) slots += static_cast<size_t>(segment.num_slots) * segment.num_kv_heads;
   }
-  const size_t held = table.blocks();
-  const size_t growth = table.BlocksToAppend(segment, std::max(0, sequence.tokens_to_append()));
-  const size_t planned = sequence.reservation.layer_blocks[layer];
-  if (held + growth > planned) {
-    return absl::InternalError(absl::StrCat("layer ", layer, " needs ", held + growth,
-                                            " blocks, its plan reserved ", planned));
-  }
-  ledger.Lower(sequence.reservation, layer, planned - growth);
-  return absl::OkStatus();
+  return (slots + kv_heads / 2) / kv_heads;
 }
 
-absl::Status AllocateStep(Sequence& sequence, ReservationLedger& ledger) {
-  SequenceCache& cache = *sequence.cache;
-  const int num_layers = cache.num_layers();
-  sequence.step_layers.resize(num_layers);
-  for (int l = 0; l < num_layers; ++l) {
-    LayerBlockTable& table = cache.layer(l);
-    const int segment = table.num_segments() - 1;  // new tokens go to the last segment
-    const size_t blocks = table.BlocksToAppend(segment, 1);
-    absl::StatusOr<int> slot = table.AppendSlot(segment);
-    if (!slot.ok()) return slot.status();
-    if (blocks > 0) ledger.Lower(sequence.reservation, l, blocks);
-    sequence.step_layers[l] = {table.view(), segment, *slot};
+LayerCacheReport MakeLayerReport(const Sequence& sequence, int layer, const CacheGeometry& geometry,
+                                 ElementType element) {
+  const LayerBlockTable& table = sequence.cache->layer(layer);
+  const LayerView view = table.view();
+  const LayerFacts& facts = sequence.store->facts(layer);
+  const int heads = geometry.num_kv_heads;
+  LayerCacheReport report;
+  std::map<CacheFormat, LayerOccupancy> by_format;
+  table.AddOccupancyByFormat(&by_format);
+  size_t most = 0;
+  report.format = KeyValueFormat(element);
+  for (const auto& [format, part] : by_format) {
+    report.formats.push_back({format, part.owned_blocks, part.tokens});
+    if (part.blocks > most) report.format = format;
+    most = std::max(most, part.blocks);
   }
-  return absl::OkStatus();
+  const LayerOccupancy held = table.occupancy();
+  report.budget_tokens = facts.kept_tokens;
+  report.tokens = MeanSlots(view, heads, [](const SegmentView&) { return true; });
+  report.blocks = held.owned_blocks;
+  report.bytes = held.owned_blocks * geometry.block_bytes;
+  report.live_bytes = held.live_bytes;
+  report.lazy = facts.lazy;
+  report.attention_recall = facts.attention_recall;
+  const auto seen = static_cast<size_t>(sequence.logical_tokens);
+  report.evicted_tokens = seen - std::min(seen, report.tokens);
+  report.merged_tokens =
+      MeanSlots(view, heads, [](const SegmentView& s) { return s.key_norms.blocks != nullptr; });
+  report.distant_tokens = MeanSlots(
+      view, heads, [](const SegmentView& s) { return s.use == SegmentUse::kBorrowedKeys; });
+  report.quantized_tokens =
+      MeanSlots(view, heads, [](const SegmentView& s) { return !IsPlain(s.encoding); });
+  const CachePlan& plan = sequence.store->plan();
+  const MergeRole merge = plan.layers[layer].merge;
+  if (merge == MergeRole::kLower) report.merged_with = layer + 1;
+  if (merge == MergeRole::kUpper) report.merged_with = layer - 1;
+  if (plan.distant) {
+    for (int head = 0; head < heads; ++head) {
+      const int lowest = plan.distant->groups->Lowest(layer, head);
+      if (lowest != layer) report.keys_of.insert(lowest);
+    }
+  }
+  return report;
 }
+
+}  // namespace
 
 CacheReport MakeCacheReport(const Sequence& sequence, const CacheGeometry& geometry,
                             ElementType element) {
@@ -101,22 +149,15 @@ CacheReport MakeCacheReport(const Sequence& sequence, const CacheGeometry& geome
   report.policy = sequence.policy_text;
   report.block_bytes = geometry.block_bytes;
   if (!sequence.cache.has_value() || sequence.state != RequestState::kDecoding) return report;
-  const CacheFormat format = KeyValueFormat(element);
-  for (int l = 0; l < geometry.num_layers; ++l) {
-    const LayerOccupancy held = sequence.cache->layer(l).occupancy();
-    LayerCacheReport layer;
-    layer.budget_tokens = sequence.block_plan.plan.layers[l].prompt_tokens_kept;
-    layer.tokens = held.tokens;
-    layer.blocks = held.blocks;
-    layer.bytes = held.blocks * geometry.block_bytes;
-    layer.live_bytes = held.live_bytes;
-    layer.format = format;
-    report.layers.push_back(layer);
-    report.blocks += held.blocks;
+  for (int layer = 0; layer < geometry.num_layers; ++layer) {
+    report.layers.push_back(MakeLayerReport(sequence, layer, geometry, element));
+    report.blocks += report.layers.back().blocks;
   }
   report.bytes = report.blocks * geometry.block_bytes;
-  report.full_blocks = geometry.BlocksFor(format, geometry.num_kv_heads, sequence.logical_tokens) *
-                       static_cast<size_t>(geometry.num_layers);
+  report.distant = sequence.store->distant_counts;
+  report.full_blocks =
+      geometry.BlocksFor(KeyValueFormat(element), geometry.num_kv_heads, sequence.logical_tokens) *
+      static_cast<size_t>(geometry.num_layers);
   if (report.blocks > 0) {
     report.compression_ratio =
         static_cast<double>(report.full_blocks) / static_cast<double>(report.blocks);
@@ -124,7 +165,8 @@ CacheReport MakeCacheReport(const Sequence& sequence, const CacheGeometry& geome
   return report;
 }
 
-RequestSnapshot MakeRequestSnapshot(const Sequence& sequence) {
+RequestSnapshot MakeRequestSnapshot(const Sequence& sequence, const CacheGeometry& geometry,
+                                    ElementType element) {
   RequestSnapshot snapshot;
   snapshot.id = sequence.id;
   snapshot.name = sequence.request.name;
@@ -135,10 +177,11 @@ RequestSnapshot MakeRequestSnapshot(const Sequence& sequence) {
   if (!sequence.cache.has_value()) return snapshot;
   snapshot.reserved_blocks = sequence.reservation.total;
   for (int l = 0; l < sequence.cache->num_layers(); ++l) {
-    const size_t blocks = sequence.cache->layer(l).blocks();
+    const size_t blocks = sequence.cache->layer(l).owned_blocks();
     snapshot.layer_blocks.push_back(static_cast<uint32_t>(blocks));
     snapshot.blocks += blocks;
   }
+  snapshot.layers = MakeCacheReport(sequence, geometry, element).layers;
   return snapshot;
 }
 

@@ -15,6 +15,7 @@
 #include "scheduler/engine.h"
 #include "scheduler/request.h"
 #include "scheduler/reservation.h"
+#include "scheduler/sequence_store.h"
 
 namespace ziggurat {
 
@@ -25,11 +26,13 @@ struct BlockPlan {
   size_t total_blocks = 0;
 };
 
-/// The segment that a layer's edit asks for.
-SegmentOptions SegmentFor(const LayerEdit& edit, ElementType element);
-/// Upper bounds in blocks for a prompt and its output. Pure; any thread.
-BlockPlan PlanBlocks(const Policy& policy, const ModelShape& shape, const CacheGeometry& geometry,
-                     int prompt_tokens, int max_new_tokens);
+/// What policies may know of the model.
+PolicyContext PolicyContextOf(const ModelShape& shape);
+/// Upper bounds in blocks for a prompt and its output. Pure; any thread. INVALID_ARGUMENT where the
+/// policy, or a format that it needs, does not suit the model or the block size.
+absl::StatusOr<BlockPlan> PlanBlocks(const Policy& policy, const ModelShape& shape,
+                                     const CacheGeometry& geometry, int prompt_tokens,
+                                     int max_new_tokens);
 
 /// Engine thread only, from admission on. Before that its creator's.
 struct Sequence {
@@ -42,13 +45,12 @@ struct Sequence {
 
   // From admission on:
   std::optional<SequenceCache> cache;
+  std::unique_ptr<SequenceStore> store;
   Reservation reservation;
   std::optional<Sampler> sampler;
   int logical_tokens = 0;  ///< tokens whose keys and values have been computed
   int generated = 0;
   int32_t last_token = 0;
-  std::vector<DecodeInput::Layer> step_layers;
-
   SteadyTime submitted;
   SteadyTime admitted;
   SteadyTime first_token;
@@ -59,15 +61,10 @@ struct Sequence {
   int tokens_to_append() const { return request.max_new_tokens - generated - 1; }
 };
 
-/// Adds layer `layer`'s segment, extends it to what the plan keeps of the prompt, and lowers the
-/// reservation to what the layer can still grow to.
-absl::Status AllocatePromptLayer(Sequence& sequence, int layer, ElementType element,
-                                 ReservationLedger& ledger);
-/// Takes the slot of the next token in every layer, and points `step_layers` at it.
-absl::Status AllocateStep(Sequence& sequence, ReservationLedger& ledger);
-
+/// Empty layers where the prompt has not been prefilled.
 CacheReport MakeCacheReport(const Sequence& sequence, const CacheGeometry& geometry,
                             ElementType element);
-RequestSnapshot MakeRequestSnapshot(const Sequence& sequence);
+RequestSnapshot MakeRequestSnapshot(const Sequence& sequence, const CacheGeometry& geometry,
+                                    ElementType element);
 
 }  // namespace ziggurat

@@ -2,7 +2,11 @@
 
 #include <algorithm>
 #include <charconv>
+#include <fstream>
+#include <iterator>
+#include <system_error>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "compression/registry.h"
@@ -18,7 +22,7 @@ absl::Status CheckRange(const std::string& flag, int64_t value, int64_t lowest, 
 }
 
 absl::Status CheckPolicies(const ServeConfig& config) {
-  if (auto policy = ParsePolicy(config.compression); !policy.ok()) {
+  if (auto policy = ParsePolicy(config.compression, config.resources); !policy.ok()) {
     return absl::InvalidArgumentError(
         absl::StrCat("--compression '", config.compression, "': ", policy.status().message()));
   }
@@ -63,6 +67,49 @@ std::string FormatEndpoint(const Endpoint& endpoint) {
   const bool is_ipv6 = endpoint.host.find(':') != std::string::npos;
   return is_ipv6 ? absl::StrCat("[", endpoint.host, "]:", endpoint.port)
                  : absl::StrCat(endpoint.host, ":", endpoint.port);
+}
+
+absl::StatusOr<std::vector<std::shared_ptr<const PodGroups>>> LoadPodGroups(
+    const std::vector<std::string>& names_and_files) {
+  constexpr size_t kMaxFileBytes = 16 << 20;
+  std::vector<std::shared_ptr<const PodGroups>> all;
+  for (const std::string& text : names_and_files) {
+    const size_t equals = text.find('=');
+    const std::string name = text.substr(0, equals);
+    const auto is_word = [](char c) { return absl::ascii_isalnum(c) || c == '_' || c == '-'; };
+    if (equals == std::string::npos || name.empty() ||
+        !std::all_of(name.begin(), name.end(), is_word)) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "--pod-groups '", text,
+          "' is no NAME=FILE; the name is letters, digits, '-' and '_', as requests write it"));
+    }
+    for (const auto& other : all) {
+      if (other->name != name) continue;
+      return absl::InvalidArgumentError(absl::StrCat("--pod-groups names '", name, "' twice"));
+    }
+    const std::filesystem::path path = text.substr(equals + 1);
+    std::error_code error;
+    const uintmax_t size = std::filesystem::file_size(path, error);
+    std::ifstream file(path, std::ios::binary);
+    if (error || !file) {
+      return absl::NotFoundError(
+          absl::StrCat("--pod-groups ", name, ": cannot read ", path.string()));
+    }
+    if (size > kMaxFileBytes) {
+      return absl::InvalidArgumentError(absl::StrCat("--pod-groups ", name, ": ", path.string(),
+                                                     " has ", size, " bytes, at most ",
+                                                     kMaxFileBytes, " are allowed"));
+    }
+    const std::string json{std::istreambuf_iterator<char>(file), {}};
+    auto groups = ParsePodGroups(name, json);
+    if (!groups.ok()) {
+      return absl::Status(groups.status().code(),
+                          absl::StrCat("--pod-groups ", name, ", ", path.string(), ": ",
+                                       std::string(groups.status().message())));
+    }
+    all.push_back(*std::move(groups));
+  }
+  return all;
 }
 
 absl::StatusOr<ElementType> ParseElementType(std::string_view text) {

@@ -27,6 +27,11 @@ struct Endpoint {
 absl::StatusOr<Endpoint> ParseEndpoint(std::string_view text);
 std::string FormatEndpoint(const Endpoint& endpoint);
 
+/// Reads PoD groups given as NAME=FILE. INVALID_ARGUMENT or NOT_FOUND name the flag's value and what
+/// is wrong with it, or with the file.
+absl::StatusOr<std::vector<std::shared_ptr<const PodGroups>>> LoadPodGroups(
+    const std::vector<std::string>& names_and_files);
+
 /// "f32" or "bf16".
 absl::StatusOr<ElementType> ParseElementType(std::string_view text);
 
@@ -37,6 +42,7 @@ struct ServeConfig {
   size_t kv_cache_bytes = size_t{512} << 20;
   std::string compression = "full";
   std::vector<std::string> allow_compression;  ///< policy names; empty: all
+  PolicyResources resources;                   ///< loaded at start; what policy texts may name
   std::optional<ElementType> dtype;            ///< absent: bf16 where the CPU is fast at it
   int threads = 0;                             ///< 0: one for each core
   int max_running = 256;

@@ -11,6 +11,7 @@
 #include "grpcpp/ext/proto_server_reflection_plugin.h"
 #include "grpcpp/health_check_service_interface.h"
 #include "grpcpp/server_builder.h"
+#include "scheduler/sequence.h"
 #include "spdlog/spdlog.h"
 
 namespace ziggurat {
@@ -58,6 +59,7 @@ absl::Status Daemon::Serve(std::unique_ptr<ModelRunner> runner, ServedModel mode
       Engine::Create(options, std::move(runner), &metrics_);
   if (!engine.ok()) return engine.status();
   engine_ = *std::move(engine);
+  if (absl::Status status = CheckDefaultPolicy(); !status.ok()) return status;
   delivery_ = std::make_unique<Delivery>(engine_.get(), model.tokenizer.get());
   service_ =
       std::make_unique<ZigguratService>(engine_.get(), delivery_.get(), &metrics_, std::move(model),
@@ -67,13 +69,24 @@ absl::Status Daemon::Serve(std::unique_ptr<ModelRunner> runner, ServedModel mode
   return absl::OkStatus();
 }
 
+/// The default policy must suit the model, so that not every request is refused.
+absl::Status Daemon::CheckDefaultPolicy() const {
+  const auto policy = ParsePolicy(config_.compression, config_.resources);
+  if (!policy.ok()) return policy.status();
+  absl::Status status = (*policy)->Check(PolicyContextOf(engine_->model_shape()));
+  if (status.ok()) return status;
+  return absl::InvalidArgumentError(
+      absl::StrCat("--compression '", config_.compression, "': ", status.message()));
+}
+
 RequestRules Daemon::MakeRules(const ModelShape& shape) const {
   RequestRules rules{.vocab_size = shape.vocab_size,
                      .max_context_tokens = shape.max_context_tokens,
                      .max_prompt_tokens = engine_->options().max_prompt_tokens,
                      .default_max_tokens = config_.default_max_tokens,
-                     .default_policy = *ParsePolicy(config_.compression),
-                     .allowed_policies = config_.allow_compression};
+                     .default_policy = *ParsePolicy(config_.compression, config_.resources),
+                     .allowed_policies = config_.allow_compression,
+                     .resources = config_.resources};
   if (rules.allowed_policies.empty()) {
     for (const PolicyDescriptor* policy : AllPolicies()) {
       rules.allowed_policies.emplace_back(policy->name);

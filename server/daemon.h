@@ -47,6 +47,7 @@ class Daemon {
 
  private:
   explicit Daemon(const ServeConfig& config) : config_(config) {}
+  absl::Status CheckDefaultPolicy() const;
   RequestRules MakeRules(const ModelShape& shape) const;
   absl::Status StartGrpc();
   void WaitForStreams(absl::Time deadline);

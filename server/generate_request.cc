@@ -9,6 +9,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
 
 namespace ziggurat {
 namespace {
@@ -110,21 +111,38 @@ absl::Status CheckStopStrings(const v1::GenerateRequest& message) {
   return absl::OkStatus();
 }
 
+// Of a composed policy every part must be allowed.
 absl::StatusOr<std::shared_ptr<const Policy>> ChoosePolicy(const std::string& text,
                                                            const RequestRules& rules) {
   if (text.empty()) return rules.default_policy;
-  absl::StatusOr<std::shared_ptr<const Policy>> policy = ParsePolicy(text);
+  absl::StatusOr<std::shared_ptr<const Policy>> policy = ParsePolicy(text, rules.resources);
   if (!policy.ok()) return Invalid("compression", std::string(policy.status().message()));
-  const std::string name((*policy)->name());
-  const bool is_allowed =
-      std::count(rules.allowed_policies.begin(), rules.allowed_policies.end(), name) > 0 ||
-      (*policy)->ToString() == rules.default_policy->ToString();
-  if (!is_allowed) {
-    return absl::PermissionDeniedError(absl::StrCat("compression '", name,
-                                                    "' is not allowed here: allowed are ",
-                                                    absl::StrJoin(rules.allowed_policies, ", ")));
+  if ((*policy)->ToString() == rules.default_policy->ToString()) return policy;
+  for (const absl::string_view name : absl::StrSplit(std::string((*policy)->name()), '+')) {
+    if (std::count(rules.allowed_policies.begin(), rules.allowed_policies.end(),
+                   std::string(name)) == 0) {
+      return absl::PermissionDeniedError(absl::StrCat("compression '", name,
+                                                      "' is not allowed here: allowed are ",
+                                                      absl::StrJoin(rules.allowed_policies, ", ")));
+    }
   }
   return policy;
+}
+
+// A policy that depends on the text of the prompt becomes the one for this prompt.
+absl::Status SuitPolicyToPrompt(const v1::GenerateRequest& message, const ServedModel& model,
+                                EngineRequest* request) {
+  if (!request->policy->wants_prompt_text()) return absl::OkStatus();
+  std::shared_ptr<const Policy> policy;
+  if (message.input_case() == v1::GenerateRequest::kText) {
+    policy = request->policy->ForPrompt(message.text());
+  } else {
+    absl::StatusOr<std::string> text = model.tokenizer->Decode(request->prompt);
+    if (!text.ok()) return text.status();
+    policy = request->policy->ForPrompt(*text);
+  }
+  if (policy != nullptr) request->policy = std::move(policy);
+  return absl::OkStatus();
 }
 
 // max_tokens and min_tokens against each other and the context.
@@ -178,6 +196,11 @@ absl::StatusOr<DeliveryRequest> ParseGenerateRequest(const v1::GenerateRequest& 
   absl::StatusOr<std::vector<int32_t>> prompt = ParsePrompt(message, model, rules);
   if (!prompt.ok()) return prompt.status();
   engine.prompt = *std::move(prompt);
+
+  if (absl::Status status = SuitPolicyToPrompt(message, model, &engine); !status.ok()) {
+    return status;
+  }
+  engine.report_attention_recall = message.report_attention_recall();
 
   if (absl::Status status = ParseLengths(message, rules, &engine); !status.ok()) return status;
   if (absl::Status status = CheckStopStrings(message); !status.ok()) return status;

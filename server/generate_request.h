@@ -31,6 +31,7 @@ struct RequestRules {
   int default_max_tokens = 0;
   std::shared_ptr<const Policy> default_policy;
   std::vector<std::string> allowed_policies;  ///< names; the default policy is always allowed
+  PolicyResources resources;                  ///< what policy texts may name
 };
 
 /// The client's id, or a new one where it is empty. INVALID_ARGUMENT for an id that would break a

@@ -13,7 +13,21 @@ v1::LayerCacheReport ToMessage(uint32_t index, const LayerCacheReport& layer) {
   message.set_blocks(layer.blocks);
   message.set_bytes(layer.bytes);
   message.set_live_bytes(layer.live_bytes);
-  message.set_format(std::string(CacheFormatName(layer.format)));
+  message.set_format(CacheFormatName(layer.format));
+  for (const FormatReport& of_layer : layer.formats) {
+    v1::FormatOccupancy* entry = message.add_formats();
+    entry->set_format(CacheFormatName(of_layer.format));
+    entry->set_blocks(of_layer.blocks);
+    entry->set_tokens(of_layer.tokens);
+  }
+  message.set_lazy(layer.lazy);
+  if (layer.merged_with) message.set_merged_with(static_cast<uint32_t>(*layer.merged_with));
+  message.mutable_keys_of()->Add(layer.keys_of.begin(), layer.keys_of.end());
+  message.set_evicted_tokens(layer.evicted_tokens);
+  message.set_merged_tokens(layer.merged_tokens);
+  message.set_distant_tokens(layer.distant_tokens);
+  message.set_quantized_tokens(layer.quantized_tokens);
+  if (layer.attention_recall >= 0) message.set_attention_recall(layer.attention_recall);
   return message;
 }
 
@@ -24,11 +38,11 @@ v1::LayerOccupancy ToMessage(uint32_t index, const LayerSnapshot& layer) {
   message.set_reserved_blocks(layer.reserved_blocks);
   message.set_live_bytes(layer.live_bytes);
   message.set_tail_waste_bytes(layer.tail_waste_bytes);
-  for (int format = 0; format < kNumCacheFormats; ++format) {
-    if (layer.blocks_by_format[format] == 0) continue;
+  for (const auto& [format, blocks] : layer.blocks_by_format) {
+    if (blocks == 0) continue;
     v1::FormatOccupancy* entry = message.add_formats();
-    entry->set_format(std::string(CacheFormatName(static_cast<CacheFormat>(format))));
-    entry->set_blocks(layer.blocks_by_format[format]);
+    entry->set_format(CacheFormatName(format));
+    entry->set_blocks(blocks);
   }
   return message;
 }
@@ -43,6 +57,9 @@ v1::RequestOccupancy ToMessage(const RequestSnapshot& request) {
   message.set_blocks(request.blocks);
   message.set_reserved_blocks(request.reserved_blocks);
   message.mutable_layer_blocks()->Add(request.layer_blocks.begin(), request.layer_blocks.end());
+  for (uint32_t i = 0; i < request.layers.size(); ++i) {
+    *message.add_layers() = ToMessage(i, request.layers[i]);
+  }
   return message;
 }
 
@@ -59,6 +76,8 @@ v1::CacheReport ToMessage(const CacheReport& report) {
   message.set_bytes(report.bytes);
   message.set_full_blocks(report.full_blocks);
   message.set_compression_ratio(report.compression_ratio);
+  message.set_distant_attentions(report.distant.attended + report.distant.skipped);
+  message.set_skipped_attentions(report.distant.skipped);
   return message;
 }
 

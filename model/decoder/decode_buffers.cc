@@ -38,6 +38,9 @@ size_t Lay(const WorkspaceShape& shape, int rows, std::byte* base,
   counter.Take(&pointers->k, rows, sizeof(float) * kv_width);
   counter.Take(&pointers->v, rows, sizeof(float) * kv_width);
   counter.Take(&pointers->attended, rows, sizeof(float) * q_width);
+  counter.Take(&pointers->lse, rows, sizeof(float) * model.num_q_heads);
+  counter.Take(&pointers->low_q, rows, sizeof(float) * q_width);
+  counter.Take(&pointers->distant_lse, rows, sizeof(float) * model.num_q_heads);
   counter.Take(&pointers->converted, rows, e * q_width);
   counter.Take(&pointers->cos, rows, sizeof(float) * (model.head_dim / 2));
   counter.Take(&pointers->sin, rows, sizeof(float) * (model.head_dim / 2));

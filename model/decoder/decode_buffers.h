@@ -17,17 +17,20 @@ class DecodeBuffers {
   /// Pointers to the activations of `rows` sequences; valid until the next call.
   /// With b = rows and the words of PrefillLayout:
   struct Pointers {
-    float* residual;  ///< [b, h]
-    void* normed;     ///< [b, h] e
-    void* wide;       ///< [b, max((H + 2G) D, 2f)] e
-    void* gated;      ///< [b, f] e
-    float* q;         ///< [b, H, D]
-    float* k;         ///< [b, G, D]
-    float* v;         ///< [b, G, D]
-    float* attended;  ///< [b, H, D]
-    void* converted;  ///< [b, H, D] e
-    float* cos;       ///< [b, D/2]
-    float* sin;       ///< [b, D/2]
+    float* residual;     ///< [b, h]
+    void* normed;        ///< [b, h] e
+    void* wide;          ///< [b, max((H + 2G) D, 2f)] e
+    void* gated;         ///< [b, f] e
+    float* q;            ///< [b, H, D]
+    float* k;            ///< [b, G, D]
+    float* v;            ///< [b, G, D]
+    float* attended;     ///< [b, H, D]
+    float* lse;          ///< [b, H]
+    float* low_q;        ///< [b, H, D]: PoD, DecodeItem::low_q
+    float* distant_lse;  ///< [b, H]
+    void* converted;     ///< [b, H, D] e
+    float* cos;          ///< [b, D/2]
+    float* sin;          ///< [b, D/2]
   };
   Pointers For(const WorkspaceShape& shape, int rows);
 

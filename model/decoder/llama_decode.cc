@@ -1,8 +1,39 @@
 // One decode step: a batch of all running sequences, one token each, over their block tables.
+#include <algorithm>
+
 #include "absl/strings/str_cat.h"
+#include "model/cache_ops/cache_edit.h"
 #include "model/decoder/llama_runner.h"
 
 namespace ziggurat {
+namespace {
+
+/// The targets must be slots of segments that store keys, and cover every KV head once.
+absl::Status CheckTargets(const DecodeInput::Layer& layer, int num_kv_heads) {
+  int heads = 0;
+  for (const TokenTarget& target : layer.targets) {
+    if (target.segment < 0 || target.segment >= static_cast<int>(layer.view.size())) {
+      return absl::InternalError(absl::StrCat("there is no segment ", target.segment));
+    }
+    const SegmentView& segment = layer.view[target.segment];
+    const bool evicts =
+        target.slot == TokenTarget::kLowestScore && segment.scores.blocks != nullptr;
+    if (!evicts && (target.slot < 0 || target.slot >= segment.num_slots)) {
+      return absl::InternalError(
+          absl::StrCat("segment ", target.segment, " has no slot ", target.slot));
+    }
+    if (segment.use == SegmentUse::kBorrowedKeys || IsGrouped(segment.encoding)) {
+      return absl::InternalError(
+          absl::StrCat("segment ", target.segment, " takes no single tokens"));
+    }
+    heads += segment.num_kv_heads;
+  }
+  if (heads == num_kv_heads) return absl::OkStatus();
+  return absl::InternalError(
+      absl::StrCat("the new token has a place for ", heads, " of ", num_kv_heads, " KV heads"));
+}
+
+}  // namespace
 
 absl::Status LlamaRunner::CheckInputs(absl::Span<const DecodeInput> inputs) const {
   if (pool_.base == nullptr) return absl::FailedPreconditionError("no pool is attached");
@@ -23,17 +54,8 @@ absl::Status LlamaRunner::CheckInputs(absl::Span<const DecodeInput> inputs) cons
                                               shape().num_layers, " layers"));
     }
     for (const DecodeInput::Layer& layer : input.layers) {
-      if (layer.segment < 0 || layer.segment >= static_cast<int>(layer.view.size()) ||
-          layer.slot < 0 || layer.slot >= layer.view[layer.segment].num_slots) {
-        return absl::InternalError(absl::StrCat("sequence ", i, " has no slot ", layer.slot,
-                                                " in its segment ", layer.segment));
-      }
-      const SegmentView& target = layer.view[layer.segment];
-      if (target.num_kv_heads != shape().num_kv_heads ||
-          target.keys.blocks != target.values.blocks) {
-        return absl::InternalError(absl::StrCat(
-            "segment ", layer.segment, " of sequence ", i,
-            " does not hold keys and values of all heads, so it cannot be appended to"));
+      if (absl::Status status = CheckTargets(layer, shape().num_kv_heads); !status.ok()) {
+        return absl::InternalError(absl::StrCat("sequence ", i, ": ", status.message()));
       }
     }
   }
@@ -49,8 +71,6 @@ absl::Status LlamaRunner::Decode(absl::Span<const DecodeInput> inputs, float* lo
   const int half = rotary_.width();
   const DecodeBuffers::Pointers buffers = decode_buffers_.For(workspace_shape_, rows);
   items_.resize(inputs.size());
-  segments_.resize(inputs.size());
-  slots_.resize(inputs.size());
   for (int i = 0; i < rows; ++i) {
     backend_->Convert(element_, weights_->Embedding(inputs[i].token_id), hidden, ElementType::kF32,
                       buffers.residual + static_cast<size_t>(i) * hidden);
@@ -72,9 +92,15 @@ absl::Status LlamaRunner::DecodeLayer(int layer_index, absl::Span<const DecodeIn
   const int rows = static_cast<int>(inputs.size());
   for (int i = 0; i < rows; ++i) {
     const DecodeInput::Layer& of_layer = inputs[i].layers[layer_index];
-    items_[i].segments = of_layer.view;
-    segments_[i] = of_layer.segment;
-    slots_[i] = of_layer.slot;
+    DecodeItem& item = items_[i];
+    item.segments = of_layer.view;
+    item.targets = of_layer.targets;
+    item.position = inputs[i].position;
+    item.score_recent = of_layer.score_recent;
+    item.low_q = buffers.low_q + static_cast<size_t>(i) * heads.num_q_heads * heads.head_dim;
+    item.distant_lse = buffers.distant_lse + static_cast<size_t>(i) * heads.num_q_heads;
+    item.skip = inputs[i].skip;
+    item.counts = inputs[i].counts;
   }
 
   backend_->RmsNorm(buffers.residual, layer.attention_norm.data(), norm_epsilon_, rows,
@@ -86,8 +112,10 @@ absl::Status LlamaRunner::DecodeLayer(int layer_index, absl::Span<const DecodeIn
                            ElementType::kF32, buffers.q, buffers.k, buffers.v);
   {
     const ScopedSeconds timer(&attention_seconds_);
-    backend_->WriteStep(heads, items_, segments_, slots_, buffers.k, buffers.v, pool_);
-    backend_->DecodeAttention(heads, items_, buffers.q, pool_, buffers.attended, nullptr);
+    backend_->WriteStep(heads, items_, buffers.k, buffers.v, pool_);
+    backend_->DecodeAttention(heads, items_, buffers.q, pool_, buffers.attended, buffers.lse);
+    backend_->AccumulateScores(heads, items_, buffers.q, buffers.lse, pool_);
+    MeasureLazyMass(layer_index, inputs, buffers);
   }
   const void* attended = buffers.attended;
   if (element_ != ElementType::kF32) {
@@ -99,6 +127,29 @@ absl::Status LlamaRunner::DecodeLayer(int layer_index, absl::Span<const DecodeIn
     return status;
   }
   return RunMlp(layer, rows, buffers.residual, buffers.normed, buffers.wide, buffers.gated);
+}
+
+void LlamaRunner::MeasureLazyMass(int layer, absl::Span<const DecodeInput> inputs,
+                                  const DecodeBuffers::Pointers& buffers) {
+  const AttentionShape& heads = attention_shape_;
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    if (inputs[i].lazy_test == nullptr) continue;
+    const LazyTest& test = *inputs[i].lazy_test;
+    const SegmentView& segment = inputs[i].layers[layer].view[0];
+    const float* q = buffers.q + i * heads.num_q_heads * heads.head_dim;
+    const float* lse = buffers.lse + i * heads.num_q_heads;
+    const int n = segment.num_slots, sinks = std::min(test.sinks, n);
+    const int recent = std::min(test.recent, n - sinks);
+    inputs[i].lazy_mass[layer] = backend_->SlotMass(heads, segment, 0, sinks, q, lse, pool_) +
+                                 backend_->SlotMass(heads, segment, n - recent, n, q, lse, pool_);
+  }
+}
+
+absl::Status LlamaRunner::EditCache(absl::Span<const CacheEdit> edits) {
+  if (pool_.base == nullptr) return absl::FailedPreconditionError("no pool is attached");
+  UseThreads();
+  const ScopedSeconds timer(&attention_seconds_);
+  return RunCacheEdits(*backend_, attention_shape_, pool_, edits);
 }
 
 }  // namespace ziggurat

@@ -35,10 +35,6 @@ absl::Status CheckOptions(const DecoderOptions& options) {
     return absl::InvalidArgumentError(
         absl::StrCat("chunk tokens must be at least 16, not ", options.chunk_tokens));
   }
-  if (options.max_window_rows < 0) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("window rows must not be negative, but are ", options.max_window_rows));
-  }
   return absl::OkStatus();
 }
 
@@ -52,6 +48,7 @@ WorkspaceShape MakeWorkspaceShape(const ModelConfig& config, const DecoderOption
   shape.model.vocab_size = config.vocab_size;
   shape.model.max_context_tokens = config.MaxContextTokens();
   shape.model.element = options.element;
+  shape.model.architecture = std::string(ArchitectureName(config.architecture));
   shape.ffn_size = config.intermediate_size;
   shape.chunk_tokens = options.chunk_tokens;
   return shape;
@@ -80,19 +77,30 @@ LlamaRunner::LlamaRunner(const ModelConfig& config, std::unique_ptr<LlamaWeights
 absl::StatusOr<std::unique_ptr<LlamaRunner>> LlamaRunner::Create(
     const ModelConfig& config, std::unique_ptr<LlamaWeights> weights, const DecoderOptions& options,
     std::unique_ptr<AttentionBackend> backend) {
-  const int window_rows =
-      options.max_window_rows > 0 ? options.max_window_rows : options.max_prefill_tokens;
-  auto workspace =
-      WorkspaceRegion::Create(PrefillLayout::Of(MakeWorkspaceShape(config, options),
-                                                options.max_prefill_tokens, window_rows)
-                                  .total_bytes);
+  const WorkspaceShape shape = MakeWorkspaceShape(config, options);
+  // Room for a batch of which every prompt needs everything that a plan may ask for; it becomes
+  // resident only as far as batches use it.
+  PrefillNeeds most;
+  most.window_rows = -1;
+  most.score_heads = config.num_q_heads;
+  most.selects = most.lower_kv = most.group_qk = most.recall = true;
+  most.stored_score_layers = config.num_layers;
+  PromptBuffers counted;
+  auto workspace = WorkspaceRegion::Create(
+      PrefillLayout::Of(shape, options.max_prefill_tokens).total_bytes +
+      LayPromptNeeds(shape.model, options.max_prefill_tokens, most, nullptr, &counted));
   if (!workspace.ok()) return workspace.status();
   return std::unique_ptr<LlamaRunner>(new LlamaRunner(config, std::move(weights), options,
                                                       std::move(backend), *std::move(workspace)));
 }
 
-size_t LlamaRunner::WorkspaceBytes(int tokens, int window_rows) const {
-  return PrefillLayout::Of(workspace_shape_, tokens, window_rows).total_bytes;
+size_t LlamaRunner::WorkspaceBytes(int tokens) const {
+  return PrefillLayout::Of(workspace_shape_, tokens).total_bytes;
+}
+
+size_t LlamaRunner::PromptNeedsBytes(int prompt_tokens, const PrefillNeeds& needs) const {
+  PromptBuffers counted;
+  return LayPromptNeeds(shape(), prompt_tokens, needs, nullptr, &counted);
 }
 
 void LlamaRunner::UseThreads() const {
@@ -114,42 +122,47 @@ absl::Status LlamaRunner::WarmUp() {
   const ModelShape& model = shape();
   const int tokens =
       std::min({options_.chunk_tokens, options_.max_prefill_tokens, model.max_context_tokens});
-  const int window = std::min(8, tokens - 1);
-  const int best = window > 0 ? std::min(8, tokens - window - 1) : 0;
   CacheGeometry geometry{model.num_layers, model.num_kv_heads, model.head_dim,
                          CacheGeometry::DefaultBlockBytes(model.num_kv_heads, model.head_dim)};
-  geometry.block_bytes = (geometry.block_bytes + 63) / 64 * 64;
   const CacheFormat format = KeyValueFormat(element_);
-  const size_t blocks_per_layer = geometry.BlocksFor(format, model.num_kv_heads, window + best + 1);
+  const size_t blocks_per_layer = geometry.BlocksFor(format, model.num_kv_heads, tokens + 1);
   auto pool = BlockPool::Create(model.num_layers * blocks_per_layer, geometry.block_bytes);
   if (!pool.ok()) return pool.status();
   AttachPool((*pool)->view());
   SequenceCache cache(pool->get(), &geometry);
-  std::vector<DecodeInput::Layer> layers(model.num_layers);
-  for (int i = 0; i < model.num_layers; ++i) {
-    const int segment = cache.layer(i).AddSegment({.format = format});
-    const int kept = i == 0 ? window + best : 0;
-    if (auto status = cache.layer(i).Extend(segment, kept); !status.ok()) return status;
-  }
 
+  CachePlan plan;
+  plan.layers.resize(model.num_layers);
   std::vector<float> logits(model.vocab_size);
   const std::vector<int32_t> ids(tokens, 0);
-  const PrefillPrompt prompt{ids, window};
+  const PrefillPrompt prompt{ids, &plan, false};
+  std::vector<LayerMeasured> measured(1);
+  std::vector<double> cosines(1);
   absl::Status status = BeginPrefill({&prompt, 1});
-  LayerWrite write{WindowScoreStatistic{window, 1, ScorePooling::kAverage}, KeepBest{best, window},
-                   cache.layer(0).view()};
-  if (window + best == 0) write.view = {};
-  if (status.ok()) status = RunLayer(weights_->layer(0), {&write, 1});
+  for (int i = 0; status.ok() && i < model.num_layers; ++i) {
+    LayerWrite write;
+    const int segment = cache.layer(i).AddSegment({.format = format});
+    status = cache.layer(i).Extend(segment, tokens);
+    write.view = cache.layer(i).view();
+    write.ranges = {{segment, 0, 0, tokens}};
+    if (status.ok()) status = AttendLayer(i, {false}, &measured);
+    if (status.ok()) status = FinishLayer(i, {&write, 1}, &cosines);
+  }
   if (status.ok()) status = LastLogits(logits.data());
   AbandonPrefill();
   if (!status.ok()) return status;
 
+  std::vector<DecodeInput::Layer> layers(model.num_layers);
+  std::vector<TokenTarget> targets(model.num_layers);
   for (int i = 0; i < model.num_layers; ++i) {
     auto slot = cache.layer(i).AppendSlot(0);
     if (!slot.ok()) return slot.status();
-    layers[i] = {cache.layer(i).view(), 0, *slot};
+    targets[i] = {0, *slot};
+    layers[i] = {cache.layer(i).view(), {&targets[i], 1}, 0};
   }
-  const DecodeInput input{0, 0, layers};
+  DecodeInput input;
+  input.position = std::min(tokens, model.max_context_tokens - 1);
+  input.layers = layers;
   status = Decode({&input, 1}, logits.data());
   AttachPool({});
   workspace_->ReleasePages();

@@ -24,9 +24,6 @@ struct DecoderOptions {
   ElementType element = ElementType::kBf16;
   int threads = 1;                ///< OpenMP threads of the products, on whichever thread calls
   int max_prefill_tokens = 8192;  ///< tokens of one prefill batch; at least 1
-  /// Window rows (CachePlan::window_rows) of one prefill batch; 0: as many as tokens. Memory for
-  /// them becomes resident only when they are used.
-  int max_window_rows = 0;
   /// Most tokens whose activations exist at once during prefill; at least 16.
   int chunk_tokens = 256;
   /// Runs a few tokens through the model at load, so that compiled kernels, thread pools and
@@ -43,7 +40,7 @@ struct DecoderOptions {
 /// What the runner's calls return:
 ///   INVALID_ARGUMENT    no prompt, an empty one, one longer than the context; a token id outside
 ///                       the vocabulary; a position outside the context
-///   RESOURCE_EXHAUSTED  more tokens or window rows than the workspace was made for
+///   RESOURCE_EXHAUSTED  more tokens, or needs of prompts, than the workspace was made for
 ///   FAILED_PRECONDITION prefill calls out of order, no pool attached
 ///   INTERNAL            an edit that cannot be carried out on the segments given
 /// A call that fails leaves the runner usable; a prefill batch that failed must be abandoned.

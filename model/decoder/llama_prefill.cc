@@ -3,7 +3,6 @@
 #include <cstring>
 
 #include "absl/strings/str_cat.h"
-#include "model/decoder/layer_edit.h"
 #include "model/decoder/llama_runner.h"
 
 namespace ziggurat {
@@ -21,7 +20,8 @@ int ChunkRows(int tokens, int most) {
 
 absl::Status LlamaRunner::CheckPrompts(absl::Span<const PrefillPrompt> prompts) const {
   if (prompts.empty()) return absl::InvalidArgumentError("a prefill batch without prompts");
-  int64_t tokens = 0, window_rows = 0;
+  int64_t tokens = 0;
+  size_t needs = 0;
   for (size_t i = 0; i < prompts.size(); ++i) {
     const auto& ids = prompts[i].token_ids;
     if (ids.empty()) return absl::InvalidArgumentError(absl::StrCat("prompt ", i, " is empty"));
@@ -37,15 +37,19 @@ absl::Status LlamaRunner::CheckPrompts(absl::Span<const PrefillPrompt> prompts) 
                                                        shape().vocab_size));
       }
     }
+    const CachePlan* plan = prompts[i].plan;
+    if (plan == nullptr || static_cast<int>(plan->layers.size()) != shape().num_layers) {
+      return absl::InternalError(
+          absl::StrCat("prompt ", i, " comes without a plan for every layer"));
+    }
     tokens += static_cast<int64_t>(ids.size());
-    window_rows += std::max(prompts[i].window_rows, 0);
+    needs += PromptNeedsBytes(static_cast<int>(ids.size()), plan->needs);
   }
   if (tokens > options_.max_prefill_tokens ||
-      WorkspaceBytes(static_cast<int>(tokens), static_cast<int>(std::min(window_rows, tokens))) >
-          workspace_->bytes()) {
+      WorkspaceBytes(static_cast<int>(tokens)) + needs > workspace_->bytes()) {
     return absl::ResourceExhaustedError(
-        absl::StrCat("a prefill batch of ", tokens, " tokens and ", window_rows,
-                     " window rows; the workspace is for ", options_.max_prefill_tokens,
+        absl::StrCat("a prefill batch of ", tokens, " tokens that needs ", needs,
+                     " bytes besides; the workspace is for ", options_.max_prefill_tokens,
                      " tokens and has ", workspace_->bytes(), " bytes"));
   }
   return absl::OkStatus();
@@ -57,19 +61,24 @@ absl::Status LlamaRunner::BeginPrefill(absl::Span<const PrefillPrompt> prompts) 
   UseThreads();
   batch_.active = true;
   batch_.next_layer = 0;
+  batch_.is_attended = false;
   batch_.offsets = {0};
-  batch_.window_offsets = {0};
-  int asked_window_rows = 0;
+  batch_.prompts.clear();
   for (const PrefillPrompt& prompt : prompts) {
     const int length = static_cast<int>(prompt.token_ids.size());
     batch_.offsets.push_back(batch_.offsets.back() + length);
-    const int rows = std::clamp(prompt.window_rows, 0, length);
-    batch_.window_offsets.push_back(batch_.window_offsets.back() + rows);
-    asked_window_rows += std::clamp(prompt.window_rows, 0, options_.max_prefill_tokens);
-    asked_window_rows = std::min(asked_window_rows, options_.max_prefill_tokens);
   }
-  batch_.layout = PrefillLayout::Of(workspace_shape_, batch_.num_tokens(), asked_window_rows);
-  workspace_high_water_ = std::max(workspace_high_water_, batch_.layout.total_bytes);
+  batch_.layout = PrefillLayout::Of(workspace_shape_, batch_.num_tokens());
+  size_t used = batch_.layout.total_bytes;
+  for (const PrefillPrompt& prompt : prompts) {
+    const int length = static_cast<int>(prompt.token_ids.size());
+    PromptBuffers buffers;
+    used +=
+        LayPromptNeeds(shape(), length, prompt.plan->needs, workspace_->base() + used, &buffers);
+    batch_.prompts.emplace_back(backend_.get(), attention_shape_, element_, length, prompt.plan,
+                                buffers, prompt.measures_recall);
+  }
+  workspace_high_water_ = std::max(workspace_high_water_, used);
   EmbedPrompts(prompts);
   return absl::OkStatus();
 }
@@ -89,39 +98,103 @@ void LlamaRunner::EmbedPrompts(absl::Span<const PrefillPrompt> prompts) {
   }
 }
 
-absl::Status LlamaRunner::PrefillLayer(int layer, absl::Span<const LayerWrite> writes) {
-  if (!batch_.active || layer != batch_.next_layer || layer >= shape().num_layers) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("prefill of layer ", layer, " while ",
-                     batch_.active ? absl::StrCat("layer ", batch_.next_layer, " is next")
-                                   : std::string("no batch is under way")));
+absl::Status LlamaRunner::CheckTurn(int layer, bool attended) const {
+  if (batch_.active && layer == batch_.next_layer && layer < shape().num_layers &&
+      attended == batch_.is_attended) {
+    return absl::OkStatus();
   }
+  return absl::FailedPreconditionError(
+      absl::StrCat(attended ? "the end of layer " : "attention of layer ", layer, " while ",
+                   batch_.active ? absl::StrCat("layer ", batch_.next_layer, " is next")
+                                 : std::string("no batch is under way")));
+}
+
+absl::Status LlamaRunner::AttendLayer(int layer, const std::vector<bool>& gone,
+                                      std::vector<LayerMeasured>* measured) {
+  if (absl::Status status = CheckTurn(layer, false); !status.ok()) return status;
+  UseThreads();
+  const int tokens = batch_.num_tokens();
+  const int chunk = ChunkRows(tokens, options_.chunk_tokens);
+  for (int first = 0; first < tokens; first += chunk) {
+    absl::Status status = Project(weights_->layer(layer), first, std::min(chunk, tokens - first));
+    if (!status.ok()) {
+      return absl::Status(status.code(), absl::StrCat("layer ", layer, ": ", status.message()));
+    }
+  }
+  const ScopedSeconds timer(&attention_seconds_);
+  Attend(layer);
+  for (int i = 0; i < batch_.num_prompts(); ++i) {
+    if (!gone[i]) (*measured)[i] = batch_.prompts[i].Measure(layer, TensorsOf(i));
+  }
+  batch_.is_attended = true;
+  return absl::OkStatus();
+}
+
+PromptTensors LlamaRunner::TensorsOf(int prompt) const {
+  const PrefillLayout& at = batch_.layout;
+  const size_t dim = attention_shape_.head_dim, first = batch_.offsets[prompt];
+  const size_t q_width = attention_shape_.num_q_heads * dim;
+  const size_t kv_width = attention_shape_.num_kv_heads * dim;
+  return {ElementPart(at.q, first, q_width), ElementPart(at.k, first, kv_width),
+          ElementPart(at.v, first, kv_width),
+          Part<float>(at.lse, first, attention_shape_.num_q_heads)};
+}
+
+/// Neighbouring prompts are attended together, but those that attend with other layers' keys alone.
+void LlamaRunner::Attend(int layer) {
+  std::vector<int> offsets;
+  const auto attend_packed = [&](int first_prompt) {
+    const PromptTensors at = TensorsOf(first_prompt);
+    backend_->PrefillAttention(attention_shape_, {offsets}, element_, at.q, at.k, at.v, at.q,
+                               at.lse);
+    offsets.clear();
+  };
+  int first = 0;
+  for (int i = 0; i < batch_.num_prompts(); ++i) {
+    batch_.prompts[i].Prepare(layer, TensorsOf(i));
+    if (batch_.prompts[i].NeedsDistant(layer)) {
+      if (!offsets.empty()) attend_packed(first);
+      batch_.prompts[i].AttendDistant(layer, TensorsOf(i));
+      continue;
+    }
+    if (offsets.empty()) {
+      first = i;
+      offsets = {0};
+    }
+    offsets.push_back(batch_.offsets[i + 1] - batch_.offsets[first]);
+  }
+  if (!offsets.empty()) attend_packed(first);
+}
+
+absl::Status LlamaRunner::FinishLayer(int layer, absl::Span<const LayerWrite> writes,
+                                      std::vector<double>* cosines) {
+  if (absl::Status status = CheckTurn(layer, true); !status.ok()) return status;
   if (static_cast<int>(writes.size()) != batch_.num_prompts()) {
     return absl::InternalError(
         absl::StrCat(writes.size(), " writes for a batch of ", batch_.num_prompts(), " prompts"));
   }
   UseThreads();
-  absl::Status status = RunLayer(weights_->layer(layer), writes);
-  if (!status.ok()) {
-    return absl::Status(status.code(), absl::StrCat("layer ", layer, ": ", status.message()));
+  for (int i = 0; i < batch_.num_prompts(); ++i) {
+    if (writes[i].view.empty()) continue;
+    if (pool_.base == nullptr) return absl::FailedPreconditionError("no pool is attached");
+    const ScopedSeconds timer(&attention_seconds_);
+    if (auto status = batch_.prompts[i].Write(TensorsOf(i), pool_, writes[i]); !status.ok()) {
+      return absl::Status(status.code(), absl::StrCat("layer ", layer, ", prompt ", i, ": ",
+                                                      std::string(status.message())));
+    }
   }
-  ++batch_.next_layer;
-  return absl::OkStatus();
-}
-
-absl::Status LlamaRunner::RunLayer(const LlamaLayer& layer, absl::Span<const LayerWrite> writes) {
+  std::fill(cosines->begin(), cosines->end(), 0.0);
   const int tokens = batch_.num_tokens();
   const int chunk = ChunkRows(tokens, options_.chunk_tokens);
   for (int first = 0; first < tokens; first += chunk) {
-    absl::Status status = Project(layer, first, std::min(chunk, tokens - first));
-    if (!status.ok()) return status;
+    absl::Status status =
+        EndRows(weights_->layer(layer), first, std::min(chunk, tokens - first), cosines);
+    if (!status.ok()) {
+      return absl::Status(status.code(), absl::StrCat("layer ", layer, ": ", status.message()));
+    }
   }
-  SaveWindowQueries();
-  if (absl::Status status = AttendAndWrite(writes); !status.ok()) return status;
-  for (int first = 0; first < tokens; first += chunk) {
-    absl::Status status = FinishLayer(layer, first, std::min(chunk, tokens - first));
-    if (!status.ok()) return status;
-  }
+  batch_.is_attended = false;
+  ++batch_.next_layer;
   return absl::OkStatus();
 }
 
@@ -144,57 +217,47 @@ absl::Status LlamaRunner::Project(const LlamaLayer& layer, int first, int rows) 
   return absl::OkStatus();
 }
 
-/// Attention overwrites the queries; a statistic needs the last ones of each prompt.
-void LlamaRunner::SaveWindowQueries() {
+/// Output projection and MLP of some rows.
+absl::Status LlamaRunner::EndRows(const LlamaLayer& layer, int first, int rows,
+                                  std::vector<double>* cosines) {
+  const PrefillLayout& at = batch_.layout;
+  const size_t hidden = shape().hidden_size;
   const size_t q_width =
       static_cast<size_t>(attention_shape_.num_q_heads) * attention_shape_.head_dim;
-  for (int i = 0; i < batch_.num_prompts(); ++i) {
-    const int rows = batch_.window_offsets[i + 1] - batch_.window_offsets[i];
-    if (rows == 0) continue;
-    std::memcpy(ElementPart(batch_.layout.window_q, batch_.window_offsets[i], q_width),
-                ElementPart(batch_.layout.q, batch_.offsets[i + 1] - rows, q_width),
-                rows * q_width * element_bytes_);
-  }
-}
-
-absl::Status LlamaRunner::AttendAndWrite(absl::Span<const LayerWrite> writes) {
-  const ScopedSeconds timer(&attention_seconds_);
-  const PrefillLayout& at = batch_.layout;
-  const AttentionShape& heads = attention_shape_;
-  const size_t q_width = static_cast<size_t>(heads.num_q_heads) * heads.head_dim;
-  const size_t kv_width = static_cast<size_t>(heads.num_kv_heads) * heads.head_dim;
-  backend_->PrefillAttention(heads, {batch_.offsets}, element_, ElementPart(at.q),
-                             ElementPart(at.k), ElementPart(at.v), ElementPart(at.q),
-                             Part<float>(at.lse));
-  for (int i = 0; i < batch_.num_prompts(); ++i) {
-    if (writes[i].view.empty()) continue;
-    if (pool_.base == nullptr) return absl::FailedPreconditionError("no pool is attached");
-    AttendedPrompt prompt;
-    prompt.tokens = batch_.offsets[i + 1] - batch_.offsets[i];
-    prompt.window_rows = batch_.window_offsets[i + 1] - batch_.window_offsets[i];
-    prompt.window_q = ElementPart(at.window_q, batch_.window_offsets[i], q_width);
-    prompt.lse = Part<float>(at.lse, batch_.offsets[i], heads.num_q_heads);
-    prompt.k = ElementPart(at.k, batch_.offsets[i], kv_width);
-    prompt.v = ElementPart(at.v, batch_.offsets[i], kv_width);
-    prompt.scores = Part<float>(at.scores);
-    prompt.selection = Part<int32_t>(at.selection);
-    absl::Status status = ApplyLayerEdit(*backend_, heads, element_, pool_, prompt, writes[i]);
-    if (!status.ok()) {
-      return absl::Status(status.code(), absl::StrCat("prompt ", i, ": ", status.message()));
-    }
-  }
-  return absl::OkStatus();
-}
-
-absl::Status LlamaRunner::FinishLayer(const LlamaLayer& layer, int first, int rows) {
-  const PrefillLayout& at = batch_.layout;
-  const size_t q_width =
-      static_cast<size_t>(attention_shape_.num_q_heads) * attention_shape_.head_dim;
-  float* residual = Part<float>(at.residual, first, shape().hidden_size);
+  float* residual = Part<float>(at.residual, first, hidden);
+  const bool compares =
+      std::any_of(batch_.prompts.begin(), batch_.prompts.end(), [](const PromptLayers& prompt) {
+        return prompt.plan().importance == LayerImportance::kCosine;
+      });
+  if (compares) std::memcpy(Part<float>(at.before), residual, rows * hidden * sizeof(float));
   absl::Status status = layer.output->Accumulate(ElementPart(at.q, first, q_width), rows, residual);
   if (!status.ok()) return status;
+  if (compares) AddCosines(first, rows, cosines);
   return RunMlp(layer, rows, residual, ElementPart(at.normed), ElementPart(at.wide),
                 ElementPart(at.gated));
+}
+
+/// Adds the share of rows [first, first + rows) to the mean cosine of the prompts that ask for it.
+void LlamaRunner::AddCosines(int first, int rows, std::vector<double>* cosines) const {
+  const size_t hidden = shape().hidden_size;
+  for (int i = 0; i < batch_.num_prompts(); ++i) {
+    if (batch_.prompts[i].plan().importance != LayerImportance::kCosine) continue;
+    const int begin = std::max(first, batch_.offsets[i]);
+    const int end = std::min(first + rows, batch_.offsets[i + 1]);
+    if (begin >= end) continue;
+    const double sum = backend_->CosineSum(Part<float>(batch_.layout.before, begin - first, hidden),
+                                           Part<float>(batch_.layout.residual, begin, hidden),
+                                           end - begin, static_cast<int>(hidden));
+    (*cosines)[i] += sum / batch_.prompts[i].tokens();
+  }
+}
+
+absl::Status LlamaRunner::SelectStored(int prompt, int layer, const KeepBest& edit,
+                                       std::vector<int32_t>* kept) {
+  if (!batch_.active || prompt < 0 || prompt >= batch_.num_prompts()) {
+    return absl::FailedPreconditionError("no such prompt is under way");
+  }
+  return batch_.prompts[prompt].SelectStored(layer, edit, kept);
 }
 
 absl::Status LlamaRunner::FinishPrefill(float* logits) {

@@ -10,6 +10,7 @@
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "attention/backend.h"
+#include "model/cache_ops/prompt_layer.h"
 #include "model/decoder/decode_buffers.h"
 #include "model/decoder/llama_decoder.h"
 #include "model/decoder/llama_weights.h"
@@ -28,17 +29,24 @@ class LlamaRunner final : public ModelRunner {
   const ModelShape& shape() const override { return workspace_shape_.model; }
   void AttachPool(PoolView pool) override { pool_ = pool; }
 
-  size_t WorkspaceBytes(int tokens, int window_rows) const override;
+  size_t WorkspaceBytes(int tokens) const override;
+  size_t PromptNeedsBytes(int prompt_tokens, const PrefillNeeds& needs) const override;
   size_t workspace_capacity_bytes() const override { return workspace_->bytes(); }
   size_t workspace_high_water_bytes() const override { return workspace_high_water_; }
   int max_prefill_tokens() const override { return options_.max_prefill_tokens; }
 
   absl::Status BeginPrefill(absl::Span<const PrefillPrompt> prompts) override;
-  absl::Status PrefillLayer(int layer, absl::Span<const LayerWrite> writes) override;
+  absl::Status AttendLayer(int layer, const std::vector<bool>& gone,
+                           std::vector<LayerMeasured>* measured) override;
+  absl::Status FinishLayer(int layer, absl::Span<const LayerWrite> writes,
+                           std::vector<double>* cosines) override;
+  absl::Status SelectStored(int prompt, int layer, const KeepBest& edit,
+                            std::vector<int32_t>* kept) override;
   absl::Status FinishPrefill(float* logits) override;
   void AbandonPrefill() override { batch_ = Batch(); }
 
   absl::Status Decode(absl::Span<const DecodeInput> inputs, float* logits) override;
+  absl::Status EditCache(absl::Span<const CacheEdit> edits) override;
 
   double attention_seconds() const override { return attention_seconds_; }
 
@@ -51,9 +59,10 @@ class LlamaRunner final : public ModelRunner {
   struct Batch {
     bool active = false;
     int next_layer = 0;
+    bool is_attended = false;  ///< next_layer is, and waits to be finished
     PrefillLayout layout;
-    std::vector<int> offsets;         ///< [prompts + 1] first token of each
-    std::vector<int> window_offsets;  ///< [prompts + 1] first window row of each
+    std::vector<int> offsets;  ///< [prompts + 1] first token of each
+    std::vector<PromptLayers> prompts;
 
     int num_prompts() const { return static_cast<int>(offsets.size()) - 1; }
     int num_tokens() const { return offsets.back(); }
@@ -75,15 +84,18 @@ class LlamaRunner final : public ModelRunner {
   // llama_prefill.cc
   absl::Status CheckPrompts(absl::Span<const PrefillPrompt> prompts) const;
   void EmbedPrompts(absl::Span<const PrefillPrompt> prompts);
-  absl::Status RunLayer(const LlamaLayer& layer, absl::Span<const LayerWrite> writes);
+  absl::Status CheckTurn(int layer, bool attended) const;
   absl::Status Project(const LlamaLayer& layer, int first, int rows);
-  void SaveWindowQueries();
-  absl::Status AttendAndWrite(absl::Span<const LayerWrite> writes);
-  absl::Status FinishLayer(const LlamaLayer& layer, int first, int rows);
+  PromptTensors TensorsOf(int prompt) const;
+  void Attend(int layer);
+  absl::Status EndRows(const LlamaLayer& layer, int first, int rows, std::vector<double>* cosines);
+  void AddCosines(int first, int rows, std::vector<double>* cosines) const;
   absl::Status LastLogits(float* logits);
 
   // llama_decode.cc
   absl::Status CheckInputs(absl::Span<const DecodeInput> inputs) const;
+  void MeasureLazyMass(int layer, absl::Span<const DecodeInput> inputs,
+                       const DecodeBuffers::Pointers& buffers);
   absl::Status DecodeLayer(int layer, absl::Span<const DecodeInput> inputs,
                            const DecodeBuffers::Pointers& buffers);
 
@@ -108,8 +120,6 @@ class LlamaRunner final : public ModelRunner {
   Batch batch_;
   DecodeBuffers decode_buffers_;
   std::vector<DecodeItem> items_;  ///< of the layer at hand, kept for their capacity
-  std::vector<int> segments_;
-  std::vector<int> slots_;
 };
 
 /// Adds the time from its making to its end to `*seconds`.

@@ -29,11 +29,9 @@ class OffsetCounter {
 
 }  // namespace
 
-PrefillLayout PrefillLayout::Of(const WorkspaceShape& shape, int tokens, int window_rows) {
+PrefillLayout PrefillLayout::Of(const WorkspaceShape& shape, int tokens) {
   const ModelShape& model = shape.model;
   const size_t n = static_cast<size_t>(std::max(tokens, 0));
-  // An observation window never has more rows than its prompt.
-  const size_t w = std::min(n, static_cast<size_t>(std::max(window_rows, 0)));
   const size_t c = std::min(n, static_cast<size_t>(shape.chunk_tokens));
   const size_t e = ElementBytes(model.element);
   const size_t q_width = static_cast<size_t>(model.num_q_heads) * model.head_dim;
@@ -49,13 +47,10 @@ PrefillLayout PrefillLayout::Of(const WorkspaceShape& shape, int tokens, int win
   layout.lse = counter.Take(n, sizeof(float) * model.num_q_heads);
   layout.cos = counter.Take(n, sizeof(float) * (model.head_dim / 2));
   layout.sin = counter.Take(n, sizeof(float) * (model.head_dim / 2));
-  layout.window_q = counter.Take(w, e * q_width);
-  const size_t selectable = w > 0 ? n : 0;
-  layout.scores = counter.Take(selectable, sizeof(float) * model.num_kv_heads);
-  layout.selection = counter.Take(selectable, sizeof(int32_t) * model.num_kv_heads);
   layout.normed = counter.Take(c, e * model.hidden_size);
   layout.wide = counter.Take(c, e * std::max(q_width + 2 * kv_width, 2 * f));
   layout.gated = counter.Take(c, e * f);
+  layout.before = counter.Take(c, sizeof(float) * model.hidden_size);
   layout.total_bytes = counter.total();
   return layout;
 }

@@ -23,10 +23,11 @@ struct WorkspaceShape {
 };
 
 /// Where each part of a batch lies, as byte offsets from the start of the region; every part starts
-/// at a multiple of 64. With n tokens, w window rows in all, c = min(n, chunk_tokens), e element
-/// bytes, H query heads, G KV heads of size D, hidden size h and MLP size f:
+/// at a multiple of 64. With n tokens, c = min(n, chunk_tokens), e element bytes, H query heads, G
+/// KV heads of size D, hidden size h and MLP size f. What single prompts need besides
+/// (model/cache_ops/prompt_needs.h) lies behind.
 struct PrefillLayout {
-  static PrefillLayout Of(const WorkspaceShape& shape, int tokens, int window_rows);
+  static PrefillLayout Of(const WorkspaceShape& shape, int tokens);
 
   size_t residual = 0;     ///< [n, h] f32: the hidden states
   size_t q = 0;            ///< [n, H, D] e: queries, then what attention gives
@@ -35,12 +36,10 @@ struct PrefillLayout {
   size_t lse = 0;          ///< [n, H] f32
   size_t cos = 0;          ///< [n, D/2] f32
   size_t sin = 0;          ///< [n, D/2] f32
-  size_t window_q = 0;     ///< [w, H, D] e: queries of the observation windows
-  size_t scores = 0;       ///< [G, n] f32, where w > 0: one prompt's statistic at a time
-  size_t selection = 0;    ///< [G, n] i32, where w > 0
   size_t normed = 0;       ///< [c, h] e
   size_t wide = 0;         ///< [c, max((H + 2G) D, 2f)] e: the fused projections
   size_t gated = 0;        ///< [c, f] e
+  size_t before = 0;       ///< [c, h] f32: the hidden states before attention was added
   size_t total_bytes = 0;  ///< all of it: what such a batch uses
 };
 

@@ -22,6 +22,7 @@ Command AddServe(CLI::App& app);
 Command AddGenerate(CLI::App& app);
 Command AddTokenize(CLI::App& app);
 Command AddCache(CLI::App& app);
+Command AddEval(CLI::App& app);
 Command AddMakeModel(CLI::App& app);
 
 }  // namespace ziggurat

@@ -44,6 +44,7 @@ struct ServeFlags {
   std::string http = FormatEndpoint(config.http);
   std::string kv_cache_memory = "512MiB";
   std::string dtype;
+  std::vector<std::string> pod_groups;
   double drain_seconds = absl::ToDoubleSeconds(config.drain_timeout);
 };
 
@@ -58,6 +59,9 @@ absl::Status FillConfig(const ServeFlags& flags, ServeConfig& config) {
   absl::StatusOr<Endpoint> http = ParseEndpoint(flags.http);
   if (!http.ok()) return named("--http", http.status());
   config.http = *http;
+  auto groups = LoadPodGroups(flags.pod_groups);
+  if (!groups.ok()) return groups.status();
+  config.resources.pod_groups = *std::move(groups);
   absl::StatusOr<size_t> bytes = ParseByteSize(flags.kv_cache_memory);
   if (!bytes.ok()) return named("--kv-cache-memory", bytes.status());
   config.kv_cache_bytes = *bytes;
@@ -223,6 +227,11 @@ Command AddServe(CLI::App& app) {
                    "Policies that requests may name, separated by commas (default: all)")
       ->delimiter(',')
       ->type_name("LIST");
+  serve
+      ->add_option("--pod-groups", flags->pod_groups,
+                   "A calibration for pod(groups=NAME), made by 'ziggurat calibrate pod'; may be "
+                   "given several times")
+      ->type_name("NAME=FILE");
   serve
       ->add_option("--dtype", flags->dtype,
                    "bf16 or f32 (default: bf16, f32 where the CPU is not fast at bf16)")

@@ -18,62 +18,94 @@ Decoded RunDecode(AttentionBackend& backend, const AttentionShape& shape,
   return result;
 }
 
+ElementType QueryElement(Encoding encoding) {
+  return encoding == Encoding::kBf16 ? ElementType::kBf16 : ElementType::kF32;
+}
+/// Codes stand for exact numbers: only plain bf16 may be multiplied with less than f32 has.
+double Tolerance(Encoding encoding) { return Tolerance(QueryElement(encoding)); }
+
 /// Queries as a bf16 model has them: already rounded where the cache is bf16.
-std::vector<float> Queries(ElementType element, const AttentionShape& shape, size_t items,
+std::vector<float> Queries(Encoding encoding, const AttentionShape& shape, size_t items,
                            uint32_t seed) {
-  return RandomTensor(element, items * shape.num_q_heads * shape.head_dim, seed).floats();
+  return RandomTensor(QueryElement(encoding), items * shape.num_q_heads * shape.head_dim, seed)
+      .floats();
 }
 
-/// Compares every level, with 1, 2 and 3 threads, with the reference.
-void ExpectTwins(ElementType element, const AttentionShape& shape,
-                 const std::vector<DecodeItem>& items, PoolView pool, LargestDeviation* seen) {
-  const std::vector<float> q = Queries(element, shape, items.size(), 99);
+/// Compares every level, with each number of threads, with the reference.
+void ExpectTwins(Encoding encoding, const AttentionShape& shape,
+                 const std::vector<DecodeItem>& items, PoolView pool, LargestDeviation* seen,
+                 const std::vector<int>& threads_to_try = {1, 2, 3}) {
+  const std::vector<float> q = Queries(encoding, shape, items.size(), 99);
   const Decoded expected = RunDecode(*MakeReferenceBackend(), shape, items, q, pool);
   for (CpuLevel level : Levels()) {
-    for (int threads : {1, 2, 3}) {
+    for (int threads : threads_to_try) {
       auto backend = *MakeCpuBackend(level, threads);
       const Decoded actual = RunDecode(*backend, shape, items, q, pool);
       const double out = Deviation(actual.out, expected.out);
       const double lse = Deviation(actual.lse, expected.lse);
       seen->See(std::max(out, lse));
-      EXPECT_LE(out, Tolerance(element)) << backend->name() << " threads " << threads << " heads "
-                                         << shape.num_q_heads << "/" << shape.num_kv_heads;
-      EXPECT_LE(lse, Tolerance(element)) << backend->name() << " threads " << threads;
+      EXPECT_LE(out, Tolerance(encoding)) << backend->name() << " threads " << threads << " heads "
+                                          << shape.num_q_heads << "/" << shape.num_kv_heads;
+      EXPECT_LE(lse, Tolerance(encoding)) << backend->name() << " threads " << threads;
     }
   }
 }
 
-/// One segment of all heads for each length.
+/// Sequences whose caches lie in one pool; for each its segments.
 struct Batch {
-  Batch(ElementType element, const AttentionShape& shape, const std::vector<int>& lengths,
+  Batch(const AttentionShape& shape, const std::vector<std::vector<SegmentSpec>>& sequences,
         size_t block_bytes = 0)
       : pool(block_bytes != 0
                  ? block_bytes
                  : CacheGeometry::DefaultBlockBytes(shape.num_kv_heads, shape.head_dim),
-             BlocksFor(lengths)) {
-    for (size_t i = 0; i < lengths.size(); ++i) {
-      segments.push_back(
-          {TakeSegment(pool, element, 0, shape.num_kv_heads, shape.head_dim, lengths[i])});
-      FillSegment(pool.view(), segments.back()[0], shape.head_dim, static_cast<uint32_t>(i));
+             BlocksFor(shape, sequences, block_bytes)) {
+    uint32_t seed = 0;
+    for (const std::vector<SegmentSpec>& specs : sequences) {
+      segments.emplace_back();
+      for (const SegmentSpec& spec : specs) {
+        const int heads = spec.heads != 0 ? spec.heads : shape.num_kv_heads;
+        segments.back().push_back(
+            TakeSegment(pool, spec.format, spec.first_head, heads, shape.head_dim, spec.slots));
+        FillSegment(pool.view(), segments.back().back(), shape.head_dim, ++seed);
+      }
     }
     for (const auto& list : segments) items.push_back({list});
   }
-  static size_t BlocksFor(const std::vector<int>& lengths) {
+  /// One segment of all heads for each length.
+  Batch(const CacheFormat& format, const AttentionShape& shape, const std::vector<int>& lengths,
+        size_t block_bytes = 0)
+      : Batch(shape, OneSegmentEach(format, lengths), block_bytes) {}
+
+  static std::vector<std::vector<SegmentSpec>> OneSegmentEach(const CacheFormat& format,
+                                                              const std::vector<int>& lengths) {
+    std::vector<std::vector<SegmentSpec>> sequences;
+    for (int length : lengths) sequences.push_back({{format, length}});
+    return sequences;
+  }
+  static size_t BlocksFor(const AttentionShape& shape,
+                          const std::vector<std::vector<SegmentSpec>>& sequences,
+                          size_t block_bytes) {
     size_t blocks = 0;
-    for (int length : lengths) blocks += (length + 7) / 8;
+    for (const auto& specs : sequences) blocks += TestCache::BlocksFor(shape, specs, block_bytes);
     return blocks;
   }
   TestPool pool;
-  std::vector<std::vector<SegmentView>> segments;
+  std::deque<std::vector<SegmentView>> segments;
   std::vector<DecodeItem> items;
 };
 
-class DecodeTwins : public testing::TestWithParam<std::tuple<ElementType, int>> {
+class DecodeTwins : public testing::TestWithParam<std::tuple<Encoding, int>> {
  protected:
-  ElementType element() const { return std::get<0>(GetParam()); }
+  Encoding encoding() const { return std::get<0>(GetParam()); }
   int head_dim() const { return std::get<1>(GetParam()); }
+  /// The formats of this encoding: grouped ones with every group.
+  std::vector<CacheFormat> Formats() const {
+    std::vector<CacheFormat> formats = EncodedFormats(head_dim());
+    std::erase_if(formats, [this](const CacheFormat& f) { return f.encoding != encoding(); });
+    return formats;
+  }
   std::string Family(const char* what) const {
-    return std::string("decode ") + what + " " + Name(element()) +
+    return std::string("decode ") + what + " " + std::string(EncodingName(encoding())) +
            " D=" + std::to_string(head_dim());
   }
 };
@@ -83,89 +115,167 @@ TEST_P(DecodeTwins, AgreeAroundBlockBordersForEveryGroupSize) {
   // A batch of unequal lengths; a sequence without any token is part of it.
   const std::vector<int> lengths = {1,  7,  8,   9,   15,  0,   16,  17,
                                     31, 33, 127, 128, 129, 255, 256, 257};
-  for (int group : {1, 2, 4, 8, 3, 7, 16}) {
-    const AttentionShape shape = Shape(2 * group, 2, head_dim());
-    Batch batch(element(), shape, lengths);
-    ExpectTwins(element(), shape, batch.items, batch.pool.view(), &seen);
+  const std::vector<int> few = {1, 9, 33, 0, 130, 257};
+  for (const CacheFormat& format : Formats()) {
+    for (int group : {1, 2, 4, 8, 3, 7, 16}) {
+      const AttentionShape shape = Shape(2 * group, 2, head_dim());
+      Batch batch(format, shape, IsPlain(encoding()) ? lengths : few);
+      ExpectTwins(encoding(), shape, batch.items, batch.pool.view(), &seen,
+                  IsPlain(encoding()) ? std::vector<int>{1, 2, 3} : std::vector<int>{2});
+    }
   }
 }
 
 TEST_P(DecodeTwins, AgreeOnLongSequencesThatAreSplitAndMerged) {
   LargestDeviation seen(Family("long"));
   std::vector<int> lengths = {1000, 1023, 1024, 1025, 4095, 4096, 4097};
+  if (!IsPlain(encoding())) lengths = {1023, 4097};
   if (kSlowBuild) lengths = {1025, 2049};
-  for (int group : {1, 4, 8}) {
-    const AttentionShape shape = Shape(group, 1, head_dim());
-    Batch batch(element(), shape, lengths);
-    ExpectTwins(element(), shape, batch.items, batch.pool.view(), &seen);
+  for (const CacheFormat& format : Formats()) {
+    for (int group : {1, 4, 8}) {
+      const AttentionShape shape = Shape(group, 1, head_dim());
+      Batch batch(format, shape, lengths);
+      ExpectTwins(encoding(), shape, batch.items, batch.pool.view(), &seen, {1, 3});
+    }
   }
 }
 
 TEST_P(DecodeTwins, AgreeOnSeveralSegmentsMerged) {
   LargestDeviation seen(Family("segments"));
   const AttentionShape shape = Shape(8, 2, head_dim());
-  TestPool pool(CacheGeometry::DefaultBlockBytes(2, head_dim()), 1200);
-  std::vector<SegmentView> segments;
-  for (int slots : {4, 0, 250, 1030, 1, 129}) {
-    segments.push_back(TakeSegment(pool, element(), 0, 2, head_dim(), slots));
-    FillSegment(pool.view(), segments.back(), head_dim(), slots);
+  for (const CacheFormat& format : Formats()) {
+    // The third is alone, between two that are not empty.
+    std::vector<SegmentSpec> specs;
+    for (int slots : {4, 0, 250, 1030, 1, 129}) specs.push_back({format, slots});
+    Batch batch(shape, {specs});
+    batch.items.push_back({absl::MakeSpan(batch.segments[0]).subspan(1, 2)});
+    ExpectTwins(encoding(), shape, batch.items, batch.pool.view(), &seen, {2});
   }
-  ExpectTwins(element(), shape, {{segments}, {absl::MakeSpan(segments).subspan(1, 2)}}, pool.view(),
-              &seen);
 }
 
 TEST_P(DecodeTwins, AgreeOnHeadGroupsWithDifferentCounts) {
   LargestDeviation seen(Family("head groups"));
   const int kv_heads = 3;
   const AttentionShape shape = Shape(2 * kv_heads, kv_heads, head_dim());
-  TestPool pool(CacheGeometry::DefaultBlockBytes(kv_heads, head_dim()), 400);
-  std::vector<SegmentView> segments;
-  for (int head = 0; head < kv_heads; ++head) {
-    segments.push_back(TakeSegment(pool, element(), head, 1, head_dim(), 37 + 400 * head));
-    // 16 tokens of all heads in bf16 are 16 * kv_heads of one head; f32: half as many.
-    EXPECT_EQ(segments.back().keys.slots_per_block,
-              kv_heads * (element() == ElementType::kBf16 ? 16u : 8u));
+  for (const CacheFormat& format : Formats()) {
+    std::vector<SegmentSpec> specs;
+    for (int head = 0; head < kv_heads; ++head) specs.push_back({format, 37 + 400 * head, head, 1});
+    specs.push_back({format, 21});
+    // Two of the three heads, which do not divide the block, where they may.
+    if (IsPlain(encoding()) && head_dim() % 32 == 0) specs.push_back({format, 50, 1, 2});
+    Batch batch(shape, {specs});
+    if (IsPlain(encoding())) {
+      // 16 tokens of all heads in bf16 are 16 * kv_heads of one head; f32: half as many.
+      EXPECT_EQ(batch.segments[0][0].keys.slots_per_block,
+                kv_heads * (encoding() == Encoding::kBf16 ? 16u : 8u));
+    }
+    ExpectTwins(encoding(), shape, batch.items, batch.pool.view(), &seen, {2});
   }
-  segments.push_back(TakeSegment(pool, element(), 0, kv_heads, head_dim(), 21));
-  segments.push_back(TakeSegment(pool, element(), 1, 2, head_dim(), 50));
-  for (size_t i = 0; i < segments.size(); ++i) FillSegment(pool.view(), segments[i], head_dim(), i);
-  ExpectTwins(element(), shape, {{segments}}, pool.view(), &seen);
 }
 
-TEST_P(DecodeTwins, AgreeWhenAttendingWithAnotherLayersKeys) {
-  LargestDeviation seen(Family("other keys"));
-  const AttentionShape shape = Shape(8, 2, head_dim());
-  TestPool pool(CacheGeometry::DefaultBlockBytes(2, head_dim()), 400);
-  const SegmentView lower = TakeSegment(pool, element(), 0, 2, head_dim(), 777);
-  FillSegment(pool.view(), lower, head_dim(), 1);
-  const SegmentView upper = TakeValuesSegment(pool, lower, head_dim());
-  EXPECT_EQ(upper.values.slots_per_block, 2 * upper.keys.slots_per_block);
-  FillSegment(pool.view(), upper, head_dim(), 2, /*keys=*/false);
-  SegmentView recent = TakeSegment(pool, element(), 0, 2, head_dim(), 100);
-  FillSegment(pool.view(), recent, head_dim(), 3);
-  const std::vector<SegmentView> segments = {upper, recent};
-  ExpectTwins(element(), shape, {{segments}, {{&lower, 1}}}, pool.view(), &seen);
+TEST_P(DecodeTwins, AgreeOnMergedDirectionsWithTheNormsOfEitherLayer) {
+  LargestDeviation seen(Family("merged"));
+  for (const CacheFormat& format : Formats()) {
+    for (int group : {1, 7}) {
+      const AttentionShape shape = Shape(2 * group, 2, head_dim());
+      Batch batch(shape, {{{Merged(format), 333}}, {{Merged(format), 40}, {format, 70}}});
+      const SegmentView upper = UpperView(batch.segments[0][0]);
+      batch.items.push_back({{&upper, 1}});
+      ExpectTwins(encoding(), shape, batch.items, batch.pool.view(), &seen, {2});
+    }
+  }
 }
 
 TEST_P(DecodeTwins, AgreeForOddSlotsPerBlock) {
   LargestDeviation seen(Family("odd blocks"));
   const AttentionShape shape = Shape(5, 1, head_dim());
-  for (int slots : {8, 24, 40, 5, 13}) {
-    const size_t block_bytes = 2 * ElementBytes(element()) * head_dim() * slots;
-    TestPool pool(block_bytes, 200);
-    const SegmentView segment = TakeSegment(pool, element(), 0, 1, head_dim(), 333);
-    FillSegment(pool.view(), segment, head_dim(), slots);
-    ExpectTwins(element(), shape, {{{&segment, 1}}}, pool.view(), &seen);
+  for (const CacheFormat& format : Formats()) {
+    for (int slots : {8, 24, 40, 5, 13}) {
+      // Codes and scales in blocks of the same size: the scales' need not be whole in them.
+      const size_t unit = PlanesOf(format, 1, head_dim()).planes[0].unit_bytes;
+      size_t block_bytes = unit * slots;
+      if (IsGrouped(encoding())) block_bytes = size_t{8} * head_dim() * slots;
+      Batch batch(format, shape, {333}, block_bytes);
+      ExpectTwins(encoding(), shape, batch.items, batch.pool.view(), &seen, {2});
+    }
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(HeadSizes, DecodeTwins,
-                         testing::Combine(testing::Values(ElementType::kF32, ElementType::kBf16),
+INSTANTIATE_TEST_SUITE_P(Plain, DecodeTwins,
+                         testing::Combine(testing::Values(Encoding::kF32, Encoding::kBf16),
                                           testing::Values(8, 16, 24, 32, 40, 64, 80, 96, 128, 256)),
                          [](const auto& instance) {
-                           return Name(std::get<0>(instance.param)) + "_" +
+                           return std::string(EncodingName(std::get<0>(instance.param))) + "_" +
                                   std::to_string(std::get<1>(instance.param));
                          });
+INSTANTIATE_TEST_SUITE_P(Coded, DecodeTwins,
+                         testing::Combine(testing::Values(Encoding::kInt8, Encoding::kFp8,
+                                                          Encoding::kInt4, Encoding::kInt2),
+                                          testing::Values(8, 16, 24, 32, 40, 64, 80, 96, 128, 256)),
+                         [](const auto& instance) {
+                           return std::string(EncodingName(std::get<0>(instance.param))) + "_" +
+                                  std::to_string(std::get<1>(instance.param));
+                         });
+
+// What a layer of a composed policy holds: any formats side by side.
+TEST(DecodeAttention, AgreesOnEveryFormatInOneLayer) {
+  LargestDeviation seen("decode all formats in one layer");
+  for (int head_dim : {32, 128}) {
+    for (int group : {1, 4, 8}) {
+      const AttentionShape shape = Shape(2 * group, 2, head_dim);
+      std::vector<SegmentSpec> specs;
+      for (const CacheFormat& format : EncodedFormats(head_dim)) {
+        specs.push_back({format, 100 + 7 * static_cast<int>(specs.size())});
+        specs.push_back({Merged(format), 60});
+        specs.push_back({Scored(format), 20, 0, 1});
+      }
+      std::vector<SegmentSpec> reversed(specs.rbegin(), specs.rend());
+      Batch batch(shape, {specs, reversed});
+      ExpectTwins(Encoding::kBf16, shape, batch.items, batch.pool.view(), &seen);
+    }
+  }
+}
+
+// A group of channels that is no whole number of vectors, and one of tokens that spans blocks.
+TEST(DecodeAttention, AgreesOnOddQuantizationGroups) {
+  LargestDeviation seen("decode odd quantization groups");
+  for (Encoding encoding : {Encoding::kInt4, Encoding::kInt2}) {
+    for (uint16_t code_group : {1, 2, 4, 5, 10, 20, 40, 80, 160}) {
+      const AttentionShape shape = Shape(4, 2, 160);
+      Batch batch({encoding, code_group}, shape, {1, 170, 330});
+      ExpectTwins(encoding, shape, batch.items, batch.pool.view(), &seen, {2});
+    }
+  }
+  const AttentionShape shape = Shape(8, 1, 128);
+  const CacheFormat spanning = {Encoding::kInt4, 128};
+  Batch batch(spanning, shape, {1, 129, 700});
+  EXPECT_EQ(batch.segments[0][0].keys.slots_per_block, 64u);
+  ExpectTwins(Encoding::kInt4, shape, batch.items, batch.pool.view(), &seen);
+}
+
+// Every number that e4m3 has, the subnormal ones among them, as key and as value.
+TEST(DecodeAttention, AgreesOnEveryFp8Code) {
+  const AttentionShape shape = Shape(3, 1, 32);
+  Batch batch({Encoding::kFp8}, shape, {400});
+  const SegmentView& segment = batch.segments[0][0];
+  for (int slot = 0; slot < 400; ++slot) {
+    // Near 448 or near 0, so that neither hides the other behind a tolerance.
+    Put(ElementType::kF32, EntryAddress(batch.pool.view(), segment, segment.key_scales, 0, slot),
+        slot % 2 == 0 ? 0.01f : 100.0f);
+    Put(ElementType::kF32, EntryAddress(batch.pool.view(), segment, segment.value_scales, 0, slot),
+        slot % 2 == 0 ? 0.01f : 100.0f);
+    for (int c = 0; c < 32; ++c) {
+      int code = (slot * 32 + c) % 256;
+      if (slot % 2 == 1) code %= 12;  // subnormal, and the smallest that are not
+      if (slot % 4 == 1) code |= 0x80;
+      if ((code & 0x7f) == 0x7f) code = 0;
+      *KeyAddress(batch.pool.view(), segment, 0, slot, c) = std::byte(code);
+      *ValueAddress(batch.pool.view(), segment, 0, slot, c, 32) = std::byte(code);
+    }
+  }
+  LargestDeviation seen("decode every fp8 code");
+  ExpectTwins(Encoding::kFp8, shape, batch.items, batch.pool.view(), &seen);
+}
 
 // The reference itself, and then every level, against a softmax written out over the kept pairs.
 TEST(DecodeAttention, EqualsAPlainSoftmaxOverTheKeptPairs) {
@@ -173,7 +283,7 @@ TEST(DecodeAttention, EqualsAPlainSoftmaxOverTheKeptPairs) {
   const AttentionShape shape = Shape(kHeads * kGroup, kHeads, kDim);
   const std::vector<float> k = RandomTensor(ElementType::kF32, kPrompt * kHeads * kDim, 1).floats();
   const std::vector<float> v = RandomTensor(ElementType::kF32, kPrompt * kHeads * kDim, 2).floats();
-  const std::vector<float> q = Queries(ElementType::kF32, shape, 1, 3);
+  const std::vector<float> q = Queries(Encoding::kF32, shape, 1, 3);
   // Each head keeps other tokens, in no order.
   constexpr int kKept = 101;
   std::vector<std::vector<int>> kept(kHeads, std::vector<int>(kPrompt));
@@ -185,8 +295,8 @@ TEST(DecodeAttention, EqualsAPlainSoftmaxOverTheKeptPairs) {
     for (int slot = 0; slot < kKept; ++slot) {
       for (int c = 0; c < kDim; ++c) {
         const size_t from = (static_cast<size_t>(kept[g][slot]) * kHeads + g) * kDim + c;
-        Put(segment.element, KeyAddress(pool.view(), segment, g, slot, c), k[from]);
-        Put(segment.element, ValueAddress(pool.view(), segment, g, slot, c, kDim), v[from]);
+        Put(ElementType::kF32, KeyAddress(pool.view(), segment, g, slot, c), k[from]);
+        Put(ElementType::kF32, ValueAddress(pool.view(), segment, g, slot, c, kDim), v[from]);
       }
     }
   }
@@ -220,10 +330,14 @@ TEST(DecodeAttention, EqualsAPlainSoftmaxOverTheKeptPairs) {
 }
 
 TEST(DecodeAttention, GivesTheSameBitsAloneInACrowdAndWithAnyThreads) {
-  for (ElementType element : {ElementType::kF32, ElementType::kBf16}) {
-    const AttentionShape shape = Shape(8, 2, 64);
-    Batch batch(element, shape, {2500, 3, 1100, 640});
-    const std::vector<float> q = Queries(element, shape, 4, 5);
+  const AttentionShape shape = Shape(8, 2, 64);
+  for (const CacheFormat& format : EncodedFormats(64)) {
+    const CacheFormat tail = CacheFormat::kBf16;
+    Batch batch(shape, {{{format, 2500}, {tail, 31}},
+                        {{format, 3}},
+                        {{tail, 700}, {Merged(format), 1100}},
+                        {{format, 640}}});
+    const std::vector<float> q = Queries(format.encoding, shape, 4, 5);
     const size_t row = q.size() / 4;
     for (CpuLevel level : Levels()) {
       const Decoded crowd =
@@ -233,7 +347,9 @@ TEST(DecodeAttention, GivesTheSameBitsAloneInACrowdAndWithAnyThreads) {
         const Decoded alone =
             RunDecode(**MakeCpuBackend(level, 1), shape, {batch.items[i]}, own, batch.pool.view());
         EXPECT_TRUE(std::equal(alone.out.begin(), alone.out.end(), crowd.out.begin() + i * row))
-            << "item " << i;
+            << Name(format) << " item " << i;
+        EXPECT_TRUE(std::equal(alone.lse.begin(), alone.lse.end(), crowd.lse.begin() + i * 8))
+            << Name(format) << " item " << i;
       }
     }
   }
@@ -241,19 +357,21 @@ TEST(DecodeAttention, GivesTheSameBitsAloneInACrowdAndWithAnyThreads) {
 
 // Scores in the hundreds: the weights of all but the best keys underflow, nothing overflows.
 TEST(DecodeAttention, SurvivesLargeScores) {
-  for (ElementType element : {ElementType::kF32, ElementType::kBf16}) {
+  for (const CacheFormat& format : EncodedFormats(64)) {
     AttentionShape shape = Shape(4, 1, 64);
     shape.scale = 20;
-    Batch batch(element, shape, {1500});
-    const std::vector<float> q = Queries(element, shape, 1, 5);
+    Batch batch(format, shape, {1500});
+    const std::vector<float> q = Queries(format.encoding, shape, 1, 5);
     const Decoded expected =
         RunDecode(*MakeReferenceBackend(), shape, batch.items, q, batch.pool.view());
     for (CpuLevel level : Levels()) {
       const Decoded actual =
           RunDecode(**MakeCpuBackend(level, 2), shape, batch.items, q, batch.pool.view());
       // The scores themselves, about 600, carry a rounding error of 2^-24 of their size and more.
-      EXPECT_LE(Deviation(actual.out, expected.out), element == ElementType::kF32 ? 5e-4 : 1e-2);
-      EXPECT_LE(Deviation(actual.lse, expected.lse), 1e-5);
+      EXPECT_LE(Deviation(actual.out, expected.out),
+                format.encoding == Encoding::kBf16 ? 1e-2 : 5e-4)
+          << Name(format);
+      EXPECT_LE(Deviation(actual.lse, expected.lse), 1e-5) << Name(format);
     }
   }
 }

@@ -43,21 +43,30 @@ std::byte* AreaOf(PoolView pool, const PlaneView& plane, int head, int slot) {
 }
 
 SlotBytes Locate(PoolView pool, const SegmentView& segment, int head_dim, int head, int slot) {
-  const size_t value_bytes = head_dim * ElementBytes(segment.element);
+  const size_t value_bytes = static_cast<size_t>(head_dim) * EncodingBits(segment.encoding) / 8;
   return {AreaOf(pool, segment.keys, head, slot) + 4 * (slot % segment.keys.slots_per_block),
           AreaOf(pool, segment.values, head, slot) +
               value_bytes * (slot % segment.values.slots_per_block)};
 }
 
-void Write(const SlotBytes& bytes, const Record& record) {
+// The key's word is another layer's where the segment borrows its keys.
+void Write(PoolView pool, const SegmentView& segment, int head_dim, int head, int slot,
+           const Record& record) {
+  const SlotBytes bytes = Locate(pool, segment, head_dim, head, slot);
   std::memcpy(bytes.value, &record, sizeof(record));
+  if (segment.use == SegmentUse::kBorrowedKeys) return;
   std::memcpy(bytes.key, &record.checksum, sizeof(record.checksum));
 }
 
-Record Read(const SlotBytes& bytes, uint32_t* key_word) {
+Record Read(PoolView pool, const SegmentView& segment, int head_dim, int head, int slot,
+            uint32_t* key_word) {
+  const SlotBytes bytes = Locate(pool, segment, head_dim, head, slot);
   Record record;
   std::memcpy(&record, bytes.value, sizeof(record));
-  std::memcpy(key_word, bytes.key, sizeof(*key_word));
+  *key_word = record.checksum;
+  if (segment.use != SegmentUse::kBorrowedKeys) {
+    std::memcpy(key_word, bytes.key, sizeof(*key_word));
+  }
   return record;
 }
 
@@ -66,29 +75,17 @@ absl::Status Wrong(const std::string& what, int layer, int head, int slot) {
       absl::StrCat("stub model: ", what, " (layer ", layer, ", head ", head, ", slot ", slot, ")"));
 }
 
-// Row of the prompt that slot `slot` of head `head` holds under `edit`. The "best" of a head are
-// neighbours, another range for each head, so that slots really differ between heads.
-int RowOf(const LayerEdit& edit, int prompt_tokens, int kept, int head, int slot) {
-  if (kept == prompt_tokens) return slot;
-  if (const auto* best = std::get_if<KeepBest>(&edit)) {
-    if (slot >= best->best) return prompt_tokens - best->recent + (slot - best->best);
-    const int candidates = prompt_tokens - best->recent;
-    return (head * 7) % (candidates - best->best + 1) + slot;
-  }
-  if (const auto* ring = std::get_if<KeepRing>(&edit)) {
-    return slot < ring->sinks ? slot : prompt_tokens - kept + slot;
-  }
-  return slot;
+bool HoldsRecords(const SegmentView& segment) {
+  return IsPlain(segment.encoding) && segment.key_norms.blocks == nullptr;
 }
 
-int KeptTokens(const LayerEdit& edit, int prompt_tokens) {
-  if (const auto* best = std::get_if<KeepBest>(&edit)) {
-    return std::min(prompt_tokens, best->best + best->recent);
-  }
-  if (const auto* ring = std::get_if<KeepRing>(&edit)) {
-    return std::min(prompt_tokens, ring->sinks + ring->recent);
-  }
-  return prompt_tokens;
+// The positions that head `head` keeps where `best` are selected before the last `recent`:
+// neighbours, another range for each head, so that slots really differ between heads.
+void KeepSome(int prompt_tokens, int best, int recent, int head, std::vector<int32_t>* kept) {
+  const int candidates = prompt_tokens - recent;
+  const int first = (head * 7) % (candidates - best + 1);
+  for (int i = 0; i < best; ++i) kept->push_back(first + i);
+  for (int i = candidates; i < prompt_tokens; ++i) kept->push_back(i);
 }
 
 void SleepMicroseconds(int64_t us) {
@@ -119,44 +116,108 @@ StubModel::StubModel(StubModelOptions options) : options_(std::move(options)) {
   if (!options_.control) options_.control = std::make_shared<StubControl>();
 }
 
-size_t StubModel::WorkspaceBytes(int tokens, int window_rows) const {
+size_t StubModel::WorkspaceBytes(int tokens) const {
   const ModelShape& shape = options_.shape;
   const size_t q = size_t{4} * shape.num_q_heads * shape.head_dim;
   const size_t kv = size_t{8} * shape.num_kv_heads * shape.head_dim;
-  return tokens * (size_t{4} * shape.hidden_size + q + kv) + window_rows * q;
+  return tokens * (size_t{4} * shape.hidden_size + q + kv);
+}
+
+size_t StubModel::PromptNeedsBytes(int prompt_tokens, const PrefillNeeds& needs) const {
+  const ModelShape& shape = options_.shape;
+  const size_t rows = needs.window_rows < 0 ? prompt_tokens : needs.window_rows;
+  return rows * 4 * shape.num_q_heads * shape.head_dim;
 }
 
 size_t StubModel::workspace_capacity_bytes() const {
-  return WorkspaceBytes(options_.max_prefill_tokens, options_.max_prefill_tokens);
+  PrefillNeeds all;
+  all.window_rows = -1;
+  return WorkspaceBytes(options_.max_prefill_tokens) +
+         PromptNeedsBytes(options_.max_prefill_tokens, all);
 }
 
 absl::Status StubModel::BeginPrefill(absl::Span<const PrefillPrompt> prompts) {
   if (!batch_.empty()) return absl::InternalError("stub model: a prefill batch is under way");
   if (pool_.base == nullptr) return absl::InternalError("stub model: no pool attached");
   int tokens = 0;
-  int window_rows = 0;
+  size_t needs = 0;
   for (const PrefillPrompt& prompt : prompts) {
-    batch_.push_back({{prompt.token_ids.begin(), prompt.token_ids.end()}, next_tag_++});
+    Prompt& kept = batch_.emplace_back();
+    kept.tokens.assign(prompt.token_ids.begin(), prompt.token_ids.end());
+    kept.plan = prompt.plan;
+    kept.tag = next_tag_++;
     tokens += static_cast<int>(prompt.token_ids.size());
-    window_rows += prompt.window_rows;
+    needs += PromptNeedsBytes(static_cast<int>(prompt.token_ids.size()), prompt.plan->needs);
   }
   if (tokens > options_.max_prefill_tokens) {
     batch_.clear();
     return absl::InternalError(absl::StrCat("stub model: ", tokens, " tokens in a prefill batch"));
   }
   next_layer_ = 0;
-  workspace_high_water_ = std::max(workspace_high_water_, WorkspaceBytes(tokens, window_rows));
+  workspace_high_water_ = std::max(workspace_high_water_, WorkspaceBytes(tokens) + needs);
   return absl::OkStatus();
 }
 
-absl::Status StubModel::PrefillLayer(int layer, absl::Span<const LayerWrite> writes) {
-  if (layer != next_layer_ || writes.size() != batch_.size()) {
-    return absl::InternalError(absl::StrCat("stub model: layer ", layer, " of ", writes.size(),
+absl::Status StubModel::AttendLayer(int layer, const std::vector<bool>& gone,
+                                    std::vector<LayerMeasured>* measured) {
+  if (layer != next_layer_ || gone.size() != batch_.size()) {
+    return absl::InternalError(absl::StrCat("stub model: layer ", layer, " of ", gone.size(),
                                             " prompts where layer ", next_layer_, " of ",
                                             batch_.size(), " was due"));
   }
   SleepMicroseconds(options_.control->prefill_layer_delay_us);
+  for (size_t i = 0; i < batch_.size(); ++i) {
+    if (!gone[i]) (*measured)[i] = MeasureLayer(layer, batch_[i]);
+  }
+  return absl::OkStatus();
+}
+
+LayerMeasured StubModel::MeasureLayer(int layer, Prompt& prompt) {
+  const LayerPlan& plan = prompt.plan->layers[layer];
+  const int n = static_cast<int>(prompt.tokens.size()), heads = options_.shape.num_kv_heads;
+  const auto keep = [&](int best, int recent) {
+    prompt.kept.clear();
+    prompt.kept_tokens = best + recent < n ? best + recent : 0;
+    for (int head = 0; prompt.kept_tokens > 0 && head < heads; ++head) {
+      KeepSome(n, best, recent, head, &prompt.kept);
+    }
+  };
+  LayerMeasured measured;
+  measured.kept_tokens = measured.first_tokens = n;
+  const auto keep_ring = [&](int sinks, int recent) {
+    measured.first_tokens = std::min(sinks, n);
+    measured.kept_tokens = std::min(sinks + recent, n);
+    measured.kept = {};
+  };
+  if (const auto* best = std::get_if<KeepBest>(&plan.edit)) keep(best->best, best->recent);
+  if (const auto* heavy = std::get_if<KeepHeavy>(&plan.edit)) keep(heavy->heavy, heavy->recent);
+  if (const auto* windows = std::get_if<KeepWindows>(&plan.edit)) {
+    keep(std::max(0, windows->budget - 3), windows->observe);
+  }
+  if (std::holds_alternative<KeepAll>(plan.edit)) prompt.kept_tokens = 0;
+  if (prompt.kept_tokens > 0) {
+    measured.kept_tokens = prompt.kept_tokens;
+    measured.first_tokens = 0;
+    measured.kept = prompt.kept;
+  }
+  if (const auto* ring = std::get_if<KeepRing>(&plan.edit)) keep_ring(ring->sinks, ring->recent);
+  if (plan.lazy && layer % 2 == 0 && n > plan.lazy->sinks + plan.lazy->recent) {
+    measured.lazy = true;
+    keep_ring(plan.lazy->sinks, plan.lazy->recent);
+  }
+  if (plan.merge == MergeRole::kUpper) {
+    measured.retained_tokens =
+        std::min(n, static_cast<int>(prompt.plan->merge->retain * n + 0.999));
+  }
+  measured.importance = layer % 3;
+  prompt.measured = measured;
+  return measured;
+}
+
+absl::Status StubModel::FinishLayer(int layer, absl::Span<const LayerWrite> writes,
+                                    std::vector<double>* cosines) {
   for (size_t i = 0; i < writes.size(); ++i) {
+    (*cosines)[i] = layer % 3 * 0.25;
     if (writes[i].view.empty()) continue;  // its request has gone
     if (absl::Status status = WriteLayer(layer, batch_[i], writes[i]); !status.ok()) return status;
   }
@@ -166,24 +227,69 @@ absl::Status StubModel::PrefillLayer(int layer, absl::Span<const LayerWrite> wri
 }
 
 absl::Status StubModel::WriteLayer(int layer, const Prompt& prompt, const LayerWrite& write) {
-  const int prompt_tokens = static_cast<int>(prompt.tokens.size());
-  const int kept = KeptTokens(write.edit, prompt_tokens);
-  for (const SegmentView& segment : write.view) {
-    if (segment.num_slots != kept) {
+  const LayerMeasured& measured = prompt.measured;
+  const int n = static_cast<int>(prompt.tokens.size()), kept = measured.kept_tokens;
+  std::vector<int> covered(options_.shape.num_kv_heads, 0);
+  for (const TokenRange& range : write.ranges) {
+    const SegmentView& segment = write.view[range.segment];
+    if (range.first_slot + range.count > segment.num_slots || range.first_token + range.count > n) {
       return absl::InternalError(absl::StrCat("stub model: layer ", layer, " has ",
-                                              segment.num_slots, " slots for ", kept, " tokens"));
+                                              segment.num_slots, " slots for ", range.count,
+                                              " tokens from slot ", range.first_slot));
     }
     for (int g = 0; g < segment.num_kv_heads; ++g) {
       const int head = segment.first_kv_head + g;
-      for (int slot = 0; slot < kept; ++slot) {
-        const int row = RowOf(write.edit, prompt_tokens, kept, head, slot);
+      covered[head] += range.count;
+      if (!HoldsRecords(segment)) continue;
+      for (int i = 0; i < range.count; ++i) {
+        const int index = range.first_token + i;
+        const int row = !measured.kept.empty()          ? measured.kept[head * kept + index]
+                        : index < measured.first_tokens ? index
+                                                        : n - kept + index;
         Record record{.tag = prompt.tag, .position = row, .token = prompt.tokens[row]};
         record.checksum = Checksum(record, layer, head);
-        Write(Locate(pool_, segment, options_.shape.head_dim, g, slot), record);
+        Write(pool_, segment, options_.shape.head_dim, g, range.first_slot + i, record);
       }
     }
   }
+  const int expected = write.lower.empty() ? kept : n - measured.retained_tokens;
+  for (const int tokens : covered) {
+    if (tokens == expected) continue;
+    return absl::InternalError(
+        absl::StrCat("stub model: layer ", layer, " writes ", tokens, " of ", expected, " tokens"));
+  }
   return absl::OkStatus();
+}
+
+absl::Status StubModel::SelectStored(int prompt, int /*layer*/, const KeepBest& edit,
+                                     std::vector<int32_t>* kept) {
+  kept->clear();
+  const int n = static_cast<int>(batch_[prompt].tokens.size());
+  for (int head = 0; head < options_.shape.num_kv_heads; ++head) {
+    KeepSome(n, edit.best, edit.recent, head, kept);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status StubModel::EditCache(absl::Span<const CacheEdit> edits) {
+  for (const CacheEdit& edit : edits) {
+    if (const auto* copy = std::get_if<CopyEdit>(&edit)) CheckedCopy(*copy);
+  }
+  return absl::OkStatus();
+}
+
+// Records are copied one by one; a slot only moves down within a segment.
+void StubModel::CheckedCopy(const CopyEdit& edit) {
+  if (!HoldsRecords(*edit.from) || !HoldsRecords(*edit.to)) return;
+  const int dim = options_.shape.head_dim;
+  for (int g = 0; g < edit.from->num_kv_heads; ++g) {
+    for (int i = 0; i < edit.count; ++i) {
+      const int slot = edit.slots.empty() ? edit.first + i : edit.slots[g * edit.count + i];
+      uint32_t key_word = 0;
+      const Record record = Read(pool_, *edit.from, dim, g, slot, &key_word);
+      Write(pool_, *edit.to, dim, g, edit.first_slot + i, record);
+    }
+  }
 }
 
 absl::Status StubModel::FinishPrefill(float* logits) {
@@ -222,18 +328,23 @@ absl::Status StubModel::Decode(absl::Span<const DecodeInput> inputs, float* logi
 
 absl::Status StubModel::DecodeLayer(int layer, const DecodeInput& input, uint32_t* tag) {
   const DecodeInput::Layer& at = input.layers[layer];
-  for (int s = 0; s < static_cast<int>(at.view.size()); ++s) {
-    const SegmentView& segment = at.view[s];
-    const int new_slot = s == at.segment ? at.slot : -1;
-    if (new_slot >= segment.num_slots) return Wrong("no such slot", layer, 0, new_slot);
-    for (int g = 0; g < segment.num_kv_heads; ++g) {
-      const int head = segment.first_kv_head + g;
-      seen_.assign(input.position, false);
+  const int dim = options_.shape.head_dim;
+  for (int head = 0; head < options_.shape.num_kv_heads; ++head) {
+    seen_.assign(input.position, false);
+    for (int s = 0; s < static_cast<int>(at.view.size()); ++s) {
+      const SegmentView& segment = at.view[s];
+      const int g = head - segment.first_kv_head;
+      if (g < 0 || g >= segment.num_kv_heads || !HoldsRecords(segment)) continue;
+      int new_slot = -2;
+      for (const TokenTarget& target : at.targets) {
+        if (target.segment == s) new_slot = target.slot;
+      }
+      if (new_slot >= segment.num_slots) return Wrong("no such slot", layer, head, new_slot);
+      int oldest = 0, oldest_position = input.position;
       for (int slot = 0; slot < segment.num_slots; ++slot) {
         if (slot == new_slot) continue;
         uint32_t key_word = 0;
-        const Record record =
-            Read(Locate(pool_, segment, options_.shape.head_dim, g, slot), &key_word);
+        const Record record = Read(pool_, segment, dim, g, slot, &key_word);
         if (record.checksum != Checksum(record, layer, head) || key_word != record.checksum) {
           return Wrong("the record is damaged", layer, head, slot);
         }
@@ -245,13 +356,19 @@ absl::Status StubModel::DecodeLayer(int layer, const DecodeInput& input, uint32_
         }
         if (seen_[record.position]) return Wrong("a position twice", layer, head, slot);
         seen_[record.position] = true;
+        if (record.position < oldest_position) {
+          oldest = slot;
+          oldest_position = record.position;
+        }
       }
-      if (new_slot < 0) continue;
+      if (new_slot == -2) continue;
       Record record{.tag = *tag, .position = input.position, .token = input.token_id};
       record.checksum = Checksum(record, layer, head);
-      Write(Locate(pool_, segment, options_.shape.head_dim, g, new_slot), record);
+      Write(pool_, segment, dim, g, new_slot == TokenTarget::kLowestScore ? oldest : new_slot,
+            record);
     }
   }
+  if (input.lazy_test != nullptr) input.lazy_mass[layer] = layer % 2 == 0 ? 1.0 : 0.0;
   return absl::OkStatus();
 }
 

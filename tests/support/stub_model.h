@@ -52,18 +52,29 @@ std::vector<int32_t> StubGreedyTokens(const StubModelOptions& options,
 /// record of every layer of the sequence: one sequence only, no position twice, nothing from the
 /// future, the checksum of this layer and head. What is wrong is answered as INTERNAL with layer,
 /// head and slot.
+///
+/// Codes and merged directions cannot carry a record: segments of these are counted, not read.
+/// What a layer keeps follows its plan, with tokens that depend on the head; of lazy tests every
+/// other layer passes.
 class StubModel : public ModelRunner {
  public:
   explicit StubModel(StubModelOptions options);
 
   const ModelShape& shape() const override { return options_.shape; }
   void AttachPool(PoolView pool) override { pool_ = pool; }
-  size_t WorkspaceBytes(int tokens, int window_rows) const override;
+  size_t WorkspaceBytes(int tokens) const override;
+  size_t PromptNeedsBytes(int prompt_tokens, const PrefillNeeds& needs) const override;
   size_t workspace_capacity_bytes() const override;
   size_t workspace_high_water_bytes() const override { return workspace_high_water_; }
   int max_prefill_tokens() const override { return options_.max_prefill_tokens; }
   absl::Status BeginPrefill(absl::Span<const PrefillPrompt> prompts) override;
-  absl::Status PrefillLayer(int layer, absl::Span<const LayerWrite> writes) override;
+  absl::Status AttendLayer(int layer, const std::vector<bool>& gone,
+                           std::vector<LayerMeasured>* measured) override;
+  absl::Status FinishLayer(int layer, absl::Span<const LayerWrite> writes,
+                           std::vector<double>* cosines) override;
+  absl::Status SelectStored(int prompt, int layer, const KeepBest& edit,
+                            std::vector<int32_t>* kept) override;
+  absl::Status EditCache(absl::Span<const CacheEdit> edits) override;
   absl::Status FinishPrefill(float* logits) override;
   void AbandonPrefill() override { batch_.clear(); }
   absl::Status Decode(absl::Span<const DecodeInput> inputs, float* logits) override;
@@ -71,10 +82,16 @@ class StubModel : public ModelRunner {
  private:
   struct Prompt {
     std::vector<int32_t> tokens;
+    const CachePlan* plan = nullptr;
     uint32_t tag = 0;
+    LayerMeasured measured;     ///< of the layer at hand
+    std::vector<int32_t> kept;  ///< [KV heads, kept tokens]; a follower's are its leader's
+    int kept_tokens = 0;        ///< 0: all
   };
+  LayerMeasured MeasureLayer(int layer, Prompt& prompt);
   absl::Status WriteLayer(int layer, const Prompt& prompt, const LayerWrite& write);
   absl::Status DecodeLayer(int layer, const DecodeInput& input, uint32_t* tag);
+  void CheckedCopy(const CopyEdit& edit);
   void FillLogits(int32_t token, int position, float* logits) const;
 
   StubModelOptions options_;

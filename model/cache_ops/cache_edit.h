@@ -1,0 +1,17 @@
+// Edits of caches between steps, carried out by a backend.
+#pragma once
+
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/types/span.h"
+#include "attention/backend.h"
+#include "model/model_runner.h"
+
+namespace ziggurat {
+
+/// In order. INTERNAL names an edit that does not fit its segments; those before it are done.
+absl::Status RunCacheEdits(AttentionBackend& backend, const AttentionShape& shape, PoolView pool,
+                           absl::Span<const CacheEdit> edits);
+
+}  // namespace ziggurat

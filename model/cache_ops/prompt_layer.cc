@@ -1,0 +1,335 @@
+#include "model/cache_ops/prompt_layer.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <numeric>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "compression/pod_groups.h"
+
+namespace ziggurat {
+namespace {
+
+/// Entropy (nats) of non-negative scores taken as a distribution; 0 where all are zero.
+double Entropy(absl::Span<const float> scores) {
+  double sum = 0, weighted = 0;
+  for (const float score : scores) {
+    sum += score;
+    if (score > 0) weighted += score * std::log(static_cast<double>(score));
+  }
+  return sum > 0 ? std::log(sum) - weighted / sum : 0;
+}
+
+/// Gini coefficient of non-negative scores: 0 where all are equal, towards 1 where one has all.
+double Gini(absl::Span<const float> scores) {
+  std::vector<float> sorted(scores.begin(), scores.end());
+  std::sort(sorted.begin(), sorted.end());
+  const auto n = static_cast<double>(sorted.size());
+  double sum = 0, ranked = 0;
+  for (size_t i = 0; i < sorted.size(); ++i) {
+    sum += sorted[i];
+    ranked += static_cast<double>(i + 1) * sorted[i];
+  }
+  return sum > 0 ? 2 * ranked / (n * sum) - (n + 1) / n : 0;
+}
+
+}  // namespace
+
+PromptLayers::PromptLayers(AttentionBackend* backend, const AttentionShape& shape,
+                           ElementType element, int tokens, const CachePlan* plan,
+                           const PromptBuffers& buffers, bool measures_recall)
+    : backend_(backend),
+      shape_(shape),
+      element_(element),
+      tokens_(tokens),
+      plan_(plan),
+      buffers_(buffers),
+      measures_recall_(measures_recall) {}
+
+// ---- Before and during attention ---------------------------------------------------------------
+
+void PromptLayers::Prepare(int layer, const PromptTensors& at) {
+  const size_t e = ElementBytes(element_);
+  const size_t head_bytes = e * shape_.head_dim;
+  const size_t q_row = head_bytes * shape_.num_q_heads, k_row = head_bytes * shape_.num_kv_heads;
+  const auto* q = static_cast<const std::byte*>(at.q);
+  const auto* k = static_cast<const std::byte*>(at.k);
+  if (const int rows = buffers_.window_rows; rows > 0) {
+    std::memcpy(buffers_.window_q, q + (tokens_ - rows) * q_row, rows * q_row);
+  }
+  if (!plan_->distant) return;
+  // Queries and keys of the heads whose group begins here serve the layers above.
+  const size_t group = shape_.group_size();
+  auto* low_q = static_cast<std::byte*>(buffers_.low_q);
+  auto* low_k = static_cast<std::byte*>(buffers_.low_k);
+  for (int head = 0; head < shape_.num_kv_heads; ++head) {
+    if (!plan_->distant->groups->IsShared(layer, head)) continue;
+    for (int t = 0; t < tokens_; ++t) {
+      const size_t q_at = t * q_row + head * group * head_bytes,
+                   k_at = t * k_row + head * head_bytes;
+      std::memcpy(low_q + q_at, q + q_at, group * head_bytes);
+      std::memcpy(low_k + k_at, k + k_at, head_bytes);
+    }
+  }
+}
+
+bool PromptLayers::NeedsDistant(int layer) const {
+  if (!plan_->distant) return false;
+  const DistantOptions& options = *plan_->distant;
+  if (tokens_ <= options.sinks + options.recent) return false;  // nothing is that far away
+  for (int head = 0; head < shape_.num_kv_heads; ++head) {
+    if (options.groups->Lowest(layer, head) != layer) return true;
+  }
+  return false;
+}
+
+void PromptLayers::AttendDistant(int layer, const PromptTensors& at) {
+  const DistantOptions& options = *plan_->distant;
+  borrows_.resize(shape_.num_kv_heads);
+  for (int head = 0; head < shape_.num_kv_heads; ++head) {
+    borrows_[head] = options.groups->Lowest(layer, head) != layer;
+  }
+  const DistantPrefill distant{options.sinks,   options.recent, options.skip,
+                               borrows_.data(), buffers_.low_q, buffers_.low_k};
+  backend_->PrefillDistantAttention(shape_, tokens_, element_, at.q, at.k, at.v, distant, at.q,
+                                    at.lse, &distant_counts_);
+}
+
+// ---- Which tokens stay -------------------------------------------------------------------------
+
+struct PromptLayers::Edit {
+  PromptLayers* prompt;
+  int layer;
+  const LayerPlan& plan;
+  const PromptTensors& at;
+
+  void operator()(const KeepAll&) const {
+    prompt->selected_ = 0;
+    const auto* statistic = std::get_if<WindowScoreStatistic>(&plan.statistic);
+    if (statistic != nullptr) prompt->MeasureStored(*statistic, layer, at);
+  }
+  void operator()(const KeepBest& edit) const {
+    prompt->selected_ = 0;
+    if (edit.best + edit.recent >= prompt->tokens_) return;
+    prompt->SelectBest(std::get<WindowScoreStatistic>(plan.statistic), edit, layer, at);
+  }
+  void operator()(const KeepRing&) const { prompt->selected_ = 0; }
+  void operator()(const KeepHeavy& edit) const { prompt->SelectHeavy(edit, at); }
+  void operator()(const KeepWindows& edit) const { prompt->SelectWindows(edit, at); }
+  void operator()(const KeepAsLeader&) const {}  // what was selected last stands
+};
+
+LayerMeasured PromptLayers::Measure(int layer, const PromptTensors& at) {
+  const LayerPlan& plan = plan_->layers[layer];
+  importance_ = 0;
+  std::visit(Edit{this, layer, plan, at}, plan.edit);
+  LayerMeasured measured;
+  measured.importance = importance_;
+  measured.kept_tokens = measured.first_tokens = tokens_;
+  const auto keep_ring = [&](int sinks, int recent) {
+    measured.kept = {};
+    measured.first_tokens = std::min(sinks, tokens_);
+    measured.kept_tokens = std::min(sinks + recent, tokens_);
+  };
+  if (selected_ > 0) {
+    measured.kept_tokens = selected_;
+    measured.first_tokens = 0;
+    measured.kept = absl::MakeConstSpan(buffers_.selection,
+                                        static_cast<size_t>(shape_.num_kv_heads) * selected_);
+  }
+  if (const auto* ring = std::get_if<KeepRing>(&plan.edit)) keep_ring(ring->sinks, ring->recent);
+  if (plan.lazy && tokens_ > plan.lazy->sinks + plan.lazy->recent && IsLazy(*plan.lazy, at)) {
+    measured.lazy = true;
+    keep_ring(plan.lazy->sinks, plan.lazy->recent);
+  }
+  if (plan.merge == MergeRole::kLower) {
+    const size_t bytes = ElementBytes(element_) * static_cast<size_t>(tokens_) *
+                         shape_.num_kv_heads * shape_.head_dim;
+    std::memcpy(buffers_.lower_k, at.k, bytes);
+    std::memcpy(buffers_.lower_v, at.v, bytes);
+  } else if (plan.merge == MergeRole::kUpper) {
+    measured.retained_tokens = SelectRetained(*plan_->merge, at);
+  }
+  measured.distant = std::exchange(distant_counts_, {});
+  if (measures_recall_) measured.attention_recall = Recall(measured, at);
+  last_ = measured;
+  return measured;
+}
+
+const void* PromptLayers::LastQueries(int rows) const {
+  const size_t row = ElementBytes(element_) * shape_.num_q_heads * shape_.head_dim;
+  return static_cast<const std::byte*>(buffers_.window_q) + (buffers_.window_rows - rows) * row;
+}
+
+const float* PromptLayers::LastLse(const PromptTensors& at, int rows) const {
+  return at.lse + static_cast<size_t>(tokens_ - rows) * shape_.num_q_heads;
+}
+
+void PromptLayers::KeepSelected(const std::vector<int32_t>& best_of, int best, int recent,
+                                int layer) {
+  selected_ = best + recent;
+  for (int head = 0; head < shape_.num_kv_heads; ++head) {
+    // In PoD a head that follows keeps what its lowest layer kept.
+    if (plan_->distant && plan_->distant->groups->Lowest(layer, head) != layer) continue;
+    int32_t* kept = buffers_.selection + static_cast<size_t>(head) * selected_;
+    std::copy_n(best_of.begin() + static_cast<std::ptrdiff_t>(head) * best, best, kept);
+    std::iota(kept + best, kept + selected_, tokens_ - recent);
+  }
+}
+
+void PromptLayers::SelectBest(const WindowScoreStatistic& statistic, const KeepBest& edit,
+                              int layer, const PromptTensors& at) {
+  const int window = statistic.window, candidates = tokens_ - window;
+  backend_->WindowScores(shape_, element_, LastQueries(window), LastLse(at, window), at.k, tokens_,
+                         window, statistic.kernel, statistic.pooling, buffers_.scores);
+  std::vector<int32_t> best(static_cast<size_t>(shape_.num_kv_heads) * edit.best);
+  backend_->SelectBest(buffers_.scores, shape_.num_kv_heads, candidates, edit.best, best.data());
+  KeepSelected(best, edit.best, edit.recent, layer);
+}
+
+void PromptLayers::SelectHeavy(const KeepHeavy& edit, const PromptTensors& at) {
+  // Kept tokens go on collecting from where the prompt left them, so the sums are needed even where
+  // all of them stay.
+  backend_->ColumnSums(shape_, element_, LastQueries(tokens_), at.lse, at.k, tokens_, tokens_, 0,
+                       tokens_, ScoreRows::kKvHeads, buffers_.scores);
+  selected_ = 0;
+  if (edit.heavy + edit.recent >= tokens_) return;
+  std::vector<int32_t> best(static_cast<size_t>(shape_.num_kv_heads) * edit.heavy);
+  for (int head = 0; head < shape_.num_kv_heads; ++head) {
+    backend_->SelectBest(buffers_.scores + static_cast<size_t>(head) * tokens_, 1,
+                         tokens_ - edit.recent, edit.heavy,
+                         best.data() + static_cast<size_t>(head) * edit.heavy);
+  }
+  KeepSelected(best, edit.heavy, edit.recent, 0);
+}
+
+void PromptLayers::SelectWindows(const KeepWindows& edit, const PromptTensors& at) {
+  selected_ = 0;
+  const int candidates = tokens_ - edit.observe;
+  if (candidates <= edit.budget) return;
+  backend_->ColumnSums(shape_, element_, LastQueries(edit.observe), LastLse(at, edit.observe), at.k,
+                       tokens_, edit.observe, 0, candidates, ScoreRows::kQueryHeads,
+                       buffers_.scores);
+  std::vector<int32_t> of_all_heads(edit.budget);
+  const int count =
+      backend_->SelectWindows(buffers_.scores, shape_.num_q_heads, candidates, edit.review,
+                              edit.best, edit.budget, of_all_heads.data());
+  std::vector<int32_t> best;
+  for (int head = 0; head < shape_.num_kv_heads; ++head) {
+    best.insert(best.end(), of_all_heads.begin(), of_all_heads.begin() + count);
+  }
+  KeepSelected(best, count, edit.observe, 0);
+}
+
+void PromptLayers::MeasureStored(const WindowScoreStatistic& statistic, int layer,
+                                 const PromptTensors& at) {
+  const int window = std::min(statistic.window, tokens_), candidates = tokens_ - window;
+  if (candidates <= 0) return;
+  const auto measure = [&](int kernel, float* scores) {
+    backend_->WindowScores(shape_, element_, LastQueries(window), LastLse(at, window), at.k,
+                           tokens_, window, kernel, statistic.pooling, scores);
+  };
+  const size_t rows = shape_.num_kv_heads;
+  measure(statistic.kernel, buffers_.stored_scores + layer * rows * tokens_);
+  measure(1, buffers_.scores);
+  for (size_t head = 0; head < rows; ++head) {
+    const absl::Span<const float> scores(buffers_.scores + head * candidates, candidates);
+    importance_ += (plan_->importance == LayerImportance::kGini ? Gini(scores) : Entropy(scores)) /
+                   static_cast<double>(rows);
+  }
+}
+
+absl::Status PromptLayers::SelectStored(int layer, const KeepBest& edit,
+                                        std::vector<int32_t>* kept) {
+  if (buffers_.stored_scores == nullptr || edit.best + edit.recent > tokens_) {
+    return absl::InternalError(absl::StrCat("no stored scores select ", edit.best, " + ",
+                                            edit.recent, " of ", tokens_, " tokens"));
+  }
+  const size_t heads = shape_.num_kv_heads;
+  std::vector<int32_t> best(heads * edit.best);
+  backend_->SelectBest(buffers_.stored_scores + layer * heads * tokens_, shape_.num_kv_heads,
+                       tokens_ - edit.recent, edit.best, best.data());
+  kept->clear();
+  for (size_t head = 0; head < heads; ++head) {
+    kept->insert(kept->end(), best.begin() + static_cast<std::ptrdiff_t>(head * edit.best),
+                 best.begin() + static_cast<std::ptrdiff_t>((head + 1) * edit.best));
+    for (int i = tokens_ - edit.recent; i < tokens_; ++i) kept->push_back(i);
+  }
+  return absl::OkStatus();
+}
+
+// ---- Other statistics --------------------------------------------------------------------------
+
+/// SimLayerKV, table 5: the attention on the gathered keys, from their scores and the LSE over all.
+bool PromptLayers::IsLazy(const LazyTest& test, const PromptTensors& at) {
+  const int rows = std::min({test.last, tokens_, buffers_.window_rows});
+  double mass = 0;
+  for (const auto& [begin, end] :
+       {std::pair<int, int>(0, test.sinks), std::pair<int, int>(tokens_ - test.recent, tokens_)}) {
+    std::vector<float> sums(static_cast<size_t>(shape_.num_kv_heads) * (end - begin));
+    if (sums.empty()) continue;
+    backend_->ColumnSums(shape_, element_, LastQueries(rows), LastLse(at, rows), at.k, tokens_,
+                         rows, begin, end, ScoreRows::kKvHeads, sums.data());
+    mass += std::accumulate(sums.begin(), sums.end(), 0.0);
+  }
+  importance_ = mass / (static_cast<double>(rows) * shape_.num_kv_heads);
+  return importance_ > test.threshold;
+}
+
+int PromptLayers::SelectRetained(const MergeOptions& merge, const PromptTensors& at) {
+  const size_t heads = shape_.num_kv_heads, n = tokens_;
+  float* angles = buffers_.scores;
+  backend_->MergeAngles(shape_, element_, buffers_.lower_k, at.k, tokens_, angles);
+  // A share such as 0.05 is not a binary fraction: 0.05 * 100 is 5, not a little more.
+  retained_ = static_cast<int>(std::ceil(merge.retain * tokens_ - 1e-9));
+  if (merge.by_threshold) {
+    retained_ = 0;
+    for (size_t head = 0; head < heads; ++head) {
+      const float* of_head = angles + head * n;
+      const auto [least, most] = std::minmax_element(of_head, of_head + n);
+      const double cut = *most - merge.retain * (*most - *least);
+      retained_ = std::max<int>(
+          retained_, static_cast<int>(std::count_if(of_head, of_head + n,
+                                                    [cut](float angle) { return angle >= cut; })));
+    }
+  }
+  // [G, retained], and behind them [G, n - retained]: those that are merged.
+  backend_->SelectBest(angles, shape_.num_kv_heads, tokens_, retained_, buffers_.selection);
+  int32_t* merged = buffers_.selection + heads * retained_;
+  for (size_t head = 0; head < heads; ++head) {
+    const int32_t* next = buffers_.selection + head * retained_;
+    const int32_t* end = next + retained_;
+    for (int t = 0; t < tokens_; ++t) {
+      if (next != end && *next == t) {
+        ++next;
+      } else {
+        *merged++ = t;
+      }
+    }
+  }
+  return retained_;
+}
+
+double PromptLayers::Recall(const LayerMeasured& measured, const PromptTensors& at) {
+  const int n = tokens_, heads = shape_.num_kv_heads;
+  if (measured.kept_tokens == n) return 1;
+  const int rows = std::min({kRecallRows, n, buffers_.window_rows});
+  float* sums = buffers_.recall_sums;
+  backend_->ColumnSums(shape_, element_, LastQueries(rows), LastLse(at, rows), at.k, n, rows, 0, n,
+                       ScoreRows::kKvHeads, sums);
+  double kept = 0;
+  for (int head = 0; head < heads; ++head) {
+    const float* of_head = sums + static_cast<size_t>(head) * n;
+    for (int i = 0; i < measured.kept_tokens; ++i) {
+      const int row = i < measured.first_tokens ? i : n - measured.kept_tokens + i;
+      kept += of_head[measured.kept.empty()
+                          ? row
+                          : measured.kept[static_cast<size_t>(head) * measured.kept_tokens + i]];
+    }
+  }
+  return kept / (static_cast<double>(rows) * heads);
+}
+
+}  // namespace ziggurat

@@ -1,0 +1,91 @@
+// One prompt on its way through the layers: how it is attended, what is measured of each layer, and
+// which tokens stay. Everything that policies (compression/cache_plan.h) ask of prefill is done
+// here.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/types/span.h"
+#include "attention/backend.h"
+#include "model/cache_ops/prompt_needs.h"
+#include "model/model_runner.h"
+
+namespace ziggurat {
+
+/// One prompt's part of a layer's workspace. All are [tokens, heads, head_dim], but lse.
+struct PromptTensors {
+  void* q = nullptr;  ///< attention overwrites it with its output
+  const void* k = nullptr;
+  const void* v = nullptr;
+  float* lse = nullptr;  ///< [tokens, num_q_heads]
+};
+
+/// Lives from the first layer to the last. The backend, the plan and the buffers outlive it.
+class PromptLayers {
+ public:
+  PromptLayers(AttentionBackend* backend, const AttentionShape& shape, ElementType element,
+               int tokens, const CachePlan* plan, const PromptBuffers& buffers,
+               bool measures_recall);
+
+  /// Saves what attention is about to overwrite. Before every layer's attention.
+  void Prepare(int layer, const PromptTensors& at);
+  /// Whether the layer needs `AttendDistant` in place of AttentionBackend::PrefillAttention.
+  bool NeedsDistant(int layer) const;
+  void AttendDistant(int layer, const PromptTensors& at);
+  /// After attention. Spans in the result are valid until the next call of any method.
+  LayerMeasured Measure(int layer, const PromptTensors& at);
+  /// Writes the layer. INTERNAL names a range that does not fit the segments or the tokens that
+  /// stay; nothing is written then.
+  absl::Status Write(const PromptTensors& at, PoolView pool, const LayerWrite& write);
+
+  /// The tokens that `edit` keeps of a layer whose scores were stored: [num_kv_heads, best +
+  /// recent].
+  absl::Status SelectStored(int layer, const KeepBest& edit, std::vector<int32_t>* kept);
+
+  const CachePlan& plan() const { return *plan_; }
+  int tokens() const { return tokens_; }
+
+ private:
+  struct Edit;  // visitor of LayerEdit
+
+  void SelectBest(const WindowScoreStatistic& statistic, const KeepBest& edit, int layer,
+                  const PromptTensors& at);
+  void SelectHeavy(const KeepHeavy& edit, const PromptTensors& at);
+  void SelectWindows(const KeepWindows& edit, const PromptTensors& at);
+  void MeasureStored(const WindowScoreStatistic& statistic, int layer, const PromptTensors& at);
+  bool IsLazy(const LazyTest& test, const PromptTensors& at);
+  int SelectRetained(const MergeOptions& merge, const PromptTensors& at);
+  double Recall(const LayerMeasured& measured, const PromptTensors& at);
+
+  /// Rows of the saved queries, and lse, of the last `rows` tokens.
+  const void* LastQueries(int rows) const;
+  const float* LastLse(const PromptTensors& at, int rows) const;
+  /// Spreads `best` selected positions per head, [num_kv_heads, best], to rows of best + recent and
+  /// adds the last `recent` tokens. Only heads whose group starts at `layer` change.
+  void KeepSelected(const std::vector<int32_t>& best_of, int best, int recent, int layer);
+
+  absl::Status CheckWrite(const LayerWrite& write) const;
+  absl::Status WriteMergedPair(const PromptTensors& at, PoolView pool, const LayerWrite& write);
+  void WriteRange(const PromptTensors& at, PoolView pool, const SegmentView& segment,
+                  const TokenRange& range);
+
+  AttentionBackend* backend_;
+  AttentionShape shape_;
+  ElementType element_;
+  int tokens_;
+  const CachePlan* plan_;
+  PromptBuffers buffers_;
+  bool measures_recall_;
+  DistantCounts distant_counts_;
+  std::vector<uint8_t> borrows_;
+
+  // The tokens that a layer kept; a follower's are those of its leader.
+  int selected_ = 0;       ///< per head, in buffers_.selection; 0: none were selected, all stay
+  int retained_ = 0;       ///< MiniCache
+  double importance_ = 0;  ///< of the layer at hand
+  LayerMeasured last_;     ///< of the layer at hand
+};
+
+}  // namespace ziggurat

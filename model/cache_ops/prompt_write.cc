@@ -1,0 +1,100 @@
+// How the tokens of a prompt that stay get into segments.
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "model/cache_ops/prompt_layer.h"
+
+namespace ziggurat {
+namespace {
+
+absl::Status CheckRange(const TokenRange& range, LayerView view, int tokens) {
+  const bool fits = range.segment >= 0 && range.segment < static_cast<int>(view.size()) &&
+                    range.count >= 0 && range.first_slot >= 0 && range.first_token >= 0 &&
+                    range.first_slot + range.count <= view[range.segment].num_slots &&
+                    range.first_token + range.count <= tokens;
+  if (fits) return absl::OkStatus();
+  return absl::InternalError(
+      absl::StrCat("tokens ", range.first_token, " .. ", range.first_token + range.count, " of ",
+                   tokens, " do not fit slots ", range.first_slot, " .. ",
+                   range.first_slot + range.count, " of segment ", range.segment));
+}
+
+}  // namespace
+
+absl::Status PromptLayers::CheckWrite(const LayerWrite& write) const {
+  const bool merges = !write.lower.empty();
+  if (merges && write.lower.size() != write.view.size()) {
+    return absl::InternalError("the two layers of a pair have different segments");
+  }
+  const int listed = merges ? tokens_ - retained_ : last_.kept_tokens;
+  for (const TokenRange& range : write.ranges) {
+    absl::Status status = CheckRange(range, write.view, listed);
+    if (!status.ok()) return status;
+  }
+  for (const TokenRange& range : write.retained) {
+    for (const LayerView& view : {write.lower, write.view}) {
+      absl::Status status = CheckRange(range, view, retained_);
+      if (!status.ok()) return status;
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status PromptLayers::Write(const PromptTensors& at, PoolView pool, const LayerWrite& write) {
+  if (absl::Status status = CheckWrite(write); !status.ok()) return status;
+  if (!write.lower.empty()) return WriteMergedPair(at, pool, write);
+  for (const TokenRange& range : write.ranges) {
+    WriteRange(at, pool, write.view[range.segment], range);
+  }
+  return absl::OkStatus();
+}
+
+void PromptLayers::WriteRange(const PromptTensors& at, PoolView pool, const SegmentView& segment,
+                              const TokenRange& range) {
+  const void* k = segment.use == SegmentUse::kBorrowedKeys ? nullptr : at.k;
+  const int kept = last_.kept_tokens, end = range.first_token + range.count;
+  HeadIndices indices;
+  int first_row = 0;
+  std::vector<int32_t> rows;
+  if (!last_.kept.empty()) {
+    indices = {
+        last_.kept.data() + static_cast<size_t>(segment.first_kv_head) * kept + range.first_token,
+        static_cast<size_t>(kept)};
+  } else if (end <= last_.first_tokens || range.first_token >= last_.first_tokens) {
+    first_row = end <= last_.first_tokens ? range.first_token : tokens_ - kept + range.first_token;
+  } else {  // from the first tokens over to the last ones
+    for (int i = range.first_token; i < end; ++i) {
+      rows.push_back(i < last_.first_tokens ? i : tokens_ - kept + i);
+    }
+    indices = {rows.data(), 0};
+  }
+  backend_->WriteTokens(shape_, element_, k, at.v, indices, first_row, range.count, pool, segment,
+                        range.first_slot);
+  if (segment.scores.blocks != nullptr) {
+    backend_->WriteScores(shape_, buffers_.scores, tokens_, indices, first_row, range.count, pool,
+                          segment, range.first_slot);
+  }
+}
+
+absl::Status PromptLayers::WriteMergedPair(const PromptTensors& at, PoolView pool,
+                                           const LayerWrite& write) {
+  const size_t heads = shape_.num_kv_heads, merged = tokens_ - retained_;
+  const int32_t* merged_tokens = buffers_.selection + heads * retained_;
+  for (const TokenRange& range : write.ranges) {
+    backend_->WriteMerged(shape_, element_, buffers_.lower_k, buffers_.lower_v, at.k, at.v,
+                          {merged_tokens + range.first_token, merged}, range.count, plan_->merge->t,
+                          pool, write.lower[range.segment], write.view[range.segment],
+                          range.first_slot);
+  }
+  for (const TokenRange& range : write.retained) {
+    const HeadIndices indices{buffers_.selection + range.first_token,
+                              static_cast<size_t>(retained_)};
+    backend_->WriteTokens(shape_, element_, buffers_.lower_k, buffers_.lower_v, indices, 0,
+                          range.count, pool, write.lower[range.segment], range.first_slot);
+    backend_->WriteTokens(shape_, element_, at.k, at.v, indices, 0, range.count, pool,
+                          write.view[range.segment], range.first_slot);
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace ziggurat

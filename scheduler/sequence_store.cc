@@ -1,0 +1,195 @@
+#include "scheduler/sequence_store.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+namespace ziggurat {
+namespace {
+
+/// What an edit keeps of `tokens` tokens, before anything is selected.
+LayerMeasured KeptBy(const LayerEdit& edit, int tokens) {
+  LayerMeasured measured;
+  measured.kept_tokens = measured.first_tokens = tokens;
+  if (const auto* ring = std::get_if<KeepRing>(&edit)) {
+    measured.kept_tokens = std::min(tokens, ring->sinks + ring->recent);
+    measured.first_tokens = std::min(tokens, ring->sinks);
+  } else if (const auto* best = std::get_if<KeepBest>(&edit)) {
+    measured.kept_tokens = std::min(tokens, best->best + best->recent);
+  }
+  return measured;
+}
+
+/// Slots of `count` tokens of the kept list from `first` on, in a segment that holds token i in
+/// slot i: [heads, count].
+std::vector<int32_t> SlotsOf(const LayerMeasured& measured, int tokens, int heads, int first,
+                             int count) {
+  std::vector<int32_t> slots;
+  slots.reserve(static_cast<size_t>(heads) * count);
+  for (int head = 0; head < heads; ++head) {
+    for (int i = first; i < first + count; ++i) {
+      const int row = i < measured.first_tokens ? i : tokens - measured.kept_tokens + i;
+      slots.push_back(measured.kept.empty()
+                          ? row
+                          : measured.kept[static_cast<size_t>(head) * measured.kept_tokens + i]);
+    }
+  }
+  return slots;
+}
+
+}  // namespace
+
+SequenceStore::SequenceStore(const CachePlan& plan, const CacheGeometry& geometry,
+                             ElementType element, int prompt_tokens, int appended_tokens,
+                             SequenceCache* cache, Reservation* reservation,
+                             ReservationLedger* ledger)
+    : plan_(&plan),
+      context_{&plan, &geometry, element, prompt_tokens, appended_tokens},
+      cache_(cache),
+      reservation_(reservation),
+      ledger_(ledger),
+      owned_(plan.layers.size()),
+      facts_(plan.layers.size()),
+      importance_(plan.layers.size()),
+      undecided_(plan.decide != DecideAt::kLayer) {
+  held_plan_.layers.resize(plan.layers.size());
+  held_ = context_;
+  held_.plan = &held_plan_;
+  for (const uint32_t blocks : reservation->layer_blocks) bounds_.push_back(blocks);
+}
+
+absl::Status SequenceStore::FillLayer(int layer, const LayerMeasured& measured, LayerWrite* write) {
+  facts_[layer] = {measured.lazy, static_cast<size_t>(measured.kept_tokens),
+                   measured.attention_recall};
+  distant_counts.attended += measured.distant.attended;
+  distant_counts.skipped += measured.distant.skipped;
+  if (plan_->importance != LayerImportance::kNone) importance_[layer] = measured.importance;
+  stores_.push_back(
+      MakeLayerStore(undecided_ ? held_ : context_, layer, measured.lazy, cache_, stores_));
+  if (plan_->layers[layer].merge == MergeRole::kUpper) {
+    if (absl::Status status = stores_[layer - 1]->FillLower(measured); !status.ok()) return status;
+    bounds_[layer - 1] = stores_[layer - 1]->MaxBlocks();
+    if (absl::Status status = Settle(layer - 1); !status.ok()) return status;
+  }
+  if (absl::Status status = stores_[layer]->Fill(measured, write); !status.ok()) return status;
+  // What is still to be decided keeps the bound of what it may become.
+  if (!undecided_ && plan_->layers[layer].merge != MergeRole::kLower) {
+    bounds_[layer] = stores_[layer]->MaxBlocks();
+  }
+  return Settle(layer);
+}
+
+absl::Status SequenceStore::Settle(int layer) {
+  owned_[layer] = cache_->layer(layer).owned_blocks();
+  if (owned_[layer] > bounds_[layer]) {
+    return absl::InternalError(absl::StrCat("layer ", layer, " holds ", owned_[layer],
+                                            " blocks, its plan allows ", bounds_[layer]));
+  }
+  const size_t wanted = bounds_[layer] - owned_[layer];
+  const size_t held = reservation_->layer_blocks[layer];
+  if (wanted < held) {
+    ledger_->Lower(*reservation_, layer, held - wanted);
+  } else if (wanted > held) {
+    ledger_->Raise(*reservation_, layer, wanted - held);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status SequenceStore::Decide(const Policy& policy, const PolicyContext& context, int tokens,
+                                   int max_new_tokens, int prompt, ModelRunner* model) {
+  decided_plan_ = *plan_;
+  decided_plan_.layers = policy.Decide(context, tokens, max_new_tokens, importance_);
+  decided_plan_.decide = DecideAt::kLayer;
+  undecided_ = false;
+  context_.plan = &decided_plan_;
+  context_.appended_tokens -= tokens - context_.prompt_tokens;
+  context_.prompt_tokens = tokens;
+  for (int layer = 0; layer < cache_->num_layers(); ++layer) {
+    absl::Status status = RelayLayer(layer, decided_plan_.layers[layer], tokens, prompt, model);
+    if (!status.ok()) return status;
+  }
+  return absl::OkStatus();
+}
+
+absl::Status SequenceStore::RelayLayer(int layer, const LayerPlan& plan, int tokens, int prompt,
+                                       ModelRunner* model) {
+  LayerBlockTable& table = cache_->layer(layer);
+  constexpr int kHeld = 0;  // the one segment of a layer that waits
+  const int heads = context_.geometry->num_kv_heads;
+  LayerMeasured measured = KeptBy(plan.edit, tokens);
+  std::vector<int32_t> kept;
+  const auto* best = std::get_if<KeepBest>(&plan.edit);
+  if (best != nullptr && measured.kept_tokens < tokens) {
+    if (absl::Status status = model->SelectStored(prompt, layer, *best, &kept); !status.ok())
+      return status;
+    measured.kept = kept;
+  }
+  const auto* ring = std::get_if<KeepRing>(&plan.edit);
+  facts_[layer].lazy = ring != nullptr && plan_->importance == LayerImportance::kLazyMass;
+  facts_[layer].kept_tokens = measured.kept_tokens;
+
+  std::vector<CacheEdit> edits;
+  const auto copy = [&](int first, int count, int segment, int first_slot) {
+    const SegmentView* from = &table.view()[kHeld];
+    edits.push_back(CopyEdit{from, 0, SlotsOf(measured, tokens, heads, first, count), count,
+                             &table.view()[segment], first_slot});
+  };
+  if (decided_plan_.quantization) {
+    stores_[layer] = MakeLayerStore(context_, layer, false, cache_, stores_);
+    LayerWrite write;
+    if (absl::Status status = stores_[layer]->Fill(measured, &write); !status.ok()) return status;
+    for (const TokenRange& range : write.ranges) {
+      copy(range.first_token, range.count, range.segment, range.first_slot);
+    }
+    if (absl::Status status = model->EditCache(edits); !status.ok()) return status;
+    table.Truncate(kHeld, 0);
+  } else {
+    if (measured.kept_tokens < tokens) {
+      copy(0, measured.kept_tokens, kHeld, 0);
+      if (absl::Status status = model->EditCache(edits); !status.ok()) return status;
+      table.Truncate(kHeld, measured.kept_tokens);
+    }
+    stores_[layer] = ring != nullptr ? AdoptRingStore(context_, *ring, &table, kHeld)
+                                     : AdoptGrowingStore(context_, &table, kHeld);
+  }
+  bounds_[layer] = stores_[layer]->MaxBlocks();
+  return Settle(layer);
+}
+
+absl::Status SequenceStore::PrepareStep(int position, std::vector<CacheEdit>* edits) {
+  const size_t before = edits->size();
+  for (const auto& store : stores_) {
+    if (absl::Status status = store->PrepareStep(position, edits); !status.ok()) return status;
+  }
+  for (const auto& store : stores_) {
+    if (absl::Status status = store->PrepareFlush(edits); !status.ok()) return status;
+  }
+  if (edits->size() == before) return absl::OkStatus();
+  for (int layer = 0; layer < cache_->num_layers(); ++layer) {
+    if (absl::Status status = Settle(layer); !status.ok()) return status;
+  }
+  return absl::OkStatus();
+}
+
+void SequenceStore::FinishEdits() {
+  for (const auto& store : stores_) store->FinishEdits();
+  // Layers only gave blocks back, so this cannot fail.
+  for (int layer = 0; layer < cache_->num_layers(); ++layer) (void)Settle(layer);
+}
+
+absl::StatusOr<absl::Span<const DecodeInput::Layer>> SequenceStore::Append(int position) {
+  step_.resize(stores_.size());
+  for (int layer = 0; layer < cache_->num_layers(); ++layer) {
+    absl::StatusOr<absl::Span<const TokenTarget>> targets = stores_[layer]->Append(position);
+    if (!targets.ok()) return targets.status();
+    const LayerBlockTable& table = cache_->layer(layer);
+    step_[layer] = {table.view(), *targets, stores_[layer]->score_recent()};
+    if (table.owned_blocks() != owned_[layer]) {
+      if (absl::Status status = Settle(layer); !status.ok()) return status;
+    }
+  }
+  return absl::MakeConstSpan(step_);
+}
+
+}  // namespace ziggurat

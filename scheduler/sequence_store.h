@@ -1,0 +1,87 @@
+// The layers of one sequence together: their stores, their part of the reservation, and the
+// decisions that need all of them.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/types/span.h"
+#include "block_manager/sequence_cache.h"
+#include "compression/policy.h"
+#include "model/model_runner.h"
+#include "scheduler/reservation.h"
+#include "scheduler/store/layer_store.h"
+
+namespace ziggurat {
+
+/// What is known of a layer beyond its segments.
+struct LayerFacts {
+  bool lazy = false;
+  size_t kept_tokens = 0;        ///< of the prompt, per KV head
+  double attention_recall = -1;  ///< negative: not measured
+};
+
+/// From admission to the end of a request. Engine thread only.
+///
+/// Every call keeps the reservation of each layer at what the layer may still take: its bound less
+/// the blocks that it holds.
+class SequenceStore {
+ public:
+  /// `plan`, `cache`, `reservation` and `ledger` outlive the store; `reservation` holds the bounds
+  /// of `MaxLayerBlocks`.
+  SequenceStore(const CachePlan& plan, const CacheGeometry& geometry, ElementType element,
+                int prompt_tokens, int appended_tokens, SequenceCache* cache,
+                Reservation* reservation, ReservationLedger* ledger);
+
+  /// Lays out layer `layer` of the prompt. Layers come in order.
+  absl::Status FillLayer(int layer, const LayerMeasured& measured, LayerWrite* write);
+  void SetImportance(int layer, double value) { importance_[layer] = value; }
+
+  /// Whether the policy is to decide now (DecideAt), the layers holding all tokens so far.
+  bool IsUndecided() const { return undecided_; }
+  /// Asks the policy and lays out every layer anew.
+  ///   tokens  those held in every layer
+  ///   prompt  index in the prefill batch, whose stored scores select (DecideAt::kPrompt)
+  absl::Status Decide(const Policy& policy, const PolicyContext& context, int tokens,
+                      int max_new_tokens, int prompt, ModelRunner* model);
+
+  /// Makes room for what must move before the token at `position` is written, and orders it.
+  absl::Status PrepareStep(int position, std::vector<CacheEdit>* edits);
+  /// After the edits have been carried out; not called where there were none.
+  void FinishEdits();
+  /// The place of the token at `position` in every layer; valid until the next call.
+  absl::StatusOr<absl::Span<const DecodeInput::Layer>> Append(int position);
+
+  const LayerFacts& facts(int layer) const { return facts_[layer]; }
+  const CachePlan& plan() const { return *plan_; }
+  /// For DecodeInput: where the first token's mass is stored, while the policy waits for it.
+  double* lazy_mass() { return importance_.data(); }
+
+  DistantCounts distant_counts;
+
+ private:
+  absl::Status RelayLayer(int layer, const LayerPlan& plan, int tokens, int prompt,
+                          ModelRunner* model);
+  /// Sets the reservation of the layer to `bound` less what it holds.
+  absl::Status Settle(int layer);
+
+  const CachePlan* plan_;
+  CachePlan held_plan_;     ///< until the decision: all tokens as they are
+  CachePlan decided_plan_;  ///< after it
+  StoreContext held_;
+  StoreContext context_;
+  SequenceCache* cache_;
+  Reservation* reservation_;
+  ReservationLedger* ledger_;
+  std::vector<std::unique_ptr<LayerStore>> stores_;
+  std::vector<size_t> bounds_;  ///< most blocks that each layer may own from now on
+  std::vector<size_t> owned_;   ///< those that it owns
+  std::vector<LayerFacts> facts_;
+  std::vector<double> importance_;
+  std::vector<DecodeInput::Layer> step_;
+  bool undecided_;
+};
+
+}  // namespace ziggurat

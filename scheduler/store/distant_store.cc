@@ -1,0 +1,238 @@
+// PoD: near tokens lie with their keys in a segment of slots that are used again; a token that
+// leaves the near window moves to the end of the distant segment, which stores keys only in the
+// lowest layer of the group, values in every layer.
+//
+// Which layers form a group may differ from KV head to KV head. A *run* is a range of neighbouring
+// heads that is grouped alike in all layers; each run has segments of its own. Where a policy
+// selects tokens, every head keeps others, and each head is a run.
+#include <algorithm>
+#include <deque>
+#include <vector>
+
+#include "compression/pod_groups.h"
+#include "scheduler/store/layer_store.h"
+#include "scheduler/store/store_format.h"
+
+namespace ziggurat {
+namespace {
+
+struct HeadRun {
+  int first = 0;
+  int count = 0;
+};
+
+bool SelectsTokens(const CachePlan& plan) {
+  return std::any_of(plan.layers.begin(), plan.layers.end(), [](const LayerPlan& layer) {
+    return !std::holds_alternative<KeepAll>(layer.edit);
+  });
+}
+
+std::vector<HeadRun> RunsOf(const CachePlan& plan) {
+  const PodGroups& groups = *plan.distant->groups;
+  const bool apart = SelectsTokens(plan);
+  std::vector<HeadRun> runs;
+  for (int head = 0; head < groups.num_kv_heads; ++head) {
+    bool alike = head > 0 && !apart;
+    for (int layer = 0; alike && layer < groups.num_layers; ++layer) {
+      alike = groups.Lowest(layer, head) == groups.Lowest(layer, head - 1);
+    }
+    if (alike) {
+      ++runs.back().count;
+    } else {
+      runs.push_back({head, 1});
+    }
+  }
+  return runs;
+}
+
+/// What a run is in a layer.
+enum class RunRole : uint8_t {
+  kAlone,    ///< a group of this layer alone: nothing is ever distant
+  kLowest,   ///< its distant keys are read by the layers above
+  kFollows,  ///< reads those of the lowest layer
+};
+
+RunRole RoleOf(const PodGroups& groups, int layer, int head) {
+  if (groups.Lowest(layer, head) != layer) return RunRole::kFollows;
+  return groups.IsShared(layer, head) ? RunRole::kLowest : RunRole::kAlone;
+}
+
+CacheFormat NearFormat(const StoreContext& context) {
+  return MakeStoreFormat(context.element, context.plan->quantization).open;
+}
+
+CacheFormat DistantFormat(const StoreContext& context, RunRole role) {
+  CacheFormat format = NearFormat(context);
+  format.values_only = role == RunRole::kFollows;
+  return format;
+}
+
+class DistantStore final : public LayerStore {
+ public:
+  DistantStore(const StoreContext& context, int layer, SequenceCache* cache,
+               absl::Span<const std::unique_ptr<LayerStore>> stores)
+      : context_(context),
+        options_(*context.plan->distant),
+        layer_(layer),
+        cache_(cache),
+        table_(&cache->layer(layer)) {
+    for (const HeadRun& heads : RunsOf(*context.plan)) {
+      Run& run = runs_.emplace_back();
+      run.heads = heads;
+      run.role = RoleOf(*options_.groups, layer, heads.first);
+      if (run.role == RunRole::kFollows) {
+        const int lowest = options_.groups->Lowest(layer, heads.first);
+        run.lowest = static_cast<const DistantStore*>(stores[lowest].get());
+      }
+    }
+  }
+
+  size_t MaxBlocks() const override { return MaxDistantBlocks(context_, layer_); }
+
+  absl::Status Fill(const LayerMeasured& measured, LayerWrite* write) override {
+    for (size_t r = 0; r < runs_.size(); ++r) {
+      if (absl::Status status = FillRun(r, measured, write); !status.ok()) return status;
+    }
+    write->view = table_->view();
+    return absl::OkStatus();
+  }
+
+  absl::Status PrepareStep(int position, std::vector<CacheEdit>* edits) override {
+    for (size_t r = 0; r < runs_.size(); ++r) {
+      Run& run = runs_[r];
+      run.free_slot = -1;
+      if (run.role == RunRole::kAlone || run.window.empty()) continue;
+      if (run.window.front().position > position - options_.recent) continue;
+      const int first = table_->view()[run.distant].num_slots;
+      if (run.role == RunRole::kFollows) {
+        table_->RefreshKeys(run.distant, *run.lowest->table_, run.lowest->runs_[r].distant);
+      }
+      if (absl::Status status = table_->Extend(run.distant, 1); !status.ok()) return status;
+      edits->push_back(CopyEdit{.from = &table_->view()[run.near],
+                                .first = run.window.front().slot,
+                                .slots = {},
+                                .count = 1,
+                                .to = &table_->view()[run.distant],
+                                .first_slot = first});
+      run.free_slot = run.window.front().slot;
+      run.window.pop_front();
+    }
+    return absl::OkStatus();
+  }
+
+  absl::StatusOr<absl::Span<const TokenTarget>> Append(int position) override {
+    targets_.clear();
+    for (Run& run : runs_) {
+      int slot = run.free_slot;
+      if (slot < 0) {
+        absl::StatusOr<int> fresh = table_->AppendSlot(run.near);
+        if (!fresh.ok()) return fresh.status();
+        slot = *fresh;
+      }
+      run.free_slot = -1;
+      if (run.role != RunRole::kAlone && position >= options_.sinks) {
+        run.window.push_back({position, slot});
+      }
+      targets_.push_back({run.near, slot});
+    }
+    return absl::MakeConstSpan(targets_);
+  }
+
+ private:
+  struct NearToken {
+    int position;
+    int slot;
+  };
+  struct Run {
+    HeadRun heads;
+    RunRole role = RunRole::kAlone;
+    const DistantStore* lowest = nullptr;
+    int near = 0;
+    int distant = -1;
+    std::deque<NearToken> window;  ///< near tokens that are no sinks, oldest first
+    int free_slot = -1;            ///< left by the token that has just moved
+  };
+
+  absl::Status FillRun(size_t index, const LayerMeasured& measured, LayerWrite* write) {
+    Run& run = runs_[index];
+    // Positions that the first head of the run keeps; the others of a run keep the same.
+    const int kept = measured.kept_tokens, prompt = context_.prompt_tokens;
+    const auto position_of = [&](int i) {
+      if (measured.kept.empty()) return i < measured.first_tokens ? i : prompt - kept + i;
+      return static_cast<int>(measured.kept[static_cast<size_t>(run.heads.first) * kept + i]);
+    };
+    int sinks = 0, near_begin = 0;
+    if (run.role != RunRole::kAlone) {
+      while (sinks < kept && position_of(sinks) < options_.sinks) ++sinks;
+      near_begin = sinks;
+      while (near_begin < kept && position_of(near_begin) < prompt - options_.recent) ++near_begin;
+    }
+    run.near = table_->AddSegment({.format = NearFormat(context_),
+                                   .first_kv_head = run.heads.first,
+                                   .num_kv_heads = run.heads.count});
+    const int near = sinks + kept - near_begin;
+    if (absl::Status status = table_->Extend(run.near, near); !status.ok()) return status;
+    AddRange(write, {run.near, 0, 0, sinks});
+    AddRange(write, {run.near, sinks, near_begin, kept - near_begin});
+    if (run.role == RunRole::kAlone) return absl::OkStatus();
+    for (int i = near_begin; i < kept; ++i) {
+      run.window.push_back({position_of(i), sinks + i - near_begin});
+    }
+    const SegmentOptions options{.format = DistantFormat(context_, run.role),
+                                 .first_kv_head = run.heads.first,
+                                 .num_kv_heads = run.heads.count};
+    if (run.role == RunRole::kFollows) {
+      const int lowest = options_.groups->Lowest(layer_, run.heads.first);
+      run.distant = table_->AddValuesSegment(options, cache_->layer(lowest),
+                                             run.lowest->runs_[index].distant);
+    } else {
+      run.distant = table_->AddSegment(options);
+    }
+    if (absl::Status status = table_->Extend(run.distant, near_begin - sinks); !status.ok()) {
+      return status;
+    }
+    AddRange(write, {run.distant, 0, sinks, near_begin - sinks});
+    return absl::OkStatus();
+  }
+
+  static void AddRange(LayerWrite* write, const TokenRange& range) {
+    if (range.count > 0) write->ranges.push_back(range);
+  }
+
+  const StoreContext& context_;
+  const DistantOptions& options_;
+  int layer_;
+  SequenceCache* cache_;
+  LayerBlockTable* table_;
+  std::vector<Run> runs_;
+  std::vector<TokenTarget> targets_;
+};
+
+}  // namespace
+
+size_t MaxDistantBlocks(const StoreContext& context, int layer) {
+  const CachePlan& plan = *context.plan;
+  const CacheGeometry& geometry = *context.geometry;
+  const size_t kept = plan.layers[layer].prompt_tokens_kept;
+  const size_t tokens = kept + context.appended_tokens;
+  const size_t window = static_cast<size_t>(plan.distant->sinks) + plan.distant->recent;
+  size_t blocks = 0;
+  for (const HeadRun& run : RunsOf(plan)) {
+    const RunRole role = RoleOf(*plan.distant->groups, layer, run.first);
+    const size_t near = role == RunRole::kAlone ? tokens : std::min(tokens, window);
+    blocks += geometry.BlocksFor(NearFormat(context), run.count, near);
+    if (role == RunRole::kAlone) continue;
+    // With a selection, sinks and recent tokens may all have been dropped.
+    const size_t distant = SelectsTokens(plan) ? tokens : tokens - near;
+    blocks += geometry.BlocksFor(DistantFormat(context, role), run.count, distant);
+  }
+  return blocks;
+}
+
+std::unique_ptr<LayerStore> MakeDistantStore(const StoreContext& context, int layer,
+                                             SequenceCache* cache,
+                                             absl::Span<const std::unique_ptr<LayerStore>> stores) {
+  return std::make_unique<DistantStore>(context, layer, cache, stores);
+}
+
+}  // namespace ziggurat

@@ -1,0 +1,104 @@
+// How one layer of one sequence is laid out in segments, and how that changes as tokens come.
+//
+// Policies say which tokens stay and in which encoding (compression/cache_plan.h); a store knows
+// what segments that takes, where every token goes, and which copies are due before a step. It
+// touches no memory but the block table: what is to be written or copied is ordered from the model
+// runner. Each kind is one file.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "block_manager/sequence_cache.h"
+#include "compression/cache_plan.h"
+#include "model/model_runner.h"
+
+namespace ziggurat {
+
+/// What the stores of one sequence share. Outlives them.
+struct StoreContext {
+  const CachePlan* plan = nullptr;
+  const CacheGeometry* geometry = nullptr;
+  ElementType element = ElementType::kBf16;
+  int prompt_tokens = 0;
+  int appended_tokens = 0;  ///< most tokens that come after the prompt
+};
+
+/// The order of calls: Fill once; then for every step PrepareStep and PrepareFlush of all layers,
+/// the edits are carried out where there are any, FinishEdits of all layers, Append of all layers.
+/// Engine thread only. RESOURCE_EXHAUSTED from the pool is a broken bound: `MaxBlocks` was wrong.
+class LayerStore {
+ public:
+  virtual ~LayerStore() = default;
+
+  /// Most blocks that the layer may take from the pool from Fill on, for the tokens that Fill was
+  /// told of.
+  virtual size_t MaxBlocks() const = 0;
+
+  /// Upper layers of a pair ask the lower one first to make room for both.
+  virtual absl::Status FillLower(const LayerMeasured& /*measured*/) { return absl::OkStatus(); }
+  /// Makes room for the tokens of the prompt that stay and says where each goes. The write's view
+  /// stays empty where the layer waits for the one above.
+  virtual absl::Status Fill(const LayerMeasured& measured, LayerWrite* write) = 0;
+
+  /// Room for, and order of, what must move before the token at `position` is written ...
+  virtual absl::Status PrepareStep(int /*position*/, std::vector<CacheEdit>* /*edits*/) {
+    return absl::OkStatus();
+  }
+  /// ... and what becomes codes then.
+  virtual absl::Status PrepareFlush(std::vector<CacheEdit>* /*edits*/) { return absl::OkStatus(); }
+  /// After the edits of a step have been carried out.
+  virtual void FinishEdits() {}
+  /// Where the token at `position` goes. The span is valid until the next call.
+  virtual absl::StatusOr<absl::Span<const TokenTarget>> Append(int position) = 0;
+  /// DecodeItem::score_recent.
+  virtual int score_recent() const { return 0; }
+};
+
+/// Most blocks that the layer can take, before anything has been measured.
+size_t MaxLayerBlocks(const StoreContext& context, int layer);
+
+/// A lazy layer keeps the ring of its test, whatever its edit says. `stores` are those of the
+/// layers below, of the same sequence, which the new one may refer to.
+std::unique_ptr<LayerStore> MakeLayerStore(const StoreContext& context, int layer, bool lazy,
+                                           SequenceCache* cache,
+                                           absl::Span<const std::unique_ptr<LayerStore>> stores);
+
+// ---- The kinds ---------------------------------------------------------------------------------
+
+/// Tokens are appended for ever.
+size_t MaxGrowingBlocks(const StoreContext& context, size_t tokens);
+std::unique_ptr<LayerStore> MakeGrowingStore(const StoreContext& context, LayerBlockTable* table);
+/// Without quantization, over segment `segment`, which holds the kept tokens already.
+std::unique_ptr<LayerStore> AdoptGrowingStore(const StoreContext& context, LayerBlockTable* table,
+                                              int segment);
+
+/// The first `sinks` tokens and the last `recent`. Grouped codes: recent to recent + group - 1.
+size_t MaxRingBlocks(const StoreContext& context, const KeepRing& ring);
+std::unique_ptr<LayerStore> MakeRingStore(const StoreContext& context, const KeepRing& ring,
+                                          LayerBlockTable* table);
+std::unique_ptr<LayerStore> AdoptRingStore(const StoreContext& context, const KeepRing& ring,
+                                           LayerBlockTable* table, int segment);
+
+/// H2O: heavy + recent + 1 slots with scores.
+size_t MaxScoredBlocks(const StoreContext& context, const KeepHeavy& edit);
+std::unique_ptr<LayerStore> MakeScoredStore(const StoreContext& context, const KeepHeavy& edit,
+                                            LayerBlockTable* table);
+
+/// MiniCache: the two layers of a pair.
+size_t MaxMergedBlocks(const StoreContext& context, MergeRole role);
+std::unique_ptr<LayerStore> MakeLowerStore(const StoreContext& context, LayerBlockTable* table);
+std::unique_ptr<LayerStore> MakeUpperStore(const StoreContext& context, LayerBlockTable* table,
+                                           LayerStore* lower);
+
+/// PoD: near tokens with keys, distant ones with keys in the lowest layer of the group alone.
+size_t MaxDistantBlocks(const StoreContext& context, int layer);
+std::unique_ptr<LayerStore> MakeDistantStore(const StoreContext& context, int layer,
+                                             SequenceCache* cache,
+                                             absl::Span<const std::unique_ptr<LayerStore>> stores);
+
+}  // namespace ziggurat

@@ -1,0 +1,222 @@
+// MiniCache: a pair of layers holds most tokens as one direction and two norms.
+//
+// The segments of both layers stand in the same order: merged tokens (shared), retained ones, and
+// the tail of generated tokens that have not been merged yet. The lower layer owns what is shared.
+#include <cmath>
+
+#include "scheduler/store/layer_store.h"
+#include "scheduler/store/token_list.h"
+
+namespace ziggurat {
+namespace {
+
+/// Tokens of a merge of `tokens` that stay unmerged.
+int RetainedOf(const MergeOptions& merge, int tokens) {
+  // A share such as 0.05 is not a binary fraction: 0.05 * 100 is 5, not a little more.
+  return static_cast<int>(std::ceil(merge.retain * tokens - 1e-9));
+}
+
+/// What both layers of a pair are made of.
+class PairStore : public LayerStore {
+ public:
+  PairStore(const StoreContext& context, LayerBlockTable* table)
+      : context_(context),
+        merge_(*context.plan->merge),
+        table_(table),
+        merged_(table, MergedFormat(context)),
+        retained_(table, RetainedFormat(context)) {}
+
+  absl::StatusOr<absl::Span<const TokenTarget>> Append(int /*position*/) override {
+    absl::StatusOr<int> slot = table_->AppendSlot(tail_);
+    if (!slot.ok()) return slot.status();
+    target_ = {tail_, *slot};
+    return absl::MakeConstSpan(&target_, 1);
+  }
+
+  static StoreFormat MergedFormat(const StoreContext& context) {
+    StoreFormat format = MakeStoreFormat(context.element, context.plan->quantization, true);
+    format.residual = 0;  // what is merged is old
+    return format;
+  }
+  static StoreFormat RetainedFormat(const StoreContext& context) {
+    StoreFormat format = MakeStoreFormat(context.element, context.plan->quantization);
+    format.residual = 0;
+    return format;
+  }
+  static CacheFormat TailFormat(const StoreContext& context) {
+    return MakeStoreFormat(context.element, context.plan->quantization).open;
+  }
+
+  LayerBlockTable* table() { return table_; }
+  int tail_tokens() const { return table_->view()[tail_].num_slots; }
+  bool IsDue() const { return tail_tokens() == merge_.tail; }
+  int merge_retained() const { return RetainedOf(merge_, merge_.tail); }
+
+ protected:
+  friend class UpperStore;
+
+  void AddTail() { tail_ = table_->AddSegment({.format = TailFormat(context_)}); }
+
+  const StoreContext& context_;
+  const MergeOptions& merge_;
+  LayerBlockTable* table_;
+  TokenList merged_;
+  TokenList retained_;
+  int tail_ = 0;
+  bool merging_ = false;
+  TokenTarget target_;
+};
+
+class LowerStore final : public PairStore {
+ public:
+  using PairStore::PairStore;
+
+  size_t MaxBlocks() const override { return MaxMergedBlocks(context_, MergeRole::kLower); }
+
+  absl::Status Fill(const LayerMeasured& /*measured*/, LayerWrite* /*write*/) override {
+    return absl::OkStatus();  // waits for the layer above
+  }
+
+  absl::Status FillLower(const LayerMeasured& measured) override {
+    merged_.Open();
+    retained_.Open();
+    AddTail();
+    std::vector<TokenRange> ranges;  // the upper layer's write says them for both
+    const int retained = measured.retained_tokens;
+    absl::Status status = merged_.Fill(measured.kept_tokens - retained, 0, &ranges);
+    if (status.ok()) status = retained_.Fill(retained, 0, &ranges);
+    return status;
+  }
+
+  absl::Status PrepareStep(int /*position*/, std::vector<CacheEdit>* /*edits*/) override {
+    merging_ = IsDue();
+    if (!merging_) return absl::OkStatus();
+    absl::Status status = merged_.Extend(merge_.tail - merge_retained(), &first_merged_);
+    if (status.ok()) status = retained_.Extend(merge_retained(), &first_retained_);
+    return status;
+  }
+
+  absl::Status PrepareFlush(std::vector<CacheEdit>* edits) override {
+    if (!merging_) return absl::OkStatus();
+    absl::Status status = merged_.Flush(edits);
+    if (status.ok()) status = retained_.Flush(edits);
+    return status;
+  }
+
+  void FinishEdits() override {
+    if (!merging_) return;
+    merged_.FinishFlush();
+    retained_.FinishFlush();
+    table_->Truncate(tail_, 0);
+    merging_ = false;
+  }
+
+ private:
+  friend class UpperStore;
+  int first_merged_ = 0;
+  int first_retained_ = 0;
+};
+
+class UpperStore final : public PairStore {
+ public:
+  UpperStore(const StoreContext& context, LayerBlockTable* table, LowerStore* lower)
+      : PairStore(context, table), lower_(lower) {}
+
+  size_t MaxBlocks() const override { return MaxMergedBlocks(context_, MergeRole::kUpper); }
+
+  absl::Status Fill(const LayerMeasured& measured, LayerWrite* write) override {
+    merged_.Share(*lower_->table(), lower_->merged_);
+    retained_.Open();
+    AddTail();
+    if (absl::Status status = retained_.Fill(measured.retained_tokens, 0, &write->retained);
+        !status.ok()) {
+      return status;
+    }
+    // The shared segments are those of the lower layer, in the same places.
+    const LayerView view = table_->view();
+    int first = 0;
+    for (int s = 0; s < static_cast<int>(view.size()); ++s) {
+      if (view[s].key_norms.blocks == nullptr || view[s].num_slots == 0) continue;
+      write->ranges.push_back({s, 0, first, view[s].num_slots});
+      first += view[s].num_slots;
+    }
+    write->view = view;
+    write->lower = lower_->table()->view();
+    return absl::OkStatus();
+  }
+
+  absl::Status PrepareStep(int /*position*/, std::vector<CacheEdit>* edits) override {
+    merging_ = IsDue();
+    if (!merging_) return absl::OkStatus();
+    int first_retained = 0;
+    merged_.RefreshShared(*lower_->table(), lower_->merged_);
+    if (absl::Status status = retained_.Extend(merge_retained(), &first_retained); !status.ok()) {
+      return status;
+    }
+    const LayerView below = lower_->table()->view(), here = table_->view();
+    MergeEdit edit;
+    edit.lower_tail = &below[lower_->tail_];
+    edit.upper_tail = &here[tail_];
+    edit.count = merge_.tail;
+    edit.retained = merge_retained();
+    edit.t = merge_.t;
+    edit.lower_merged = &below[lower_->merged_.open_segment()];
+    edit.upper_merged = &here[merged_.open_segment()];
+    edit.first_merged_slot = lower_->first_merged_;
+    edit.lower_retained = &below[lower_->retained_.open_segment()];
+    edit.upper_retained = &here[retained_.open_segment()];
+    edit.first_retained_slot = first_retained;
+    edits->push_back(edit);
+    return absl::OkStatus();
+  }
+
+  absl::Status PrepareFlush(std::vector<CacheEdit>* edits) override {
+    return merging_ ? retained_.Flush(edits) : absl::OkStatus();
+  }
+
+  void FinishEdits() override {
+    if (!merging_) return;
+    merged_.RefreshShared(*lower_->table(), lower_->merged_);
+    retained_.FinishFlush();
+    table_->Truncate(tail_, 0);
+    merging_ = false;
+  }
+
+ private:
+  LowerStore* lower_;
+};
+
+}  // namespace
+
+size_t MaxMergedBlocks(const StoreContext& context, MergeRole role) {
+  const MergeOptions& merge = *context.plan->merge;
+  const CacheGeometry& geometry = *context.geometry;
+  const int heads = geometry.num_kv_heads, prompt = context.prompt_tokens;
+  const size_t merges = context.appended_tokens / merge.tail;
+  const int retained_each = RetainedOf(merge, merge.tail);
+  // By threshold, anything from none to all of the prompt's tokens may stay unmerged.
+  const int retained_least = merge.by_threshold ? 0 : RetainedOf(merge, prompt);
+  const int retained_most = merge.by_threshold ? prompt : retained_least;
+  const size_t merged = prompt - retained_least + merges * (merge.tail - retained_each);
+  const size_t retained = retained_most + merges * retained_each;
+  const size_t tail = std::min(merge.tail, context.appended_tokens);
+  size_t blocks = TokenList::MaxBlocks(geometry, PairStore::RetainedFormat(context), heads,
+                                       retained, std::max(1, retained_each)) +
+                  geometry.BlocksFor(PairStore::TailFormat(context), heads, tail);
+  if (role == MergeRole::kLower) {
+    blocks += TokenList::MaxBlocks(geometry, PairStore::MergedFormat(context), heads, merged,
+                                   std::max(1, merge.tail - retained_each));
+  }
+  return blocks;
+}
+
+std::unique_ptr<LayerStore> MakeLowerStore(const StoreContext& context, LayerBlockTable* table) {
+  return std::make_unique<LowerStore>(context, table);
+}
+
+std::unique_ptr<LayerStore> MakeUpperStore(const StoreContext& context, LayerBlockTable* table,
+                                           LayerStore* lower) {
+  return std::make_unique<UpperStore>(context, table, static_cast<LowerStore*>(lower));
+}
+
+}  // namespace ziggurat

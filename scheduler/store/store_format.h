@@ -1,0 +1,25 @@
+// From what a policy says about storage to the formats of segments.
+#pragma once
+
+#include <optional>
+
+#include "block_manager/cache_format.h"
+#include "compression/cache_plan.h"
+
+namespace ziggurat {
+
+/// The formats of a list of tokens: an *open* segment that takes single tokens, and for grouped
+/// encodings a *coded* one that takes whole groups of them later.
+struct StoreFormat {
+  CacheFormat open;
+  std::optional<CacheFormat> coded;
+  int residual = 0;  ///< coded: the newest tokens, which stay open
+
+  int group() const { return coded ? coded->group : 1; }
+};
+
+/// Keys and values; with `merged` directions and norms.
+StoreFormat MakeStoreFormat(ElementType element, const std::optional<Quantization>& quantization,
+                            bool merged = false);
+
+}  // namespace ziggurat

@@ -1,0 +1,89 @@
+#include "scheduler/store/token_list.h"
+
+#include <algorithm>
+
+namespace ziggurat {
+
+size_t TokenList::MaxBlocks(const CacheGeometry& geometry, const StoreFormat& format, int kv_heads,
+                            size_t tokens, size_t burst) {
+  if (!format.coded) return geometry.BlocksFor(format.open, kv_heads, tokens);
+  const size_t group = format.coded->group, residual = format.residual;
+  const size_t coded = tokens >= residual + group ? (tokens - residual) / group * group : 0;
+  const size_t open = std::min(tokens, residual + group - 1 + burst);
+  return geometry.BlocksFor(*format.coded, kv_heads, coded) +
+         geometry.BlocksFor(format.open, kv_heads, open);
+}
+
+void TokenList::Open() {
+  if (format_.coded) coded_ = table_->AddSegment({.format = *format_.coded});
+  open_ = table_->AddSegment({.format = format_.open});
+}
+
+void TokenList::Share(LayerBlockTable& lower_table, const TokenList& lower) {
+  if (lower.coded_ >= 0) coded_ = table_->ShareSegment(lower_table, lower.coded_);
+  open_ = table_->ShareSegment(lower_table, lower.open_);
+}
+
+absl::Status TokenList::Fill(int tokens, int first_token, std::vector<TokenRange>* ranges) {
+  int coded = 0;
+  if (format_.coded && tokens >= format_.residual + format_.group()) {
+    coded = (tokens - format_.residual) / format_.group() * format_.group();
+    if (absl::Status status = table_->Extend(coded_, coded); !status.ok()) return status;
+    ranges->push_back({coded_, 0, first_token, coded});
+  }
+  if (absl::Status status = table_->Extend(open_, tokens - coded); !status.ok()) return status;
+  if (tokens > coded) ranges->push_back({open_, 0, first_token + coded, tokens - coded});
+  return absl::OkStatus();
+}
+
+absl::Status TokenList::Extend(int tokens, int* first_slot) {
+  *first_slot = open_tokens();
+  return table_->Extend(open_, tokens);
+}
+
+absl::Status TokenList::Flush(std::vector<CacheEdit>* edits) {
+  if (!format_.coded) return absl::OkStatus();
+  const int open = open_tokens(), group = format_.group();
+  if (open < format_.residual + group) return absl::OkStatus();
+  const int count = (open - format_.residual) / group * group;
+  const int first_slot = table_->view()[coded_].num_slots;
+  if (absl::Status status = table_->Extend(coded_, count); !status.ok()) return status;
+  const SegmentView* from = &table_->view()[open_];
+  edits->push_back(CopyEdit{.from = from,
+                            .first = 0,
+                            .slots = {},
+                            .count = count,
+                            .to = &table_->view()[coded_],
+                            .first_slot = first_slot});
+  if (open > count) {
+    edits->push_back(CopyEdit{.from = from,
+                              .first = count,
+                              .slots = {},
+                              .count = open - count,
+                              .to = from,
+                              .first_slot = 0});
+  }
+  flushed_ = count;
+  return absl::OkStatus();
+}
+
+bool TokenList::FinishFlush() {
+  if (flushed_ == 0) return false;
+  table_->Truncate(open_, open_tokens() - flushed_);
+  flushed_ = 0;
+  return true;
+}
+
+void TokenList::RefreshShared(const LayerBlockTable& lower_table, const TokenList& lower) {
+  if (coded_ >= 0) table_->RefreshShared(coded_, lower_table, lower.coded_);
+  table_->RefreshShared(open_, lower_table, lower.open_);
+}
+
+absl::Status TokenList::Append(TokenTarget* target) {
+  absl::StatusOr<int> slot = table_->AppendSlot(open_);
+  if (!slot.ok()) return slot.status();
+  *target = {open_, *slot};
+  return absl::OkStatus();
+}
+
+}  // namespace ziggurat

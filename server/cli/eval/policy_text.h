@@ -1,0 +1,30 @@
+// Policies by their text alone: the client knows no policy, the daemon does.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+namespace ziggurat::eval {
+
+/// A policy of the evaluation.
+struct EvalPolicy {
+  std::string canonical = {};  ///< with every parameter, as the daemon writes it
+  std::string name = {};       ///< as it was asked for, without spaces: short
+};
+
+/// Both need a text of the form `name(parameter=value,...)+name...`; of others they make something
+/// harmless.
+/// The names without parameters: "simlayerkv+snapkv".
+std::string PolicyFamily(std::string_view text);
+/// The text without the parameters that say how much is kept, such as `budget`: policies of one
+/// variant are points of one line.
+std::string PolicyVariant(std::string_view text);
+
+/// The order of rows: `full` first, then by family, variant and numbers (budget=64 before
+/// budget=256).
+bool PolicyBefore(std::string_view a, std::string_view b);
+
+/// The text for a file name: letters, digits and dashes, at most 100.
+std::string PolicySlug(std::string_view text);
+
+}  // namespace ziggurat::eval

@@ -1,0 +1,83 @@
+#include "server/cli/eval/report.h"
+
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <set>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "server/cli/eval/charts.h"
+#include "server/cli/eval/figures.h"
+#include "server/cli/eval/heat_map.h"
+
+namespace ziggurat::eval {
+namespace {
+
+absl::Status WriteFile(const std::filesystem::path& path, const std::string& content) {
+  errno = 0;
+  std::ofstream stream(path, std::ios::binary | std::ios::trunc);
+  stream << content;
+  stream.close();
+  if (stream) return absl::OkStatus();
+  return absl::UnavailableError(
+      absl::StrCat(path.string(), ": ", errno != 0 ? std::strerror(errno) : "cannot be written"));
+}
+
+}  // namespace
+
+PictureNames NamePictures(const Summary& summary) {
+  PictureNames names;
+  bool has_recall = false;
+  for (const Recall& recall : summary.recall) has_recall = has_recall || recall.requests > 0;
+  if (has_recall) names.attention_recall = "attention_recall.svg";
+  if (summary.heat_maps.empty()) return names;
+  names.heat_map_overview = "needle_overview.svg";
+  std::set<std::string> taken = {names.heat_map_overview};
+  for (const EvalPolicy& policy : summary.policies) {
+    const std::string slug = absl::StrCat("needle_", PolicySlug(policy.name));
+    std::string name = slug + ".svg";
+    for (int i = 2; !taken.insert(name).second; ++i) name = absl::StrCat(slug, "_", i, ".svg");
+    names.heat_maps.push_back(name);
+  }
+  return names;
+}
+
+std::string ShortReport(const Summary& summary) {
+  std::string text = "  exact match (95 % interval)    of full's bytes  policy\n";
+  for (size_t p = 0; p < summary.policies.size(); ++p) {
+    const Row& row = summary.overall[p];
+    absl::StrAppendFormat(
+        &text, "  %5.1f %%  (%5.1f to %5.1f)  %10s  %7.1f %%  %s%s\n", 100 * row.accuracy(),
+        100 * row.exact_interval.low, 100 * row.exact_interval.high, FormatBytes(row.bytes),
+        100 * row.share_of_full, summary.policies[p].name,
+        p > 0 && row.too_little() ? "  (does not count: compresses too little)" : "");
+  }
+  return text;
+}
+
+absl::Status WriteReport(const std::string& folder, const RunInfo& info, const Summary& summary) {
+  const PictureNames pictures = NamePictures(summary);
+  const std::filesystem::path path(folder);
+  std::vector<std::pair<std::string, std::string>> files = {
+      {"report.md", MarkdownReport(info, summary, pictures)},
+      {"report.json", JsonReport(info, summary)},
+      {pictures.accuracy, DrawAccuracy(summary)},
+      {pictures.accuracy_by_task, DrawAccuracyByTask(summary)}};
+  if (!pictures.heat_map_overview.empty()) {
+    files.emplace_back(pictures.heat_map_overview, DrawHeatMapOverview(summary));
+  }
+  for (size_t p = 0; p < pictures.heat_maps.size(); ++p) {
+    files.emplace_back(pictures.heat_maps[p], DrawHeatMaps(summary, p));
+  }
+  if (!pictures.attention_recall.empty()) {
+    files.emplace_back(pictures.attention_recall, DrawAttentionRecall(summary));
+  }
+  for (const auto& [name, content] : files) {
+    if (absl::Status status = WriteFile(path / name, content); !status.ok()) return status;
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace ziggurat::eval
