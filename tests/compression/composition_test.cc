@@ -1,88 +1,202 @@
-// Composition with policies that do compose: none of the built-in ones does yet, so these are made
-// here.
+// What composed policies are: their names and texts, which pairs compose (the table of
+// docs/policies.md), and what is said of the others.
 #include "compression/composition.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <rapidcheck/gtest.h>
 
+#include <fstream>
+#include <map>
+#include <sstream>
 #include <string>
+#include <vector>
 
 #include "compression/registry.h"
+#include "tests/compression/plan_testing.h"
+#include "tests/compression/policy_generator.h"
 
 namespace ziggurat {
 namespace {
 
-/// `first+second`, remembering only its text.
-class Pair final : public Policy {
- public:
-  Pair(std::string_view maker, const Policy& first, const Policy& second)
-      : text_(std::string(maker) + "[" + first.ToString() + "+" + second.ToString() + "]") {}
-  std::string ToString() const override { return text_; }
-  std::string_view name() const override { return "pair"; }
-  CachePlan Plan(const PolicyContext&, int, int) const override { return {}; }
+using ::testing::HasSubstr;
 
- private:
-  std::string text_;
-};
-
-using Shared = std::shared_ptr<const Policy>;
-
-absl::StatusOr<Shared> ComposeOuter(const Shared& first, const Shared& second) {
-  return std::make_shared<Pair>("outer", *first, *second);
-}
-absl::StatusOr<Shared> ComposeInner(const Shared& first, const Shared& second) {
-  return std::make_shared<Pair>("inner", *first, *second);
-}
-absl::StatusOr<Shared> RefuseToCompose(const Shared&, const Shared&) {
-  return absl::InvalidArgumentError("a ring cannot be quantized");
+/// Groups "alike" for all heads, and "mixed".
+PolicyResources TwoCalibrations() {
+  const auto make = [](std::string_view name, std::vector<int> lowest) {
+    PodGroups groups{std::string(name), 4, 2, std::move(lowest)};
+    return std::make_shared<const PodGroups>(std::move(groups));
+  };
+  return {{make("alike", {0, 0, 0, 0, 2, 2, 2, 2}), make("mixed", {0, 0, 0, 1, 0, 1, 0, 1})}};
 }
 
-class Composition : public testing::Test {
- protected:
-  static ComposedTerm Term(const PolicyDescriptor& descriptor) {
-    const PolicyDescriptor* full = FindPolicy("full");
-    return {&descriptor, full->make(PolicyArguments(*full, {}))};
+std::string Canonical(std::string_view text) {
+  const auto policy = ParsePolicy(text, TwoCalibrations());
+  return policy.ok() ? (*policy)->ToString() : std::string(policy.status().message());
+}
+
+TEST(Composition, HasOneTextInWhicheverOrderItIsWritten) {
+  const std::string expected =
+      "simlayerkv(threshold=0.9,sinks=4,recent=1020,last=32,decide=prefill)+"
+      "snapkv(budget=64,window=32,kernel=5,pool=avg)+kivi(bits=4,group=32,residual=32)";
+  const std::string terms[] = {"simlayerkv", "snapkv(budget=64)", "kivi"};
+  const int orders[][3] = {{0, 1, 2}, {0, 2, 1}, {1, 0, 2}, {1, 2, 0}, {2, 0, 1}, {2, 1, 0}};
+  for (const auto& order : orders) {
+    EXPECT_EQ(Canonical(terms[order[0]] + "+" + terms[order[1]] + " + " + terms[order[2]]),
+              expected);
   }
-
-  const PolicyDescriptor outer_ = {.name = "outer", .summary = "", .compose = ComposeOuter};
-  const PolicyDescriptor inner_ = {.name = "inner", .summary = "", .compose = ComposeInner};
-  const PolicyDescriptor plain_ = {.name = "plain", .summary = ""};
-  const PolicyDescriptor other_ = {.name = "other", .summary = ""};
-  const PolicyDescriptor refusing_ = {
-      .name = "refusing", .summary = "", .compose = RefuseToCompose};
-};
-
-TEST_F(Composition, AsksTheLaterTermFirst) {
-  const auto pair = ComposePolicies(Term(inner_), Term(outer_));
-  ASSERT_TRUE(pair.ok()) << pair.status();
-  EXPECT_EQ(pair->policy->ToString(), "outer[full+full]");
-  EXPECT_EQ(pair->descriptor, &outer_);
+  EXPECT_EQ(Canonical(expected), expected);
+  EXPECT_EQ(Parse(expected)->name(), "simlayerkv+snapkv+kivi");
 }
 
-TEST_F(Composition, AsksTheFirstTermWhereTheLaterDoesNotCompose) {
-  const auto pair = ComposePolicies(Term(inner_), Term(plain_));
-  ASSERT_TRUE(pair.ok()) << pair.status();
-  EXPECT_EQ(pair->policy->ToString(), "inner[full+full]");
+TEST(Composition, PointsAtTheTermThatDoesNotFitAnyOther) {
+  const std::string message = Canonical("simlayerkv + snapkv(budget=64) + streaming");
+  EXPECT_THAT(message, HasSubstr("column 34: snapkv+streaming cannot be composed: both decide "
+                                 "which tokens every layer keeps"));
+  EXPECT_THAT(Canonical("int8+snapkv(budget=64)+int8"),
+              HasSubstr("column 24: int8+int8 names the same policy twice"));
 }
 
-TEST_F(Composition, GoesOnWithWhatWasComposed) {
-  const auto pair = ComposePolicies(Term(inner_), Term(plain_));
-  ASSERT_TRUE(pair.ok()) << pair.status();
-  const auto triple = ComposePolicies(*pair, Term(outer_));
-  ASSERT_TRUE(triple.ok()) << triple.status();
-  EXPECT_EQ(triple->policy->ToString(), "outer[inner[full+full]+full]");
+TEST(Composition, AsksEveryTermWhetherItSuitsTheModel) {
+  EXPECT_FALSE(Parse("minicache+kivi(group=48)")->Check(TestModel(4)).ok());
+  EXPECT_FALSE(Parse("minicache(start=3)+kivi")->Check(TestModel(4)).ok());
+  EXPECT_TRUE(Parse("minicache+kivi")->Check(TestModel(4)).ok());
 }
 
-TEST_F(Composition, PassesOnTheReasonOfARefusal) {
-  const auto pair = ComposePolicies(Term(inner_), Term(refusing_));
-  EXPECT_EQ(pair.status(), absl::InvalidArgumentError("a ring cannot be quantized"));
+TEST(Composition, KeepsTheDecisionThatComesLater) {
+  const CachePlan plan = Plan("kivi+pyramidkv(budget=64,shape=entropy)", 4, 500, 10);
+  EXPECT_EQ(plan.decide, DecideAt::kPrompt);
+  EXPECT_EQ(plan.importance, LayerImportance::kEntropy);
+  EXPECT_EQ(plan.needs.stored_score_layers, 4);
+  EXPECT_TRUE(plan.quantization.has_value());
+  const std::vector<double> entropies = {1, 3, 0, 0};
+  const auto layers =
+      Parse("kivi+pyramidkv(budget=64,shape=entropy)")->Decide(TestModel(4), 500, 10, entropies);
+  // (64 - 8) * 4 = 224 pairs, a quarter and three quarters of them, and the window of 8.
+  EXPECT_THAT(Kept(layers), testing::ElementsAre(64, 176, 8, 8));
 }
 
-TEST_F(Composition, RefusesTwoThatDoNotComposeAndOneTwice) {
-  EXPECT_THAT(std::string(ComposePolicies(Term(plain_), Term(other_)).status().message()),
-              testing::HasSubstr("plain+other cannot be composed"));
-  EXPECT_THAT(std::string(ComposePolicies(Term(outer_), Term(outer_)).status().message()),
-              testing::HasSubstr("twice"));
+// ---- The table of docs/policies.md
+// ---------------------------------------------------------------
+
+std::string ReadPage() {
+  std::ifstream file(ZIGGURAT_SOURCE_DIR "/docs/policies.md");
+  std::ostringstream text;
+  text << file.rdbuf();
+  return text.str();
+}
+
+/// A policy of each kind that the table has a row for.
+std::string TextOf(const std::string& row) {
+  static const std::map<std::string, std::string> kTexts = {
+      {"snapkv", "snapkv(budget=64)"},
+      {"pyramidkv", "pyramidkv(budget=64)"},
+      {"pyramidkv, measured", "pyramidkv(budget=64,shape=gini)"},
+      {"windowkv", "windowkv(budget=64)"},
+      {"squeeze", "squeeze(budget=64)"},
+      {"simlayerkv, decode", "simlayerkv(decide=decode)"},
+      {"pod", "pod(groups=alike)"},
+      {"pod, by head", "pod(groups=mixed)"}};
+  const auto found = kTexts.find(row);
+  return found == kTexts.end() ? row : found->second;
+}
+
+std::vector<std::string> Cells(const std::string& line) {
+  std::vector<std::string> cells;
+  std::string cell;
+  std::istringstream stream(line.substr(1));
+  while (std::getline(stream, cell, '|')) {
+    const size_t begin = cell.find_first_not_of(" `");
+    const size_t end = cell.find_last_not_of(" `");
+    cells.push_back(begin == std::string::npos ? "" : cell.substr(begin, end - begin + 1));
+  }
+  return cells;
+}
+
+/// The lines of the table that starts with `head`.
+std::vector<std::vector<std::string>> FindTable(const std::string& page, const std::string& head) {
+  std::vector<std::vector<std::string>> rows;
+  std::istringstream stream(page.substr(std::min(page.size(), page.find(head))));
+  std::string line;
+  while (std::getline(stream, line) && line.starts_with("|")) rows.push_back(Cells(line));
+  return rows;
+}
+
+TEST(CompositionTable, OfTheDocumentationSaysWhatTheParserDoes) {
+  const std::string page = ReadPage();
+  // "| *a* | the reason |": letters and reasons, with A and B for the two names.
+  std::map<std::string, std::string> reasons;
+  for (const auto& row : FindTable(page, "| letter | why not |")) {
+    if (row[0].size() == 1) reasons[row[0]] = row[1];
+  }
+  const auto table = FindTable(page, "| composes |");
+  ASSERT_GT(table.size(), 2u) << "docs/policies.md has no table of compositions";
+  int composed = 0, refused = 0;
+  for (size_t r = 2; r < table.size(); ++r) {
+    for (size_t c = 1; c < table[0].size(); ++c) {
+      const std::string& one = table[r][0];
+      const std::string& other = table[0][c];
+      ASSERT_LT(c, table[r].size()) << one;
+      const std::string& cell = table[r][c];
+      if (cell.empty()) continue;  // the same pair stands elsewhere
+      for (const std::string& text :
+           {TextOf(one) + "+" + TextOf(other), TextOf(other) + "+" + TextOf(one)}) {
+        const auto policy = ParsePolicy(text, TwoCalibrations());
+        if (cell == "yes") {
+          EXPECT_TRUE(policy.ok()) << text << ": " << policy.status();
+          ++composed;
+          continue;
+        }
+        ++refused;
+        ASSERT_FALSE(policy.ok()) << text << " composes, but the table says " << cell;
+        ASSERT_TRUE(reasons.contains(cell)) << text << ": letter " << cell;
+        EXPECT_THAT(std::string(policy.status().message()), HasSubstr(reasons[cell])) << text;
+      }
+    }
+  }
+  // Every pair of different policies, in both orders.
+  const int policies = static_cast<int>(AllPolicies().size());
+  EXPECT_GE(composed + refused, policies * (policies - 1));
+  EXPECT_GT(composed, 40);
+  EXPECT_GT(refused, 40);
+}
+
+TEST(CompositionTable, HasEveryPairOfPolicies) {
+  const auto table = FindTable(ReadPage(), "| composes |");
+  ASSERT_GT(table.size(), 2u);
+  std::map<std::pair<std::string, std::string>, bool> filled;
+  for (size_t r = 2; r < table.size(); ++r) {
+    for (size_t c = 1; c < table[r].size(); ++c) {
+      if (table[r][c].empty()) continue;
+      filled[{table[r][0], table[0][c]}] = true;
+      filled[{table[0][c], table[r][0]}] = true;
+    }
+  }
+  for (const PolicyDescriptor* one : AllPolicies()) {
+    for (const PolicyDescriptor* other : AllPolicies()) {
+      if (one == other) continue;
+      const std::pair<std::string, std::string> pair(one->name, other->name);
+      EXPECT_TRUE(filled.contains(pair)) << pair.first << "+" << pair.second;
+    }
+  }
+}
+
+// ---- Properties --------------------------------------------------------------------------------
+
+RC_GTEST_PROP(CompositionProperty, DoesNotDependOnTheOrderOfTerms, ()) {
+  const PolicyResources resources = TwoCalibrations();
+  const auto draw = [] {
+    std::string text =
+        DrawPolicyText(*AllPolicies()[*rc::gen::inRange<size_t>(0, AllPolicies().size())]);
+    const size_t groups = text.find("calibration");
+    if (groups != std::string::npos) text.replace(groups, 11, "mixed");
+    return text;
+  };
+  const std::string first = draw(), second = draw();
+  const auto one = ParsePolicy(first + "+" + second, resources);
+  const auto other = ParsePolicy(second + "+" + first, resources);
+  RC_ASSERT(one.ok() == other.ok());
+  if (one.ok()) RC_ASSERT((*one)->ToString() == (*other)->ToString());
 }
 
 }  // namespace

@@ -11,6 +11,7 @@
 #include "compression/policy.h"
 #include "compression/policy_syntax.h"
 #include "compression/registry.h"
+#include "tests/compression/policy_generator.h"
 
 namespace ziggurat {
 namespace {
@@ -42,7 +43,7 @@ TEST(PolicyParser, FillsInDefaults) {
   EXPECT_EQ(Canonical("streaming()"), "streaming(sinks=4,recent=1020)");
   EXPECT_EQ(Canonical("snapkv(budget=512)"), "snapkv(budget=512,window=32,kernel=5,pool=avg)");
   EXPECT_EQ(Canonical("pyramidkv(budget=512)"),
-            "pyramidkv(budget=512,window=8,beta=20,kernel=5,pool=avg)");
+            "pyramidkv(budget=512,window=8,beta=20,kernel=5,pool=avg,shape=linear)");
 }
 
 TEST(PolicyParser, TakesParametersInAnyOrderAndSpaceAnywhere) {
@@ -52,9 +53,27 @@ TEST(PolicyParser, TakesParametersInAnyOrderAndSpaceAnywhere) {
 
 TEST(PolicyParser, TakesRealNumbersWhereAParameterIsReal) {
   EXPECT_EQ(Canonical("pyramidkv(budget=64,beta=1)"),
-            "pyramidkv(budget=64,window=8,beta=1,kernel=5,pool=avg)");
+            "pyramidkv(budget=64,window=8,beta=1,kernel=5,pool=avg,shape=linear)");
   EXPECT_EQ(Canonical("pyramidkv(budget=64,beta=1.25e+1)"),
-            "pyramidkv(budget=64,window=8,beta=12.5,kernel=5,pool=avg)");
+            "pyramidkv(budget=64,window=8,beta=12.5,kernel=5,pool=avg,shape=linear)");
+}
+
+TEST(PolicyParser, TakesAWordWhereAParameterHasOne) {
+  EXPECT_EQ(Canonical("minicache"),
+            "minicache(start=half,t=0.6,retain=0.05,tail=128,retain_by=count)");
+  EXPECT_EQ(Canonical("minicache(start=half)"), Canonical("minicache"));
+  EXPECT_THAT(Canonical("minicache(start=3)"), HasSubstr("start=3,"));
+  EXPECT_EQ(Canonical("windowkv(budget=64,review=auto)"),
+            "windowkv(budget=64,task=auto,review=auto,observe=auto,group=auto,lambda=14,p=auto)");
+}
+
+TEST(PolicyParser, WritesOutOnlyWhatMeansSomething) {
+  EXPECT_EQ(Canonical("pyramidkv(budget=64,shape=geometric)"),
+            "pyramidkv(budget=64,window=8,kernel=5,pool=avg,shape=geometric,ratio=0.9)");
+  EXPECT_EQ(Canonical("pyramidkv(budget=64,shape=exponential,rate=2.5)"),
+            "pyramidkv(budget=64,window=8,kernel=5,pool=avg,shape=exponential,rate=2.5)");
+  EXPECT_EQ(Canonical("pyramidkv(budget=64,shape=gini)"),
+            "pyramidkv(budget=64,window=8,kernel=5,pool=avg,shape=gini)");
 }
 
 TEST(PolicyParser, KnowsThePolicyByItsName) {
@@ -111,39 +130,57 @@ TEST_P(BadValues, AreRefusedWithParameterValueAndRange) {
 
 INSTANTIATE_TEST_SUITE_P(
     PolicyParser, BadValues,
-    testing::Values(BadValue{"snapkv(budget=-5)", 15, "budget='-5' is not allowed"},
-                    BadValue{"snapkv(budget=1.5)", 15, "an integer from 2 to 16777216"},
-                    BadValue{"snapkv(budget=0x40)", 15, "budget='0x40'"},
-                    BadValue{"snapkv(budget=6k)", 15, "budget='6k'"},
-                    BadValue{"snapkv(budget=16777217)", 15, "from 2 to 16777216"},
-                    BadValue{"snapkv(budget=99999999999999999999999)", 15, "from 2 to 16777216"},
-                    BadValue{"snapkv(budget=-99999999999999999999999)", 15, "from 2 to 16777216"},
-                    BadValue{"snapkv(budget=nan)", 15, "budget='nan'"},
-                    BadValue{"snapkv(budget=+64)", 15, "budget='+64'"},
-                    BadValue{"snapkv(budget=64,kernel=4)", 25, "an odd integer from 1 to 127"},
-                    BadValue{"snapkv(budget=64,kernel=129)", 25, "an odd integer from 1 to 127"},
-                    BadValue{"snapkv(budget=64,pool=mean)", 23, "avg or max"},
-                    BadValue{"snapkv(budget=64,pool=AVG)", 23, "avg or max"},
-                    BadValue{"snapkv(budget=2000,window=1025)", 27, "from 1 to 1024"},
-                    BadValue{"snapkv(budget=64,window=64)", 15, "must be greater than window=64"},
-                    BadValue{"snapkv(window=16,budget=16)", 25, "must be greater than window=16"},
-                    BadValue{"snapkv(budget=32)", 15, "must be greater than window=32"},
-                    BadValue{"pyramidkv(budget=64,beta=0.99)", 26, "a number from 1 to 1000000"},
-                    BadValue{"pyramidkv(budget=64,beta=-1)", 26, "a number from 1"},
-                    BadValue{"pyramidkv(budget=64,beta=nan)", 26, "beta='nan'"},
-                    BadValue{"pyramidkv(budget=64,beta=-nan)", 26, "beta='-nan'"},
-                    BadValue{"pyramidkv(budget=64,beta=inf)", 26, "beta='inf'"},
-                    BadValue{"pyramidkv(budget=64,beta=1e999)", 26, "beta='1e999'"},
-                    BadValue{"pyramidkv(budget=64,beta=2x)", 26, "beta='2x'"},
-                    BadValue{"pyramidkv(budget=8)", 18, "must be greater than window=8"},
-                    BadValue{"pyramidkv(budget=64,shape=linear)", 21, "unknown parameter 'shape'"},
-                    BadValue{"streaming(sinks=-1)", 17, "from 0 to 16777216"},
-                    BadValue{"streaming(recent=0)", 18, "from 1 to 16777216"},
-                    BadValue{"snapkv", 1, "needs a value of budget"},
-                    BadValue{"snapkv()", 1, "needs a value of budget"},
-                    BadValue{"pyramidkv(window=8)", 1, "needs a value of budget"},
-                    BadValue{"snapkv(budget=64,budget=64)", 18,
-                             "'budget' is given twice; first in column 8"}));
+    testing::Values(
+        BadValue{"snapkv(budget=-5)", 15, "budget='-5' is not allowed"},
+        BadValue{"snapkv(budget=1.5)", 15, "an integer from 2 to 16777216"},
+        BadValue{"snapkv(budget=0x40)", 15, "budget='0x40'"},
+        BadValue{"snapkv(budget=6k)", 15, "budget='6k'"},
+        BadValue{"snapkv(budget=16777217)", 15, "from 2 to 16777216"},
+        BadValue{"snapkv(budget=99999999999999999999999)", 15, "from 2 to 16777216"},
+        BadValue{"snapkv(budget=-99999999999999999999999)", 15, "from 2 to 16777216"},
+        BadValue{"snapkv(budget=nan)", 15, "budget='nan'"},
+        BadValue{"snapkv(budget=+64)", 15, "budget='+64'"},
+        BadValue{"snapkv(budget=64,kernel=4)", 25, "an odd integer from 1 to 127"},
+        BadValue{"snapkv(budget=64,kernel=129)", 25, "an odd integer from 1 to 127"},
+        BadValue{"snapkv(budget=64,pool=mean)", 23, "avg or max"},
+        BadValue{"snapkv(budget=64,pool=AVG)", 23, "avg or max"},
+        BadValue{"snapkv(budget=2000,window=1025)", 27, "from 1 to 1024"},
+        BadValue{"snapkv(budget=64,window=64)", 15, "must be greater than window=64"},
+        BadValue{"snapkv(window=16,budget=16)", 25, "must be greater than window=16"},
+        BadValue{"snapkv(budget=32)", 15, "must be greater than window=32"},
+        BadValue{"pyramidkv(budget=64,beta=0.99)", 26, "a number from 1 to 1000000"},
+        BadValue{"pyramidkv(budget=64,beta=-1)", 26, "a number from 1"},
+        BadValue{"pyramidkv(budget=64,beta=nan)", 26, "beta='nan'"},
+        BadValue{"pyramidkv(budget=64,beta=-nan)", 26, "beta='-nan'"},
+        BadValue{"pyramidkv(budget=64,beta=inf)", 26, "beta='inf'"},
+        BadValue{"pyramidkv(budget=64,beta=1e999)", 26, "beta='1e999'"},
+        BadValue{"pyramidkv(budget=64,beta=2x)", 26, "beta='2x'"},
+        BadValue{"pyramidkv(budget=8)", 18, "must be greater than window=8"},
+        BadValue{"pyramidkv(budget=64,shape=round)", 27, "linear or geometric or exponential"},
+        BadValue{"pyramidkv(budget=64,ratio=0.5)", 21,
+                 "pyramidkv: ratio means something only with shape=geometric"},
+        BadValue{"pyramidkv(rate=3,shape=geometric,budget=64)", 11,
+                 "rate means something only with shape=exponential"},
+        BadValue{"pyramidkv(shape=gini,beta=20,budget=64)", 22,
+                 "beta means something only with shape=linear"},
+        BadValue{"pyramidkv(budget=64,shape=geometric,ratio=1.01)", 43, "a number from 0.01 to 1"},
+        BadValue{"simlayerkv(threshold=1.1)", 22, "a number from 0 to 1"},
+        BadValue{"simlayerkv(recent=0)", 19, "an integer from 1"},
+        BadValue{"simlayerkv(decide=later)", 19, "prefill or decode"},
+        BadValue{"minicache(start=Half)", 17, "half or an integer from 0 to 4096"},
+        BadValue{"minicache(t=half)", 13, "t='half' is not allowed"},
+        BadValue{"windowkv(budget=16,observe=16)", 17, "must be greater than observe=16"},
+        BadValue{"windowkv(budget=16,review=0)", 27, "auto or an integer from 1"},
+        BadValue{"squeeze(budget=16)", 16, "p=0.3 of budget=16 must be at least 5 tokens"},
+        BadValue{"h2o(heavy=0)", 11, "an integer from 1"}, BadValue{"kivi(bits=3)", 11, "4 or 2"},
+        BadValue{"kivi(group=0)", 12, "an integer from 2 to 256"},
+        BadValue{"int8(bits=8)", 6, "int8 takes no parameters"},
+        BadValue{"streaming(sinks=-1)", 17, "from 0 to 16777216"},
+        BadValue{"streaming(recent=0)", 18, "from 1 to 16777216"},
+        BadValue{"snapkv", 1, "needs a value of budget"},
+        BadValue{"snapkv()", 1, "needs a value of budget"},
+        BadValue{"pyramidkv(window=8)", 1, "needs a value of budget"},
+        BadValue{"snapkv(budget=64,budget=64)", 18, "'budget' is given twice; first in column 8"}));
 
 INSTANTIATE_TEST_SUITE_P(
     PolicySyntax, BadValues,
@@ -202,37 +239,12 @@ TEST(PolicyParser, ShowsNoUnprintableByte) {
 
 // ---- Properties --------------------------------------------------------------------------------
 
-/// A random valid value of `parameter`, as text.
-std::string DrawValue(const ParameterSpec& parameter) {
-  if (parameter.type == ParameterType::kChoice) {
-    const size_t index = *rc::gen::inRange<size_t>(0, parameter.choices.size());
-    return std::string(parameter.choices[index]);
-  }
-  const auto low = static_cast<int64_t>(parameter.minimum);
-  const auto high = static_cast<int64_t>(parameter.maximum);
-  int64_t value = *rc::gen::inRange<int64_t>(low, high + 1);
-  if (parameter.odd && value % 2 == 0) ++value;
-  std::string text = std::to_string(value);
-  if (parameter.type == ParameterType::kReal && value < high) {
-    text += "." + std::to_string(*rc::gen::inRange(0, 1000000));
-  }
-  return text;
-}
-
 RC_GTEST_PROP(PolicyParserProperty, CanonicalTextParsesBackToItself, ()) {
+  const PolicyResources resources = DrawResources(4, 2);
   const size_t index = *rc::gen::inRange<size_t>(0, AllPolicies().size());
-  const PolicyDescriptor& policy = *AllPolicies()[index];
-  std::string text = std::string(policy.name) + "(";
-  std::string separator;
-  for (const ParameterSpec& parameter : policy.parameters) {
-    if (parameter.default_value.has_value() && *rc::gen::arbitrary<bool>()) continue;
-    text += separator + std::string(parameter.name) + "=" + DrawValue(parameter);
-    separator = ",";
-  }
-  text += ")";
-  const auto first = ParsePolicy(text);
+  const auto first = ParsePolicy(DrawPolicyText(*AllPolicies()[index]), resources);
   RC_PRE(first.ok());  // a budget below its window
-  const auto second = ParsePolicy((*first)->ToString());
+  const auto second = ParsePolicy((*first)->ToString(), resources);
   RC_ASSERT(second.ok());
   RC_ASSERT((*second)->ToString() == (*first)->ToString());
 }
@@ -257,6 +269,11 @@ TEST(PolicyParserFuzz, RandomTokensNeverCrashAndWhatParsesRoundTrips) {
                                 "snapkv",
                                 "pyramidkv",
                                 "streaming",
+                                "simlayerkv",
+                                "minicache",
+                                "kivi",
+                                "int8",
+                                "h2o",
                                 "(",
                                 "(",
                                 ")",

@@ -1,4 +1,4 @@
-// What each policy plans for a sequence: statistics, edits, slots.
+// What full, streaming, snapkv and pyramidkv plan for a sequence: statistics, edits, slots.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <rapidcheck/gtest.h>
@@ -10,8 +10,8 @@
 #include <variant>
 #include <vector>
 
-#include "compression/policy.h"
 #include "compression/policy_descriptor.h"
+#include "tests/compression/plan_testing.h"
 
 namespace ziggurat {
 namespace {
@@ -19,47 +19,12 @@ namespace {
 using ::testing::Each;
 using ::testing::ElementsAre;
 
-CachePlan Plan(std::string_view text, int num_layers, int prompt_tokens, int max_new_tokens) {
-  const auto policy = ParsePolicy(text);
-  if (!policy.ok()) {
-    ADD_FAILURE() << policy.status();
-    return {};
-  }
-  const PolicyContext context{
-      .num_layers = num_layers, .num_q_heads = 8, .num_kv_heads = 2, .head_dim = 64};
-  return (*policy)->Plan(context, prompt_tokens, max_new_tokens);
-}
-
-std::vector<size_t> Kept(const CachePlan& plan) {
-  std::vector<size_t> kept;
-  for (const LayerPlan& layer : plan.layers) kept.push_back(layer.prompt_tokens_kept);
-  return kept;
-}
-
-std::vector<size_t> Bounds(const CachePlan& plan) {
-  std::vector<size_t> bounds;
-  for (const LayerPlan& layer : plan.layers) bounds.push_back(layer.max_tokens);
-  return bounds;
-}
-
-size_t TotalKept(const CachePlan& plan) {
-  const std::vector<size_t> kept = Kept(plan);
-  return std::accumulate(kept.begin(), kept.end(), size_t{0});
-}
-
-template <class Edit>
-bool AllAre(const CachePlan& plan) {
-  return std::all_of(plan.layers.begin(), plan.layers.end(), [](const LayerPlan& layer) {
-    return std::holds_alternative<Edit>(layer.edit);
-  });
-}
-
 TEST(FullPlan, KeepsThePromptAndGrowsByEveryTokenButTheLast) {
   const CachePlan plan = Plan("full", 3, 100, 10);
   EXPECT_TRUE(AllAre<KeepAll>(plan));
   EXPECT_THAT(Kept(plan), ElementsAre(100, 100, 100));
   EXPECT_THAT(Bounds(plan), ElementsAre(109, 109, 109));
-  EXPECT_EQ(plan.window_rows, 0);
+  EXPECT_EQ(plan.needs.window_rows, 0);
 }
 
 TEST(FullPlan, DoesNotGrowForOneTokenOrNone) {
@@ -75,7 +40,7 @@ TEST(StreamingPlan, IsARingThatNeverOutgrowsItself) {
   EXPECT_EQ(ring.recent, 60);
   EXPECT_THAT(Kept(plan), Each(64u));
   EXPECT_THAT(Bounds(plan), Each(64u));
-  EXPECT_EQ(plan.window_rows, 0);
+  EXPECT_EQ(plan.needs.window_rows, 0);
 }
 
 TEST(StreamingPlan, OfAShortPromptGrowsUntilTheRingIsFull) {
@@ -97,7 +62,7 @@ TEST(SnapKvPlan, KeepsTheBestAndTheWindow) {
   EXPECT_EQ(statistic.pooling, ScorePooling::kMax);
   EXPECT_THAT(Kept(plan), Each(512u));
   EXPECT_THAT(Bounds(plan), Each(611u));
-  EXPECT_EQ(plan.window_rows, 32);
+  EXPECT_EQ(plan.needs.window_rows, 32);
 }
 
 TEST(SnapKvPlan, KeepsAPromptWholeThatIsNotLongerThanTheBudget) {
@@ -105,7 +70,7 @@ TEST(SnapKvPlan, KeepsAPromptWholeThatIsNotLongerThanTheBudget) {
     const CachePlan plan = Plan("snapkv(budget=512)", 2, n, 1);
     EXPECT_TRUE(AllAre<KeepAll>(plan)) << n;
     EXPECT_THAT(Kept(plan), Each(static_cast<size_t>(n)));
-    EXPECT_EQ(plan.window_rows, 0) << n;
+    EXPECT_EQ(plan.needs.window_rows, 0) << n;
     EXPECT_TRUE(std::holds_alternative<std::monostate>(plan.layers[0].statistic)) << n;
   }
   EXPECT_TRUE(AllAre<KeepBest>(Plan("snapkv(budget=512)", 2, 513, 1)));
@@ -119,7 +84,7 @@ TEST(PyramidKvPlan, FallsAlongTheLineAndKeepsTheWindowBesides) {
   ASSERT_TRUE(AllAre<KeepBest>(plan));
   EXPECT_EQ(std::get<KeepBest>(plan.layers[0].edit).best, 936);
   EXPECT_EQ(std::get<KeepBest>(plan.layers[3].edit).best, 24);
-  EXPECT_EQ(plan.window_rows, 32);
+  EXPECT_EQ(plan.needs.window_rows, 32);
 }
 
 TEST(PyramidKvPlan, OfOneLayerIsSnapKv) {
@@ -136,7 +101,7 @@ TEST(PyramidKvPlan, LetsLowLayersKeepAShortPromptWholeAndPassesOnTheExcess) {
   EXPECT_THAT(Kept(plan), ElementsAre(800, 800, 392, 56));
   EXPECT_TRUE(std::holds_alternative<KeepAll>(plan.layers[1].edit));
   EXPECT_TRUE(std::holds_alternative<KeepBest>(plan.layers[2].edit));
-  EXPECT_EQ(plan.window_rows, 32);
+  EXPECT_EQ(plan.needs.window_rows, 32);
 }
 
 TEST(PyramidKvPlan, OfAPromptWithinTheWindowKeepsItWhole) {
@@ -144,7 +109,7 @@ TEST(PyramidKvPlan, OfAPromptWithinTheWindowKeepsItWhole) {
   EXPECT_TRUE(AllAre<KeepAll>(plan));
   EXPECT_THAT(Kept(plan), Each(7u));
   EXPECT_THAT(Bounds(plan), Each(9u));
-  EXPECT_EQ(plan.window_rows, 0);
+  EXPECT_EQ(plan.needs.window_rows, 0);
 }
 
 TEST(PyramidKvPlan, HoldsThePapersShareOfTheFullCache) {
@@ -192,13 +157,13 @@ Request DrawRequest(const std::vector<std::string>& names) {
   return request;
 }
 
-CachePlan Plan(const Request& request) {
+CachePlan PlanOf(const Request& request) {
   return Plan(request.text, request.layers, request.prompt_tokens, request.max_new_tokens);
 }
 
 RC_GTEST_PROP(PlanProperty, EveryPlanIsConsistent, ()) {
   const Request request = DrawRequest({"full", "streaming", "snapkv", "pyramidkv"});
-  const CachePlan plan = Plan(request);
+  const CachePlan plan = PlanOf(request);
   const auto n = static_cast<size_t>(request.prompt_tokens);
   const size_t appended = request.max_new_tokens > 1 ? request.max_new_tokens - 1 : 0;
   RC_ASSERT(plan.layers.size() == static_cast<size_t>(request.layers));
@@ -223,12 +188,12 @@ RC_GTEST_PROP(PlanProperty, EveryPlanIsConsistent, ()) {
       RC_ASSERT(layer.max_tokens <= static_cast<size_t>(ring->sinks) + ring->recent);
     }
   }
-  RC_ASSERT(plan.window_rows == window_rows);
+  RC_ASSERT(plan.needs.window_rows == window_rows);
 }
 
 RC_GTEST_PROP(PlanProperty, APyramidKeepsItsMeanBudgetOrThePromptAndFalls, ()) {
   const Request request = DrawRequest({"pyramidkv"});
-  const std::vector<size_t> kept = Kept(Plan(request));
+  const std::vector<size_t> kept = Kept(PlanOf(request));
   RC_ASSERT(std::is_sorted(kept.begin(), kept.end(), std::greater<>()));
   const int64_t total = std::accumulate(kept.begin(), kept.end(), int64_t{0});
   // min(T, (n - window) * L) besides the window of every layer.
@@ -237,10 +202,10 @@ RC_GTEST_PROP(PlanProperty, APyramidKeepsItsMeanBudgetOrThePromptAndFalls, ()) {
 
 RC_GTEST_PROP(PlanProperty, LongerPromptsAndOutputsNeverNeedLess, ()) {
   Request request = DrawRequest({"full", "streaming", "snapkv", "pyramidkv"});
-  const CachePlan shorter = Plan(request);
+  const CachePlan shorter = PlanOf(request);
   request.prompt_tokens += *rc::gen::inRange(0, 1000);
   request.max_new_tokens += *rc::gen::inRange(0, 1000);
-  const CachePlan longer = Plan(request);
+  const CachePlan longer = PlanOf(request);
   size_t shorter_total = 0;
   size_t longer_total = 0;
   // Layer by layer this does not hold of a pyramid: a short prompt's excess lies in upper layers.

@@ -20,7 +20,9 @@ TEST(PolicyRegistry, HoldsEveryPolicyOnceUnderItsName) {
     EXPECT_TRUE(names.insert(policy->name).second) << policy->name;
     EXPECT_EQ(FindPolicy(policy->name), policy);
   }
-  EXPECT_THAT(names, testing::IsSupersetOf({"full", "pyramidkv", "snapkv", "streaming"}));
+  EXPECT_THAT(names, testing::IsSupersetOf({"fp8", "full", "h2o", "int8", "kivi", "minicache",
+                                            "pod", "pyramidkv", "simlayerkv", "snapkv", "squeeze",
+                                            "streaming", "windowkv"}));
   EXPECT_EQ(FindPolicy("Full"), nullptr);
   EXPECT_EQ(FindPolicy(""), nullptr);
 }
@@ -40,6 +42,10 @@ TEST(PolicyRegistry, HasOnlyWellFormedDescriptors) {
           choice ? static_cast<double>(parameter.choices.size()) - 1 : parameter.maximum;
       EXPECT_LE(low, high) << where;
       EXPECT_LE(high, 1e15) << where << ": integers beyond this are not exact in a descriptor";
+      if (parameter.only_with.has_value()) {
+        EXPECT_FALSE(parameter.is_required()) << where;
+      }
+      EXPECT_TRUE(parameter.word.empty() || !choice) << where;
       if (parameter.default_value.has_value()) {
         EXPECT_GE(*parameter.default_value, low) << where;
         EXPECT_LE(*parameter.default_value, high) << where;

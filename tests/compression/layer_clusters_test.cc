@@ -1,0 +1,95 @@
+// Groups of layers by one number.
+#include "compression/layer_clusters.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <rapidcheck/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <vector>
+
+namespace ziggurat {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::Optional;
+
+std::optional<std::vector<int>> Cluster(const std::vector<double>& values) {
+  return ClusterInThree(values);
+}
+
+TEST(ClusterInThree, FindsGroupsThatLieApart) {
+  EXPECT_THAT(Cluster({0.9, 0.1, 0.5, 0.91, 0.52}), Optional(ElementsAre(2, 0, 1, 2, 1)));
+  EXPECT_THAT(Cluster({3, 2, 1}), Optional(ElementsAre(2, 1, 0)));
+  EXPECT_THAT(Cluster({-5, -5, 7, 1, -5}), Optional(ElementsAre(0, 0, 2, 1, 0)));
+}
+
+TEST(ClusterInThree, MovesItsCentres) {
+  // Starting at 0, 4 and 20 the value 3 belongs to 4, until the means are 1 and 5: as near to
+  // both, it goes to the lower one.
+  EXPECT_THAT(Cluster({0, 1, 2, 3, 4, 5, 6, 7, 20}),
+              Optional(ElementsAre(0, 0, 0, 0, 1, 1, 1, 1, 2)));
+}
+
+TEST(ClusterInThree, StartsAtDistinctValues) {
+  // The median of all five is the least: of the distinct ones it is 2.
+  EXPECT_THAT(Cluster({1, 1, 1, 2, 9}), Optional(ElementsAre(0, 0, 0, 1, 2)));
+}
+
+TEST(ClusterInThree, NeedsThreeDistinctFiniteValues) {
+  EXPECT_EQ(Cluster({}), std::nullopt);
+  EXPECT_EQ(Cluster({1, 2}), std::nullopt);
+  EXPECT_EQ(Cluster({1, 2, 2, 1}), std::nullopt);
+  EXPECT_EQ(Cluster({1, 2, std::numeric_limits<double>::quiet_NaN()}), std::nullopt);
+  EXPECT_EQ(Cluster({1, 2, std::numeric_limits<double>::infinity()}), std::nullopt);
+}
+
+RC_GTEST_PROP(ClusterInThreeProperty, GroupsAreIntervalsAndStable, ()) {
+  std::vector<double> values(*rc::gen::inRange(3, 100));
+  for (double& value : values) value = *rc::gen::inRange(0, 200) / 100.0;
+  const auto groups = Cluster(values);
+  RC_PRE(groups.has_value());
+  double sums[3] = {}, counts[3] = {}, low[3], high[3];
+  std::fill_n(low, 3, 1e9);
+  std::fill_n(high, 3, -1e9);
+  for (size_t i = 0; i < values.size(); ++i) {
+    const int g = (*groups)[i];
+    sums[g] += values[i];
+    ++counts[g];
+    low[g] = std::min(low[g], values[i]);
+    high[g] = std::max(high[g], values[i]);
+  }
+  RC_ASSERT(counts[0] > 0);
+  RC_ASSERT(counts[2] > 0);
+  RC_ASSERT(high[0] < low[2]);
+  if (counts[1] > 0) {
+    RC_ASSERT(high[0] < low[1]);
+    RC_ASSERT(high[1] < low[2]);
+  }
+  // No value is nearer to the mean of another group.
+  for (size_t i = 0; i < values.size(); ++i) {
+    const int g = (*groups)[i];
+    for (int other = 0; other < 3; ++other) {
+      if (counts[other] == 0) continue;
+      RC_ASSERT(std::abs(values[i] - sums[g] / counts[g]) <=
+                std::abs(values[i] - sums[other] / counts[other]) + 1e-12);
+    }
+  }
+}
+
+RC_GTEST_PROP(ClusterInThreeProperty, DoesNotDependOnTheOrderOfLayers, ()) {
+  std::vector<double> values(*rc::gen::inRange(3, 40));
+  for (double& value : values) value = *rc::gen::inRange(0, 1000);
+  const auto groups = Cluster(values);
+  RC_PRE(groups.has_value());
+  std::vector<double> reversed(values.rbegin(), values.rend());
+  auto backwards = Cluster(reversed);
+  RC_ASSERT(backwards.has_value());
+  std::reverse(backwards->begin(), backwards->end());
+  RC_ASSERT(*backwards == *groups);
+}
+
+}  // namespace
+}  // namespace ziggurat
