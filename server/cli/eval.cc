@@ -12,7 +12,7 @@
 #include <utility>
 #include <vector>
 
-#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "absl/time/clock.h"
@@ -131,7 +131,9 @@ int CheckPolicies(v1::Ziggurat::StubInterface& stub, const EvalFlags& flags,
       return Fail(DescribeError(status, flags.server));
     }
     if (!status.ok()) {
-      Fail(absl::StrCat("--compression ", Quoted(text), ": ", DescribeError(status, flags.server)));
+      const std::string what = &text == &texts[0] ? "the policy that all are set beside, full"
+                                                  : absl::StrCat("--compression ", Quoted(text));
+      Fail(absl::StrCat(what, ": ", DescribeError(status, flags.server)));
       ++refused;
     } else if (taken.insert(policy.canonical).second) {
       policies.push_back(std::move(policy));
@@ -178,6 +180,7 @@ grpc::Status Prepare(v1::Ziggurat::StubInterface& stub, const EvalFlags& flags,
 int Ask(v1::Ziggurat::StubInterface& stub, const EvalFlags& flags,
         const v1::GetModelResponse& model, std::vector<Job> jobs, ResultLog& log,
         TerminationSignals& signals, std::map<ResultKey, Result>& results) {
+  if (jobs.empty()) return kExitOk;
   RunnerOptions options{.concurrency = flags.concurrency,
                         .attention_recall = flags.asking.attention_recall};
   if (flags.deadline_seconds > 0) options.deadline = absl::Seconds(flags.deadline_seconds);
@@ -196,7 +199,7 @@ int Ask(v1::Ziggurat::StubInterface& stub, const EvalFlags& flags,
   }
   if (status.ok()) return kExitOk;
   std::string why = Message(status);
-  if (absl::IsUnavailable(status) && !absl::StartsWith(why, log.path())) {
+  if (absl::IsUnavailable(status)) {
     why = DescribeError({grpc::StatusCode::UNAVAILABLE, why}, flags.server);
   }
   return Fail(absl::StrCat(why, "\n", progress.done, " of ", progress.total,
@@ -206,6 +209,9 @@ int Ask(v1::Ziggurat::StubInterface& stub, const EvalFlags& flags,
 
 int Eval(const EvalFlags& flags) {
   TerminationSignals signals;  // before gRPC starts threads
+  for (const std::string& stop : flags.asking.stop) {
+    if (stop.empty()) return Fail("--stop '': name a text", kExitUsage);
+  }
   const absl::StatusOr<std::vector<TaskFile>> files = ReadTaskFiles(flags.tasks);
   if (!files.ok()) return Fail(Message(files.status()));
   const absl::StatusOr<std::unique_ptr<ResultLog>> log = ResultLog::Open(flags.out);
@@ -239,7 +245,7 @@ int Eval(const EvalFlags& flags) {
   Resumption resumption =
       Resume((*log)->earlier(), info.model, policies, askings, flags.asking.attention_recall);
   std::fputs(DescribeResumption(resumption, (*log)->path()).c_str(), stderr);
-  std::fprintf(stderr, "%s (%s): %zu prompts, %zu policies, %zu requests to make\n",
+  std::fprintf(stderr, "%s (%s): prompts %zu, policies %zu, requests to make %zu\n",
                info.model.name().c_str(), info.model.dtype().c_str(), askings.size(),
                policies.size(), resumption.jobs.size());
   info.reused = resumption.settled.size();
@@ -269,6 +275,17 @@ int Eval(const EvalFlags& flags) {
   return failed == asked ? kExitFailure : kExitOk;
 }
 
+// CLI11's own says from where to where a double goes.
+CLI::Validator AtLeastOne() {
+  return CLI::Validator(
+      [](const std::string& text) {
+        int value = 0;
+        if (absl::SimpleAtoi(text, &value) && value >= 1) return std::string();
+        return "'" + text + "' must be an integer of at least 1";
+      },
+      "");
+}
+
 }  // namespace
 
 Command AddEval(CLI::App& app) {
@@ -292,7 +309,7 @@ Command AddEval(CLI::App& app) {
       ->type_name("DIR");
   eval->add_option("--limit", flags->limit,
                    "Prompts of each file, spread evenly over depths (default: all)")
-      ->check(CLI::PositiveNumber)
+      ->check(AtLeastOne())
       ->type_name("N");
   eval->add_option("--concurrency", flags->concurrency, "Requests at once")
       ->check(CLI::Range(1, 1024))
@@ -302,7 +319,7 @@ Command AddEval(CLI::App& app) {
                  "Also measure what share of the attention falls on what each layer keeps");
   eval->add_option("--max-tokens", flags->asking.max_tokens,
                    "Most tokens of an answer (default: as many as the right answer has)")
-      ->check(CLI::PositiveNumber)
+      ->check(AtLeastOne())
       ->type_name("N");
   eval->add_option("--stop", flags->asking.stop,
                    "An answer ends at this text, unless the right answer holds it; may be given "

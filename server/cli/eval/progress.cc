@@ -60,6 +60,7 @@ std::string DrawProgress(const RunProgress& progress, absl::Duration elapsed, in
 
 void ProgressLine::Write(const RunProgress& progress) {
   const absl::Duration elapsed = absl::Now() - start_;
+  last_done_ = progress.done;
   if (is_terminal_) {
     // Back to the first column, and clear what was longer.
     std::fprintf(out_, "\r%s\033[K", DrawProgress(progress, elapsed, columns_ - 1).c_str());
@@ -76,7 +77,7 @@ void ProgressLine::Update(const RunProgress& progress) {
 }
 
 void ProgressLine::Finish(const RunProgress& progress) {
-  Write(progress);
+  if (is_terminal_ || progress.done != last_done_) Write(progress);
   if (is_terminal_) std::fputc('\n', out_);
 }
 

@@ -1,6 +1,7 @@
 // How far an evaluation is, for whoever waits for it.
 #pragma once
 
+#include <cstddef>
 #include <cstdio>
 #include <string>
 
@@ -32,6 +33,7 @@ class ProgressLine {
   int columns_;
   absl::Time start_;
   absl::Time last_line_ = absl::InfinitePast();
+  size_t last_done_ = 0;
 };
 
 }  // namespace ziggurat::eval

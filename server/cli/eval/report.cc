@@ -21,7 +21,7 @@ absl::Status WriteFile(const std::filesystem::path& path, const std::string& con
   stream << content;
   stream.close();
   if (stream) return absl::OkStatus();
-  return absl::UnavailableError(
+  return absl::FailedPreconditionError(
       absl::StrCat(path.string(), ": ", errno != 0 ? std::strerror(errno) : "cannot be written"));
 }
 
@@ -49,9 +49,9 @@ std::string ShortReport(const Summary& summary) {
   for (size_t p = 0; p < summary.policies.size(); ++p) {
     const Row& row = summary.overall[p];
     absl::StrAppendFormat(
-        &text, "  %5.1f %%  (%5.1f to %5.1f)  %10s  %7.1f %%  %s%s\n", 100 * row.accuracy(),
+        &text, "  %5.1f %%  (%5.1f to %5.1f)  %10s  %9s  %s%s\n", 100 * row.accuracy(),
         100 * row.exact_interval.low, 100 * row.exact_interval.high, FormatBytes(row.bytes),
-        100 * row.share_of_full, summary.policies[p].name,
+        FormatPercent(row.share_of_full), summary.policies[p].name,
         p > 0 && row.too_little() ? "  (does not count: compresses too little)" : "");
   }
   return text;

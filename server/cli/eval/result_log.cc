@@ -16,7 +16,7 @@ namespace ziggurat::eval {
 namespace {
 
 absl::Status SystemError(const std::string& path, int error) {
-  return absl::UnavailableError(absl::StrCat(path, ": ", std::strerror(error)));
+  return absl::FailedPreconditionError(absl::StrCat(path, ": ", std::strerror(error)));
 }
 
 }  // namespace
@@ -24,13 +24,13 @@ absl::Status SystemError(const std::string& path, int error) {
 absl::StatusOr<std::unique_ptr<ResultLog>> ResultLog::Open(const std::string& folder) {
   std::error_code error;
   std::filesystem::create_directories(folder, error);
-  if (error) return absl::UnavailableError(absl::StrCat(folder, ": ", error.message()));
+  if (error) return absl::FailedPreconditionError(absl::StrCat(folder, ": ", error.message()));
   const std::string path = (std::filesystem::path(folder) / "results.jsonl").string();
   std::unique_ptr<ResultLog> log(new ResultLog(path));
   log->file_ = open(path.c_str(), O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
   if (log->file_ < 0) return SystemError(path, errno);
   if (flock(log->file_, LOCK_EX | LOCK_NB) != 0) {
-    return absl::UnavailableError(
+    return absl::FailedPreconditionError(
         absl::StrCat(path, ": another evaluation writes to it; give this one another --out"));
   }
   if (absl::Status status = log->Read(); !status.ok()) return status;

@@ -58,8 +58,8 @@ class Runner {
   /// Cancels what is under way. Any thread.
   void Stop();
 
-  /// Waits for the end: OK, CANCELLED after Stop, UNAVAILABLE with what the connection said, or the
-  /// log's error.
+  /// Waits for the end: OK, CANCELLED after Stop, UNAVAILABLE with what the connection said, or
+  /// FAILED_PRECONDITION where the log cannot be written.
   absl::Status Wait();
   /// What was written to the log, after Wait.
   std::vector<Result> TakeResults() { return std::move(results_); }
