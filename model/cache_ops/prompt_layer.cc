@@ -59,7 +59,7 @@ void PromptLayers::Prepare(int layer, const PromptTensors& at) {
   if (const int rows = buffers_.window_rows; rows > 0) {
     std::memcpy(buffers_.window_q, q + (tokens_ - rows) * q_row, rows * q_row);
   }
-  if (!plan_->distant) return;
+  if (buffers_.low_q == nullptr) return;  // no PoD, or nothing of the prompt is distant yet
   // Queries and keys of the heads whose group begins here serve the layers above.
   const size_t group = shape_.group_size();
   auto* low_q = static_cast<std::byte*>(buffers_.low_q);
@@ -310,6 +310,25 @@ int PromptLayers::SelectRetained(const MergeOptions& merge, const PromptTensors&
     }
   }
   return retained_;
+}
+
+void PromptLayers::LastAttention(const PromptTensors& at, int rows, float* attention) const {
+  const size_t n = tokens_, heads = shape_.num_q_heads;
+  std::vector<float> of_row;  // [num_q_heads, tokens that the row sees]
+  for (int row = 0; row < rows; ++row) {
+    // The last query of a prompt that ends there.
+    const int seen = tokens_ - rows + row + 1;
+    const auto* q = static_cast<const std::byte*>(LastQueries(rows)) +
+                    row * heads * shape_.head_dim * ElementBytes(element_);
+    of_row.resize(heads * seen);
+    backend_->ColumnSums(shape_, element_, q, LastLse(at, rows) + row * heads, at.k, seen, 1, 0,
+                         seen, ScoreRows::kQueryHeads, of_row.data());
+    for (size_t head = 0; head < heads; ++head) {
+      float* out = attention + (head * rows + row) * n;
+      std::copy_n(of_row.begin() + static_cast<std::ptrdiff_t>(head * seen), seen, out);
+      std::fill(out + seen, out + n, 0.0f);
+    }
+  }
 }
 
 double PromptLayers::Recall(const LayerMeasured& measured, const PromptTensors& at) {
