@@ -180,6 +180,14 @@ class ModelRunner {
   /// Carries out edits of caches, in order, between steps.
   virtual absl::Status EditCache(absl::Span<const CacheEdit> edits) = 0;
 
+  /// For calibration, between AttendLayer and FinishLayer: the attention that each of the last
+  /// `rows` tokens of a prompt pays to every token, 0 to those behind it. `rows` is at most the
+  /// plan's needs.window_rows.
+  ///   attention  [num_q_heads, rows, prompt tokens] f32
+  virtual absl::Status LastAttention(int /*prompt*/, int /*rows*/, float* /*attention*/) {
+    return absl::UnimplementedError("this model does not show its attention");
+  }
+
   /// Seconds spent in attention kernels (attend, measure, write) since start, for the metrics.
   virtual double attention_seconds() const { return 0; }
 };

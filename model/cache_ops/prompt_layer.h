@@ -36,6 +36,9 @@ class PromptLayers {
   void AttendDistant(int layer, const PromptTensors& at);
   /// After attention. Spans in the result are valid until the next call of any method.
   LayerMeasured Measure(int layer, const PromptTensors& at);
+  /// ModelRunner::LastAttention, after attention. `rows` is at most what the plan keeps.
+  void LastAttention(const PromptTensors& at, int rows, float* attention) const;
+  int window_rows() const { return buffers_.window_rows; }
   /// Writes the layer. INTERNAL names a range that does not fit the segments or the tokens that
   /// stay; nothing is written then.
   absl::Status Write(const PromptTensors& at, PoolView pool, const LayerWrite& write);

@@ -260,6 +260,20 @@ absl::Status LlamaRunner::SelectStored(int prompt, int layer, const KeepBest& ed
   return batch_.prompts[prompt].SelectStored(layer, edit, kept);
 }
 
+absl::Status LlamaRunner::LastAttention(int prompt, int rows, float* attention) {
+  if (!batch_.active || !batch_.is_attended || prompt < 0 || prompt >= batch_.num_prompts()) {
+    return absl::FailedPreconditionError("no such prompt has just been attended");
+  }
+  const PromptLayers& layers = batch_.prompts[prompt];
+  if (rows < 1 || rows > layers.window_rows()) {
+    return absl::InvalidArgumentError(absl::StrCat("attention of the last ", rows, " tokens where ",
+                                                   layers.window_rows(), " were kept"));
+  }
+  UseThreads();
+  layers.LastAttention(TensorsOf(prompt), rows, attention);
+  return absl::OkStatus();
+}
+
 absl::Status LlamaRunner::FinishPrefill(float* logits) {
   if (!batch_.active || batch_.next_layer != shape().num_layers) {
     return absl::FailedPreconditionError("prefill is not through all layers");

@@ -42,6 +42,7 @@ class LlamaRunner final : public ModelRunner {
                            std::vector<double>* cosines) override;
   absl::Status SelectStored(int prompt, int layer, const KeepBest& edit,
                             std::vector<int32_t>* kept) override;
+  absl::Status LastAttention(int prompt, int rows, float* attention) override;
   absl::Status FinishPrefill(float* logits) override;
   void AbandonPrefill() override { batch_ = Batch(); }
 
