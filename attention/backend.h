@@ -207,10 +207,10 @@ class AttentionBackend {
   virtual void MergeAngles(const AttentionShape& shape, ElementType element, const void* k0,
                            const void* k1, int m, float* angles) = 0;
 
-  /// Merges tokens of two layers into slots [first_slot, first_slot + count) of a merged segment of
-  /// plain or per-token encoding: direction e = SLERP(x0/|x0|, x1/|x1|, t) normalised, for K and V
-  /// apart, and the norms |x0| (lower) and |x1| (upper). sin < 1e-6: linear interpolation; a zero
-  /// vector takes the other's direction.
+  /// Merges tokens of two layers into slots [first_slot, first_slot + count) of a merged segment,
+  /// in its encoding (grouped ones as in WriteTokens): direction e = SLERP(x0/|x0|, x1/|x1|, t)
+  /// normalised, for K and V apart, and the norms |x0| (lower) and |x1| (upper). sin < 1e-6: linear
+  /// interpolation; a zero vector takes the other's direction.
   ///   indices       token for each head and slot
   ///   lower, upper  the segment as the two layers see it: same blocks, norms of each
   virtual void WriteMerged(const AttentionShape& shape, ElementType element, const void* k0,

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <vector>
 
 #include "attention/cpu/cpu_backend.h"
 #include "attention/cpu/head_tokens.h"
@@ -84,31 +85,44 @@ void CpuBackend::WriteMerged(const AttentionShape& shape, ElementType element, c
                              int count, double t, PoolView pool, const SegmentView& lower,
                              const SegmentView& upper, int first_slot) {
   const size_t dim = shape.head_dim, heads = lower.num_kv_heads;
-  const auto merge = [&](size_t token, int head, int slot, HeadTokens::Side side) {
+  const int unit = IsGrouped(lower.encoding) ? lower.group : 1;  // tokens written together
+  // One token's direction; its norms are stored at once.
+  const auto merge = [&](size_t token, int head, int slot, HeadTokens::Side side,
+                         float* direction) {
     const bool keys = side == HeadTokens::kKeys;
     const size_t row = token * shape.num_kv_heads + lower.first_kv_head + head;
     const size_t offset = row * dim * ElementBytes(element);
-    float x[2][kMaxHeadDim], direction[kMaxHeadDim];
+    float x[2][kMaxHeadDim];
     ConvertRange(element, static_cast<const std::byte*>(keys ? k0 : v0) + offset, dim,
                  ElementType::kF32, x[0]);
     ConvertRange(element, static_cast<const std::byte*>(keys ? k1 : v1) + offset, dim,
                  ElementType::kF32, x[1]);
     const Pair pair = Measure(x[0], x[1], shape.head_dim);
     MergedDirection(x[0], x[1], shape.head_dim, pair, t, direction);
-    HeadTokens(pool, lower, side, head, shape.head_dim).Write(slot, direction);
     *EntryOf<float>(pool, keys ? lower.key_norms : lower.value_norms, head, slot) =
         static_cast<float>(pair.length0);
     *EntryOf<float>(pool, keys ? upper.key_norms : upper.value_norms, head, slot) =
         static_cast<float>(pair.length1);
   };
-  ParallelRanges(threads_, count, 2 * heads * dim, [&](size_t begin, size_t end) {
+  ParallelRanges(threads_, count / unit, 2 * heads * dim * unit, [&](size_t begin, size_t end) {
+    std::vector<float> directions(static_cast<size_t>(unit) * dim);
+    std::vector<uint32_t> room;
     for (int head = 0; head < lower.num_kv_heads; ++head) {
-      for (size_t i = begin; i < end; ++i) {
-        const size_t token =
-            indices.of_head == nullptr ? i : indices.of_head[head * indices.stride + i];
-        const int slot = first_slot + static_cast<int>(i);
-        merge(token, head, slot, HeadTokens::kKeys);
-        merge(token, head, slot, HeadTokens::kValues);
+      for (const HeadTokens::Side side : {HeadTokens::kKeys, HeadTokens::kValues}) {
+        const HeadTokens to(pool, lower, side, head, shape.head_dim);
+        for (size_t i = begin * unit; i < end * unit; i += unit) {
+          const int slot = first_slot + static_cast<int>(i);
+          for (int j = 0; j < unit; ++j) {
+            const size_t token =
+                indices.of_head == nullptr ? i + j : indices.of_head[head * indices.stride + i + j];
+            merge(token, head, slot + j, side, directions.data() + j * dim);
+          }
+          if (IsGrouped(lower.encoding)) {
+            to.WriteGroup(slot, directions.data(), &room);
+          } else {
+            to.Write(slot, directions.data());
+          }
+        }
       }
     }
   });

@@ -76,18 +76,27 @@ void ReferenceBackend::WriteMerged(const AttentionShape& shape, ElementType elem
                                    int first_slot) {
   const StoredSegment lower(pool, lower_view, shape.head_dim);
   const StoredSegment upper(pool, upper_view, shape.head_dim);
+  const int unit = IsGrouped(lower_view.encoding) ? lower_view.group : 1;  // written together
   for (int head = 0; head < lower_view.num_kv_heads; ++head) {
     const int g = lower_view.first_kv_head + head;
-    for (int i = 0; i < count; ++i) {
-      const int row = indices.of_head == nullptr ? i : indices.of_head[head * indices.stride + i];
-      for (Side side : kSides) {
+    for (Side side : kSides) {
+      std::vector<float> directions;
+      for (int i = 0; i < count; ++i) {
+        const int row = indices.of_head == nullptr ? i : indices.of_head[head * indices.stride + i];
         const Vector x0 = Load(shape, element, side == Side::kKeys ? k0 : v0, row, g);
         const Vector x1 = Load(shape, element, side == Side::kKeys ? k1 : v1, row, g);
         const Vector direction = MergedDirection(x0, x1, t);
-        const std::vector<float> rounded(direction.begin(), direction.end());
-        lower.WriteToken(side, g, first_slot + i, rounded.data());
+        directions.insert(directions.end(), direction.begin(), direction.end());
         lower.SetNorm(side, g, first_slot + i, static_cast<float>(Length(x0)));
         upper.SetNorm(side, g, first_slot + i, static_cast<float>(Length(x1)));
+        if ((i + 1) % unit != 0) continue;
+        const int slot = first_slot + i + 1 - unit;
+        if (IsGrouped(lower_view.encoding)) {
+          lower.WriteGroup(side, g, slot, directions.data());
+        } else {
+          lower.WriteToken(side, g, slot, directions.data());
+        }
+        directions.clear();
       }
     }
   }
