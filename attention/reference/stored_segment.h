@@ -19,6 +19,8 @@ struct ChannelBits {
   float token_scale = 0;
   uint16_t group_scale = 0;
   uint16_t group_zero = 0;
+
+  bool operator==(const ChannelBits&) const = default;
 };
 
 /// KV heads are those of the model. Neither owns nor outlives pool and view.

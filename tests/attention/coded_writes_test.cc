@@ -121,12 +121,9 @@ TEST_P(CodedWrites, LieWhereTheLayoutSaysAndAreWithinHalfAStep) {
           }
         }
       }
-      // Grouped: scale and zero are bf16, so the lowest and the highest of a group may be out of
-      // reach by the rounding of zero (2^-9 of it) and of scale (2^-9 of it, largest code times).
-      const double slack = !IsGrouped(format.encoding)          ? 1e-4
-                           : format.encoding == Encoding::kInt4 ? 0.15
-                                                                : 0.05;
-      EXPECT_LE(worst, 0.5 + slack) << Name(format);
+      // Grouped: the lowest and the highest of a group may be out of reach, since scale and zero
+      // are bf16; but by less than half a step where the numbers of a group are not all alike.
+      EXPECT_LE(worst, 0.5 + 1e-3) << Name(format);
       EXPECT_GE(worst, IsPlain(format.encoding) ? 0 : 0.4) << Name(format) << ": too good";
     }
   }
@@ -161,10 +158,11 @@ TEST_P(CodedWrites, AreReadBackAsTheyLie) {
 std::vector<std::byte> Written(AttentionBackend& backend, const AttentionShape& shape,
                                const CacheFormat& format, int first_head, const Tensor& k,
                                const Tensor& v, const Rows* rows, int count) {
-  TestPool pool(CacheGeometry::DefaultBlockBytes(shape.num_kv_heads, shape.head_dim), 120);
   const int heads = shape.num_kv_heads - first_head, unit = std::max<int>(format.group, 1);
-  const SegmentView s =
-      TakeSegment(pool, format, first_head, heads, shape.head_dim, count + 2 * unit);
+  const int slots = count + 2 * unit;
+  TestPool pool(CacheGeometry::DefaultBlockBytes(shape.num_kv_heads, shape.head_dim),
+                TestCache::BlocksFor(shape, {{format, slots, first_head, heads}}, 0));
+  const SegmentView s = TakeSegment(pool, format, first_head, heads, shape.head_dim, slots);
   backend.WriteTokens(shape, k.element, k.data(), v.data(),
                       rows == nullptr ? HeadIndices{} : rows->indices(), 5, count, pool.view(), s,
                       2 * unit);
@@ -209,12 +207,12 @@ TEST_P(CodedWrites, OfWhatIsNoNumberSpreadNoFurtherThanItsGroup) {
       k.set(at, wrong[i]);
       v.set(at, wrong[i]);
     }
-    TestPool pool(block_bytes(), 120);
+    TestPool pool(block_bytes(), 50);
     const SegmentView s = TakeSegment(pool, format, 0, kHeads, head_dim(), count);
     backends[0]->WriteTokens(shape(), ElementType::kF32, k.data(), v.data(), {}, 5, count,
                              pool.view(), s, 0);
     for (size_t b = 1; b < backends.size(); ++b) {
-      TestPool other(block_bytes(), 120);
+      TestPool other(block_bytes(), 50);
       const SegmentView t = TakeSegment(other, format, 0, kHeads, head_dim(), count);
       backends[b]->WriteTokens(shape(), ElementType::kF32, k.data(), v.data(), {}, 5, count,
                                other.view(), t, 0);
@@ -247,7 +245,7 @@ TEST_P(CodedWrites, OfValuesAloneLeaveTheBorrowedKeysAsTheyAre) {
     const int count = RoundUp(50, std::max<int>(format.group, 1));
     const Tensor k = RandomRowsOf(ElementType::kF32, 1), v = RandomRowsOf(ElementType::kF32, 2);
     for (auto& backend : AllBackends()) {
-      TestPool pool(block_bytes(), 120);
+      TestPool pool(block_bytes(), 50);
       const SegmentView lower = TakeSegment(pool, format, 0, kHeads, head_dim(), count);
       const SegmentView upper = TakeValuesSegment(pool, lower, head_dim(), 1, 2);
       backend->WriteTokens(shape(), ElementType::kF32, k.data(), v.data(), {}, 0, count,

@@ -121,6 +121,10 @@ class TestPool {
   }
   PoolView view() { return {slab_.data(), block_bytes_}; }
   const std::vector<std::byte>& bytes() const { return slab_; }
+  /// Makes every byte what it was when `bytes` were taken.
+  void Restore(const std::vector<std::byte>& bytes) {
+    std::copy(bytes.begin(), bytes.end(), slab_.begin());
+  }
   const BlockId* Take(size_t count) {
     EXPECT_GE(free_.size(), count) << "the test's pool is too small";
     tables_.emplace_back(free_.end() - count, free_.end());
