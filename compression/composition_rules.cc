@@ -32,6 +32,8 @@ constexpr Rule kRules[] = {
     {kMergesLayers, kOverwritesRing,
      "{0} stores merged tokens apart from those that it retains, so a ring of {1} has no oldest "
      "slot to overwrite"},
+    {kMergesLayers, kGroupsOfLayers,
+     "{1} drops tokens by groups of layers, which need not hold both layers of a pair of {0}"},
     {kMergesLayers, kDropsTokens,
      "{0} stores a token once for both layers of a pair, and {1} keeps other tokens in each"},
     {kMergesLayers, kFindsLazyLayers,

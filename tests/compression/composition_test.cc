@@ -24,8 +24,12 @@ using ::testing::HasSubstr;
 /// Groups "alike" for all heads, and "mixed".
 PolicyResources TwoCalibrations() {
   const auto make = [](std::string_view name, std::vector<int> lowest) {
-    PodGroups groups{std::string(name), 4, 2, std::move(lowest)};
-    return std::make_shared<const PodGroups>(std::move(groups));
+    auto groups = std::make_shared<PodGroups>();
+    groups->name = name;
+    groups->num_layers = 4;
+    groups->num_kv_heads = 2;
+    groups->lowest = std::move(lowest);
+    return groups;
   };
   return {{make("alike", {0, 0, 0, 0, 2, 2, 2, 2}), make("mixed", {0, 0, 0, 1, 0, 1, 0, 1})}};
 }
@@ -122,9 +126,21 @@ std::vector<std::vector<std::string>> FindTable(const std::string& page, const s
   return rows;
 }
 
+/// Every part of `reason` between ellipses, which stand for a policy's name, in that order.
+void ExpectParts(const std::string& message, const std::string& reason, const std::string& text) {
+  const std::string ellipsis = "\u2026";
+  size_t at = 0;
+  for (size_t begin = 0; begin <= reason.size();) {
+    const size_t end = std::min(reason.size(), reason.find(ellipsis, begin));
+    const std::string part = reason.substr(begin, end - begin);
+    at = message.find(part, at);
+    ASSERT_NE(at, std::string::npos) << text << ": \"" << part << "\" is not in: " << message;
+    begin = end + ellipsis.size();
+  }
+}
+
 TEST(CompositionTable, OfTheDocumentationSaysWhatTheParserDoes) {
   const std::string page = ReadPage();
-  // "| *a* | the reason |": letters and reasons, with A and B for the two names.
   std::map<std::string, std::string> reasons;
   for (const auto& row : FindTable(page, "| letter | why not |")) {
     if (row[0].size() == 1) reasons[row[0]] = row[1];
@@ -150,7 +166,7 @@ TEST(CompositionTable, OfTheDocumentationSaysWhatTheParserDoes) {
         ++refused;
         ASSERT_FALSE(policy.ok()) << text << " composes, but the table says " << cell;
         ASSERT_TRUE(reasons.contains(cell)) << text << ": letter " << cell;
-        EXPECT_THAT(std::string(policy.status().message()), HasSubstr(reasons[cell])) << text;
+        ExpectParts(std::string(policy.status().message()), reasons[cell], text);
       }
     }
   }
