@@ -1,4 +1,4 @@
-// Window scores and the selection by them.
+// Window scores and the selection by them, column sums, cosines.
 
 #include "tests/attention/test_cache.h"
 
@@ -152,6 +152,148 @@ TEST(WindowScores, OfAPromptWithinTheWindowAreEmpty) {
     EXPECT_TRUE(c.Run(**MakeCpuBackend(level, 2), 5, ScorePooling::kAverage).empty());
   }
 }
+
+// ---- Column sums -------------------------------------------------------------------------------
+
+struct ColumnCase {
+  ColumnCase(ElementType element, const AttentionShape& s, int tokens, uint32_t seed)
+      : shape(s), n(tokens) {
+    q = RandomTensor(element, static_cast<size_t>(n) * s.num_q_heads * s.head_dim, seed);
+    k = RandomTensor(element, static_cast<size_t>(n) * s.num_kv_heads * s.head_dim, seed + 1);
+    lse.resize(static_cast<size_t>(n) * s.num_q_heads);
+    const int offsets[] = {0, n};
+    Tensor out = q;
+    (*MakeCpuBackend(Levels().front(), 2))
+        ->PrefillAttention(s, {offsets}, element, q.data(), k.data(), k.data(), out.data(),
+                           lse.data());
+  }
+  std::vector<float> Run(AttentionBackend& backend, int rows, int begin, int end,
+                         ScoreRows score_rows) const {
+    const int heads = score_rows == ScoreRows::kKvHeads ? shape.num_kv_heads : shape.num_q_heads;
+    std::vector<float> sums(static_cast<size_t>(heads) * (end - begin), NAN);
+    const size_t skipped = static_cast<size_t>(n - rows) * shape.num_q_heads;
+    backend.ColumnSums(
+        shape, q.element, q.bytes.data() + skipped * shape.head_dim * ElementBytes(q.element),
+        lse.data() + skipped, k.data(), n, rows, begin, end, score_rows, sums.data());
+    return sums;
+  }
+  AttentionShape shape;
+  int n;
+  Tensor q, k;
+  std::vector<float> lse;
+};
+
+class ColumnSumTwins : public testing::TestWithParam<std::tuple<ElementType, int>> {};
+
+// Prompt lengths n with n mod chunk in {0, 1, w-1, w, w+1}, of the last w queries and of all.
+TEST_P(ColumnSumTwins, AgreeAtEveryPromptLengthModuloTheChunk) {
+  const auto [element, head_dim] = GetParam();
+  LargestDeviation seen("column sums " + Name(element) + " D=" + std::to_string(head_dim));
+  constexpr int kWindow = 16;
+  for (int group : kSlowBuild ? std::vector<int>{1, 7} : std::vector<int>{1, 2, 4, 7, 8}) {
+    for (int rest : {0, 1, kWindow - 1, kWindow, kWindow + 1}) {
+      const int n = (group > 1 || head_dim > 64 ? 64 : 128) + rest;
+      const ColumnCase c(element, Shape(2 * group, 2, head_dim), n, n);
+      for (ScoreRows score_rows : {ScoreRows::kKvHeads, ScoreRows::kQueryHeads}) {
+        for (auto [rows, begin, end] : {std::tuple{n, 0, n},
+                                        {kWindow, 0, n},
+                                        {kWindow, 0, 4},
+                                        {kWindow, n - 20, n},
+                                        {1, 0, n},
+                                        {n, 30, 31},
+                                        {kWindow, 9, 9}}) {
+          const auto expected = c.Run(*MakeReferenceBackend(), rows, begin, end, score_rows);
+          for (CpuLevel level : Levels()) {
+            const auto actual = c.Run(**MakeCpuBackend(level, 2), rows, begin, end, score_rows);
+            seen.See(Deviation(actual, expected));
+            EXPECT_LE(Deviation(actual, expected), Tolerance(element))
+                << "group " << group << " n " << n << " rows " << rows << " keys [" << begin << ", "
+                << end << ")";
+          }
+        }
+      }
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(HeadSizes, ColumnSumTwins,
+                         testing::Combine(testing::Values(ElementType::kF32, ElementType::kBf16),
+                                          testing::Values(8, 16, 32, 64, 80, 96, 128, 256)),
+                         [](const auto& instance) {
+                           return Name(std::get<0>(instance.param)) + "_" +
+                                  std::to_string(std::get<1>(instance.param));
+                         });
+
+TEST(ColumnSums, AgreeOverManyChunksAndQueryTiles) {
+  for (ElementType element : {ElementType::kF32, ElementType::kBf16}) {
+    const ColumnCase c(element, Shape(4, 2, 16), kSlowBuild ? 300 : 1300, 1);
+    for (ScoreRows score_rows : {ScoreRows::kKvHeads, ScoreRows::kQueryHeads}) {
+      for (auto [rows, begin] : {std::pair{c.n, 0}, {65, 0}, {c.n - 1, 257}}) {
+        const auto expected = c.Run(*MakeReferenceBackend(), rows, begin, c.n, score_rows);
+        for (CpuLevel level : Levels()) {
+          const auto one = c.Run(**MakeCpuBackend(level, 1), rows, begin, c.n, score_rows);
+          EXPECT_LE(Deviation(one, expected), Tolerance(element)) << rows << " rows";
+          EXPECT_EQ(one, c.Run(**MakeCpuBackend(level, 3), rows, begin, c.n, score_rows));
+        }
+      }
+    }
+  }
+}
+
+// The attention of every query sums to 1 over the keys it sees, which are its own and those before.
+TEST(ColumnSums, OfAllKeysSumToTheNumberOfQueries) {
+  const ColumnCase c(ElementType::kF32, Shape(6, 3, 32), 700, 1);
+  std::vector<std::unique_ptr<AttentionBackend>> backends;
+  backends.push_back(MakeReferenceBackend());
+  for (CpuLevel level : Levels()) backends.push_back(*MakeCpuBackend(level, 2));
+  for (auto& backend : backends) {
+    for (int rows : {1, 100, 700}) {
+      const std::vector<float> sums = c.Run(*backend, rows, 0, 700, ScoreRows::kKvHeads);
+      for (int g = 0; g < 3; ++g) {
+        const double sum =
+            std::accumulate(sums.begin() + g * 700, sums.begin() + (g + 1) * 700, 0.0);
+        EXPECT_NEAR(sum, rows, 1e-4 * rows) << backend->name();
+      }
+      // The last key is seen by the last query alone.
+      EXPECT_LT(sums[699], 1) << backend->name();
+    }
+  }
+}
+
+// ---- Cosines -----------------------------------------------------------------------------------
+
+TEST(CosineSum, AgreesWithTheReferenceForAnyThreads) {
+  for (int width : {1, 7, 16, 100, 1024, 4099}) {
+    for (int rows : {1, 5, 300}) {
+      std::vector<float> a = RandomTensor(ElementType::kF32, rows * width, 1).floats();
+      std::vector<float> b = RandomTensor(ElementType::kF32, rows * width, 2).floats();
+      for (size_t i = 0; i < b.size(); ++i) b[i] += a[i];
+      if (rows > 4) {  // one zero row in either, and one in both
+        std::fill_n(a.begin() + width, width, 0.0f);
+        std::fill_n(b.begin() + 2 * width, width, 0.0f);
+        std::fill_n(a.begin() + 3 * width, width, 0.0f);
+        std::fill_n(b.begin() + 3 * width, width, 0.0f);
+      }
+      const double expected = MakeReferenceBackend()->CosineSum(a.data(), b.data(), rows, width);
+      for (CpuLevel level : Levels()) {
+        const double one = (*MakeCpuBackend(level, 1))->CosineSum(a.data(), b.data(), rows, width);
+        EXPECT_NEAR(one, expected, 1e-6 * rows) << width;
+        EXPECT_EQ(one, (*MakeCpuBackend(level, 3))->CosineSum(a.data(), b.data(), rows, width));
+      }
+    }
+  }
+  const float zero[4] = {}, one[4] = {1, 0, 0, 0}, opposite[4] = {-2, 0, 0, 0};
+  for (CpuLevel level : Levels()) {
+    auto backend = *MakeCpuBackend(level, 1);
+    EXPECT_EQ(backend->CosineSum(zero, zero, 1, 4), 1);
+    EXPECT_EQ(backend->CosineSum(zero, one, 1, 4), 0);
+    EXPECT_EQ(backend->CosineSum(one, zero, 1, 4), 0);
+    EXPECT_EQ(backend->CosineSum(one, one, 1, 4), 1);
+    EXPECT_EQ(backend->CosineSum(one, opposite, 1, 4), -1);
+  }
+}
+
+// ---- Selection ---------------------------------------------------------------------------------
 
 std::vector<int32_t> Select(AttentionBackend& backend, const std::vector<float>& scores, int heads,
                             int best) {

@@ -1,0 +1,353 @@
+// PoD: distant tokens attended with another layer's query and keys, while decoding and in prefill.
+
+#include "tests/attention/test_cache.h"
+
+namespace ziggurat {
+namespace {
+
+ElementType QueryElement(Encoding encoding) {
+  return encoding == Encoding::kBf16 ? ElementType::kBf16 : ElementType::kF32;
+}
+double Tolerance(Encoding encoding) { return Tolerance(QueryElement(encoding)); }
+
+// ---- Decode ------------------------------------------------------------------------------------
+
+struct Decoded {
+  std::vector<float> out, lse, low_q, distant_lse;
+  DistantCounts counts;
+};
+
+/// Two layers of three KV heads: heads 0 and 2 are grouped, head 1 is not. The lower layer holds
+/// the keys of the distant tokens of 0 and 2; the upper one their values alone.
+struct TwoLayers {
+  static constexpr int kHeads = 3;
+
+  TwoLayers(const AttentionShape& shape, const CacheFormat& format, int near, int distant)
+      : pool(CacheGeometry::DefaultBlockBytes(kHeads, shape.head_dim), 600) {
+    const CacheFormat plain = KeyValueFormat(QueryElement(format.encoding));
+    for (int head = 0; head < kHeads; ++head) {
+      lower.push_back(TakeSegment(pool, plain, head, 1, shape.head_dim, near));
+      upper.push_back(TakeSegment(pool, plain, head, 1, shape.head_dim, near + head));
+      lower.push_back(TakeSegment(pool, format, head, 1, shape.head_dim, distant));
+      if (head == 1) {
+        upper.push_back(TakeSegment(pool, format, head, 1, shape.head_dim, distant));
+      } else {
+        lower.back().use = SegmentUse::kDistantKeys;
+        upper.push_back(TakeValuesSegment(pool, lower.back(), shape.head_dim));
+      }
+    }
+    uint32_t seed = 0;
+    for (const SegmentView& s : lower) FillSegment(pool.view(), s, shape.head_dim, ++seed);
+    for (const SegmentView& s : upper) {
+      FillSegment(pool.view(), s, shape.head_dim, ++seed, s.use != SegmentUse::kBorrowedKeys);
+    }
+  }
+  TestPool pool;
+  std::vector<SegmentView> lower, upper;
+};
+
+/// Both layers of each item, with `skip`; queries of the layers are unequal. Row i of every result
+/// is item i's.
+std::vector<Decoded> RunLayers(AttentionBackend& backend, const AttentionShape& shape,
+                               std::vector<TwoLayers*> caches, PoolView pool, Encoding encoding,
+                               double skip) {
+  const size_t row = static_cast<size_t>(shape.num_q_heads) * shape.head_dim;
+  std::vector<Decoded> results(caches.size());
+  for (Decoded& result : results) {
+    result.low_q.assign(row, NAN);
+    result.distant_lse.assign(shape.num_q_heads, NAN);
+  }
+  for (bool is_upper : {false, true}) {
+    std::vector<DecodeItem> items;
+    std::vector<float> q;
+    for (size_t i = 0; i < caches.size(); ++i) {
+      DecodeItem item;
+      item.segments = is_upper ? caches[i]->upper : caches[i]->lower;
+      item.low_q = results[i].low_q.data();
+      item.distant_lse = results[i].distant_lse.data();
+      item.skip = skip;
+      item.counts = &results[i].counts;
+      items.push_back(item);
+      const auto seed = static_cast<uint32_t>(caches[i]->lower[1].num_slots);
+      const Tensor own = RandomTensor(QueryElement(encoding), row, seed + (is_upper ? 1 : 2));
+      for (float x : own.floats()) q.push_back(x);
+    }
+    std::vector<float> out(q.size(), NAN), lse(items.size() * shape.num_q_heads, NAN);
+    backend.DecodeAttention(shape, items, q.data(), pool, out.data(), lse.data());
+    for (size_t i = 0; i < caches.size(); ++i) {
+      Decoded& result = results[i];
+      result.out.insert(result.out.end(), out.begin() + i * row, out.begin() + (i + 1) * row);
+      result.lse.insert(result.lse.end(), lse.begin() + i * shape.num_q_heads,
+                        lse.begin() + (i + 1) * shape.num_q_heads);
+    }
+  }
+  return results;
+}
+
+/// What was stored; the rest is still NaN.
+std::vector<float> Stored(const std::vector<float>& x) {
+  std::vector<float> stored;
+  std::copy_if(x.begin(), x.end(), std::back_inserter(stored),
+               [](float value) { return !std::isnan(value); });
+  return stored;
+}
+
+TEST(DistantDecode, AgreesWithTheReferenceWhateverIsSkipped) {
+  for (int head_dim : {16, 32, 64, 80, 128}) {
+    for (const CacheFormat& format : EncodedFormats(head_dim)) {
+      if (IsGrouped(format.encoding) && format.group != 16) continue;
+      LargestDeviation seen("distant decode " + Name(format) + " D=" + std::to_string(head_dim));
+      DistantCounts all;
+      for (int group : {1, 4, 7}) {
+        const AttentionShape shape = Shape(TwoLayers::kHeads * group, TwoLayers::kHeads, head_dim);
+        for (auto [near, distant] : {std::pair{40, 200}, {60, 40}, {1, 1}, {30, 0}}) {
+          TwoLayers layers(shape, format, near, distant);
+          for (double skip : {2.0, 0.5, 0.0}) {
+            const auto run = [&](AttentionBackend& backend) {
+              return RunLayers(backend, shape, {&layers}, layers.pool.view(), format.encoding,
+                               skip)[0];
+            };
+            const Decoded expected = run(*MakeReferenceBackend());
+            all.attended += expected.counts.attended;
+            all.skipped += expected.counts.skipped;
+            // Those of the two heads that lend.
+            EXPECT_EQ(Stored(expected.distant_lse).size(), 2u * group);
+            for (CpuLevel level : Levels()) {
+              const Decoded actual = run(**MakeCpuBackend(level, 2));
+              const double deviation = std::max(
+                  {Deviation(actual.out, expected.out), Deviation(actual.lse, expected.lse),
+                   Deviation(Stored(actual.distant_lse), Stored(expected.distant_lse))});
+              seen.See(deviation);
+              EXPECT_LE(deviation, Tolerance(format.encoding))
+                  << Name(format) << " D " << head_dim << " group " << group << " near " << near
+                  << " distant " << distant << " skip " << skip;
+              EXPECT_EQ(Stored(actual.low_q), Stored(expected.low_q));
+              EXPECT_EQ(actual.counts.attended, expected.counts.attended);
+              EXPECT_EQ(actual.counts.skipped, expected.counts.skipped);
+            }
+          }
+        }
+      }
+      EXPECT_GT(all.attended, 0u) << Name(format);
+      EXPECT_GT(all.skipped, 0u) << Name(format);
+    }
+  }
+}
+
+TEST(DistantDecode, OfALayerWithItsOwnQueriesAndKeysIsOrdinary) {
+  const AttentionShape shape = Shape(8, 2, 64);
+  for (const CacheFormat& format : EncodedFormats(64)) {
+    TestCache cache(shape, {{format, 200}, {CacheFormat::kF32, 50}});
+    const std::vector<float> q = RandomTensor(ElementType::kBf16, 8 * 64, 1).floats();
+    std::vector<SegmentView> as_distant = cache.segments;
+    for (CpuLevel level : Levels()) {
+      auto backend = *MakeCpuBackend(level, 2);
+      std::vector<float> low_q(q.size(), NAN), distant_lse(8, NAN), own(q.size()),
+          distant(q.size());
+      DecodeItem item = {cache.segments};
+      backend->DecodeAttention(shape, {&item, 1}, q.data(), cache.pool.view(), own.data(), nullptr);
+      item = {as_distant, {}, 0, 0, low_q.data(), distant_lse.data(), 2.0, nullptr};
+      for (SegmentUse use : {SegmentUse::kDistantKeys, SegmentUse::kBorrowedKeys}) {
+        as_distant[0].use = use;
+        backend->DecodeAttention(shape, {&item, 1}, q.data(), cache.pool.view(), distant.data(),
+                                 nullptr);
+        EXPECT_LE(Deviation(distant, own), 1e-6) << Name(format);
+      }
+      EXPECT_EQ(low_q, q);
+    }
+  }
+}
+
+// Of three heads in one segment some may skip: they are not attended to, the others are.
+TEST(DistantDecode, SkipsHeadByHeadInASegmentOfAllHeads) {
+  const AttentionShape shape = Shape(8, 4, 32);
+  TestPool pool(CacheGeometry::DefaultBlockBytes(4, 32), 200);
+  const SegmentView near = TakeSegment(pool, CacheFormat::kF32, 0, 4, 32, 30);
+  const SegmentView lent = TakeSegment(pool, CacheFormat::kF32, 0, 4, 32, 90);
+  const SegmentView distant = TakeValuesSegment(pool, lent, 32);
+  FillSegment(pool.view(), near, 32, 1);
+  FillSegment(pool.view(), lent, 32, 2);
+  FillSegment(pool.view(), distant, 32, 3, /*keys=*/false);
+  const std::vector<SegmentView> segments = {near, distant};
+  const std::vector<float> q = RandomTensor(ElementType::kF32, 8 * 32, 4).floats();
+  std::vector<float> low_q = RandomTensor(ElementType::kF32, 8 * 32, 5).floats();
+  // Log-sum-exps as if the distant tokens of heads 1 and 2 mattered not at all; of head 0 one of
+  // two query heads needs them.
+  std::vector<float> distant_lse = {-50, 5, -50, -50, -50, -50, 5, 5};
+  std::vector<std::unique_ptr<AttentionBackend>> backends;
+  backends.push_back(MakeReferenceBackend());
+  for (CpuLevel level : Levels()) backends.push_back(*MakeCpuBackend(level, 2));
+  std::vector<float> expected;
+  for (auto& backend : backends) {
+    DistantCounts counts;
+    const DecodeItem item = {segments, {}, 0, 0, low_q.data(), distant_lse.data(), 0.9, &counts};
+    std::vector<float> out(q.size()), near_only(q.size());
+    backend->DecodeAttention(shape, {&item, 1}, q.data(), pool.view(), out.data(), nullptr);
+    const DecodeItem without = {absl::MakeSpan(segments).subspan(0, 1)};
+    backend->DecodeAttention(shape, {&without, 1}, q.data(), pool.view(), near_only.data(),
+                             nullptr);
+    EXPECT_EQ(counts.attended, 2u) << backend->name();
+    EXPECT_EQ(counts.skipped, 2u) << backend->name();
+    for (int h = 0; h < 8; ++h) {
+      const bool is_near =
+          std::equal(out.begin() + h * 32, out.begin() + (h + 1) * 32, near_only.begin() + h * 32);
+      EXPECT_EQ(is_near, h / 2 == 1 || h / 2 == 2) << backend->name() << " query head " << h;
+    }
+    if (expected.empty()) expected = out;
+    EXPECT_LE(Deviation(out, expected), 1e-5) << backend->name();
+  }
+}
+
+TEST(DistantDecode, GivesTheSameBitsAloneAndInACrowd) {
+  const AttentionShape shape = Shape(6, TwoLayers::kHeads, 64);
+  for (const CacheFormat& format : EncodedFormats(64)) {
+    std::deque<TwoLayers> layers;
+    for (auto [near, distant] : {std::pair{40, 1300}, {60, 40}, {300, 700}}) {
+      layers.emplace_back(shape, format, near, distant);
+    }
+    for (CpuLevel level : Levels()) {
+      for (TwoLayers& own : layers) {
+        // The others have their own pools: only those of one pool share a step.
+        const Decoded alone = RunLayers(**MakeCpuBackend(level, 1), shape, {&own}, own.pool.view(),
+                                        format.encoding, 0.5)[0];
+        const std::vector<Decoded> crowd =
+            RunLayers(**MakeCpuBackend(level, 3), shape, {&own, &own, &own}, own.pool.view(),
+                      format.encoding, 0.5);
+        for (const Decoded& each : crowd) {
+          EXPECT_EQ(each.out, alone.out) << Name(format);
+          EXPECT_EQ(each.lse, alone.lse) << Name(format);
+          EXPECT_EQ(each.counts.skipped, alone.counts.skipped) << Name(format);
+        }
+      }
+    }
+  }
+}
+
+// ---- Prefill -----------------------------------------------------------------------------------
+
+struct Prompt {
+  Prompt(ElementType element, const AttentionShape& shape, int tokens, uint32_t seed) : n(tokens) {
+    const size_t q_floats = static_cast<size_t>(n) * shape.num_q_heads * shape.head_dim;
+    const size_t kv_floats = static_cast<size_t>(n) * shape.num_kv_heads * shape.head_dim;
+    q = RandomTensor(element, q_floats, seed);
+    k = RandomTensor(element, kv_floats, seed + 1);
+    v = RandomTensor(element, kv_floats, seed + 2);
+    low_q = RandomTensor(element, q_floats, seed + 3);
+    low_k = RandomTensor(element, kv_floats, seed + 4);
+  }
+  int n;
+  Tensor q, k, v, low_q, low_k;
+};
+
+struct Attended {
+  std::vector<float> out, lse;
+  DistantCounts counts;
+};
+
+Attended RunPrefill(AttentionBackend& backend, const AttentionShape& shape, const Prompt& p,
+                    DistantPrefill distant, const std::vector<uint8_t>& borrows, bool in_place) {
+  distant.borrows = borrows.data();
+  distant.low_q = p.low_q.data();
+  distant.low_k = p.low_k.data();
+  Tensor out = p.q;
+  Attended result;
+  result.lse.assign(static_cast<size_t>(p.n) * shape.num_q_heads, NAN);
+  backend.PrefillDistantAttention(shape, p.n, p.q.element, in_place ? out.data() : p.q.data(),
+                                  p.k.data(), p.v.data(), distant, out.data(), result.lse.data(),
+                                  &result.counts);
+  result.out = out.floats();
+  return result;
+}
+
+class DistantPrefillTwins : public testing::TestWithParam<std::tuple<ElementType, int>> {};
+
+TEST_P(DistantPrefillTwins, AgreeForAllShapesOfTheMask) {
+  const auto [element, head_dim] = GetParam();
+  LargestDeviation seen("distant prefill " + Name(element) + " D=" + std::to_string(head_dim));
+  DistantCounts all;
+  struct Mask {
+    int n, sinks, recent;
+    double skip;
+  };
+  for (int group : {1, 2, 4, 7, 8}) {
+    const AttentionShape shape = Shape(2 * group, 2, head_dim);
+    for (const Mask& mask : {Mask{1, 1, 1, 2}, Mask{150, 4, 16, 2}, Mask{150, 0, 1, 0.5},
+                             Mask{150, 4, 16, 0.5}, Mask{140, 16, 64, 0.0}, Mask{140, 150, 2, 2},
+                             Mask{140, 133, 3, 0.4}, Mask{130, 0, 200, 0.5}}) {
+      if (kSlowBuild && group > 2) continue;
+      if (head_dim > 64 && group != 7 && mask.skip != 0.5) continue;  // the reference is slow
+      const Prompt prompt(element, shape, mask.n, static_cast<uint32_t>(group));
+      const DistantPrefill distant = {mask.sinks, mask.recent, mask.skip};
+      const std::vector<uint8_t> borrows = {1, static_cast<uint8_t>(group % 2)};
+      const Attended expected =
+          RunPrefill(*MakeReferenceBackend(), shape, prompt, distant, borrows, false);
+      all.attended += expected.counts.attended;
+      all.skipped += expected.counts.skipped;
+      for (CpuLevel level : Levels()) {
+        const Attended actual =
+            RunPrefill(**MakeCpuBackend(level, 2), shape, prompt, distant, borrows, true);
+        const double deviation =
+            std::max(Deviation(actual.out, expected.out), Deviation(actual.lse, expected.lse));
+        seen.See(deviation);
+        EXPECT_LE(deviation, Tolerance(element))
+            << "group " << group << " n " << mask.n << " sinks " << mask.sinks << " recent "
+            << mask.recent << " skip " << mask.skip;
+        EXPECT_EQ(actual.counts.attended, expected.counts.attended);
+        EXPECT_EQ(actual.counts.skipped, expected.counts.skipped);
+      }
+    }
+  }
+  EXPECT_GT(all.attended, 0u);
+  EXPECT_GT(all.skipped, 0u);
+}
+
+INSTANTIATE_TEST_SUITE_P(HeadSizes, DistantPrefillTwins,
+                         testing::Combine(testing::Values(ElementType::kF32, ElementType::kBf16),
+                                          testing::Values(8, 16, 32, 64, 80, 96, 128, 256)),
+                         [](const auto& instance) {
+                           return Name(std::get<0>(instance.param)) + "_" +
+                                  std::to_string(std::get<1>(instance.param));
+                         });
+
+TEST(DistantPrefill, AgreesOverManyChunks) {
+  for (ElementType element : {ElementType::kF32, ElementType::kBf16}) {
+    const AttentionShape shape = Shape(4, 1, 16);
+    for (auto [sinks, recent] : {std::pair{16, 300}, {0, 129}, {130, 1}}) {
+      const Prompt prompt(element, shape, kSlowBuild ? 400 : 1100, 3);
+      const DistantPrefill distant = {sinks, recent, 0.5};
+      const Attended expected =
+          RunPrefill(*MakeReferenceBackend(), shape, prompt, distant, {1}, false);
+      for (CpuLevel level : Levels()) {
+        const Attended actual =
+            RunPrefill(**MakeCpuBackend(level, 3), shape, prompt, distant, {1}, true);
+        EXPECT_LE(Deviation(actual.out, expected.out), Tolerance(element));
+        EXPECT_LE(Deviation(actual.lse, expected.lse), Tolerance(element));
+        EXPECT_EQ(actual.counts.skipped, expected.counts.skipped);
+      }
+    }
+  }
+}
+
+TEST(DistantPrefill, OfALayerWithItsOwnQueriesAndKeysIsOrdinary) {
+  for (ElementType element : {ElementType::kF32, ElementType::kBf16}) {
+    const AttentionShape shape = Shape(6, 2, 64);
+    Prompt prompt(element, shape, 500, 1);
+    prompt.low_q = prompt.q;
+    prompt.low_k = prompt.k;
+    for (CpuLevel level : Levels()) {
+      auto backend = *MakeCpuBackend(level, 2);
+      std::vector<float> lse(500 * 6);
+      Tensor out = prompt.q;
+      const int offsets[] = {0, 500};
+      backend->PrefillAttention(shape, {offsets}, element, prompt.q.data(), prompt.k.data(),
+                                prompt.v.data(), out.data(), lse.data());
+      const Attended actual = RunPrefill(*backend, shape, prompt, {4, 100, 2.0}, {1, 1}, true);
+      EXPECT_LE(Deviation(actual.out, out.floats()), element == ElementType::kF32 ? 2e-6 : 1e-2);
+      EXPECT_LE(Deviation(actual.lse, lse), 2e-6);
+      EXPECT_EQ(actual.counts.attended, 2u * (500 - 104));
+    }
+  }
+}
+
+}  // namespace
+}  // namespace ziggurat
