@@ -323,7 +323,7 @@ TEST_P(CacheCopies, CarryScoresOnlyWhereBothHaveThem) {
   EXPECT_EQ(to.Position(1, 20), position);
 }
 
-INSTANTIATE_TEST_SUITE_P(HeadSizes, CacheCopies, testing::Values(8, 16, 32, 64, 80, 96, 128, 256),
+INSTANTIATE_TEST_SUITE_P(HeadSizes, CacheCopies, testing::ValuesIn(HeadSizes()),
                          [](const auto& instance) { return std::to_string(instance.param); });
 
 }  // namespace

@@ -277,7 +277,7 @@ TEST_P(CodedWrites, OfValuesAloneLeaveTheBorrowedKeysAsTheyAre) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(HeadSizes, CodedWrites, testing::Values(8, 16, 32, 64, 80, 96, 128, 256),
+INSTANTIATE_TEST_SUITE_P(HeadSizes, CodedWrites, testing::ValuesIn(HeadSizes()),
                          [](const auto& instance) { return std::to_string(instance.param); });
 
 }  // namespace

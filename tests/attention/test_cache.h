@@ -24,6 +24,12 @@ constexpr bool kSlowBuild = true;
 constexpr bool kSlowBuild = false;
 #endif
 
+/// Every head size that backends are checked for.
+inline std::vector<int> HeadSizes() {
+  if (kSlowBuild) return {8, 32, 80};
+  return {8, 16, 32, 64, 80, 96, 128, 256};
+}
+
 inline double Tolerance(ElementType element) { return element == ElementType::kF32 ? 1e-5 : 1e-2; }
 
 inline std::string Name(ElementType element) {
