@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <iterator>
+#include <limits>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <tuple>
@@ -23,7 +24,7 @@ constexpr int kMaxHeads = 4096;
 
 constexpr std::string_view kRequiredFields[] = {"format", "version", "num_layers", "num_kv_heads",
                                                 "lowest"};
-/// What a calibration says about itself; not read.
+/// PodOrigin.
 constexpr std::string_view kOtherFields[] = {"model", "delta", "q", "samples"};
 
 /// A name can stand in a policy text.
@@ -62,6 +63,7 @@ class Reader {
     if (absl::Status status = ReadLowest(json.at("lowest"), groups.get()); !status.ok()) {
       return status;
     }
+    if (absl::Status status = ReadOrigin(json, &groups->origin); !status.ok()) return status;
     return groups;
   }
 
@@ -140,8 +142,47 @@ class Reader {
     return Fail(fmt::format("lowest[{}][{}] must be {}, not {}", layer, head, allowed, Show(json)));
   }
 
+  absl::Status ReadOrigin(const Json& json, PodOrigin* origin) const {
+    if (const auto model = json.find("model"); model != json.end()) {
+      if (!model->is_string()) {
+        return Fail(fmt::format("model must be a string, not {}", Show(*model)));
+      }
+      origin->model = model->get<std::string>();
+    }
+    if (const auto delta = json.find("delta"); delta != json.end()) {
+      if (!delta->is_number() || !(delta->get<double>() >= 0 && delta->get<double>() <= 1)) {
+        return Fail(fmt::format("delta must be a number from 0 to 1, not {}", Show(*delta)));
+      }
+      origin->delta = delta->get<double>();
+    }
+    for (const auto& [field, value] :
+         {std::pair{"q", &origin->q}, std::pair{"samples", &origin->samples}}) {
+      const auto found = json.find(field);
+      if (found == json.end()) continue;
+      *value = ReadInteger(*found, 1, std::numeric_limits<int>::max());
+      if (!value->has_value()) {
+        return Fail(
+            fmt::format("{} must be an integer of at least 1, not {}", field, Show(*found)));
+      }
+    }
+    return absl::OkStatus();
+  }
+
   std::string_view name_;
 };
+
+std::string FormatOrigin(const PodOrigin& origin) {
+  std::string text;
+  if (!origin.model.empty()) {
+    text += fmt::format(
+        "  \"model\": {},\n",
+        Json(origin.model).dump(-1, ' ', /*ensure_ascii=*/false, Json::error_handler_t::replace));
+  }
+  if (origin.delta) text += fmt::format("  \"delta\": {},\n", *origin.delta);
+  if (origin.q) text += fmt::format("  \"q\": {},\n", *origin.q);
+  if (origin.samples) text += fmt::format("  \"samples\": {},\n", *origin.samples);
+  return text;
+}
 
 }  // namespace
 
@@ -161,9 +202,9 @@ absl::StatusOr<std::shared_ptr<const PodGroups>> ParsePodGroups(std::string_view
 
 std::string FormatPodGroups(const PodGroups& groups) {
   std::string text = fmt::format(
-      "{{\n  \"format\": \"{}\",\n  \"version\": {},\n  \"num_layers\": {},\n"
+      "{{\n  \"format\": \"{}\",\n  \"version\": {},\n{}  \"num_layers\": {},\n"
       "  \"num_kv_heads\": {},\n  \"lowest\": [\n",
-      kFormat, kVersion, groups.num_layers, groups.num_kv_heads);
+      kFormat, kVersion, FormatOrigin(groups.origin), groups.num_layers, groups.num_kv_heads);
   for (int layer = 0; layer < groups.num_layers; ++layer) {
     const auto row = groups.lowest.begin() + ptrdiff_t{layer} * groups.num_kv_heads;
     text += fmt::format("    [{}]{}\n", fmt::join(row, row + groups.num_kv_heads, ", "),

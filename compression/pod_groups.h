@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -9,6 +10,14 @@
 #include "absl/status/statusor.h"
 
 namespace ziggurat {
+
+/// What a calibration says about itself, for those who read its file. All of it may be absent.
+struct PodOrigin {
+  std::string model;            ///< name of the model's folder
+  std::optional<double> delta;  ///< least similarity within a group
+  std::optional<int> q;         ///< last tokens of each sample, whose attention was compared
+  std::optional<int> samples;
+};
 
 /// Consecutive layers whose attention is alike form a group; a token that is far away keeps its
 /// keys in the group's lowest layer alone. Immutable, shared between requests.
@@ -19,6 +28,7 @@ struct PodGroups {
   /// [num_layers, num_kv_heads] the lowest layer of the group: lowest <= layer, and equal for all
   /// layers of a group.
   std::vector<int> lowest;
+  PodOrigin origin;
 
   int Lowest(int layer, int kv_head) const { return lowest[layer * num_kv_heads + kv_head]; }
   /// Whether the layer holds distant keys that a layer above it attends with.
@@ -30,7 +40,7 @@ struct PodGroups {
   bool IsSameForAllHeads() const;
 };
 
-/// Reads a groups file (docs/policies.md, "Calibrating PoD"). INVALID_ARGUMENT names what is wrong
+/// Reads a groups file (docs/pod_calibration.md). INVALID_ARGUMENT names what is wrong
 /// and what is allowed.
 absl::StatusOr<std::shared_ptr<const PodGroups>> ParsePodGroups(std::string_view name,
                                                                 std::string_view json);

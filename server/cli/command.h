@@ -24,5 +24,6 @@ Command AddTokenize(CLI::App& app);
 Command AddCache(CLI::App& app);
 Command AddEval(CLI::App& app);
 Command AddMakeModel(CLI::App& app);
+Command AddCalibrate(CLI::App& app);
 
 }  // namespace ziggurat
