@@ -34,6 +34,9 @@ Resumption Resume(const std::vector<Result>& earlier, const v1::GetModelResponse
       ++(result.failed() ? resumption.failed : resumption.without_recall);
     }
   }
+  for (const auto& [key, result] : resumption.settled) {
+    resumption.of_other_version += result.version != model.version() ? 1 : 0;
+  }
   for (const auto& [key, job] : wanted) {
     if (!resumption.settled.contains(key)) resumption.jobs.push_back(job);
   }
@@ -46,6 +49,8 @@ std::string DescribeResumption(const Resumption& resumption, const std::string& 
     if (count > 0) absl::StrAppend(&text, "  ", count, " ", what, "\n");
   };
   add(resumption.settled.size(), "are done and are not asked again");
+  add(resumption.of_other_version,
+      "of these came from another version of the daemon; give another --out to measure this one");
   add(resumption.failed, "had failed: asked again where no later one succeeded");
   add(resumption.without_recall, "have no attention recall: asked again where no later one has");
   for (const auto& [model, count] : resumption.other_model) {

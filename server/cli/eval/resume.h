@@ -14,6 +14,8 @@ namespace ziggurat::eval {
 struct Resumption {
   /// Results of this evaluation that are there already.
   std::map<ResultKey, Result> settled = {};
+  /// Of them, those that another build of the daemon gave.
+  size_t of_other_version = 0;
   /// What is left to ask: question by question, all policies of each, so that what a break leaves
   /// can be compared. Points into `policies` and `askings`.
   std::vector<Job> jobs = {};
