@@ -77,17 +77,43 @@ std::vector<std::vector<float>> MeasureWindowScores(AttentionBackend& backend,
   return heads;
 }
 
+std::vector<std::vector<float>> MeasureColumnSums(AttentionBackend& backend,
+                                                  const Workspace& workspace, int rows, int begin,
+                                                  int end, ScoreRows score_rows) {
+  const AttentionShape& shape = workspace.shape;
+  if (rows > workspace.rows) throw std::runtime_error("the input has too few rows");
+  const size_t first = workspace.rows - rows;
+  const int heads = score_rows == ScoreRows::kKvHeads ? shape.num_kv_heads : shape.num_q_heads;
+  const int width = end - begin;
+  std::vector<float> sums(static_cast<size_t>(heads) * width);
+  backend.ColumnSums(shape, ElementType::kF32,
+                     workspace.q.data() + first * shape.num_q_heads * shape.head_dim,
+                     workspace.lse.data() + first * shape.num_q_heads, workspace.k.data(),
+                     workspace.tokens, rows, begin, end, score_rows, sums.data());
+  std::vector<std::vector<float>> result;
+  for (int head = 0; head < heads; ++head) {
+    const auto at = sums.begin() + static_cast<ptrdiff_t>(head) * width;
+    result.emplace_back(at, at + width);
+  }
+  return result;
+}
+
 std::vector<int> KeptPositions(AttentionBackend& backend, const LayerEdit& edit, int tokens,
                                const std::vector<float>& scores) {
   std::vector<int> positions;
   const auto append = [&](int first, int last) {
     for (int i = first; i < last; ++i) positions.push_back(i);
   };
-  if (const auto* best = std::get_if<KeepBest>(&edit)) {
-    std::vector<int32_t> indices(best->best);
-    backend.SelectBest(scores.data(), 1, tokens - best->recent, best->best, indices.data());
+  const auto select = [&](int best, int recent) {
+    std::vector<int32_t> indices(best);
+    backend.SelectBest(scores.data(), 1, tokens - recent, best, indices.data());
     positions.assign(indices.begin(), indices.end());
-    append(tokens - best->recent, tokens);
+    append(tokens - recent, tokens);
+  };
+  if (const auto* best = std::get_if<KeepBest>(&edit)) {
+    select(best->best, best->recent);
+  } else if (const auto* heavy = std::get_if<KeepHeavy>(&edit)) {
+    select(heavy->heavy, heavy->recent);
   } else if (const auto* ring = std::get_if<KeepRing>(&edit)) {
     const int sinks = std::min(ring->sinks, tokens);
     append(0, sinks);

@@ -27,8 +27,14 @@ std::vector<std::vector<float>> MeasureWindowScores(AttentionBackend& backend,
                                                     const Workspace& workspace,
                                                     const WindowScoreStatistic& statistic);
 
+/// ColumnSums of keys [begin, end) over the last `rows` queries: [heads][end - begin].
+std::vector<std::vector<float>> MeasureColumnSums(AttentionBackend& backend,
+                                                  const Workspace& workspace, int rows, int begin,
+                                                  int end, ScoreRows score_rows);
+
 /// The prompt positions that `edit` keeps of a head, ascending. `scores` are that head's, of
-/// tokens before the window; only KeepBest reads them.
+/// tokens from the first on; only KeepBest and KeepHeavy read them, those before the last ones that
+/// are kept anyway.
 std::vector<int> KeptPositions(AttentionBackend& backend, const LayerEdit& edit, int tokens,
                                const std::vector<float>& scores);
 
