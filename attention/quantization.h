@@ -17,8 +17,7 @@
 
 namespace ziggurat {
 
-// ---- int8, fp8: one scale for a token of a head, symmetric
-// ---------------------------------------
+// ---- int8, fp8: one scale for a token of a head, symmetric -------------------------------------
 
 /// The largest |x|; 0 for an empty or all-NaN span.
 inline float LargestMagnitude(const float* x, size_t count) {

@@ -128,9 +128,8 @@ void UnitCopier::StoreSide(HeadTokens::Side side, int head, int first_slot, cons
     }
     return;
   }
-  for (int t = 0; t < tokens_; ++t, from += tokens.token_bytes()) {
-    tokens.StoreCodes(first_slot + t, from);
-  }
+  tokens.StoreCodes(first_slot, tokens_, from);
+  from += tokens_ * tokens.token_bytes();
   if (IsPerToken(to_.encoding)) std::memcpy(tokens.Scale(first_slot), from, sizeof(float));
   if (IsGrouped(to_.encoding)) {
     std::memcpy(tokens.GroupScales(first_slot), from, size_t{4} * dim_);

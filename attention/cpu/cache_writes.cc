@@ -1,11 +1,13 @@
 // Keys and values go from the workspace, or from a decode step, into blocks.
 
-#include <cstring>
+#include <algorithm>
+#include <limits>
 #include <vector>
 
 #include "attention/cpu/cpu_backend.h"
 #include "attention/cpu/head_tokens.h"
 #include "attention/cpu/parallel.h"
+#include "attention/cpu/write_kernels.h"
 
 namespace ziggurat::cpu {
 namespace {
@@ -14,14 +16,16 @@ namespace {
 struct HeadRows {
   HeadRows(const AttentionShape& shape, ElementType element, const void* x, int kv_head,
            HeadIndices indices, int head, int first)
-      : base(static_cast<const std::byte*>(x) + kv_head * shape.head_dim * ElementBytes(element)),
-        row_bytes(static_cast<size_t>(shape.num_kv_heads) * shape.head_dim * ElementBytes(element)),
+      : head_bytes(shape.head_dim * ElementBytes(element)),
+        base(static_cast<const std::byte*>(x) + kv_head * head_bytes),
+        row_bytes(shape.num_kv_heads * head_bytes),
         rows(indices.of_head == nullptr ? nullptr : indices.of_head + head * indices.stride),
         first_row(first) {}
   const std::byte* at(size_t i) const {
     return base + row_bytes * (rows == nullptr ? first_row + i : rows[i]);
   }
 
+  size_t head_bytes;
   const std::byte* base;
   size_t row_bytes;
   const int32_t* rows;
@@ -32,26 +36,23 @@ struct HeadRows {
 /// every token is too recent: the oldest of them.
 int LowestScoredSlot(PoolView pool, const SegmentView& segment, int head, int newest_that_may_go) {
   int lowest = -1, oldest = 0;
-  float lowest_score = 0;
-  int32_t oldest_position = INT32_MAX;
+  float lowest_score = std::numeric_limits<float>::quiet_NaN();
   const int per_block = static_cast<int>(segment.scores.slots_per_block);
   for (int first = 0; first < segment.num_slots; first += per_block) {
-    const float* scores = EntryOf<float>(pool, segment.scores, head, first);
-    const int32_t* positions = EntryOf<int32_t>(pool, segment.positions, head, first);
-    const int count = std::min(per_block, segment.num_slots - first);
-    for (int i = 0; i < count; ++i) {
-      if (positions[i] < oldest_position) {
-        oldest = first + i;
-        oldest_position = positions[i];
-      }
-      if (positions[i] > newest_that_may_go) continue;
-      if (lowest < 0 || scores[i] < lowest_score) {
-        lowest = first + i;
-        lowest_score = scores[i];
-      }
-    }
+    const int slot = Avx2WriteKernels().lowest_score(
+        EntryOf<float>(pool, segment.scores, head, first),
+        EntryOf<int32_t>(pool, segment.positions, head, first),
+        std::min(per_block, segment.num_slots - first), newest_that_may_go, &lowest_score);
+    if (slot >= 0) lowest = first + slot;
   }
-  return lowest < 0 ? oldest : lowest;
+  if (lowest >= 0) return lowest;
+  const auto position = [&](int slot) {
+    return *EntryOf<int32_t>(pool, segment.positions, head, slot);
+  };
+  for (int slot = 1; slot < segment.num_slots; ++slot) {
+    if (position(slot) < position(oldest)) oldest = slot;
+  }
+  return oldest;
 }
 
 }  // namespace
@@ -60,41 +61,47 @@ void CpuBackend::WriteTokens(const AttentionShape& shape, ElementType element, c
                              const void* v, HeadIndices indices, int first_row, int count,
                              PoolView pool, const SegmentView& segment, int first_slot) {
   const int dim = shape.head_dim;
-  const int unit = IsGrouped(segment.encoding) ? segment.group : 1;  // tokens written together
+  const bool is_plain = IsPlain(segment.encoding), is_grouped = IsGrouped(segment.encoding);
+  const ElementType stored =
+      segment.encoding == Encoding::kBf16 ? ElementType::kBf16 : ElementType::kF32;
+  const int unit = is_grouped ? segment.group : 1;  // tokens that must be written together
+  const int tile = is_grouped ? unit : HeadTokens::kTokensAtATime;
   const bool writes_keys = k != nullptr && segment.use != SegmentUse::kBorrowedKeys;
   const size_t elements = static_cast<size_t>(unit) * segment.num_kv_heads * dim;
   ParallelRanges(threads_, count / unit, elements, [&](size_t begin, size_t end) {
-    std::vector<float> numbers(static_cast<size_t>(unit) * dim);
+    std::vector<float> numbers(static_cast<size_t>(tile) * dim);
+    std::vector<std::byte> codes(sizeof(float) * tile * dim);
     std::vector<uint32_t> room;
-    const auto write_head = [&](HeadTokens::Side side, int head) {
+    // Tokens [i, i + tokens) of one head.
+    const auto write_tile = [&](HeadTokens::Side side, int head, int i, int tokens) {
       const HeadTokens to(pool, segment, side, head, dim);
       const HeadRows rows(shape, element, side == HeadTokens::kKeys ? k : v,
                           segment.first_kv_head + head, indices, head, first_row);
-      for (size_t i = begin * unit; i < end * unit; i += unit) {
-        const int slot = first_slot + static_cast<int>(i);
-        if (EncodingOf(element) == segment.encoding) {
-          to.StoreCodes(slot, rows.at(i));
-        } else if (IsPlain(segment.encoding)) {
-          const ElementType stored =
-              segment.encoding == Encoding::kF32 ? ElementType::kF32 : ElementType::kBf16;
-          ConvertRange(element, rows.at(i), dim, stored, numbers.data());
-          to.StoreCodes(slot, reinterpret_cast<const std::byte*>(numbers.data()));
+      const int slot = first_slot + i;
+      for (int t = 0; t < tokens; ++t) {
+        std::byte* code = codes.data() + t * to.token_bytes();
+        float* number = numbers.data() + static_cast<size_t>(t) * dim;
+        if (is_plain) {
+          ConvertRange(element, rows.at(i + t), dim, stored, code);
         } else {
-          for (int t = 0; t < unit; ++t) {
-            ConvertRange(element, rows.at(i + t), dim, ElementType::kF32,
-                         numbers.data() + static_cast<size_t>(t) * dim);
-          }
-          if (IsGrouped(segment.encoding)) {
-            to.WriteGroup(slot, numbers.data(), &room);
-          } else {
-            to.Write(slot, numbers.data());
-          }
+          ConvertRange(element, rows.at(i + t), dim, ElementType::kF32, number);
+          if (!is_grouped) to.Encode(slot + t, number, code);
         }
       }
+      if (is_grouped) {
+        to.WriteGroup(slot, numbers.data(), &room);
+      } else {
+        to.StoreCodes(slot, tokens, codes.data());
+      }
     };
-    for (int head = 0; head < segment.num_kv_heads; ++head) {
-      if (writes_keys) write_head(HeadTokens::kKeys, head);
-      write_head(HeadTokens::kValues, head);
+    // All heads of a tile in turn: they are neighbours in the workspace.
+    const int last = static_cast<int>(end) * unit;
+    for (int i = static_cast<int>(begin) * unit; i < last; i += tile) {
+      const int tokens = std::min(tile, last - i);
+      for (int head = 0; head < segment.num_kv_heads; ++head) {
+        if (writes_keys) write_tile(HeadTokens::kKeys, head, i, tokens);
+        write_tile(HeadTokens::kValues, head, i, tokens);
+      }
     }
   });
 }

@@ -3,13 +3,12 @@
 #include <algorithm>
 #include <cstring>
 
-#include "attention/cpu/codec_kernels.h"
+#include "attention/cpu/write_kernels.h"
 #include "attention/quantization.h"
 
 namespace ziggurat::cpu {
 
-// ---- Where codes lie
-// -----------------------------------------------------------------------------
+// ---- Where codes lie ---------------------------------------------------------------------------
 
 // A key is one lane of an area [cells][slots] of 4 bytes each, a value is contiguous.
 
@@ -26,16 +25,23 @@ void HeadTokens::LoadCodes(int slot, std::byte* codes) const {
   }
 }
 
-void HeadTokens::StoreCodes(int slot, const std::byte* codes) const {
-  const uint32_t slots = codes_.slots_per_block, lane = slot % slots;
-  std::byte* area = AreaOf(pool_, codes_, head_, slot);
-  if (side_ == kValues) {
-    std::memcpy(area + lane * token_bytes(), codes, token_bytes());
-    return;
-  }
-  std::byte* to = area + size_t{4} * lane;
-  for (size_t cell = 0; cell < token_bytes() / 4; ++cell) {
-    std::memcpy(to + 4 * cell * slots, codes + 4 * cell, 4);
+void HeadTokens::StoreCodes(int first_slot, int count, const std::byte* codes) const {
+  const uint32_t slots = codes_.slots_per_block;
+  const size_t row_bytes = size_t{4} * slots;
+  for (int t = 0, run = 0; t < count; t += run) {  // runs of slots in one block
+    const uint32_t lane = (first_slot + t) % slots;
+    run = std::min(count - t, static_cast<int>(slots - lane));
+    std::byte* area = AreaOf(pool_, codes_, head_, first_slot + t);
+    const std::byte* from = codes + t * token_bytes();
+    if (side_ == kValues) {
+      std::memcpy(area + lane * token_bytes(), from, run * token_bytes());
+      continue;
+    }
+    const int cells = static_cast<int>(token_bytes() / 4);
+    for (int i = 0; i < run; i += kTokensAtATime) {
+      Avx2WriteKernels().store_keys(from + i * token_bytes(), std::min(run - i, kTokensAtATime),
+                                    cells, area + 4 * (lane + i), row_bytes);
+    }
   }
 }
 
@@ -56,16 +62,14 @@ void HeadTokens::StoreGroupCodes(int first_slot, const std::byte* codes) const {
   }
 }
 
-// ---- What codes are
-// ------------------------------------------------------------------------------
+// ---- What codes are ----------------------------------------------------------------------------
 
-void HeadTokens::Write(int slot, const float* x) const {
-  alignas(4) std::byte codes[sizeof(float) * kMaxHeadDim];
-  const CodecKernels& kernels = Avx2CodecKernels();
+void HeadTokens::Encode(int slot, const float* x, std::byte* codes) const {
+  const WriteKernels& kernels = Avx2WriteKernels();
   switch (encoding_) {
     case Encoding::kF32:
-      StoreCodes(slot, reinterpret_cast<const std::byte*>(x));
-      return;
+      std::memcpy(codes, x, token_bytes());
+      break;
     case Encoding::kBf16: {
       auto* halves = reinterpret_cast<uint16_t*>(codes);
       for (int c = 0; c < head_dim_; ++c) halves[c] = FloatToBf16(x[c]);
@@ -79,8 +83,13 @@ void HeadTokens::Write(int slot, const float* x) const {
       break;
     case Encoding::kInt4:
     case Encoding::kInt2:
-      return;  // written in whole groups
+      break;  // written in whole groups
   }
+}
+
+void HeadTokens::Write(int slot, const float* x) const {
+  alignas(4) std::byte codes[sizeof(float) * kMaxHeadDim];
+  Encode(slot, x, codes);
   StoreCodes(slot, codes);
 }
 
@@ -88,7 +97,7 @@ void HeadTokens::EncodeValue(const float* x, uint16_t* scales, uint16_t* zeros,
                              std::byte* codes) const {
   const int bits = EncodingBits(encoding_);
   if (group_ % 8 == 0) {
-    Avx2CodecKernels().encode_value(x, group_, head_dim_, bits, scales, zeros, codes);
+    Avx2WriteKernels().encode_value(x, group_, head_dim_, bits, scales, zeros, codes);
     return;
   }
   std::memset(codes, 0, token_bytes());
@@ -108,7 +117,7 @@ void HeadTokens::WriteGroup(int first_slot, const float* x, std::vector<uint32_t
   auto* scales = reinterpret_cast<uint16_t*>(GroupScales(first_slot));
   uint16_t* zeros = scales + head_dim_;
   if (side_ == kKeys) {
-    Avx2CodecKernels().encode_keys(x, group_, head_dim_, EncodingBits(encoding_), scales, zeros,
+    Avx2WriteKernels().encode_keys(x, group_, head_dim_, EncodingBits(encoding_), scales, zeros,
                                    room->data());
   } else {
     const int parts = head_dim_ / group_;  // groups of channels

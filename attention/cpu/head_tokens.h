@@ -47,7 +47,12 @@ class HeadTokens {
   /// Codes as they are.
   ///   codes  [token_bytes], the lowest channel in the lowest bits
   void LoadCodes(int slot, std::byte* codes) const;
-  void StoreCodes(int slot, const std::byte* codes) const;
+  void StoreCodes(int slot, const std::byte* codes) const { StoreCodes(slot, 1, codes); }
+  /// The same for `count` neighbouring slots; for keys kTokensAtATime of them cost little more than
+  /// one.
+  ///   codes  [count, token_bytes]
+  void StoreCodes(int first_slot, int count, const std::byte* codes) const;
+  static constexpr int kTokensAtATime = 8;
   /// Per-token encodings.
   float* Scale(int slot) const { return EntryOf<float>(pool_, scales_, head_, slot); }
   /// Grouped encodings: scales and zeros of the group that holds `slot`, 4 * head_dim bytes.
@@ -56,8 +61,11 @@ class HeadTokens {
            static_cast<size_t>(slot % scales_.slots_per_block / group_) * scales_.unit_bytes;
   }
 
-  /// Plain and per-token encodings.
-  ///   x  [head_dim]
+  /// Plain and per-token encodings: the scale of a slot, and codes for StoreCodes.
+  ///   x      [head_dim]
+  ///   codes  [token_bytes]
+  void Encode(int slot, const float* x, std::byte* codes) const;
+  /// Both.
   void Write(int slot, const float* x) const;
   /// Grouped encodings, the group that starts at `first_slot`.
   ///   x     [group, head_dim]

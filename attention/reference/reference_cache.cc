@@ -1,3 +1,4 @@
+#include <cmath>
 #include <cstdint>
 #include <vector>
 
@@ -74,8 +75,7 @@ void ReferenceBackend::WriteScores(const AttentionShape& shape, const float* sum
   }
 }
 
-// ---- Copies
-// --------------------------------------------------------------------------------------
+// ---- Copies ------------------------------------------------------------------------------------
 
 namespace {
 
@@ -188,19 +188,22 @@ void ReferenceBackend::ReadTokens(const AttentionShape& shape, PoolView pool,
   }
 }
 
-// ---- A decode step
-// -------------------------------------------------------------------------------
+// ---- A decode step -----------------------------------------------------------------------------
 
 namespace {
 
-/// The slot that a new token takes in a full scored segment (TokenTarget::kLowestScore). Where
-/// every token is too recent: the oldest of them.
+/// The slot that a new token takes in a full scored segment (TokenTarget::kLowestScore); a score
+/// that is NaN counts as infinity. Where every token is too recent: the oldest of them.
 int LowestScoredSlot(const StoredSegment& segment, int kv_head, int newest_that_may_go) {
+  const auto score = [&](int slot) {
+    const double stored = segment.Score(kv_head, slot);
+    return stored != stored ? INFINITY : stored;
+  };
   int lowest = -1, oldest = 0;
   for (int slot = 0; slot < segment.view().num_slots; ++slot) {
     if (segment.Position(kv_head, slot) < segment.Position(kv_head, oldest)) oldest = slot;
     if (segment.Position(kv_head, slot) > newest_that_may_go) continue;
-    if (lowest < 0 || segment.Score(kv_head, slot) < segment.Score(kv_head, lowest)) lowest = slot;
+    if (lowest < 0 || score(slot) < score(lowest)) lowest = slot;
   }
   return lowest < 0 ? oldest : lowest;
 }

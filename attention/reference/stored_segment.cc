@@ -34,8 +34,7 @@ std::byte* StoredSegment::Entry(const PlaneView& plane, int kv_head, int slot) c
   return Area(plane, kv_head, slot) + size_t{4} * (slot % plane.slots_per_block);
 }
 
-// ---- Codes
-// ---------------------------------------------------------------------------------------
+// ---- Codes -------------------------------------------------------------------------------------
 
 namespace {
 
@@ -71,8 +70,7 @@ void StoredSegment::SetCode(Side side, int kv_head, int slot, int channel, uint3
   Store(to, static_cast<uint8_t>((Load<uint8_t>(to) & ~mask) | code << (bit % 8)));
 }
 
-// ---- Scales
-// --------------------------------------------------------------------------------------
+// ---- Scales ------------------------------------------------------------------------------------
 
 float StoredSegment::Scale(Side side, int kv_head, int slot) const {
   return Load<float>(Entry(side == Side::kKeys ? s_.key_scales : s_.value_scales, kv_head, slot));
@@ -107,8 +105,7 @@ void StoredSegment::SetGroup(Side side, int kv_head, int slot, int channel, uint
   Store(entry + size_t{2} * dim_, zero);
 }
 
-// ---- Norms, scores
-// -------------------------------------------------------------------------------
+// ---- Norms, scores -----------------------------------------------------------------------------
 
 float StoredSegment::Norm(Side side, int kv_head, int slot) const {
   return Load<float>(Entry(side == Side::kKeys ? s_.key_norms : s_.value_norms, kv_head, slot));
@@ -151,8 +148,7 @@ void StoredSegment::SetPosition(int kv_head, int slot, int32_t position) const {
   Store(Entry(s_.positions, kv_head, slot), position);
 }
 
-// ---- Whole channels, tokens and groups
-// -----------------------------------------------------------
+// ---- Whole channels, tokens and groups ---------------------------------------------------------
 
 double StoredSegment::Direction(Side side, int kv_head, int slot, int channel) const {
   const uint32_t code = Code(side, kv_head, slot, channel);

@@ -10,7 +10,7 @@
 #include <random>
 #include <vector>
 
-#include "attention/cpu/codec_kernels.h"
+#include "attention/cpu/write_kernels.h"
 #include "gtest/gtest.h"
 
 namespace ziggurat {
@@ -19,8 +19,7 @@ namespace {
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
 
-// ---- e4m3
-// ----------------------------------------------------------------------------------------
+// ---- e4m3 --------------------------------------------------------------------------------------
 
 /// The standard's words: exponent 0 is subnormal, exponent 15 with mantissa 7 no number.
 double E4m3Value(int code) {
@@ -83,8 +82,7 @@ TEST(E4m3, SaturatesAndKeepsNaN) {
   EXPECT_EQ(FloatToE4m3(-0.0f), 0x80);
 }
 
-// ---- Codes of a token
-// ----------------------------------------------------------------------------
+// ---- Codes of a token --------------------------------------------------------------------------
 
 TEST(TokenCodes, AreRoundedHalfToEvenAndSymmetric) {
   EXPECT_EQ(TokenScale(Encoding::kInt8, 254), 2);
@@ -107,8 +105,7 @@ TEST(TokenCodes, OfZerosAndOfWhatIsNoNumberAreZero) {
   EXPECT_EQ(LargestMagnitude(mixed, 4), 3);  // a NaN does not spread
 }
 
-// ---- Codes of a group
-// ----------------------------------------------------------------------------
+// ---- Codes of a group --------------------------------------------------------------------------
 
 TEST(GroupCodes, SpreadEvenlyFromTheLowestToTheHighest) {
   const float x[] = {-1, 2, 0.5f, 0.25f, 0.75f};
@@ -157,8 +154,7 @@ TEST(GroupCodes, LeaveOutWhatIsNoNumber) {
   EXPECT_EQ(GroupCode(0, lost, 2), 0);
 }
 
-// ---- The vectorised codes are the same, bit for bit
-// ----------------------------------------------
+// ---- The vectorised codes are the same, bit for bit --------------------------------------------
 
 /// Numbers of many sizes, with halves, zeros of both signs, and (if asked) what is no number.
 std::vector<float> AwkwardNumbers(size_t count, uint32_t seed, bool finite) {
@@ -177,9 +173,9 @@ std::vector<float> AwkwardNumbers(size_t count, uint32_t seed, bool finite) {
   return x;
 }
 
-TEST(CodecKernels, GiveTheDefinedCodesOfATokenBitForBit) {
+TEST(WriteKernels, GiveTheDefinedCodesOfATokenBitForBit) {
   if (!__builtin_cpu_supports("avx2")) GTEST_SKIP() << "this machine has no AVX2";
-  const cpu::CodecKernels& kernels = cpu::Avx2CodecKernels();
+  const cpu::WriteKernels& kernels = cpu::Avx2WriteKernels();
   for (int head_dim : {4, 8, 12, 16, 64, 80, 96, 128, 256}) {
     for (uint32_t seed = 0; seed < 200; ++seed) {
       std::vector<float> x = AwkwardNumbers(head_dim, seed, seed % 2 == 0);
@@ -202,9 +198,9 @@ TEST(CodecKernels, GiveTheDefinedCodesOfATokenBitForBit) {
   }
 }
 
-TEST(CodecKernels, GiveTheDefinedCodesOfAGroupBitForBit) {
+TEST(WriteKernels, GiveTheDefinedCodesOfAGroupBitForBit) {
   if (!__builtin_cpu_supports("avx2")) GTEST_SKIP() << "this machine has no AVX2";
-  const cpu::CodecKernels& kernels = cpu::Avx2CodecKernels();
+  const cpu::WriteKernels& kernels = cpu::Avx2WriteKernels();
   for (int bits : {4, 2}) {
     for (int head_dim : {16, 64, 80, 96, 128, 256}) {
       for (int group : {8, 16, 32, 64, 128}) {

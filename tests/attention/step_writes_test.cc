@@ -102,6 +102,7 @@ TEST_P(StepWrites, OverwriteTheLeastAttendedTokenOutsideTheRecentOnes) {
     }
     // Head 0: slots 50 and 70 are the least attended, and equal; slot 20 less, but too recent by
     // one. Head 1: the last slot, at the very limit.
+    s.SetScore(0, 0, NAN);
     s.SetScore(0, 50, 0.5f);
     s.SetScore(0, 70, 0.5f);
     s.SetScore(0, 20, 0.25f);

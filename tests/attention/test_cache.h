@@ -145,8 +145,7 @@ class TestPool {
   std::deque<std::vector<BlockId>> tables_;  ///< stable addresses
 };
 
-// ---- Formats
-// -------------------------------------------------------------------------------------
+// ---- Formats -----------------------------------------------------------------------------------
 
 /// Every encoding that a head size allows; grouped ones with every group that divides it.
 inline std::vector<CacheFormat> EncodedFormats(int head_dim) {
@@ -182,8 +181,7 @@ inline std::string Name(const CacheFormat& format) {
 inline int RoundUp(int count, int unit) { return (count + unit - 1) / unit * unit; }
 inline int GroupTokens(const SegmentView& s) { return IsGrouped(s.encoding) ? s.group : 1; }
 
-// ---- Segments, laid out by the words of block_manager/segment_view.h
-// -----------------------------
+// ---- Segments, laid out by the words of block_manager/segment_view.h ---------------------------
 
 /// Blocks of `plane` for `slots` slots, divided into one area for each of `heads` heads.
 inline PlaneView TakePlane(TestPool& pool, const PlaneSpec& plane, int heads, int slots) {
@@ -321,8 +319,7 @@ inline float Get(ElementType element, const std::byte* from) {
   return Bf16ToFloat(half);
 }
 
-// ---- What segments hold
-// --------------------------------------------------------------------------
+// ---- What segments hold ------------------------------------------------------------------------
 
 /// Writes random keys (if `keys`) and values into every slot of the segment, through the reference
 /// backend: of grouped encodings into whole groups; directions of length 1 and norms (of both

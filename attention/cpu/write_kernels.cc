@@ -1,6 +1,6 @@
-// Compiled with -mavx2 (attention/CMakeLists.txt); see codec_kernels.h.
+// Compiled with -mavx2 (attention/CMakeLists.txt); see write_kernels.h.
 
-#include "attention/cpu/codec_kernels.h"
+#include "attention/cpu/write_kernels.h"
 
 #include <immintrin.h>
 
@@ -13,16 +13,94 @@ using V = Simd8;
 using Float = V::Float;
 using Bits = V::Bits;
 
-// ---- int8, fp8
-// -----------------------------------------------------------------------------------
-
-Float Magnitude(Float x) {
-  return _mm256_and_ps(x, _mm256_castsi256_ps(_mm256_set1_epi32(0x7fffffff)));
-}
+// ---- Lanes -------------------------------------------------------------------------------------
 
 /// Up to 8 numbers, zeros behind.
 Float LoadUpTo(const float* x, int lanes) {
   return lanes >= 8 ? V::Load(x) : V::AsFloat(V::LoadBits(x, lanes));
+}
+
+/// rows[i] lane j  <->  rows[j] lane i.
+void Transpose(Float* rows) {
+  Float pairs[8];
+  for (int i = 0; i < 8; i += 2) {
+    pairs[i] = _mm256_unpacklo_ps(rows[i], rows[i + 1]);
+    pairs[i + 1] = _mm256_unpackhi_ps(rows[i], rows[i + 1]);
+  }
+  Float fours[8];
+  for (int i = 0; i < 8; i += 4) {
+    fours[i] = _mm256_shuffle_ps(pairs[i], pairs[i + 2], 0x44);
+    fours[i + 1] = _mm256_shuffle_ps(pairs[i], pairs[i + 2], 0xee);
+    fours[i + 2] = _mm256_shuffle_ps(pairs[i + 1], pairs[i + 3], 0x44);
+    fours[i + 3] = _mm256_shuffle_ps(pairs[i + 1], pairs[i + 3], 0xee);
+  }
+  for (int i = 0; i < 4; ++i) {
+    rows[i] = _mm256_permute2f128_ps(fours[i], fours[i + 4], 0x20);
+    rows[i + 4] = _mm256_permute2f128_ps(fours[i], fours[i + 4], 0x31);
+  }
+}
+
+void StoreKeys(const std::byte* codes, int tokens, int cells, std::byte* to, size_t row_bytes) {
+  const size_t token_bytes = static_cast<size_t>(cells) * 4;
+  int cell = 0;
+  if (tokens == 8) {
+    for (; cell + 8 <= cells; cell += 8) {
+      Float rows[8];
+      for (int t = 0; t < 8; ++t) {
+        rows[t] = V::AsFloat(V::LoadBits(codes + t * token_bytes + size_t{4} * cell));
+      }
+      Transpose(rows);
+      for (int r = 0; r < 8; ++r) {
+        V::Store(reinterpret_cast<float*>(to + (cell + r) * row_bytes), rows[r]);
+      }
+    }
+  }
+  for (; cell < cells; ++cell) {
+    for (int t = 0; t < tokens; ++t) {
+      __builtin_memcpy(to + cell * row_bytes + size_t{4} * t,
+                       codes + t * token_bytes + size_t{4} * cell, 4);
+    }
+  }
+}
+
+int LowestScore(const float* scores, const int32_t* positions, int slots, int32_t newest,
+                float* lowest) {
+  const Float infinity = V::Set(__builtin_inff());
+  const Bits limit = _mm256_set1_epi32(newest);
+  const auto may_go = [&](int first) {
+    const Bits lanes = _mm256_cmpgt_epi32(_mm256_set1_epi32(slots - first),
+                                          _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
+    const Bits recent = _mm256_cmpgt_epi32(V::LoadBits(positions + first, slots - first), limit);
+    return V::AsFloat(_mm256_andnot_si256(recent, lanes));
+  };
+  const auto score = [&](int first, Float mask) {
+    const Float x = LoadUpTo(scores + first, slots - first);
+    return V::Min(_mm256_blendv_ps(infinity, x, mask), infinity);  // NaN: infinity
+  };
+  Float least = infinity;
+  int any = 0;
+  for (int first = 0; first < slots; first += 8) {
+    const Float mask = may_go(first);
+    any |= _mm256_movemask_ps(mask);
+    least = V::Min(score(first, mask), least);
+  }
+  const float found = -V::Largest(V::Sub(V::Zero(), least));
+  if (any == 0 || !(found < *lowest || *lowest != *lowest)) return -1;
+  *lowest = found;
+  for (int first = 0;; first += 8) {
+    const Float mask = may_go(first);
+    const Float is_least =
+        _mm256_and_ps(mask, _mm256_cmp_ps(score(first, mask), V::Set(found), _CMP_EQ_OQ));
+    if (const int lanes = _mm256_movemask_ps(is_least); lanes != 0) {
+      return first + __builtin_ctz(static_cast<unsigned>(lanes));
+    }
+  }
+}
+
+// ---- int8, fp8 ---------------------------------------------------------------------------------
+
+Float Magnitude(Float x) {
+  return _mm256_and_ps(x, _mm256_castsi256_ps(_mm256_set1_epi32(0x7fffffff)));
 }
 
 float LargestMagnitude(const float* x, int count) {
@@ -96,8 +174,7 @@ float EncodeFp8(const float* x, int head_dim, uint8_t* codes) {
   return EncodeToken<E4m3Codes>(x, head_dim, 448, codes);
 }
 
-// ---- int4, int2
-// ----------------------------------------------------------------------------------
+// ---- int4, int2 --------------------------------------------------------------------------------
 
 struct Scales {
   Float scale;
@@ -194,8 +271,10 @@ void EncodeValueOf(const float* x, int group, int head_dim, int bits, uint16_t* 
 
 }  // namespace
 
-const CodecKernels& Avx2CodecKernels() {
-  static constexpr CodecKernels kKernels = {
+const WriteKernels& Avx2WriteKernels() {
+  static constexpr WriteKernels kKernels = {
+      .store_keys = StoreKeys,
+      .lowest_score = LowestScore,
       .encode_int8 = EncodeInt8,
       .encode_fp8 = EncodeFp8,
       .encode_keys = EncodeKeysOf,
