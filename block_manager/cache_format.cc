@@ -97,11 +97,20 @@ absl::Status CacheGeometry::Validate() const {
 }
 
 absl::Status CacheGeometry::CheckFormat(const CacheFormat& format) const {
+  if (format.values_only + format.merged + format.scored > 1) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("values alone, merged tokens and tokens with scores exclude each other, not ",
+                     CacheFormatName(format)));
+  }
   const int bits = EncodingBits(format.encoding);
   if (head_dim * bits % 32 != 0) {
     return absl::InvalidArgumentError(absl::StrCat(CacheFormatName(format),
                                                    " needs a head size that is a multiple of ",
                                                    32 / bits, ", not ", head_dim));
+  }
+  if (!IsGrouped(format.encoding) && format.group != 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(CacheFormatName(format), " has no groups, and so none of ", format.group));
   }
   if (IsGrouped(format.encoding) && (format.group < 1 || head_dim % format.group != 0)) {
     return absl::InvalidArgumentError(absl::StrCat("a quantization group of ", format.group,

@@ -53,7 +53,7 @@ constexpr Encoding EncodingOf(ElementType type) {
 struct CacheFormat {
   Encoding encoding = Encoding::kBf16;
   /// Grouped encodings only: tokens of a group of keys, and channels of a group of values; divides
-  /// the head size.
+  /// the head size. 0 for all others.
   uint16_t group = 0;
   /// Values alone: the keys stand in another layer's segment (PoD).
   bool values_only = false;
@@ -122,9 +122,9 @@ struct CacheGeometry {
   /// INVALID_ARGUMENT unless every size is positive, the head size even, and the unit of every
   /// plain format divides a block. Tables may only be made of a geometry that passed.
   absl::Status Validate() const;
-  /// INVALID_ARGUMENT where segments of `format` cannot be made: a group that does not divide the
-  /// head size, a head size that leaves a cell of 4 bytes half full, a unit that does not divide a
-  /// block.
+  /// INVALID_ARGUMENT where segments of `format` cannot be made: more than one of values_only,
+  /// merged and scored, a group that does not divide the head size or is not asked for, a head size
+  /// that leaves a cell of 4 bytes half full, a unit that does not divide a block.
   absl::Status CheckFormat(const CacheFormat& format) const;
   /// 64·G·D bytes: 16 tokens of bf16 K and V, 8 of f32.
   static size_t DefaultBlockBytes(int num_kv_heads, int head_dim) {

@@ -92,8 +92,11 @@ SegmentOptions LayerBlockTable::Normalized(SegmentOptions options) const {
   CheckThat(options.first_kv_head >= 0 && options.num_kv_heads > 0 &&
                 options.num_kv_heads <= all_heads - options.first_kv_head,
             "a segment covers KV heads of the model");
+  CheckThat(geometry_->CheckFormat(options.format).ok(), "the format suits the geometry");
   CheckThat(!options.ring || (options.ring->sinks >= 0 && options.ring->recent >= 1),
             "a ring has at least one recent slot");
+  CheckThat(!options.ring || !IsGrouped(options.format.encoding),
+            "a ring overwrites slots one by one, groups are written as a whole");
   return options;
 }
 
@@ -120,6 +123,7 @@ int LayerBlockTable::ShareSegment(LayerBlockTable& other, int segment) {
   Segment& theirs = other.segments_[segment];
   CheckThat(!theirs.options.ring, "a ring overwrites, and is not shared");
   CheckThat(!theirs.options.format.values_only, "values alone are not shared");
+  theirs.is_shared = true;
   theirs.may_be_referred = true;
 
   Segment ours;
@@ -141,6 +145,9 @@ void LayerBlockTable::RefreshShared(int segment, const LayerBlockTable& other, i
   Segment& ours = segments_[segment];
   const Segment& theirs = other.segments_[other_segment];
   CheckThat(ours.is_frozen, "only a segment that refers to another layer's is refreshed");
+  CheckThat(views_[segment].use != SegmentUse::kDistantKeys ||
+                other.views_[other_segment].num_slots >= views_[segment].num_slots,
+            "keys that others read do not shrink");
   for (int p = 0; p < kMaxPlanes; ++p) {
     std::vector<BlockId>& plane = ours.planes[p];
     if (plane.size() > theirs.planes[p].size()) {
@@ -173,6 +180,7 @@ int LayerBlockTable::AddValuesSegment(const SegmentOptions& options, LayerBlockT
   Segment& theirs = keys_of.segments_[segment];
   SegmentView& their_view = keys_of.views_[segment];
   CheckThat(!theirs.options.format.values_only, "the other layer's segment stores keys");
+  CheckThat(!theirs.options.format.merged, "directions are no keys without their norms");
 
   Segment ours;
   ours.options = Normalized(options);
@@ -191,7 +199,6 @@ int LayerBlockTable::AddValuesSegment(const SegmentOptions& options, LayerBlockT
   their_view.use = SegmentUse::kDistantKeys;
 
   theirs.may_be_referred = true;
-  ours.may_be_referred = true;
   const int index = PushSegment(std::move(ours), view);
   RefreshKeys(index, keys_of, segment);
   return index;
@@ -247,6 +254,9 @@ void LayerBlockTable::MakeRing(int segment, RingShape ring) {
   CheckThat(!s.options.ring && ring.sinks >= 0 && ring.recent >= 1 &&
                 views_[segment].num_slots <= ring.slots(),
             "a ring holds what the segment holds");
+  CheckThat(!s.is_frozen && !s.is_shared, "a ring overwrites, and is not shared");
+  CheckThat(!IsGrouped(s.options.format.encoding),
+            "a ring overwrites slots one by one, groups are written as a whole");
   s.options.ring = ring;
   SetAppendLimit(segment);
 }

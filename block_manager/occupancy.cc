@@ -85,7 +85,8 @@ LayerOccupancy LayerBlockTable::occupancy() const {
 void LayerBlockTable::AddOccupancyByFormat(std::map<CacheFormat, LayerOccupancy>* by_format) const {
   std::set<CacheFormat> formats;
   for (int i = 0; i < num_segments(); ++i) {
-    if (views_[i].num_slots == 0) continue;
+    // A segment without slots may hold references to another layer's keys already.
+    if (views_[i].num_slots == 0 && segments_[i].borrowed_keys.empty()) continue;
     const CacheFormat& format = segments_[i].options.format;
     (*by_format)[format] += SegmentOccupancy(i);
     formats.insert(format);

@@ -73,8 +73,9 @@ class LayerBlockTable {
   LayerBlockTable(const LayerBlockTable&) = delete;
   LayerBlockTable& operator=(const LayerBlockTable&) = delete;
 
-  /// Adds an empty segment and returns its index. `options` must be valid for the geometry, and not
-  /// values-only (CHECK). No block is taken before it grows.
+  /// Adds an empty segment and returns its index. `options` must be valid for the geometry
+  /// (CheckFormat), not values-only, and no ring of a grouped encoding, whose slots cannot be
+  /// overwritten one by one (CHECK). No block is taken before it grows.
   int AddSegment(const SegmentOptions& options);
   /// Adds a segment that refers to the blocks of `other`'s segment (one reference more for each),
   /// for two layers that share it. This side may not grow it (CHECK), and follows what the other
@@ -83,14 +84,14 @@ class LayerBlockTable {
   int ShareSegment(LayerBlockTable& other, int segment);
   /// Follows `other`'s segment, the one given to ShareSegment: takes references to the blocks that
   /// it has gained since, drops those to blocks that it gave up, shows as many slots as it does
-  /// now.
+  /// now. Keys that others read from this side may not get fewer (CHECK).
   void RefreshShared(int segment, const LayerBlockTable& other, int other_segment);
   /// Adds an empty values-only segment whose keys are read from `keys_of`'s segment (one reference
   /// more for each of its blocks), so that this layer attends with another layer's keys. Slot s of
   /// the values goes with slot s of the keys: the two must be filled in the same order, and this
   /// segment may not grow past the keys (CHECK). The keys' segment must store keys of the same
-  /// encoding for all the heads of `options`; it may go on growing (see RefreshKeys), and its view
-  /// is marked as one whose log-sum-exp others want (SegmentUse).
+  /// encoding for all the heads of `options`, and not merged ones (CHECK); it may go on growing
+  /// (see RefreshKeys), and its view is marked as one whose log-sum-exp others want (SegmentUse).
   int AddValuesSegment(const SegmentOptions& options, LayerBlockTable& keys_of, int segment);
   /// Takes references to the key blocks that `keys_of`'s segment, the one given to
   /// AddValuesSegment, has gained since, so that this segment may grow as far as the keys now do.
@@ -103,8 +104,8 @@ class LayerBlockTable {
   /// layer that shares the segment must follow at once (RefreshShared). Not for the side that
   /// refers, for keys that others read, nor for a ring that has wrapped (CHECK).
   void Truncate(int segment, int slots);
-  /// Makes a growing segment a ring from now on: it must not hold more than the ring's slots
-  /// (CHECK).
+  /// Makes a growing segment a ring from now on. It must not hold more than the ring's slots, be of
+  /// a grouped encoding, nor be shared (CHECK).
   void MakeRing(int segment, RingShape ring);
   /// The slot where the next token of `segment` is written: a new one (a block is allocated when
   /// the last one is full), or in a full ring the oldest slot of the ring, which is overwritten.
@@ -155,6 +156,7 @@ class LayerBlockTable {
     int next_slot = 0;
     int append_limit = 0;
     bool is_frozen = false;        ///< refers to another layer's segment: may not grow
+    bool is_shared = false;        ///< another layer's segment refers, or has referred, to this one
     bool may_be_referred = false;  ///< shared or lent: blocks may have more references than ours
     SegmentOptions options;        ///< num_kv_heads is never 0
     std::vector<BlockId> planes[kMaxPlanes];  ///< block numbers of each plane, in slot order
@@ -176,6 +178,7 @@ class LayerBlockTable {
   LayerOccupancy SegmentOccupancy(int segment) const;
   size_t LongestHeadTokens(const std::optional<CacheFormat>& only) const;
   absl::Status CheckSegment(int segment) const;
+  absl::Status CheckPlanes(int segment) const;
   absl::Status CheckCursor(int segment) const;
 
   BlockPool* pool_;

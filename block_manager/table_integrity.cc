@@ -14,8 +14,17 @@ absl::Status CheckInUse(const BlockPool& pool, const std::vector<BlockId>& block
   return absl::OkStatus();
 }
 
-size_t SlotsOf(const PlaneView& plane, const std::vector<BlockId>& blocks) {
-  return blocks.size() * plane.slots_per_block;
+/// The view of a plane that a segment has, over `blocks`, of at least `num_slots` slots.
+absl::Status CheckPlane(const char* name, const PlaneView& plane,
+                        const std::vector<BlockId>& blocks, size_t num_slots) {
+  if (plane.blocks != blocks.data() || plane.slots_per_block == 0) {
+    return absl::InternalError(absl::StrCat("the view does not show the blocks of its ", name));
+  }
+  if (const size_t slots = blocks.size() * plane.slots_per_block; slots < num_slots) {
+    return absl::InternalError(absl::StrCat("the view shows ", num_slots, " slots, but blocks for ",
+                                            slots, " of its ", name));
+  }
+  return absl::OkStatus();
 }
 
 }  // namespace
@@ -54,19 +63,14 @@ absl::Status LayerBlockTable::CheckSegment(int segment) const {
     if (absl::Status status = CheckInUse(*pool_, *borrowed); !status.ok()) return status;
   }
 
-  const bool values_only = s.options.format.values_only;
-  const std::vector<BlockId>& keys = values_only ? s.borrowed_keys : s.planes[0];
-  if (view.keys.blocks != keys.data() || view.values.blocks != s.planes[0].data() ||
-      view.first_kv_head != s.options.first_kv_head ||
-      view.num_kv_heads != s.options.num_kv_heads || view.encoding != s.options.format.encoding ||
-      view.group != s.options.format.group) {
+  const CacheFormat& format = s.options.format;
+  const bool values_only = format.values_only;
+  if (view.first_kv_head != s.options.first_kv_head ||
+      view.num_kv_heads != s.options.num_kv_heads || view.encoding != format.encoding ||
+      view.group != format.group || (view.use == SegmentUse::kBorrowedKeys) != values_only) {
     return absl::InternalError("the view does not show the segment");
   }
-  if (SlotsOf(view.keys, keys) < num_slots || SlotsOf(view.values, s.planes[0]) < num_slots) {
-    return absl::InternalError(absl::StrCat("the view shows ", num_slots, " slots, but blocks for ",
-                                            SlotsOf(view.keys, keys), " keys and ",
-                                            SlotsOf(view.values, s.planes[0]), " values"));
-  }
+  if (absl::Status status = CheckPlanes(segment); !status.ok()) return status;
   if (values_only && s.borrowed_slots < view.num_slots) {
     return absl::InternalError(
         absl::StrCat(num_slots, " slots of values for ", s.borrowed_slots, " keys"));
@@ -75,6 +79,46 @@ absl::Status LayerBlockTable::CheckSegment(int segment) const {
     return absl::InternalError("borrows keys but stores its own");
   }
   return CheckCursor(segment);
+}
+
+absl::Status LayerBlockTable::CheckPlanes(int segment) const {
+  const Segment& s = segments_[segment];
+  const SegmentView& view = views_[segment];
+  const PlaneList list = PlanesOfSegment(s);
+  const auto num_slots = static_cast<size_t>(view.num_slots);
+  const bool borrows = s.options.format.values_only;
+  static const std::vector<BlockId> kNone;
+  const auto blocks_of = [&](PlaneRole role) -> const std::vector<BlockId>& {
+    const int p = list.Find(role);
+    return p < 0 ? kNone : s.planes[p];
+  };
+  const std::vector<BlockId>& codes = blocks_of(PlaneRole::kCodes);
+  const std::vector<BlockId>& scales = blocks_of(PlaneRole::kScales);
+  const struct {
+    const char* name;
+    const PlaneView& plane;
+    PlaneRole role;
+    const std::vector<BlockId>& blocks;
+  } planes[] = {
+      {"keys", view.keys, PlaneRole::kCodes, borrows ? s.borrowed_keys : codes},
+      {"values", view.values, PlaneRole::kCodes, codes},
+      {"key scales", view.key_scales, PlaneRole::kScales, borrows ? s.borrowed_scales : scales},
+      {"value scales", view.value_scales, PlaneRole::kScales, scales},
+      {"key norms", view.key_norms, PlaneRole::kNorms, blocks_of(PlaneRole::kNorms)},
+      {"value norms", view.value_norms, PlaneRole::kNorms, blocks_of(PlaneRole::kNorms)},
+      {"scores", view.scores, PlaneRole::kScores, blocks_of(PlaneRole::kScores)},
+      {"positions", view.positions, PlaneRole::kScores, blocks_of(PlaneRole::kScores)},
+  };
+  for (const auto& [name, plane, role, blocks] : planes) {
+    if (list.Find(role) < 0) {
+      if (plane.blocks == nullptr && plane.slots_per_block == 0) continue;
+      return absl::InternalError(
+          absl::StrCat("the view shows ", name, ", of which there are none"));
+    }
+    absl::Status status = CheckPlane(name, plane, blocks, num_slots);
+    if (!status.ok()) return status;
+  }
+  return absl::OkStatus();
 }
 
 absl::Status LayerBlockTable::CheckCursor(int segment) const {

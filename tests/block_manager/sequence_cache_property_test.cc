@@ -21,11 +21,14 @@ rc::Gen<T> AtFullSize(rc::Gen<T> gen) {
 rc::Gen<Operation> AnyOperation() {
   using rc::gen::inRange;
   const auto kind = rc::gen::weightedElement<Kind>({{6, Kind::kAddSegment},
-                                                    {2, Kind::kShareSegment},
+                                                    {4, Kind::kShareSegment},
+                                                    {6, Kind::kRefreshShared},
                                                     {2, Kind::kAddValuesSegment},
                                                     {2, Kind::kRefreshKeys},
                                                     {8, Kind::kExtend},
                                                     {16, Kind::kAppend},
+                                                    {4, Kind::kTruncate},
+                                                    {1, Kind::kMakeRing},
                                                     {2, Kind::kClearLayer},
                                                     {1, Kind::kClearSequence},
                                                     {1, Kind::kReplaceSequence},
@@ -65,35 +68,53 @@ void CheckProperty(int runs, Testable property) {
       << message.str() << "\nseed " << params.seed << " (RC_PARAMS=\"seed=" << params.seed << "\")";
 }
 
+// What was to be tried was tried.
+void ExpectVaried(const MachineCounts& counts, bool is_tight) {
+  EXPECT_GT(counts.overwritten, 100u);
+  EXPECT_GT(counts.shared, 100u);
+  EXPECT_GT(counts.followed, 100u);
+  EXPECT_GT(counts.shrunk, 10u);
+  EXPECT_GT(counts.lent, 100u);
+  EXPECT_GT(counts.truncated, 100u);
+  EXPECT_GT(counts.ringed, 20u);
+  if (is_tight) {
+    EXPECT_GT(counts.refused, 100u);
+  }
+}
+
 // Small worlds, everything checked after every operation: these are the ones that shrink well.
 TEST(SequenceCachePropertyTest, EveryOperationKeepsTheTablesAndThePoolInAgreement) {
-  CheckProperty(200, [] {
-    const int num_sequences = *AtFullSize(rc::gen::inRange(1, 6));
+  MachineCounts counts;
+  CheckProperty(1000, [&] {
+    const int num_sequences = *AtFullSize(rc::gen::inRange(1, 4));
     const int num_layers = *AtFullSize(rc::gen::inRange(2, 5));
-    const auto geometry = Geometry(num_layers, *rc::gen::element(2, 4), 8);
-    const size_t pool_blocks = *AtFullSize(rc::gen::inRange<size_t>(1, 60));
-    const auto operations = *Operations(*AtFullSize(rc::gen::inRange<size_t>(1, 200)));
+    const auto geometry =
+        Geometry(num_layers, *rc::gen::element(2, 3, 4), *rc::gen::element(8, 16));
+    const size_t pool_blocks = *AtFullSize(rc::gen::inRange<size_t>(1, 120));
+    const auto operations = *Operations(*AtFullSize(rc::gen::inRange<size_t>(1, 300)));
     TableMachine machine(num_sequences, pool_blocks, geometry);
     for (const Operation& op : operations) {
       machine.Run(op);
       machine.CheckPool(op);
       machine.CheckAll();
     }
+    counts.Add(machine.counts());
     machine.Finish();
   });
+  std::ostringstream text;
+  text << counts;
+  std::printf("small worlds: %s\n", text.str().c_str());
+  ExpectVaried(counts, true);
 }
 
-// Twelve thousand operations over hundreds of sequences, twice each with a pool that is
-// nearly always full and with one that never is.
-TEST(SequenceCachePropertyTest, TenThousandOperationsNeverLoseLeakOrDoubleOwnABlock) {
-  for (const size_t pool_blocks : {700, 20000}) {
-    size_t refused = 0;
-    size_t overwritten = 0;
-    size_t shared = 0;
-    size_t high_water = 0;
+// Thirty thousand operations over a hundred sequences, twice each with a pool that is nearly always
+// full and with one that never is.
+TEST(SequenceCachePropertyTest, ThirtyThousandOperationsNeverLoseLeakOrDoubleOwnABlock) {
+  for (const size_t pool_blocks : {400, 40000}) {
+    MachineCounts counts;
     CheckProperty(2, [&] {
-      const std::vector<Operation> operations = *Operations(12'000);
-      TableMachine machine(300, pool_blocks, Geometry(4, 4, 16));
+      const std::vector<Operation> operations = *Operations(30'000);
+      TableMachine machine(100, pool_blocks, Geometry(4, 4, 16));
       for (size_t i = 0; i < operations.size(); ++i) {
         machine.Run(operations[i]);
         machine.CheckPool(operations[i]);
@@ -102,21 +123,13 @@ TEST(SequenceCachePropertyTest, TenThousandOperationsNeverLoseLeakOrDoubleOwnABl
         }
       }
       machine.CheckAll();
-      refused += machine.refused();
-      overwritten += machine.overwritten();
-      shared += machine.shared();
-      high_water = std::max(high_water, machine.high_water());
+      counts.Add(machine.counts());
       machine.Finish();
     });
-    std::printf(
-        "pool of %zu blocks: high water %zu, %zu refused, %zu slots overwritten, %zu shared\n",
-        pool_blocks, high_water, refused, overwritten, shared);
-    // What was to be tried was tried.
-    EXPECT_GT(overwritten, 100u);
-    EXPECT_GT(shared, 100u);
-    if (pool_blocks == 700) {
-      EXPECT_GT(refused, 100u);
-    }
+    std::ostringstream text;
+    text << counts;
+    std::printf("pool of %zu blocks: %s\n", pool_blocks, text.str().c_str());
+    ExpectVaried(counts, pool_blocks == 400);
   }
 }
 
