@@ -1,8 +1,9 @@
-// Decode attention against the read bandwidth of the machine, and prefill attention in FLOP/s.
+// Decode attention against the read bandwidth of the machine, and against itself over a bf16 cache
+// of as many tokens; prefill attention and column sums in FLOP/s.
 //
-// The caches of one measurement (sequences of 8,192 tokens each) are a gigabyte and more, far more
-// than any last level cache, as they are when a daemon decodes: every step reads them once. The
-// read bandwidth is measured on the same memory in the same run.
+// The caches of one measurement (sequences of 8,192 tokens each) would be a gigabyte and more in
+// bf16, far more than any last level cache, as they are when a daemon decodes: every step reads
+// them once. The read bandwidth is measured on the same memory in the same run.
 //
 //   kernels_bench [--threads=N] [--gigabytes=N] [google-benchmark's own flags]
 
@@ -15,6 +16,8 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <functional>
+#include <map>
 #include <memory>
 #include <numeric>
 #include <random>
@@ -24,6 +27,8 @@
 #include "attention/backend.h"
 #include "attention/bfloat16.h"
 #include "bench/kernels/read_bandwidth.h"
+#include "block_manager/block_pool.h"
+#include "block_manager/sequence_cache.h"
 
 namespace ziggurat {
 namespace {
@@ -62,61 +67,85 @@ std::unique_ptr<AttentionBackend> BestBackend() {
   return *MakeCpuBackend(*DetectCpuLevel(), machine.threads);
 }
 
-/// Sequences of kTokens tokens over shuffled blocks of the whole slab.
+/// Stops where a call that only fails for our own mistakes did.
+void MustBeOk(const absl::Status& status) {
+  if (status.ok()) return;
+  std::fprintf(stderr, "%s\n", status.ToString().c_str());
+  std::exit(1);
+}
+
+/// Sequences of kTokens tokens over shuffled blocks of the whole slab: as many as fit in bf16, or
+/// in a wider format.
 struct Caches {
-  Caches(ElementType element, const AttentionShape& shape) {
-    const size_t block_bytes = CacheGeometry::DefaultBlockBytes(shape.num_kv_heads, shape.head_dim);
-    const size_t token_bytes = 2 * shape.num_kv_heads * shape.head_dim * ElementBytes(element);
-    const uint32_t slots = static_cast<uint32_t>(block_bytes / token_bytes);
-    const size_t area = slots * shape.head_dim * ElementBytes(element);
-    pool = {machine.slab, block_bytes};
-    blocks.resize(machine.bytes / block_bytes);
-    std::iota(blocks.begin(), blocks.end(), 0);
+  Caches(const CacheFormat& format, const AttentionShape& shape)
+      : geometry{1, shape.num_kv_heads, shape.head_dim,
+                 CacheGeometry::DefaultBlockBytes(shape.num_kv_heads, shape.head_dim)},
+        pool{machine.slab, geometry.block_bytes} {
+    MustBeOk(geometry.CheckFormat(format));
+    // Numbers blocks alone: its own memory is never touched.
+    ids = *BlockPool::Create(machine.bytes / geometry.block_bytes, geometry.block_bytes);
+    std::vector<BlockId> blocks(ids->num_blocks());
+    MustBeOk(ids->Allocate(absl::MakeSpan(blocks)));
     std::shuffle(blocks.begin(), blocks.end(), std::mt19937(2));
-    const size_t per_sequence = kTokens / slots;
-    for (size_t first = 0; first + per_sequence <= blocks.size(); first += per_sequence) {
-      SegmentView segment;
-      segment.element = element;
-      segment.num_kv_heads = shape.num_kv_heads;
-      segment.num_slots = kTokens;
-      segment.keys = {blocks.data() + first, slots, static_cast<uint32_t>(2 * area), 0};
-      segment.values = {blocks.data() + first, slots, static_cast<uint32_t>(2 * area),
-                        static_cast<uint32_t>(area)};
-      segments.push_back(segment);
+    ids->Release(blocks);
+    const int heads = shape.num_kv_heads;
+    const size_t widest = std::max(geometry.BlocksFor(CacheFormat::kBf16, heads, kTokens),
+                                   geometry.BlocksFor(format, heads, kTokens));
+    const size_t sequences = ids->num_blocks() / widest;
+    for (size_t i = 0; i < sequences; ++i) {
+      tables.push_back(std::make_unique<LayerBlockTable>(ids.get(), &geometry));
+      tables.back()->AddSegment({format});
+      MustBeOk(tables.back()->Extend(0, kTokens));
+      items.push_back({tables.back()->view()});
     }
-    for (const SegmentView& segment : segments) items.push_back({LayerView(&segment, 1)});
-    bytes = items.size() * kTokens * token_bytes;
+    const PlaneList planes = PlanesOf(format, heads, shape.head_dim);
+    for (int p = 0; p < planes.count; ++p) {
+      // Of the norms of two layers, one layer reads its own.
+      const size_t parts = planes.planes[p].role == PlaneRole::kNorms ? 2 : 1;
+      bytes += sequences * planes.planes[p].LiveBytes(kTokens) / parts;
+    }
   }
+  double tokens() const { return static_cast<double>(items.size()) * kTokens; }
+
+  CacheGeometry geometry;
   PoolView pool;
-  std::vector<BlockId> blocks;
-  std::vector<SegmentView> segments;
+  std::unique_ptr<BlockPool> ids;
+  std::vector<std::unique_ptr<LayerBlockTable>> tables;
   std::vector<DecodeItem> items;
-  size_t bytes;  ///< of keys and values, read once per step
+  size_t bytes = 0;  ///< read once per step
 };
 
-void BM_DecodeAttention(benchmark::State& state, ElementType element, int group, int head_dim) {
+/// Best seconds per token of a bf16 cache, by head size and group.
+std::map<std::pair<int, int>, double> bf16_seconds;
+
+void BM_DecodeAttention(benchmark::State& state, const CacheFormat& format, int group,
+                        int head_dim) {
   constexpr int kKvHeads = 8;
   const AttentionShape shape = {group * kKvHeads, kKvHeads, head_dim,
                                 1 / std::sqrt(static_cast<float>(head_dim))};
-  const Caches caches(element, shape);
+  const Caches caches(format, shape);
   const auto backend = BestBackend();
   std::vector<float> q(caches.items.size() * shape.num_q_heads * head_dim), out(q.size());
   std::mt19937 random(3);
   std::normal_distribution<float> normal(0, 1);
   for (float& x : q) x = normal(random);
-  double best = 0;
+  double best_seconds = INFINITY;
   for (auto _ : state) {
     const auto start = std::chrono::steady_clock::now();
     backend->DecodeAttention(shape, caches.items, q.data(), caches.pool, out.data(), nullptr);
     const double seconds =
         std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
     state.SetIterationTime(seconds);
-    best = std::max(best, static_cast<double>(caches.bytes) / seconds);
+    best_seconds = std::min(best_seconds, seconds);
     benchmark::DoNotOptimize(out.data());
   }
+  const double bandwidth = static_cast<double>(caches.bytes) / best_seconds;
+  const double per_token = best_seconds / caches.tokens();
+  if (format == CacheFormat::kBf16) bf16_seconds[{head_dim, group}] = per_token;
   state.SetLabel(std::string(backend->name()));
-  state.counters["GB/s"] = best / 1e9;
-  state.counters["percent_of_read"] = 100 * best / machine.read_bandwidth;
+  state.counters["GB/s"] = bandwidth / 1e9;
+  state.counters["percent_of_read"] = 100 * bandwidth / machine.read_bandwidth;
+  state.counters["percent_of_bf16_time"] = 100 * per_token / bf16_seconds[{head_dim, group}];
 }
 
 void BM_PrefillAttention(benchmark::State& state, ElementType element, int head_dim, int tokens) {
@@ -146,26 +175,67 @@ void BM_PrefillAttention(benchmark::State& state, ElementType element, int head_
   state.counters["GFLOP/s"] = 4 * pairs * head_dim / best_seconds / 1e9;
 }
 
+/// H2O's statistic of a prompt: column sums of all its queries.
+void BM_ColumnSums(benchmark::State& state, ElementType element, int head_dim, int tokens) {
+  constexpr int kKvHeads = 4, kGroup = 4;
+  const AttentionShape shape = {kGroup * kKvHeads, kKvHeads, head_dim,
+                                1 / std::sqrt(static_cast<float>(head_dim))};
+  const auto backend = BestBackend();
+  const size_t q_bytes = size_t{1} * tokens * shape.num_q_heads * head_dim * ElementBytes(element);
+  const std::vector<float> lse(static_cast<size_t>(tokens) * shape.num_q_heads, 8.0f);
+  std::vector<float> sums(static_cast<size_t>(tokens) * kKvHeads);
+  double best_seconds = INFINITY;
+  for (auto _ : state) {
+    const auto start = std::chrono::steady_clock::now();
+    backend->ColumnSums(shape, element, machine.slab, lse.data(), machine.slab + q_bytes, tokens,
+                        tokens, 0, tokens, ScoreRows::kKvHeads, sums.data());
+    const double seconds =
+        std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+    state.SetIterationTime(seconds);
+    best_seconds = std::min(best_seconds, seconds);
+  }
+  // One multiply-add for each channel of each pair of a query and a key it may see.
+  const double pairs = 0.5 * tokens * (tokens + 1.0) * shape.num_q_heads;
+  state.SetLabel(std::string(backend->name()));
+  state.counters["GFLOP/s"] = 2 * pairs * head_dim / best_seconds / 1e9;
+}
+
+void Register(const std::string& name, int iterations,
+              const std::function<void(benchmark::State&)>& run) {
+  benchmark::RegisterBenchmark(name.c_str(), run)
+      ->UseManualTime()
+      ->Unit(benchmark::kMillisecond)
+      ->Iterations(iterations);
+}
+
 void RegisterAll() {
-  for (ElementType element : {ElementType::kBf16, ElementType::kF32}) {
-    const std::string name = element == ElementType::kF32 ? "f32" : "bf16";
-    for (int head_dim : {64, 128}) {
-      for (int group : {1, 4, 8}) {
-        benchmark::RegisterBenchmark(
-            ("decode/" + name + "/D:" + std::to_string(head_dim) +
-             "/group:" + std::to_string(group))
-                .c_str(),
-            [=](benchmark::State& state) { BM_DecodeAttention(state, element, group, head_dim); })
-            ->UseManualTime()
-            ->Unit(benchmark::kMillisecond)
-            ->Iterations(5);
+  const CacheFormat merged = {Encoding::kBf16, 0, false, true};
+  const std::pair<const char*, CacheFormat> formats[] = {
+      {"bf16", CacheFormat::kBf16},
+      {"f32", CacheFormat::kF32},
+      {"bf16-merged", merged},
+      {"int8", {Encoding::kInt8}},
+      {"fp8", {Encoding::kFp8}},
+      {"int4", {Encoding::kInt4, 32}},
+      {"int4-merged", {Encoding::kInt4, 32, false, true}},
+      {"int2", {Encoding::kInt2, 32}}};
+  for (int head_dim : {64, 128}) {
+    const std::string size = "/D:" + std::to_string(head_dim);
+    for (int group : {1, 4, 8}) {
+      for (const auto& [name, format] : formats) {
+        Register("decode/" + std::string(name) + size + "/group:" + std::to_string(group), 5,
+                 [=, f = format](benchmark::State& state) {
+                   BM_DecodeAttention(state, f, group, head_dim);
+                 });
       }
-      benchmark::RegisterBenchmark(
-          ("prefill/" + name + "/D:" + std::to_string(head_dim) + "/tokens:2048").c_str(),
-          [=](benchmark::State& state) { BM_PrefillAttention(state, element, head_dim, 2048); })
-          ->UseManualTime()
-          ->Unit(benchmark::kMillisecond)
-          ->Iterations(3);
+    }
+    for (ElementType element : {ElementType::kBf16, ElementType::kF32}) {
+      const std::string name(ElementTypeName(element));
+      Register("prefill/" + name + size + "/tokens:2048", 3, [=](benchmark::State& state) {
+        BM_PrefillAttention(state, element, head_dim, 2048);
+      });
+      Register("column_sums/" + name + size + "/tokens:2048", 3,
+               [=](benchmark::State& state) { BM_ColumnSums(state, element, head_dim, 2048); });
     }
   }
 }
