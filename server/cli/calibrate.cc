@@ -211,7 +211,7 @@ void PrintSamples(const SampledText& text) {
 }
 
 /// Of two layers one above the other, the most alike.
-std::string MostAlike(const LayerSimilarity& similarity) {
+std::string MostAlike(const LayerSimilarity& similarity, bool per_layer) {
   int best_head = 0, best_layer = 1;
   for (int head = 0; head < similarity.num_kv_heads; ++head) {
     for (int layer = 1; layer < similarity.num_layers; ++layer) {
@@ -222,8 +222,9 @@ std::string MostAlike(const LayerSimilarity& similarity) {
       }
     }
   }
-  return absl::StrFormat("layers %d and %d of KV head %d, at %.2f", best_layer - 1, best_layer,
-                         best_head, similarity.At(best_head, best_layer, best_layer - 1));
+  return absl::StrFormat("layers %d and %d of %s, at %.2f", best_layer - 1, best_layer,
+                         per_layer ? std::string("all heads") : absl::StrCat("KV head ", best_head),
+                         similarity.At(best_head, best_layer, best_layer - 1));
 }
 
 void PrintResult(const PodFlags& flags, const LayerSimilarity& similarity,
@@ -242,7 +243,7 @@ void PrintResult(const PodFlags& flags, const LayerSimilarity& similarity,
     std::printf(
         "No layers are alike enough, so pod will save nothing. The nearest to it are %s;\na lower "
         "--delta groups more.\n",
-        MostAlike(similarity).c_str());
+        MostAlike(similarity, flags.per_layer).c_str());
   }
   std::printf("\n%s is written. To serve with it:\n", flags.out.c_str());
   std::printf("  ziggurat serve --model %s --pod-groups NAME=%s --compression 'pod(groups=NAME)'\n",
