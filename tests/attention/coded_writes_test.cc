@@ -263,6 +263,9 @@ TEST_P(CodedWrites, OfValuesAloneLeaveTheBorrowedKeysAsTheyAre) {
       const std::vector<std::byte> bytes_before = pool.bytes();
       backend->WriteTokens(shape(), ElementType::kF32, nullptr, v.data(), {}, 3, count, pool.view(),
                            upper, 0);
+      // Not even where keys are given.
+      backend->WriteTokens(shape(), ElementType::kF32, k.data(), v.data(), {}, 3, count,
+                           pool.view(), upper, 0);
       EXPECT_EQ(read_keys(), before) << Name(format) << " " << backend->name();
       EXPECT_FALSE(pool.bytes() == bytes_before) << "nothing was written";
       // The values are those of the second write.

@@ -140,6 +140,19 @@ TEST_P(Merge, HandlesParallelAntiparallelAndZeroVectors) {
     backend->WriteMerged(shape(), ElementType::kF32, x.k0.data(), x.v0.data(), x.k1.data(),
                          x.v1.data(), {}, kCases, 0.6, pool.view(), lower, UpperView(lower), 0);
     const StoredSegment low(pool.view(), lower, head_dim());
+    // Where t is wholly the zero vector's layer, the other's direction still stands.
+    for (const auto& [t, token, layer] : {std::tuple(0.0, 3, 1), std::tuple(1.0, 4, 0)}) {
+      TestPool other(CacheGeometry::DefaultBlockBytes(kHeads, head_dim()), 40);
+      const SegmentView s =
+          TakeSegment(other, Merged(CacheFormat::kF32), 0, kHeads, head_dim(), kCases);
+      backend->WriteMerged(shape(), ElementType::kF32, x.k0.data(), x.v0.data(), x.k1.data(),
+                           x.v1.data(), {}, kCases, t, other.view(), s, UpperView(s), 0);
+      const SegmentView of_layer = layer == 0 ? s : UpperView(s);
+      const StoredSegment stored(other.view(), of_layer, head_dim());
+      EXPECT_NEAR(stored.Decoded(Side::kKeys, 1, token, 2),
+                  x.of(Side::kKeys, layer).at(At(token, 1) + 2), 3e-6)
+          << backend->name() << " t " << t;
+    }
     const SegmentView upper = UpperView(lower);
     const StoredSegment high(pool.view(), upper, head_dim());
     // Which layer's token the direction restores exactly, and with it the other's where parallel.
