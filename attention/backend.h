@@ -186,10 +186,10 @@ class AttentionBackend {
 
   /// Copies tokens from segment to segment (of the same layer and heads), decoding and encoding
   /// where the encodings differ; bit for bit where they are equal. Slots are read before they are
-  /// written as if all were read first; so `from` may be `to`. Norms (those of both layers, by either
-  /// layer's views) and scores go along where both have them; keys are left alone where `to` stores
-  /// values only. Codes of a group stay as they are where a whole group of `from` becomes one of
-  /// `to`; else they are decoded and encoded anew.
+  /// written as if all were read first; so `from` may be `to`. Norms (those of both layers, by
+  /// either layer's views) and scores go along where both have them; keys are left alone where `to`
+  /// stores values only. Codes of a group stay as they are where a whole group of `from` becomes
+  /// one of `to`; else they are decoded and encoded anew.
   ///   slots   slot of `from` for each head and token; of_head nullptr: first .. first + count - 1
   virtual void CopyTokens(const AttentionShape& shape, PoolView pool, const SegmentView& from,
                           HeadIndices slots, int first, int count, const SegmentView& to,
