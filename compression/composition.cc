@@ -59,8 +59,7 @@ class ComposedPolicy final : public Policy {
                                 absl::Span<const double> importance) const override {
     if (decider_ == nullptr) return Policy::Decide(context, tokens, max_new_tokens, importance);
     std::vector<LayerPlan> layers = decider_->Decide(context, tokens, max_new_tokens, importance);
-    const bool after_token = (decider_->traits() & kDecidesAfterToken) != 0;
-    const SequenceLimits limits{after_token ? tokens - 1 : tokens, max_new_tokens};
+    const SequenceLimits limits{tokens, max_new_tokens};
     for (const auto& term : terms_) {
       if (term.get() == decider_ || term->modifier() == nullptr) continue;
       term->modifier()->ModifyDecided(limits, absl::MakeSpan(layers));

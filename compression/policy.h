@@ -42,8 +42,9 @@ class Policy {
                          int max_new_tokens) const = 0;
   /// What the layers keep once `CachePlan::importance` has been measured of each of them. Asked
   /// only where `CachePlan::decide` says so. `tokens` are those held then: the prompt's, and at
-  /// DecideAt::kFirstToken the first generated one; `max_new_tokens` is that of `Plan`. No layer's
-  /// `max_tokens` exceeds that of `Plan`, and `prompt_tokens_kept` counts what is left of `tokens`.
+  /// DecideAt::kFirstToken the first generated one; `max_new_tokens` are those still to come,
+  /// counted as in `Plan`. No layer's `max_tokens` exceeds that of `Plan`, and
+  /// `prompt_tokens_kept` counts what is left of `tokens`.
   ///   importance  [num_layers]
   virtual std::vector<LayerPlan> Decide(const PolicyContext& context, int tokens,
                                         int max_new_tokens,

@@ -80,6 +80,7 @@ class PyramidKv final : public DescribedPolicy {
     std::vector<int64_t> pairs = LargestRemainder(shares, total);
     SpillUpward(std::max(0, limits.prompt_tokens - statistic_.window), absl::MakeSpan(pairs));
     std::vector<LayerPlan> layers;
+    layers.reserve(pairs.size());
     for (int64_t count : pairs) {
       layers.push_back(PlanKeepBest(limits, statistic_, count + statistic_.window));
     }

@@ -41,10 +41,9 @@ class SimLayerKv final : public PlanModifier {
     }
   }
 
-  /// `tokens` counts the first generated token, which `max_new_tokens` counts too.
   std::vector<LayerPlan> Decide(const PolicyContext& context, int tokens, int max_new_tokens,
                                 absl::Span<const double> importance) const override {
-    const SequenceLimits limits{tokens, std::max(0, max_new_tokens - 1)};
+    const SequenceLimits limits{tokens, max_new_tokens};
     std::vector<LayerPlan> layers(context.num_layers, PlanKeepAll(limits));
     for (size_t i = 0; i < std::min(layers.size(), importance.size()); ++i) {
       if (importance[i] > test_.threshold) {

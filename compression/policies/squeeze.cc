@@ -76,6 +76,7 @@ class Squeeze final : public DescribedPolicy {
     const auto layers = static_cast<double>(groups.size());
     const auto top = static_cast<double>(std::count(groups.begin(), groups.end(), kTopGroup));
     std::vector<double> shares;
+    shares.reserve(groups.size());
     for (int group : groups) {
       shares.push_back(group == kTopGroup ? TopShare() : OtherShare(layers, top));
     }

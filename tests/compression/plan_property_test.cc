@@ -153,8 +153,9 @@ RC_GTEST_PROP(EveryPlan, BoundsWhatIsDecidedLater, ()) {
   const bool after_token = plan.decide == DecideAt::kFirstToken;
   const int tokens = drawn.prompt_tokens + (after_token ? 1 : 0);
   CachePlan decided = plan;
-  decided.layers = drawn.policy->Decide(drawn.context, tokens, drawn.max_new_tokens,
-                                        DrawImportance(plan.layers.size()));
+  decided.layers =
+      drawn.policy->Decide(drawn.context, tokens, drawn.max_new_tokens - (after_token ? 1 : 0),
+                           DrawImportance(plan.layers.size()));
   RC_ASSERT(decided.layers.size() == plan.layers.size());
   for (size_t i = 0; i < plan.layers.size(); ++i) {
     const LayerPlan& layer = decided.layers[i];

@@ -58,9 +58,9 @@ TEST(QuantizedPlan, RingsThatAreDecidedLater) {
   EXPECT_THAT(Bounds(layers), testing::ElementsAre(135 + 31, 135 + 31, 30 + 31));
   const auto decode = Parse("simlayerkv(sinks=4,recent=60,decide=decode)+kivi(group=32)");
   const auto masses = std::vector<double>{1, 0, 1};
-  EXPECT_THAT(Bounds(decode->Decide(TestModel(3), 81, 11, masses)),
+  EXPECT_THAT(Bounds(decode->Decide(TestModel(3), 81, 10, masses)),
               testing::ElementsAre(90, 90, 90));
-  EXPECT_THAT(Bounds(decode->Decide(TestModel(3), 81, 110, masses)),
+  EXPECT_THAT(Bounds(decode->Decide(TestModel(3), 81, 109, masses)),
               testing::ElementsAre(95, 189, 95));
 }
 

@@ -119,7 +119,7 @@ void CompareDecodeRun(AttentionBackend& backend, const Case& golden, const Refer
   for (const Workspace& workspace : workspaces) {
     masses.push_back(MeasureStepMass(backend, workspace, plan.first_token_test));
   }
-  const std::vector<LayerPlan> layers = (*policy)->Decide(context, tokens, 3, masses);
+  const std::vector<LayerPlan> layers = (*policy)->Decide(context, tokens, 2, masses);
   for (size_t layer = 0; layer < layers.size(); ++layer) {
     const std::string where = run.name + " layer " + std::to_string(layer);
     const auto expected = run.expected.at("lazy_mass").at(layer).get<double>();
