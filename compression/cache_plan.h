@@ -21,7 +21,7 @@ enum class ScorePooling : uint8_t { kAverage, kMax };
 
 /// Attention of the last `window` prompt queries, mean over queries and the query heads of a KV
 /// head, pooled over neighbouring keys (SnapKV, arXiv:2404.14469). A layer has it if and only if
-/// its edit is KeepBest, whose `recent` is then `window`.
+/// its edit is KeepBest, whose `recent` is then `window`, or may become that (DecideAt::kPrompt).
 struct WindowScoreStatistic {
   int window = 0;
   int kernel = 1;
@@ -63,7 +63,8 @@ struct KeepWindows {
   int budget = 0;  ///< tokens besides the observed ones
 };
 /// Keep exactly the tokens, in the same order, that a lower layer kept: `leader`, or in a PoD group
-/// the lowest layer of each head's group (leader = -1).
+/// the lowest layer of each head's group (leader = -1). A leader that is found lazy itself chooses
+/// for its followers nevertheless.
 struct KeepAsLeader {
   int leader = 0;
 };
