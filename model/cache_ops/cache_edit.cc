@@ -1,11 +1,65 @@
 #include "model/cache_ops/cache_edit.h"
 
+#include <algorithm>
 #include <cstdint>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 
 namespace ziggurat {
 namespace {
+
+/// Slots [first, first + count) are there.
+bool Holds(const SegmentView& segment, int first, int count) {
+  return first >= 0 && count >= 0 && count <= segment.num_slots - first;
+}
+
+bool CanWrite(const SegmentView& segment, int first, int count) {
+  const int unit = IsGrouped(segment.encoding) ? segment.group : 1;
+  return Holds(segment, first, count) && first % unit == 0 && count % unit == 0;
+}
+
+absl::Status Check(const CopyEdit& edit) {
+  const SegmentView &from = *edit.from, &to = *edit.to;
+  const size_t listed = static_cast<size_t>(from.num_kv_heads) * std::max(edit.count, 0);
+  const bool reads_inside =
+      edit.slots.empty() ? Holds(from, edit.first, edit.count)
+                         : edit.slots.size() == listed &&
+                               std::all_of(edit.slots.begin(), edit.slots.end(), [&](int32_t slot) {
+                                 return slot >= 0 && slot < from.num_slots;
+                               });
+  const bool same_heads =
+      from.first_kv_head == to.first_kv_head && from.num_kv_heads == to.num_kv_heads;
+  if (reads_inside && same_heads && CanWrite(to, edit.first_slot, edit.count)) {
+    return absl::OkStatus();
+  }
+  return absl::InternalError(
+      absl::StrCat("a copy of ", edit.count, " tokens from ",
+                   edit.slots.empty() ? absl::StrCat("slot ", edit.first)
+                                      : absl::StrCat(edit.slots.size(), " slots"),
+                   " of ", from.num_slots, " to slot ", edit.first_slot, " of ", to.num_slots,
+                   same_heads ? "" : " of other heads"));
+}
+
+absl::Status Check(const MergeEdit& edit) {
+  const bool splits = edit.retained >= 0 && edit.retained <= edit.count;
+  bool fits = splits;
+  for (const SegmentView* tail : {edit.lower_tail, edit.upper_tail}) {
+    fits = fits && Holds(*tail, 0, edit.count);
+  }
+  for (const SegmentView* merged : {edit.lower_merged, edit.upper_merged}) {
+    fits = fits && CanWrite(*merged, edit.first_merged_slot, edit.count - edit.retained);
+  }
+  for (const SegmentView* retained : {edit.lower_retained, edit.upper_retained}) {
+    fits = fits && CanWrite(*retained, edit.first_retained_slot, edit.retained);
+  }
+  if (fits) return absl::OkStatus();
+  return absl::InternalError(absl::StrCat(
+      "a merge of ", edit.count, " of ", edit.lower_tail->num_slots, " and ",
+      edit.upper_tail->num_slots, " tokens, ", edit.retained, " of them retained, to slot ",
+      edit.first_merged_slot, " of ", edit.lower_merged->num_slots, " merged and slot ",
+      edit.first_retained_slot, " of ", edit.lower_retained->num_slots, " retained ones"));
+}
 
 class EditRunner {
  public:
@@ -13,15 +67,7 @@ class EditRunner {
       : backend_(backend), shape_(shape), pool_(pool) {}
 
   absl::Status operator()(const CopyEdit& edit) {
-    const size_t listed = static_cast<size_t>(edit.from->num_kv_heads) * edit.count;
-    const bool reads_inside =
-        edit.slots.empty() ? edit.first >= 0 && edit.first + edit.count <= edit.from->num_slots
-                           : edit.slots.size() == listed;
-    if (!reads_inside || edit.first_slot < 0 || edit.first_slot + edit.count > edit.to->num_slots) {
-      return absl::InternalError(absl::StrCat("a copy of ", edit.count, " tokens from slot ",
-                                              edit.first, " of ", edit.from->num_slots, " to slot ",
-                                              edit.first_slot, " of ", edit.to->num_slots));
-    }
+    if (absl::Status status = Check(edit); !status.ok()) return status;
     HeadIndices slots;
     if (!edit.slots.empty()) slots = {edit.slots.data(), static_cast<size_t>(edit.count)};
     backend_.CopyTokens(shape_, pool_, *edit.from, slots, edit.first, edit.count, *edit.to,
@@ -30,6 +76,7 @@ class EditRunner {
   }
 
   absl::Status operator()(const MergeEdit& edit) {
+    if (absl::Status status = Check(edit); !status.ok()) return status;
     const size_t heads = shape_.num_kv_heads, m = edit.count;
     const size_t merged = m - edit.retained;
     const size_t row = heads * shape_.head_dim;

@@ -56,14 +56,13 @@ TEST_P(DecoderGolden, GreedyTextInF32IsThatOfTheFloatReference) {
   std::vector<std::vector<int32_t>> generated;
   std::vector<int32_t> next;
   size_t steps = 0;
+  for (const auto& prompt : prompts) steps = std::max(steps, prompt["greedy_ids"].size());
   for (const auto& prompt : prompts) {
     const auto ids = prompt["prompt_ids"].get<std::vector<int32_t>>();
-    const size_t wanted = prompt["greedy_ids"].size();
-    sequences.push_back(harness.NewSequence("full", ids.size(), wanted));
+    sequences.push_back(harness.NewSequence("full", ids.size(), steps));
     const Logits logits = harness.Prefill({&sequences.back()}, {ids})[0];
     next.push_back(ArgMax(logits));
     generated.push_back({next.back()});
-    steps = std::max(steps, wanted);
   }
   // All prompts decode as one batch, as the daemon would run them.
   std::vector<TestSequence*> batch;

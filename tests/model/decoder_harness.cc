@@ -4,9 +4,6 @@
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
-#include <variant>
-
-#include "compression/policy.h"
 
 namespace ziggurat::testing {
 namespace {
@@ -56,66 +53,112 @@ DecoderHarness::DecoderHarness(const std::filesystem::path& dir, const DecoderOp
                CacheGeometry::DefaultBlockBytes(shape().num_kv_heads, shape().head_dim)};
   pool_ = Require(BlockPool::Create(pool_bytes / geometry_.block_bytes, geometry_.block_bytes),
                   "the pool");
+  ledger_ = std::make_unique<ReservationLedger>(shape().num_layers);
   runner_->AttachPool(pool_->view());
 }
 
 TestSequence DecoderHarness::NewSequence(const std::string& policy, int prompt_tokens,
                                          int max_new_tokens) {
-  const PolicyContext context{shape().num_layers, shape().num_q_heads, shape().num_kv_heads,
-                              shape().head_dim};
   TestSequence sequence;
+  sequence.policy = Require(ParsePolicy(policy, resources_), "the policy");
+  sequence.max_new_tokens = max_new_tokens;
+  sequence.prompt_tokens = prompt_tokens;
+  sequence.plan = std::make_unique<BlockPlan>(Require(
+      PlanBlocks(*sequence.policy, shape(), geometry_, prompt_tokens, max_new_tokens), "the plan"));
   sequence.cache = std::make_unique<SequenceCache>(pool_.get(), &geometry_);
-  sequence.plan =
-      Require(ParsePolicy(policy), "the policy")->Plan(context, prompt_tokens, max_new_tokens);
-  for (int i = 0; i < shape().num_layers; ++i) {
-    SegmentOptions options{.format = KeyValueFormat(shape().element)};
-    if (const auto* ring = std::get_if<KeepRing>(&sequence.plan.layers[i].edit)) {
-      options.ring = RingShape{ring->sinks, ring->recent};
-    }
-    sequence.cache->layer(i).AddSegment(options);
-  }
+  sequence.reservation =
+      std::make_unique<Reservation>(ledger_->Reserve(sequence.plan->layer_blocks));
+  sequence.store = std::make_unique<SequenceStore>(sequence.plan->plan, geometry_, shape().element,
+                                                   prompt_tokens, std::max(0, max_new_tokens - 1),
+                                                   sequence.cache.get(), sequence.reservation.get(),
+                                                   ledger_.get());
+  sequence.measured.resize(shape().num_layers);
   return sequence;
 }
 
-LayerWrite DecoderHarness::PrepareWrite(TestSequence& sequence, int layer) {
-  const LayerPlan& plan = sequence.plan.layers[layer];
-  LayerBlockTable& table = sequence.cache->layer(layer);
-  Require(table.Extend(0, static_cast<int>(plan.prompt_tokens_kept)), "extending a layer");
-  return {plan.statistic, plan.edit, table.view()};
+void DecoderHarness::PrefillLayer(int layer, const std::vector<TestSequence*>& sequences) {
+  std::vector<bool> gone;
+  for (const TestSequence* sequence : sequences) gone.push_back(sequence == nullptr);
+  std::vector<LayerMeasured> measured(sequences.size());
+  Require(runner_->AttendLayer(layer, gone, &measured), "AttendLayer");
+  std::vector<LayerWrite> writes(sequences.size());
+  for (size_t i = 0; i < sequences.size(); ++i) {
+    if (gone[i]) continue;
+    Require(sequences[i]->store->FillLayer(layer, measured[i], &writes[i]), "FillLayer");
+    sequences[i]->measured[layer] = measured[i];
+    sequences[i]->measured[layer].kept = {};
+  }
+  std::vector<double> cosines(sequences.size());
+  Require(runner_->FinishLayer(layer, writes, &cosines), "FinishLayer");
+  for (size_t i = 0; i < sequences.size(); ++i) {
+    if (gone[i] || sequences[i]->plan->plan.importance != LayerImportance::kCosine) continue;
+    sequences[i]->store->SetImportance(layer, cosines[i]);
+  }
+}
+
+void DecoderHarness::Decide(TestSequence& sequence, int prompt) {
+  const PolicyContext context = PolicyContextOf(shape());
+  Require(
+      sequence.store->Decide(*sequence.policy, context, sequence.length,
+                             sequence.max_new_tokens - (sequence.length - sequence.prompt_tokens),
+                             prompt, runner_.get()),
+      "Decide");
 }
 
 std::vector<Logits> DecoderHarness::Prefill(const std::vector<TestSequence*>& sequences,
                                             const std::vector<std::vector<int32_t>>& prompts) {
   std::vector<PrefillPrompt> batch;
   for (size_t i = 0; i < prompts.size(); ++i) {
-    batch.push_back({prompts[i], sequences[i]->plan.window_rows});
+    batch.push_back({prompts[i], &sequences[i]->plan->plan, sequences[i]->needs().recall});
     sequences[i]->length = static_cast<int>(prompts[i].size());
   }
   Require(runner_->BeginPrefill(batch), "BeginPrefill");
-  for (int layer = 0; layer < shape().num_layers; ++layer) {
-    std::vector<LayerWrite> writes;
-    for (TestSequence* sequence : sequences) writes.push_back(PrepareWrite(*sequence, layer));
-    Require(runner_->PrefillLayer(layer, writes), "PrefillLayer");
+  for (int layer = 0; layer < shape().num_layers; ++layer) PrefillLayer(layer, sequences);
+  for (size_t i = 0; i < sequences.size(); ++i) {
+    if (sequences[i]->plan->plan.decide == DecideAt::kPrompt) {
+      Decide(*sequences[i], static_cast<int>(i));
+    }
   }
   Logits logits(prompts.size() * shape().vocab_size);
   Require(runner_->FinishPrefill(logits.data()), "FinishPrefill");
   return Split(logits, prompts.size());
 }
 
+absl::Span<const DecodeInput::Layer> DecoderHarness::Append(TestSequence& sequence) {
+  std::vector<CacheEdit> edits;
+  Require(sequence.store->PrepareStep(sequence.length, &edits), "PrepareStep");
+  if (!edits.empty()) {
+    Require(runner_->EditCache(edits), "EditCache");
+    sequence.store->FinishEdits();
+  }
+  return Require(sequence.store->Append(sequence.length), "Append");
+}
+
 std::vector<Logits> DecoderHarness::Decode(const std::vector<TestSequence*>& sequences,
                                            const std::vector<int32_t>& tokens) {
-  std::vector<std::vector<DecodeInput::Layer>> layers(sequences.size());
   std::vector<DecodeInput> inputs;
   for (size_t i = 0; i < sequences.size(); ++i) {
-    for (int layer = 0; layer < shape().num_layers; ++layer) {
-      LayerBlockTable& table = sequences[i]->cache->layer(layer);
-      const int slot = Require(table.AppendSlot(0), "appending a slot");
-      layers[i].push_back({table.view(), 0, slot});
+    TestSequence& sequence = *sequences[i];
+    const CachePlan& plan = sequence.plan->plan;
+    DecodeInput& input = inputs.emplace_back();
+    input.token_id = tokens[i];
+    input.position = sequence.length;
+    input.layers = Append(sequence);
+    if (plan.distant) {
+      input.skip = plan.distant->skip;
+      input.counts = &sequence.store->distant_counts;
     }
-    inputs.push_back({tokens[i], sequences[i]->length++, layers[i]});
+    if (sequence.store->IsUndecided()) {
+      input.lazy_test = &plan.first_token_test;
+      input.lazy_mass = sequence.store->lazy_mass();
+    }
   }
   Logits logits(sequences.size() * shape().vocab_size);
   Require(runner_->Decode(inputs, logits.data()), "Decode");
+  for (TestSequence* sequence : sequences) {
+    ++sequence->length;
+    if (sequence->store->IsUndecided()) Decide(*sequence, -1);
+  }
   return Split(logits, sequences.size());
 }
 

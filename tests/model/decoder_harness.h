@@ -1,4 +1,4 @@
-// Drives a ModelRunner through real block tables, as the engine does but one call at a time.
+// Drives a ModelRunner and the stores of its sequences as the engine does, one call at a time.
 #pragma once
 
 #include <cstdint>
@@ -10,9 +10,12 @@
 #include "attention/backend.h"
 #include "block_manager/block_pool.h"
 #include "block_manager/sequence_cache.h"
-#include "compression/cache_plan.h"
+#include "compression/policy.h"
 #include "model/decoder/llama_decoder.h"
 #include "model/model_runner.h"
+#include "scheduler/reservation.h"
+#include "scheduler/sequence.h"
+#include "scheduler/sequence_store.h"
 
 namespace ziggurat::testing {
 
@@ -24,11 +27,19 @@ std::unique_ptr<AttentionBackend> MakeBackend(const std::string& name, int threa
 /// The fastest of them.
 std::unique_ptr<AttentionBackend> MakeBestBackend(int threads);
 
-/// One sequence: its block tables and what it has received.
+/// One sequence: its plan, its layers, and what it has received.
 struct TestSequence {
+  std::shared_ptr<const Policy> policy;
+  int max_new_tokens = 0;
+  std::unique_ptr<BlockPlan> plan;
   std::unique_ptr<SequenceCache> cache;
-  CachePlan plan;
+  std::unique_ptr<Reservation> reservation;
+  std::unique_ptr<SequenceStore> store;
+  std::vector<LayerMeasured> measured;  ///< [num_layers]; the spans in it are gone
+  int prompt_tokens = 0;
   int length = 0;  ///< logical: tokens in the cache, evicted ones too
+
+  const PrefillNeeds& needs() const { return plan->plan.needs; }
 };
 
 /// A runner with a pool. Any failure of a call is a failure of the test (and aborts it).
@@ -41,6 +52,9 @@ class DecoderHarness {
   BlockPool& pool() { return *pool_; }
   const ModelShape& shape() const { return runner_->shape(); }
 
+  /// What policy texts may name from now on.
+  PolicyResources& resources() { return resources_; }
+
   /// A sequence for a prompt of `prompt_tokens` under the policy with this text.
   TestSequence NewSequence(const std::string& policy, int prompt_tokens, int max_new_tokens);
   /// Prefills all prompts as one batch; logits after the last token of each.
@@ -49,13 +63,19 @@ class DecoderHarness {
   /// One decode step; logits of each.
   std::vector<Logits> Decode(const std::vector<TestSequence*>& sequences,
                              const std::vector<int32_t>& tokens);
-  /// Extends layer `layer` to what its plan keeps and says what is to be written.
-  LayerWrite PrepareWrite(TestSequence& sequence, int layer);
+  /// Runs layer `layer` over the batch that has been begun; null: the request has gone.
+  void PrefillLayer(int layer, const std::vector<TestSequence*>& sequences);
+  /// The place of the sequence's next token in every layer, edits done; valid until the next call.
+  absl::Span<const DecodeInput::Layer> Append(TestSequence& sequence);
 
  private:
+  void Decide(TestSequence& sequence, int prompt);
+
   std::unique_ptr<ModelRunner> runner_;
   CacheGeometry geometry_;
   std::unique_ptr<BlockPool> pool_;
+  std::unique_ptr<ReservationLedger> ledger_;
+  PolicyResources resources_;
 };
 
 int ArgMax(const Logits& logits);

@@ -6,10 +6,13 @@
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
+#include <map>
 #include <numeric>
 #include <random>
 #include <set>
 
+#include "absl/strings/str_format.h"
+#include "compression/policy.h"
 #include "tests/model/decoder_harness.h"
 #include "tests/model/plain_llama.h"
 
@@ -162,12 +165,178 @@ TEST_P(DecoderAgainstPlain, SnapKvAttendsToTheBestByWindowScoresAndWhatFollows) 
   ExpectRows("snapkv(budget=20,window=6,kernel=3,pool=avg)", ids, kPrompt, expected);
 }
 
+/// The indices of the `count` largest, ties to the lower one.
+std::vector<int> Best(const std::vector<double>& scores, int count) {
+  std::vector<int> order(scores.size());
+  std::iota(order.begin(), order.end(), 0);
+  std::stable_sort(order.begin(), order.end(), [&](int a, int b) { return scores[a] > scores[b]; });
+  order.resize(count);
+  return order;
+}
+
+TEST_P(DecoderAgainstPlain, H2oAttendsToTheHeaviestAndTheRecentAndEvictsInEveryStep) {
+  constexpr int kPrompt = 50, kHeavy = 9, kRecent = 7;
+  const PlainLlama plain(dir_);
+  const auto ids = RandomIds(70, plain.config().vocab_size, 5);
+  const int group = plain.config().num_q_heads / plain.config().num_kv_heads;
+  // [layer][KV head]: the tokens that are held, and what they have received so far.
+  std::vector<std::vector<std::map<int, double>>> held(plain.config().num_layers);
+  double margin = 1;  // between the token that goes and the next
+
+  const auto select = [&](int layer, const PlainLlama::Probabilities& attention) {
+    held[layer].resize(plain.config().num_kv_heads);
+    for (int g = 0; g < plain.config().num_kv_heads; ++g) {
+      std::vector<double> sums(kPrompt, 0.0);
+      for (int h = g * group; h < (g + 1) * group; ++h) {
+        for (int i = 0; i < kPrompt; ++i) {
+          for (int j = 0; j <= i; ++j) sums[j] += attention[h][i][j] / group;
+        }
+      }
+      const std::vector<double> older(sums.begin(), sums.end() - kRecent);
+      for (const int j : Best(older, kHeavy)) held[layer][g][j] = sums[j];
+      for (int j = kPrompt - kRecent; j < kPrompt; ++j) held[layer][g][j] = sums[j];
+    }
+  };
+  const auto sees = [&](int layer, int head, int query, int key) {
+    return key == query || held[layer][head].count(key) > 0;
+  };
+  const auto evict = [&](int layer, int query, const std::vector<std::vector<double>>& attention) {
+    for (int g = 0; g < plain.config().num_kv_heads; ++g) {
+      std::map<int, double>& tokens = held[layer][g];
+      tokens[query] = 0;
+      for (auto& [key, score] : tokens) {
+        for (int h = g * group; h < (g + 1) * group; ++h) score += attention[h][key] / group;
+      }
+      auto least = tokens.begin();
+      double second = INFINITY;
+      for (auto it = std::next(least); it != tokens.end() && it->first <= query - kRecent; ++it) {
+        second = std::min(second, std::max(it->second, least->second));
+        if (it->second < least->second) least = it;
+      }
+      margin = std::min(margin, second - least->second);
+      tokens.erase(least);
+      ASSERT_EQ(tokens.size(), static_cast<size_t>(kHeavy + kRecent));
+    }
+  };
+  const auto expected = plain.Forward(ids, kPrompt, select, sees, evict);
+  ASSERT_GT(margin, 1e-5) << "a tie decides: take other ids";
+  ExpectRows("h2o(heavy=9,recent=7)", ids, kPrompt, expected);
+}
+
+TEST_P(DecoderAgainstPlain, LazyLayersAttendToSinksAndRecentTokensAndOthersToAll) {
+  constexpr int kPrompt = 55, kSinks = 3, kRecent = 12, kLast = 8;
+  const PlainLlama plain(dir_);
+  const auto ids = RandomIds(75, plain.config().vocab_size, 6);
+  const int heads = plain.config().num_q_heads;
+  std::vector<double> mass(plain.config().num_layers, 0.0);
+  const auto measure = [&](int layer, const PlainLlama::Probabilities& attention) {
+    for (int h = 0; h < heads; ++h) {
+      for (int i = kPrompt - kLast; i < kPrompt; ++i) {
+        for (int j = 0; j <= i; ++j) {
+          if (j >= kSinks && j < kPrompt - kRecent) continue;
+          mass[layer] += attention[h][i][j] / (heads * kLast);
+        }
+      }
+    }
+  };
+  // What the prompt attends to does not depend on what is kept of it.
+  plain.Forward(ids, kPrompt, measure, nullptr);
+  std::vector<double> sorted = mass;
+  std::sort(sorted.begin(), sorted.end());
+  const double threshold = (sorted.front() + sorted.back()) / 2;
+  for (const double value : mass) ASSERT_GT(std::abs(value - threshold), 1e-5);
+  const auto expected =
+      plain.Forward(ids, kPrompt, nullptr, [&](int layer, int, int query, int key) {
+        return mass[layer] <= threshold || key < kSinks || key > query - kRecent;
+      });
+  ExpectRows(absl::StrFormat("simlayerkv(threshold=%.9f,sinks=3,recent=12,last=8)", threshold), ids,
+             kPrompt, expected);
+}
+
+TEST_P(DecoderAgainstPlain, LayersThatTheFirstTokenFindsLazyAttendToLessFromTheSecondOn) {
+  constexpr int kPrompt = 55, kSinks = 3, kRecent = 12;
+  const PlainLlama plain(dir_);
+  const auto ids = RandomIds(75, plain.config().vocab_size, 7);
+  const int heads = plain.config().num_q_heads;
+  std::vector<double> mass(plain.config().num_layers, 0.0);
+  const auto measure = [&](int layer, int query,
+                           const std::vector<std::vector<double>>& attention) {
+    if (query != kPrompt) return;
+    for (int h = 0; h < heads; ++h) {
+      for (int j = 0; j <= query; ++j) {
+        if (j < kSinks || j > query - kRecent) mass[layer] += attention[h][j] / heads;
+      }
+    }
+  };
+  plain.Forward(ids, kPrompt, nullptr, nullptr, measure);
+  std::vector<double> sorted = mass;
+  std::sort(sorted.begin(), sorted.end());
+  const double threshold = (sorted.front() + sorted.back()) / 2;
+  for (const double value : mass) ASSERT_GT(std::abs(value - threshold), 1e-5);
+  const auto expected =
+      plain.Forward(ids, kPrompt, nullptr, [&](int layer, int, int query, int key) {
+        return query == kPrompt || mass[layer] <= threshold || key < kSinks ||
+               key > query - kRecent;
+      });
+  ExpectRows(
+      absl::StrFormat("simlayerkv(threshold=%.9f,sinks=3,recent=12,decide=decode)", threshold), ids,
+      kPrompt, expected);
+}
+
+TEST_P(DecoderAgainstPlain, WindowKvAttendsToTheWindowsOfItsGroupsFirstLayer) {
+  constexpr int kPrompt = 66, kObserve = 5, kReview = 4, kBest = 3;
+  constexpr char kPolicy[] =
+      "windowkv(budget=24,task=localization,review=4,observe=5,group=2,lambda=3,p=3)";
+  const PlainLlama plain(dir_);
+  const auto ids = RandomIds(80, plain.config().vocab_size, 8);
+  const PolicyContext context{plain.config().num_layers, plain.config().num_q_heads,
+                              plain.config().num_kv_heads, plain.config().head_dim};
+  const CachePlan plan = (*ParsePolicy(kPolicy))->Plan(context, kPrompt, 20);
+  std::vector<std::set<int>> kept(plain.config().num_layers);
+  const auto select = [&](int layer, const PlainLlama::Probabilities& attention) {
+    if (layer % 2 == 1) {
+      kept[layer] = kept[layer - 1];
+      return;
+    }
+    constexpr int kCandidates = kPrompt - kObserve;
+    std::vector<double> windows((kCandidates + kReview - 1) / kReview, 0.0);
+    for (const auto& head : attention) {
+      for (size_t w = 0; w < windows.size(); ++w) {
+        std::vector<double> tokens;
+        for (int j = w * kReview; j < std::min<int>((w + 1) * kReview, kCandidates); ++j) {
+          tokens.push_back(0);
+          for (int i = kCandidates; i < kPrompt; ++i) tokens.back() += head[i][j];
+        }
+        std::sort(tokens.rbegin(), tokens.rend());
+        tokens.resize(std::min<size_t>(tokens.size(), kBest));
+        windows[w] += std::accumulate(tokens.begin(), tokens.end(), 0.0) / tokens.size();
+      }
+    }
+    int room = std::get<KeepWindows>(plan.layers[layer].edit).budget;
+    for (const int w : Best(windows, static_cast<int>(windows.size()))) {
+      const int begin = w * kReview, end = std::min(begin + kReview, kCandidates);
+      if (end - begin > room) continue;
+      room -= end - begin;
+      for (int j = begin; j < end; ++j) kept[layer].insert(j);
+    }
+  };
+  const auto expected = plain.Forward(ids, kPrompt, select, [&](int layer, int, int, int key) {
+    return key >= kPrompt - kObserve || kept[layer].count(key) > 0;
+  });
+  ExpectRows(kPolicy, ids, kPrompt, expected);
+}
+
 TEST_P(DecoderAgainstPlain, PoliciesThatKeepEverythingEqualFull) {
   const PlainLlama plain(dir_);
   const auto ids = RandomIds(40, plain.config().vocab_size, 4);
   const auto expected = plain.Forward(ids);
-  ExpectRows("pyramidkv(budget=200,window=8)", ids, 30, expected);
-  ExpectRows("streaming(sinks=4,recent=100)", ids, 30, expected);
+  for (const char* policy :
+       {"pyramidkv(budget=200,window=8)", "pyramidkv(budget=200,window=8,shape=entropy)",
+        "streaming(sinks=4,recent=100)", "h2o(heavy=20,recent=30)", "windowkv(budget=200)",
+        "simlayerkv(threshold=1,sinks=1,recent=4)", "minicache(start=0,retain=1,tail=3)",
+        "simlayerkv(threshold=1,sinks=1,recent=4,decide=decode)", "squeeze(budget=200,p=0.5)"}) {
+    ExpectRows(policy, ids, 30, expected);
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(Tiny, DecoderAgainstPlain, ::testing::ValuesIn(kModels),

@@ -39,7 +39,6 @@ class DecoderTest : public ::testing::Test {
     return {.element = ElementType::kF32,
             .threads = 1,
             .max_prefill_tokens = 160,
-            .max_window_rows = 32,
             .chunk_tokens = chunk_tokens};
   }
   static std::vector<int32_t> Ids(int count, uint32_t seed) {
@@ -98,6 +97,88 @@ TEST_F(DecoderTest, PackedPromptsAndBatchedStepsEqualEachAlone) {
   EXPECT_EQ(harness.pool().used_blocks(), 0u);
 }
 
+/// Layers 0 and 1 share keys in the one head, 1 and 2 in the other.
+std::shared_ptr<const PodGroups> Groups() {
+  auto groups = std::make_shared<PodGroups>();
+  groups->name = "some";
+  groups->num_layers = 3;
+  groups->num_kv_heads = 2;
+  groups->lowest = {0, 0, 0, 1, 2, 1};
+  return groups;
+}
+
+TEST_F(DecoderTest, EveryMethodGivesInABatchWhatItGivesAlone) {
+  DecoderOptions options = F32();
+  options.max_prefill_tokens = 800;
+  DecoderHarness harness = Harness(options);
+  harness.resources().pod_groups = {Groups()};
+  const std::vector<std::string> policies = {
+      "h2o(heavy=8,recent=6)",
+      "simlayerkv(threshold=0.4,sinks=2,recent=12,last=8)",
+      "simlayerkv(threshold=0.2,sinks=2,recent=12,decide=decode)",
+      "simlayerkv(threshold=0.4,sinks=2,recent=12)+snapkv(budget=20,window=4)",
+      "minicache(start=1,retain=0.1,tail=5)",
+      "minicache(start=0,retain=0.2,retain_by=threshold,tail=4)",
+      "windowkv(budget=20,task=aggregation,review=4,observe=4,group=2)",
+      "squeeze(budget=24,p=0.4)",
+      "pyramidkv(budget=20,window=4,shape=entropy)",
+      "pod(groups=some,sinks=2,recent=10)",
+      "pod(groups=some,sinks=2,recent=10,skip=0.6)+snapkv(budget=24,window=4)",
+      "kivi(bits=4,group=8,residual=6)",
+      "kivi(bits=2,group=4,residual=0)",
+      "int8",
+      "streaming(sinks=2,recent=20)+kivi(bits=4,group=8,residual=4)",
+      "h2o(heavy=8,recent=6)+fp8",
+      "pod(groups=some,sinks=2,recent=10)+int8"};
+  const std::vector<int32_t> continuation = Ids(20, 98);
+  std::vector<std::vector<int32_t>> prompts;
+  std::vector<TestSequence> sequences;
+  for (size_t i = 0; i < policies.size(); ++i) {
+    prompts.push_back(Ids(31 + static_cast<int>(i), static_cast<uint32_t>(50 + i)));
+    sequences.push_back(harness.NewSequence(policies[i], 31 + static_cast<int>(i), 32));
+  }
+  std::vector<TestSequence*> batch;
+  for (TestSequence& sequence : sequences) batch.push_back(&sequence);
+  std::vector<std::vector<Logits>> together = {harness.Prefill(batch, prompts)};
+  for (const int32_t id : continuation) {
+    together.push_back(harness.Decode(batch, std::vector<int32_t>(batch.size(), id)));
+  }
+  for (size_t i = 0; i < policies.size(); ++i) {
+    EXPECT_TRUE(sequences[i].cache->CheckIntegrity().ok()) << policies[i];
+    const auto alone = Alone(harness, policies[i], prompts[i], continuation);
+    for (size_t step = 0; step < alone.size(); ++step) {
+      EXPECT_LE(RelativeDifference(together[step][i], alone[step]), kRounding)
+          << policies[i] << ", step " << step;
+    }
+    const auto full = Alone(harness, "full", prompts[i], continuation);
+    EXPECT_GT(RelativeDifference(together.back()[i], full.back()), 1e-4)
+        << policies[i] << " does nothing here";
+  }
+  for (TestSequence& sequence : sequences) sequence.cache->Clear();
+  EXPECT_EQ(harness.pool().used_blocks(), 0u);
+}
+
+TEST_F(DecoderTest, PodAttendsInPrefillAsItDoesInDecoding) {
+  DecoderHarness harness = Harness();
+  harness.resources().pod_groups = {Groups()};
+  const std::vector<int32_t> ids = Ids(60, 31);
+  for (const char* policy :
+       {"pod(groups=some,sinks=3,recent=9)", "pod(groups=some,sinks=0,recent=1)",
+        "pod(groups=some,sinks=3,recent=9,skip=0.55)", "pod(groups=some,sinks=3,recent=50)"}) {
+    const std::vector<int32_t> head(ids.begin(), ids.begin() + 25);
+    const std::vector<int32_t> tail(ids.begin() + 25, ids.end());
+    TestSequence sequence = harness.NewSequence(policy, 25, 64);
+    std::vector<Logits> decoded = harness.Prefill({&sequence}, {head});
+    for (const int32_t id : tail) decoded.push_back(harness.Decode({&sequence}, {id})[0]);
+    for (const size_t length : {25u, 26u, 33u, 34u, 35u, 47u, 60u}) {
+      const std::vector<int32_t> prompt(ids.begin(), ids.begin() + length);
+      const Logits whole = Alone(harness, policy, prompt, {})[0];
+      EXPECT_LE(RelativeDifference(decoded[length - 25], whole), 5e-6)
+          << policy << ", " << length << " tokens";
+    }
+  }
+}
+
 TEST_F(DecoderTest, ChunkBordersDoNotShow) {
   DecoderHarness chunked = Harness(F32(16)), whole = Harness(F32(160));
   for (const int length : {1, 2, 15, 16, 17, 31, 32, 33, 47, 48, 49, 127}) {
@@ -133,11 +214,10 @@ TEST_F(DecoderTest, DecodingBetweenSlicesOfAPrefillDisturbsNeither) {
   TestSequence decoding = harness.NewSequence("full", 25, 8);
   harness.Prefill({&decoding}, {other});
   TestSequence prefilling = harness.NewSequence("full", 40, 8);
-  const PrefillPrompt batch{prompt, 0};
+  const PrefillPrompt batch{prompt, &prefilling.plan->plan};
   ASSERT_TRUE(harness.runner().BeginPrefill({&batch, 1}).ok());
   for (int layer = 0; layer < 3; ++layer) {
-    const LayerWrite write = harness.PrepareWrite(prefilling, layer);
-    ASSERT_TRUE(harness.runner().PrefillLayer(layer, {&write, 1}).ok());
+    harness.PrefillLayer(layer, {&prefilling});
     const auto logits = harness.Decode({&decoding}, {continuation[layer]});
     EXPECT_LE(RelativeDifference(logits[0], expected_other[layer + 1]), kRounding);
   }
@@ -149,13 +229,14 @@ TEST_F(DecoderTest, DecodingBetweenSlicesOfAPrefillDisturbsNeither) {
 TEST_F(DecoderTest, ARequestThatIsGoneIsSkippedAndItsNeighbourUnharmed) {
   DecoderHarness harness = Harness();
   const auto gone = Ids(20, 1), stays = Ids(30, 2);
+  // Both select, so that the one that is gone would have something to measure.
+  TestSequence first = harness.NewSequence("snapkv(budget=12,window=4)", 20, 8);
   TestSequence sequence = harness.NewSequence("full", 30, 8);
-  const PrefillPrompt batch[] = {{gone, 0}, {stays, 0}};
+  const PrefillPrompt batch[] = {{gone, &first.plan->plan}, {stays, &sequence.plan->plan}};
   ASSERT_TRUE(harness.runner().BeginPrefill(batch).ok());
-  for (int layer = 0; layer < 3; ++layer) {
-    const LayerWrite writes[] = {{}, harness.PrepareWrite(sequence, layer)};
-    ASSERT_TRUE(harness.runner().PrefillLayer(layer, writes).ok());
-  }
+  harness.PrefillLayer(0, {&first, &sequence});
+  harness.PrefillLayer(1, {nullptr, &sequence});  // it goes between two layers
+  harness.PrefillLayer(2, {nullptr, &sequence});
   std::vector<float> logits(400);
   ASSERT_TRUE(harness.runner().FinishPrefill(logits.data()).ok());
   const auto expected = Alone(harness, "full", stays, {});
@@ -179,23 +260,55 @@ TEST_F(DecoderTest, WorkspaceOfABatchIsTheFormulaAndIsReported) {
   DecoderHarness harness = Harness();
   ModelRunner& runner = harness.runner();
   EXPECT_EQ(runner.workspace_high_water_bytes(), 0u) << "warming up does not count";
-  EXPECT_EQ(runner.workspace_capacity_bytes(), runner.WorkspaceBytes(160, 32));
+  // Room for the longest batch with everything that a plan may ask for.
+  const PrefillNeeds everything{.window_rows = -1,
+                                .score_heads = 4,
+                                .selects = true,
+                                .lower_kv = true,
+                                .group_qk = true,
+                                .stored_score_layers = 3,
+                                .recall = true};
+  EXPECT_EQ(runner.workspace_capacity_bytes(),
+            runner.WorkspaceBytes(160) + runner.PromptNeedsBytes(160, everything));
+  const PrefillNeeds window{.window_rows = 4, .score_heads = 2, .selects = true};
   Alone(harness, "snapkv(budget=16,window=4)", Ids(100, 1), {});
-  EXPECT_EQ(runner.workspace_high_water_bytes(), runner.WorkspaceBytes(100, 4));
+  const size_t used = runner.WorkspaceBytes(100) + runner.PromptNeedsBytes(100, window);
+  EXPECT_EQ(runner.workspace_high_water_bytes(), used);
   Alone(harness, "full", Ids(50, 1), {});
-  EXPECT_EQ(runner.workspace_high_water_bytes(), runner.WorkspaceBytes(100, 4));
-  // n tokens: residual 4h, q 4HD, k and v 8GD, lse 4H, cos and sin 4D; one chunk: 4(h + 2f + f).
+  EXPECT_EQ(runner.workspace_high_water_bytes(), used);
+  // n tokens: residual 4h, q 4HD, k and v 8GD, lse 4H, cos and sin 4D; one chunk: 4(h + 2f + f) and
+  // the hidden states of before, 4h.
   const size_t per_token = 4 * 64 + 4 * 64 + 8 * 32 + 4 * 4 + 4 * 16;
-  const size_t chunk = 16 * 4 * (64 + 2 * 90 + 90);
-  EXPECT_EQ(runner.WorkspaceBytes(128, 0), 128 * per_token + chunk);
-  EXPECT_EQ(runner.WorkspaceBytes(128, 8), 128 * per_token + chunk + 8 * 4 * 64 + 128 * 8 * 2);
+  const size_t chunk = 16 * 4 * (64 + 2 * 90 + 90 + 64);
+  EXPECT_EQ(runner.WorkspaceBytes(128), 128 * per_token + chunk);
+}
+
+TEST_F(DecoderTest, NeedsOfAPromptAreTheSumOfTheirParts) {
+  DecoderHarness harness = Harness();
+  const auto bytes = [&](const PrefillNeeds& needs) {
+    return harness.runner().PromptNeedsBytes(128, needs);
+  };
+  // H = 4, G = 2, D = 16, 3 layers, f32, n = 128.
+  EXPECT_EQ(bytes({}), 0u);
+  EXPECT_EQ(bytes({.window_rows = 8}), 8u * 4 * 64);
+  EXPECT_EQ(bytes({.window_rows = 500}), 128u * 4 * 64) << "no more rows than tokens";
+  EXPECT_EQ(bytes({.window_rows = -1}), 128u * 4 * 64);
+  EXPECT_EQ(bytes({.score_heads = 4}), 4u * 4 * 128);
+  EXPECT_EQ(bytes({.selects = true}), 2u * 4 * 128);
+  EXPECT_EQ(bytes({.lower_kv = true}), 2u * 4 * 128 + 2u * 4 * 128 + 2u * 128 * 4 * 32)
+      << "angles, the retained, K and V";
+  EXPECT_EQ(bytes({.group_qk = true}), 128u * 4 * (64 + 32));
+  EXPECT_EQ(bytes({.stored_score_layers = 3}), 3u * 2 * 4 * 128);
+  EXPECT_EQ(bytes({.recall = true}), 2u * 4 * 128);
 }
 
 TEST_F(DecoderTest, WrongPromptsAreRefusedAndTheRunnerStaysUsable) {
   DecoderHarness harness = Harness();
   ModelRunner& runner = harness.runner();
-  const auto refusal = [&](const std::vector<int32_t>& ids, int window_rows = 0) {
-    const PrefillPrompt prompt{ids, window_rows};
+  CachePlan plan;
+  plan.layers.resize(3);
+  const auto refusal = [&](const std::vector<int32_t>& ids) {
+    const PrefillPrompt prompt{ids, &plan};
     return runner.BeginPrefill({&prompt, 1});
   };
   EXPECT_EQ(runner.BeginPrefill({}).code(), absl::StatusCode::kInvalidArgument);
@@ -203,73 +316,116 @@ TEST_F(DecoderTest, WrongPromptsAreRefusedAndTheRunnerStaysUsable) {
   EXPECT_EQ(refusal({3, 200}).code(), absl::StatusCode::kInvalidArgument);
   EXPECT_THAT(std::string(refusal({3, -1}).message()), HasSubstr("-1"));
   EXPECT_EQ(refusal(Ids(129, 1)).code(), absl::StatusCode::kInvalidArgument) << "over the context";
-  EXPECT_EQ(refusal(Ids(120, 1), 120).code(), absl::StatusCode::kOk) << "rows within the bytes";
+  EXPECT_EQ(refusal(Ids(120, 1)).code(), absl::StatusCode::kOk);
   EXPECT_EQ(refusal({1}).code(), absl::StatusCode::kFailedPrecondition) << "one is under way";
   runner.AbandonPrefill();
   runner.AbandonPrefill();
   const auto ids = Ids(81, 1);
-  const PrefillPrompt two[] = {{ids, 0}, {ids, 0}};
+  const PrefillPrompt two[] = {{ids, &plan}, {ids, &plan}};
   EXPECT_EQ(runner.BeginPrefill(two).code(), absl::StatusCode::kResourceExhausted);
   EXPECT_EQ(runner.FinishPrefill(nullptr).code(), absl::StatusCode::kFailedPrecondition);
-  EXPECT_EQ(runner.PrefillLayer(0, {}).code(), absl::StatusCode::kFailedPrecondition);
+  std::vector<LayerMeasured> measured;
+  EXPECT_EQ(runner.AttendLayer(0, {}, &measured).code(), absl::StatusCode::kFailedPrecondition);
+  std::vector<double> cosines;
+  EXPECT_EQ(runner.FinishLayer(0, {}, &cosines).code(), absl::StatusCode::kFailedPrecondition);
+  plan.layers.pop_back();
+  EXPECT_EQ(refusal({1}).code(), absl::StatusCode::kInternal) << "a plan for two of three layers";
   EXPECT_EQ(Alone(harness, "full", Ids(10, 1), {1}).size(), 2u);
 }
 
 TEST_F(DecoderTest, LayersOutOfOrderAreRefused) {
   DecoderHarness harness = Harness();
+  ModelRunner& runner = harness.runner();
   const auto ids = Ids(8, 1);
-  const PrefillPrompt prompt{ids, 0};
-  ASSERT_TRUE(harness.runner().BeginPrefill({&prompt, 1}).ok());
-  const LayerWrite skipped;
-  EXPECT_EQ(harness.runner().PrefillLayer(1, {&skipped, 1}).code(),
+  TestSequence sequence = harness.NewSequence("full", 8, 8);
+  const PrefillPrompt prompt{ids, &sequence.plan->plan};
+  std::vector<LayerMeasured> measured(1);
+  std::vector<double> cosines(1);
+  const LayerWrite nothing;
+  ASSERT_TRUE(runner.BeginPrefill({&prompt, 1}).ok());
+  EXPECT_EQ(runner.AttendLayer(1, {false}, &measured).code(),
             absl::StatusCode::kFailedPrecondition);
-  EXPECT_EQ(harness.runner().FinishPrefill(nullptr).code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(runner.FinishLayer(0, {&nothing, 1}, &cosines).code(),
+            absl::StatusCode::kFailedPrecondition)
+      << "it has not been attended";
+  ASSERT_TRUE(runner.AttendLayer(0, {false}, &measured).ok());
+  EXPECT_EQ(runner.AttendLayer(0, {false}, &measured).code(), absl::StatusCode::kFailedPrecondition)
+      << "it has been attended";
+  EXPECT_EQ(runner.FinishPrefill(nullptr).code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(runner.FinishLayer(0, {}, &cosines).code(), absl::StatusCode::kInternal)
+      << "no writes for one prompt";
+  EXPECT_TRUE(runner.FinishLayer(0, {&nothing, 1}, &cosines).ok());
 }
 
 TEST_F(DecoderTest, WrongDecodeInputsAreRefused) {
   DecoderHarness harness = Harness();
   TestSequence sequence = harness.NewSequence("full", 4, 8);
   harness.Prefill({&sequence}, {Ids(4, 1)});
-  std::vector<DecodeInput::Layer> layers;
-  for (int i = 0; i < 3; ++i) {
-    const int slot = *sequence.cache->layer(i).AppendSlot(0);
-    layers.push_back({sequence.cache->layer(i).view(), 0, slot});
-  }
+  const absl::Span<const DecodeInput::Layer> appended = harness.Append(sequence);
+  const std::vector<DecodeInput::Layer> layers(appended.begin(), appended.end());
   Logits logits(200);
   const auto decode = [&](DecodeInput input) {
-    return harness.runner().Decode({&input, 1}, logits.data()).code();
+    return harness.runner().Decode({&input, 1}, logits.data());
   };
-  EXPECT_EQ(decode({200, 4, layers}), absl::StatusCode::kInvalidArgument);
-  EXPECT_EQ(decode({-1, 4, layers}), absl::StatusCode::kInvalidArgument);
-  EXPECT_EQ(decode({1, 128, layers}), absl::StatusCode::kInvalidArgument);
-  EXPECT_EQ(decode({1, 4, absl::MakeSpan(layers).subspan(1)}), absl::StatusCode::kInternal);
-  auto beyond = layers;
-  beyond[1].slot = 5;
-  EXPECT_EQ(decode({1, 4, beyond}), absl::StatusCode::kInternal);
-  EXPECT_EQ(decode({1, 4, layers}), absl::StatusCode::kOk);
+  EXPECT_EQ(decode({200, 4, layers}).code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(decode({-1, 4, layers}).code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(decode({1, 128, layers}).code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(decode({1, 4, absl::MakeSpan(layers).subspan(1)}).code(), absl::StatusCode::kInternal);
+  const auto with_targets = [&](const std::vector<TokenTarget>& targets) {
+    auto wrong = layers;
+    wrong[1].targets = targets;
+    return decode({1, 4, wrong}).ToString();
+  };
+  EXPECT_THAT(with_targets({{0, 5}}), HasSubstr("segment 0 has no slot 5"));
+  EXPECT_THAT(with_targets({{0, -2}}), HasSubstr("segment 0 has no slot -2"));
+  EXPECT_THAT(with_targets({{0, TokenTarget::kLowestScore}}), HasSubstr("no slot -1"))
+      << "only a scored segment evicts";
+  EXPECT_THAT(with_targets({{1, 0}}), HasSubstr("there is no segment 1"));
+  EXPECT_THAT(with_targets({}), HasSubstr("0 of 2 KV heads"));
+  EXPECT_THAT(with_targets({{0, 4}, {0, 4}}), HasSubstr("4 of 2 KV heads"));
+  EXPECT_TRUE(decode({1, 4, layers}).ok());
   EXPECT_TRUE(harness.runner().Decode({}, nullptr).ok());
+}
+
+TEST_F(DecoderTest, WritesThatItCannotDoNameLayerAndPrompt) {
+  DecoderHarness harness = Harness();
+  ModelRunner& runner = harness.runner();
+  const auto ids = Ids(30, 1);
+  const auto write = [&](int slots, const TokenRange& range) {
+    TestSequence sequence = harness.NewSequence("snapkv(budget=10,window=4)", 30, 8);
+    LayerBlockTable& table = sequence.cache->layer(0);
+    const int segment = table.AddSegment({.format = CacheFormat::kF32});
+    EXPECT_TRUE(table.Extend(segment, slots).ok());
+    const PrefillPrompt prompt{ids, &sequence.plan->plan};
+    EXPECT_TRUE(runner.BeginPrefill({&prompt, 1}).ok());
+    std::vector<LayerMeasured> measured(1);
+    EXPECT_TRUE(runner.AttendLayer(0, {false}, &measured).ok());
+    EXPECT_EQ(measured[0].kept_tokens, 10);
+    LayerWrite one;
+    one.view = table.view();
+    one.ranges = {range};
+    std::vector<double> cosines(1);
+    const absl::Status status = runner.FinishLayer(0, {&one, 1}, &cosines);
+    runner.AbandonPrefill();
+    return status.ToString();
+  };
+  EXPECT_EQ(write(10, {0, 0, 0, 10}), "OK");
+  EXPECT_THAT(write(9, {0, 0, 0, 10}), HasSubstr("layer 0, prompt 0: tokens 0 .. 10 of 10"));
+  EXPECT_THAT(write(40, {0, 0, 0, 30}), HasSubstr("tokens 0 .. 30 of 10")) << "of those that stay";
+  EXPECT_THAT(write(10, {1, 0, 0, 1}), HasSubstr("segment 1"));
+  EXPECT_THAT(write(10, {0, -1, 0, 1}), HasSubstr("slots -1 .. 0"));
 }
 
 TEST_F(DecoderTest, EditsThatItCannotDoAreNamed) {
   DecoderHarness harness = Harness();
-  const auto ids = Ids(30, 1);
-  const auto edit = [&](const LayerStatistic& statistic, const LayerEdit& what, int slots) {
-    TestSequence sequence = harness.NewSequence("full", 30, 8);
-    EXPECT_TRUE(sequence.cache->layer(0).Extend(0, slots).ok());
-    const PrefillPrompt prompt{ids, 4};
-    EXPECT_TRUE(harness.runner().BeginPrefill({&prompt, 1}).ok());
-    const LayerWrite write{statistic, what, sequence.cache->layer(0).view()};
-    const absl::Status status = harness.runner().PrefillLayer(0, {&write, 1});
-    harness.runner().AbandonPrefill();
-    return status;
-  };
-  EXPECT_TRUE(edit(WindowScoreStatistic{4, 1}, KeepBest{6, 4}, 10).ok());
-  EXPECT_THAT(edit({}, KeepBest{6, 4}, 10).ToString(), HasSubstr("without a statistic"));
-  EXPECT_THAT(edit(WindowScoreStatistic{8, 1}, KeepBest{6, 8}, 14).ToString(),
-              HasSubstr("of which 4 are there"));
-  EXPECT_THAT(edit(WindowScoreStatistic{4, 1}, KeepBest{6, 2}, 8).ToString(),
-              HasSubstr("a window of 4"));
-  EXPECT_THAT(edit({}, KeepAll{}, 29).ToString(), HasSubstr("has 29 slots"));
+  TestSequence sequence = harness.NewSequence("full", 4, 8);
+  harness.Prefill({&sequence}, {Ids(4, 1)});
+  const SegmentView* segment = &sequence.cache->layer(0).view()[0];
+  const CacheEdit beyond = CopyEdit{segment, 2, {}, 3, segment, 0};
+  EXPECT_THAT(harness.runner().EditCache({&beyond, 1}).ToString(),
+              HasSubstr("a copy of 3 tokens from slot 2 of 4"));
+  const CacheEdit fits = CopyEdit{segment, 2, {}, 2, segment, 0};
+  EXPECT_TRUE(harness.runner().EditCache({&fits, 1}).ok());
 }
 
 TEST_F(DecoderTest, WrongWeightsAreRefusedByName) {
@@ -300,7 +456,7 @@ TEST_F(DecoderTest, WrongWeightsAreRefusedByName) {
 TEST_F(DecoderTest, OptionsOutOfRangeAreRefused) {
   for (const DecoderOptions& options :
        {DecoderOptions{.threads = 0}, DecoderOptions{.max_prefill_tokens = 0},
-        DecoderOptions{.max_window_rows = -1}, DecoderOptions{.chunk_tokens = 8}}) {
+        DecoderOptions{.chunk_tokens = 8}}) {
     EXPECT_EQ(LoadLlamaDecoder(dir_, options, MakeReferenceBackend()).status().code(),
               absl::StatusCode::kInvalidArgument);
   }

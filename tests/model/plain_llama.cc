@@ -153,8 +153,8 @@ std::vector<std::vector<float>> PlainLlama::Forward(const std::vector<int32_t>& 
 }
 
 std::vector<std::vector<float>> PlainLlama::Forward(const std::vector<int32_t>& ids, int prompt,
-                                                    const Observer& observe,
-                                                    const Visibility& sees) const {
+                                                    const Observer& observe, const Visibility& sees,
+                                                    const RowObserver& observe_row) const {
   const int n = static_cast<int>(ids.size());
   const int hidden = config_.hidden_size;
   Rows x(n);
@@ -176,7 +176,13 @@ std::vector<std::vector<float>> PlainLlama::Forward(const std::vector<int32_t>& 
     Probabilities seen(config_.num_q_heads);
     for (int r = 0; r < n; ++r) {
       if (r == prompt && observe) observe(layer, seen);
-      const auto attended = Attend(q, k, v, layer, r, prompt, sees, r < prompt ? &seen : nullptr);
+      Probabilities of_row(config_.num_q_heads);
+      const auto attended = Attend(q, k, v, layer, r, prompt, sees, r < prompt ? &seen : &of_row);
+      if (r >= prompt && observe_row) {
+        std::vector<std::vector<double>> attention;
+        for (auto& head : of_row) attention.push_back(std::move(head.front()));
+        observe_row(layer, r, attention);
+      }
       const auto projected = Product(prefix + "self_attn.o_proj", attended, hidden);
       for (int i = 0; i < hidden; ++i) x[r][i] += projected[i];
       const auto normed = Norm(prefix + "post_attention_layernorm.weight", x[r]);

@@ -30,10 +30,16 @@ class PlainLlama {
   /// Called after each layer's attention of rows [0, prompt) and before that of the rows behind.
   using Observer = std::function<void(int layer, const Probabilities& prompt)>;
 
+  /// Called after each row from `prompt` on: the attention of one query, [H][key].
+  using RowObserver =
+      std::function<void(int layer, int query, const std::vector<std::vector<double>>& attention)>;
+
   /// Logits of every position, [tokens][vocab]. Rows below `prompt` see all keys before them;
-  /// `observe` (may be empty) is told their attention; rows from `prompt` on see what `sees` says.
+  /// `observe` (may be empty) is told their attention; rows from `prompt` on see what `sees` says,
+  /// and `observe_row` (may be empty) is told theirs. Layer by layer, row by row.
   std::vector<std::vector<float>> Forward(const std::vector<int32_t>& ids, int prompt,
-                                          const Observer& observe, const Visibility& sees) const;
+                                          const Observer& observe, const Visibility& sees,
+                                          const RowObserver& observe_row = nullptr) const;
   /// Everything sees everything before it.
   std::vector<std::vector<float>> Forward(const std::vector<int32_t>& ids) const;
 

@@ -69,7 +69,8 @@ TEST_P(PrefillMemory, GrowsByWorkspaceAndCompressedCacheOnly) {
   const size_t workspace = harness.runner().workspace_high_water_bytes();
   std::printf("%d layers: grew by %zu bytes; pool %zu + workspace %zu = %zu\n", GetParam(), grown,
               pool, workspace, pool + workspace);
-  EXPECT_EQ(workspace, harness.runner().WorkspaceBytes(kTokens, sequence.plan.window_rows));
+  EXPECT_EQ(workspace, harness.runner().WorkspaceBytes(kTokens) +
+                           harness.runner().PromptNeedsBytes(kTokens, sequence.needs()));
   EXPECT_EQ(pool, sequence.cache->blocks() * harness.pool().block_bytes())
       << "no block was allocated only to be freed";
   EXPECT_LE(grown, (pool + workspace) * 11 / 10);
