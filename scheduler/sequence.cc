@@ -96,6 +96,15 @@ size_t MeanSlots(LayerView view, int kv_heads, Which which) {
   return (slots + kv_heads / 2) / kv_heads;
 }
 
+CacheFormat FormatOf(const SegmentView& segment) {
+  CacheFormat format{segment.encoding};
+  format.group = static_cast<uint16_t>(segment.group);
+  format.values_only = segment.use == SegmentUse::kBorrowedKeys;
+  format.merged = segment.key_norms.blocks != nullptr;
+  format.scored = segment.scores.blocks != nullptr;
+  return format;
+}
+
 LayerCacheReport MakeLayerReport(const Sequence& sequence, int layer, const CacheGeometry& geometry,
                                  ElementType element) {
   const LayerBlockTable& table = sequence.cache->layer(layer);
@@ -108,7 +117,9 @@ LayerCacheReport MakeLayerReport(const Sequence& sequence, int layer, const Cach
   size_t most = 0;
   report.format = KeyValueFormat(element);
   for (const auto& [format, part] : by_format) {
-    report.formats.push_back({format, part.owned_blocks, part.tokens});
+    const size_t tokens =
+        MeanSlots(view, heads, [&](const SegmentView& s) { return FormatOf(s) == format; });
+    report.formats.push_back({format, part.owned_blocks, tokens});
     if (part.blocks > most) report.format = format;
     most = std::max(most, part.blocks);
   }

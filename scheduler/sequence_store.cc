@@ -128,6 +128,8 @@ absl::Status SequenceStore::RelayLayer(int layer, const LayerPlan& plan, int tok
   const auto* ring = std::get_if<KeepRing>(&plan.edit);
   facts_[layer].lazy = ring != nullptr && plan_->importance == LayerImportance::kLazyMass;
   facts_[layer].kept_tokens = measured.kept_tokens;
+  // It was measured of what the layer held then, which was everything.
+  if (measured.kept_tokens < tokens) facts_[layer].attention_recall = -1;
 
   std::vector<CacheEdit> edits;
   const auto copy = [&](int first, int count, int segment, int first_slot) {
