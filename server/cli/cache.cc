@@ -15,6 +15,7 @@
 #include "server/cli/cache_picture.h"
 #include "server/cli/client.h"
 #include "server/cli/command.h"
+#include "server/cli/layer_json.h"
 
 namespace ziggurat {
 namespace {
@@ -64,6 +65,8 @@ Json ToJson(const v1::LayerOccupancy& layer) {
 Json ToJson(const v1::RequestOccupancy& request) {
   Json layer_blocks = Json::array();
   for (const uint32_t blocks : request.layer_blocks()) layer_blocks.push_back(blocks);
+  Json layers = Json::array();
+  for (const v1::LayerCacheReport& layer : request.layers()) layers.push_back(LayerJson(layer));
   return {{"request_id", request.request_id()},
           {"compression", request.compression()},
           {"state", request.state()},
@@ -71,7 +74,8 @@ Json ToJson(const v1::RequestOccupancy& request) {
           {"generated_tokens", request.generated_tokens()},
           {"blocks", request.blocks()},
           {"reserved_blocks", request.reserved_blocks()},
-          {"layer_blocks", std::move(layer_blocks)}};
+          {"layer_blocks", std::move(layer_blocks)},
+          {"layers", std::move(layers)}};
 }
 
 // Protobuf's own JSON would write 64-bit numbers as strings.

@@ -3,10 +3,13 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <set>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
 #include "server/byte_size.h"
+#include "server/cli/layer_text.h"
 
 namespace ziggurat {
 namespace {
@@ -55,6 +58,31 @@ std::string DrawLayer(const v1::LayerOccupancy& layer, uint64_t widest, int widt
                          layer.reserved_blocks());
 }
 
+// "layers 0-7  int4 120 + bf16 16 blocks", a line for each run of layers that hold the same
+// formats; nothing where one plain format is all there is.
+std::string DescribeFormats(const v1::GetCacheResponse& cache, int columns) {
+  std::set<std::string> formats;
+  const auto describe = [&](const v1::LayerOccupancy& layer) {
+    return absl::StrJoin(layer.formats(), " + ", [&](std::string* out, const auto& format) {
+      absl::StrAppend(out, format.format(), " ", format.blocks());
+      formats.insert(format.format());
+    });
+  };
+  std::string text;
+  for (int last = cache.layers_size() - 1; last >= 0;) {
+    const std::string held = describe(cache.layers(last));
+    int first = last;
+    while (first > 0 && describe(cache.layers(first - 1)) == held) --first;
+    const std::string name =
+        first == last ? absl::StrCat("layer ", last) : absl::StrCat("layers ", first, "-", last);
+    if (!held.empty()) text += WrapParts(absl::StrFormat("%-11s  %s", name, held), columns, 13);
+    last = first - 1;
+  }
+  const bool is_plain = formats.empty() || formats == std::set<std::string>{"f32"} ||
+                        formats == std::set<std::string>{"bf16"};
+  return is_plain ? "" : "\nblocks by format\n" + text;
+}
+
 std::string DrawRequest(const v1::RequestOccupancy& request, int columns) {
   std::string line =
       absl::StrFormat("%-10s %6d+%-5d %7d +%-6d %s  %s", request.state(), request.prompt_tokens(),
@@ -62,7 +90,13 @@ std::string DrawRequest(const v1::RequestOccupancy& request, int columns) {
                       request.request_id(), request.compression());
   // Ids and policies are ASCII, so bytes are columns.
   if (line.size() > static_cast<size_t>(columns)) line.resize(columns);
-  return line + "\n";
+  line += "\n";
+  const std::string layers = SummarizeLayers(request.layers());
+  constexpr int kIndent = 11;  // under the tokens
+  if (!layers.empty()) {
+    line += WrapParts(std::string(kIndent, ' ') + layers, columns, kIndent);
+  }
+  return line;
 }
 
 }  // namespace
@@ -82,6 +116,7 @@ std::string DrawCache(const v1::GetCacheResponse& cache, int columns) {
   for (int i = cache.layers_size() - 1; i >= 0; --i) {
     picture += DrawLayer(cache.layers(i), widest, width);
   }
+  picture += DescribeFormats(cache, columns);
 
   absl::StrAppendFormat(&picture, "\n%d running, %d waiting\n", cache.running(), cache.waiting());
   if (cache.requests_size() > 0) picture += "state      tokens       blocks          id\n";
@@ -109,9 +144,25 @@ std::string DrawReport(const v1::CacheReport& report, int columns) {
                           Repeat(kFree, margin), Repeat(kUsed, held),
                           Repeat(kFree, width - margin - held), blocks, full);
   }
-  absl::StrAppendFormat(&picture, "all   %d blocks, %s: 1/%.2f of full  (%s)\n", report.blocks(),
-                        FormatByteSize(report.bytes()), report.compression_ratio(),
-                        report.compression());
+  const std::string all =
+      absl::StrFormat("all   %d blocks, %s: 1/%.2f of full", report.blocks(),
+                      FormatByteSize(report.bytes()), report.compression_ratio());
+  const std::string policy = absl::StrCat("  (", report.compression(), ")");
+  if (all.size() + policy.size() <= static_cast<size_t>(columns)) {
+    absl::StrAppend(&picture, all, policy, "\n");
+  } else {
+    absl::StrAppend(&picture, all, "\n", WrapParts("    " + policy, columns, 7));
+  }
+  absl::StrAppend(&picture, "\n", DescribeLayers(report.layers(), columns));
+  if (report.distant_attentions() > 0) {
+    std::string line = absl::StrFormat("distant      %d attentions", report.distant_attentions());
+    if (report.skipped_attentions() > 0) {
+      absl::StrAppendFormat(&line, ", %d of them (%.1f %%) left out", report.skipped_attentions(),
+                            100.0 * static_cast<double>(report.skipped_attentions()) /
+                                static_cast<double>(report.distant_attentions()));
+    }
+    picture += WrapParts(line, columns, 13);
+  }
   return picture;
 }
 

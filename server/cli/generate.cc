@@ -16,6 +16,7 @@
 #include "server/cli/cache_picture.h"
 #include "server/cli/client.h"
 #include "server/cli/command.h"
+#include "server/cli/layer_json.h"
 #include "server/signals.h"
 
 namespace ziggurat {
@@ -29,6 +30,7 @@ constexpr char kExamples[] = R"(Examples:
   ziggurat generate "Once upon a time" --max-tokens 40
   ziggurat generate --temperature 0.8 --top-p 0.95 --seed 7 < prompt.txt
   ziggurat generate "..." --compression 'pyramidkv(budget=512)' --json
+  ziggurat generate "..." --compression 'simlayerkv+kivi(bits=4)' --report --attention-recall
 
 The prompt is the argument, or else all of stdin, byte for byte. Ctrl-C cancels the request.)";
 
@@ -54,6 +56,7 @@ struct GenerateFlags {
   bool ignore_eos = false;
   bool json = false;
   bool report = false;
+  bool attention_recall = false;
 };
 
 v1::GenerateRequest MakeRequest(const GenerateFlags& flags, const std::string& prompt) {
@@ -63,6 +66,7 @@ v1::GenerateRequest MakeRequest(const GenerateFlags& flags, const std::string& p
   request.set_compression(flags.compression);
   request.set_ignore_eos(flags.ignore_eos);
   request.set_echo_prompt_token_ids(flags.json);
+  request.set_report_attention_recall(flags.attention_recall);
   request.mutable_stop()->Add(flags.stop.begin(), flags.stop.end());
   request.mutable_stop_token_ids()->Add(flags.stop_token_ids.begin(), flags.stop_token_ids.end());
   if (flags.max_tokens) request.set_max_tokens(*flags.max_tokens);
@@ -88,18 +92,15 @@ std::string FinishReasonText(v1::FinishReason reason) {
 
 Json ToJson(const v1::CacheReport& cache) {
   Json layers = Json::array();
-  for (const v1::LayerCacheReport& layer : cache.layers()) {
-    layers.push_back({{"layer", layer.layer()},
-                      {"budget_tokens", layer.budget_tokens()},
-                      {"tokens", layer.tokens()},
-                      {"blocks", layer.blocks()},
-                      {"bytes", layer.bytes()},
-                      {"live_bytes", layer.live_bytes()},
-                      {"format", layer.format()}});
-  }
-  return {{"compression", cache.compression()}, {"block_bytes", cache.block_bytes()},
-          {"blocks", cache.blocks()},           {"bytes", cache.bytes()},
-          {"full_blocks", cache.full_blocks()}, {"compression_ratio", cache.compression_ratio()},
+  for (const v1::LayerCacheReport& layer : cache.layers()) layers.push_back(LayerJson(layer));
+  return {{"compression", cache.compression()},
+          {"block_bytes", cache.block_bytes()},
+          {"blocks", cache.blocks()},
+          {"bytes", cache.bytes()},
+          {"full_blocks", cache.full_blocks()},
+          {"compression_ratio", cache.compression_ratio()},
+          {"distant_attentions", cache.distant_attentions()},
+          {"skipped_attentions", cache.skipped_attentions()},
           {"layers", std::move(layers)}};
 }
 
@@ -171,6 +172,9 @@ int Fail(const std::string& what, int exit_code = kExitFailure) {
 }
 
 int Generate(const GenerateFlags& flags) {
+  if (flags.attention_recall && !flags.report && !flags.json) {
+    return Fail("--attention-recall is shown by --report or --json", kExitUsage);
+  }
   const std::string prompt = flags.prompt ? *flags.prompt
                                           : std::string((std::istreambuf_iterator<char>(std::cin)),
                                                         std::istreambuf_iterator<char>());
@@ -252,8 +256,12 @@ Command AddGenerate(CLI::App& app) {
   generate->add_flag("--json", flags->json,
                      "Print one JSON object: token ids, text, usage, timings, cache report");
   generate
-      ->add_flag("--report", flags->report, "Draw the cache that the request held, after the text")
+      ->add_flag("--report", flags->report,
+                 "Draw the cache that the request held, and say what is in it, after the text")
       ->excludes("--json");
+  generate->add_flag("--attention-recall", flags->attention_recall,
+                     "With --report or --json: the share of the last prompt tokens' attention that "
+                     "falls on what each layer kept");
   generate->footer(kExamples);
   return {generate, [flags] { return Generate(*flags); }};
 }
