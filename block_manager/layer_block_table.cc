@@ -268,7 +268,6 @@ absl::StatusOr<int> LayerBlockTable::AppendSlotSlow(int segment) {
   if (s.options.ring && num_slots == s.options.ring->slots()) {
     const int oldest = s.options.ring->sinks;
     s.next_slot = oldest + 1;
-    s.append_limit = num_slots;
     return oldest;
   }
   if (absl::Status status = Grow(segment, num_slots + 1); !status.ok()) {

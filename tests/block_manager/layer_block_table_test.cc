@@ -159,6 +159,19 @@ TEST_F(LayerBlockTableTest, MovedTableKeepsItsViewsAndBlocks) {
   EXPECT_EQ(pool_->used_blocks(), 5u);
 }
 
+// One segment is kept in place, not behind a pointer that a move would take along.
+TEST_F(LayerBlockTableTest, MovedTableOfOneSegmentLeavesNothingBehind) {
+  LayerBlockTable table = MakeTable();
+  ASSERT_TRUE(table.Extend(table.AddSegment({.format = Merged(kInt4)}), 300).ok());
+  const TableSnapshot before(table);
+  LayerBlockTable moved = std::move(table);
+  EXPECT_EQ(table.num_segments(), 0);  // NOLINT(*-use-after-move,*-cplusplus.Move)
+  EXPECT_TRUE(table.view().empty());
+  table.Clear();
+  EXPECT_TRUE(TableSnapshot(moved) == before);
+  ExpectConserved({&moved});
+}
+
 TEST_F(LayerBlockTableTest, ViewTakenOnceFollowsTheGrowingTable) {
   SequenceCache sequence(pool_.get(), &geometry_);
   sequence.layer(0).AddSegment({.format = CacheFormat::kBf16});
