@@ -14,6 +14,7 @@ constexpr char kExamples[] = R"(Examples:
   ziggurat generate "Once upon a time" --max-tokens 40
   ziggurat generate --compression 'pyramidkv(budget=512)' < prompt.txt
   ziggurat cache --watch
+  ziggurat eval --tasks tasks.jsonl --compression 'snapkv(budget=256)' --out evaluation
 
 `ziggurat COMMAND --help` says more about each.)";
 

@@ -17,7 +17,7 @@ grpc::Status Tokenize(v1::Ziggurat::StubInterface& stub, const std::string& text
   request.set_text(text);
   request.set_add_special_tokens(add_special_tokens);
   v1::TokenizeResponse response;
-  const grpc::Status status = stub.Tokenize(&context, request, &response);
+  grpc::Status status = stub.Tokenize(&context, request, &response);
   ids.assign(response.token_ids().begin(), response.token_ids().end());
   return status;
 }
@@ -29,7 +29,7 @@ grpc::Status Detokenize(v1::Ziggurat::StubInterface& stub, const std::vector<int
   v1::DetokenizeRequest request;
   request.mutable_token_ids()->Add(ids.begin(), ids.end());
   v1::DetokenizeResponse response;
-  const grpc::Status status = stub.Detokenize(&context, request, &response);
+  grpc::Status status = stub.Detokenize(&context, request, &response);
   text = response.text();
   return status;
 }

@@ -79,7 +79,8 @@ ChartAxes ByteAxes(const std::vector<std::vector<Row>>& tables, const Row* full)
     }
   }
   ChartAxes axes{.low = least / 1.15, .high = most * 1.15, .logarithmic = true};
-  for (double share = 1; share >= axes.low; share /= 2) {
+  for (int halvings = 0; std::ldexp(1, -halvings) >= axes.low; ++halvings) {
+    const double share = std::ldexp(1, -halvings);
     axes.ticks.push_back({.x = share,
                           .label = absl::StrFormat("%.3g %%", 100 * share),
                           .second_label = full != nullptr ? FormatBytes(full->bytes * share) : ""});
@@ -131,7 +132,8 @@ std::string DrawAccuracyByTask(const Summary& summary) {
   for (size_t g = 0; g < summary.groups.size(); ++g) {
     const Group& group = summary.groups[g];
     const double left = kMargin + kPanelWidth * static_cast<double>(g % columns);
-    const double top = 44 + kPanelHeight * static_cast<double>(g / columns);
+    const size_t line = g / columns;
+    const double top = 44 + kPanelHeight * static_cast<double>(line);
     svg.Text(left, top + 14,
              CutToWidth(absl::StrCat(group.task, ", ", group.length,
                                      " tokens (n = ", group.rows[0].prompts, ")"),

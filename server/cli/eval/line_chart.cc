@@ -108,7 +108,8 @@ void DrawLegend(Svg& svg, const std::vector<ChartSeries>& series, double left, d
   for (size_t i = 0; i < series.size(); ++i) {
     const ChartSeries& one = series[i];
     const double x = left + column_width * static_cast<double>(i % columns);
-    const double y = top + kLegendRow * (static_cast<double>(i / columns) + 0.5);
+    const size_t row = i / columns;
+    const double y = top + kLegendRow * (static_cast<double>(row) + 0.5);
     svg.Polyline(
         absl::StrCat(SvgNumber(x), ",", SvgNumber(y), " ", SvgNumber(x + 28), ",", SvgNumber(y)),
         SeriesColor(one.color), kDashes[one.dash % kDashes.size()]);
@@ -120,7 +121,8 @@ void DrawLegend(Svg& svg, const std::vector<ChartSeries>& series, double left, d
 double LegendHeight(const std::vector<ChartSeries>& series, double width) {
   double column_width = 0;
   const size_t columns = LegendColumns(series, width, column_width);
-  return kLegendRow * static_cast<double>((series.size() + columns - 1) / columns);
+  const size_t rows = (series.size() + columns - 1) / columns;
+  return kLegendRow * static_cast<double>(rows);
 }
 
 }  // namespace ziggurat::eval

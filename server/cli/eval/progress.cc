@@ -1,6 +1,7 @@
 #include "server/cli/eval/progress.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -12,7 +13,7 @@ namespace {
 constexpr absl::Duration kBetweenLines = absl::Seconds(10);
 
 std::string Clock(double seconds) {
-  const auto whole = static_cast<int64_t>(seconds + 0.5);
+  const int64_t whole = std::llround(seconds);
   if (whole >= 3600) {
     return absl::StrFormat("%d:%02d:%02d", whole / 3600, whole / 60 % 60, whole % 60);
   }

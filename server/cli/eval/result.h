@@ -22,6 +22,7 @@ struct ResultKey {
   int held_back = 0;  ///< tokens at the end of the prompt that were not sent
   std::vector<std::string> stop = {};
 
+  // NOLINTNEXTLINE(modernize-use-nullptr): clang-tidy 14 misreads defaulted comparisons
   friend auto operator<=>(const ResultKey&, const ResultKey&) = default;
 };
 

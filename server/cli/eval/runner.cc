@@ -129,7 +129,7 @@ grpc::Status Runner::Call(size_t worker, const Job& job, Result& result) {
       result.text += response.chunk().text();
     }
   }
-  const grpc::Status status = stream->Finish();
+  grpc::Status status = stream->Finish();
   {
     std::lock_guard lock(mutex_);
     contexts_[worker] = nullptr;

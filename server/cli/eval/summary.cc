@@ -158,6 +158,7 @@ class Table {
  private:
   std::vector<const Judged*> Select(size_t policy, const std::vector<size_t>& askings) const {
     std::vector<const Judged*> selected;
+    selected.reserve(askings.size());
     for (const size_t i : askings) selected.push_back(&cells_[policy][i]);
     return selected;
   }
