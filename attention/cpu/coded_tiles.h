@@ -132,74 +132,80 @@ struct CodedValues {
   const float* zeros;   ///< the same
 };
 
-/// tile[channel][lane]; lanes from `slots` on hold anything.
+/// tile[channel][lane]; lanes from `slots` on hold anything. Takes copies: a store to the tile
+/// might else be one to the arguments.
 template <class Codes, bool kGrouped>
-void UnpackKeys(const CodedKeys& keys, float* tile) {
+void UnpackKeys(const CodedKeys keys, float* tile) {
   using V = typename Codes::Simd;
   constexpr int kChannels = 32 / Codes::kBits;
-  for (int c = 0; c < keys.head_dim; c += kChannels) {
-    const std::byte* p = keys.cells + static_cast<size_t>(c / kChannels) * keys.row_bytes;
+  const std::byte* cells = keys.cells;
+  const float* scales = keys.scale_zero;
+  const float* const end = tile + static_cast<size_t>(keys.head_dim) * V::kLanes;
+  for (; tile < end; tile += kChannels * V::kLanes, cells += keys.row_bytes) {
     typename V::Float channels[kChannels];
-    Codes::Channels(keys.slots == V::kLanes ? V::LoadBits(p) : V::LoadBits(p, keys.slots),
+    Codes::Channels(keys.slots == V::kLanes ? V::LoadBits(cells) : V::LoadBits(cells, keys.slots),
                     channels);
 #pragma GCC unroll 16
     for (int i = 0; i < kChannels; ++i) {
       if constexpr (kGrouped) {
-        channels[i] = V::Fma(channels[i], V::Set(keys.scale_zero[c + i]),
-                             V::Set(keys.scale_zero[keys.head_dim + c + i]));
+        channels[i] = V::Fma(channels[i], V::Set(scales[i]), V::Set(scales[keys.head_dim + i]));
       }
-      V::Store(tile + (c + i) * V::kLanes, channels[i]);
+      V::Store(tile + i * V::kLanes, channels[i]);
     }
+    scales += kChannels;
   }
 }
 
-/// Channels [begin, head_dim) of one value, as they are; a whole number of vectors is stored.
+/// All channels of one value, as they are; a whole number of vectors is stored.
 template <class Codes>
-inline void UnpackChannels(const std::byte* row, int begin, int head_dim, float* to) {
+inline void UnpackChannels(const std::byte* row, int head_dim, float* to) {
   using V = typename Codes::Simd;
-  int c = begin;
-  for (; c + V::kLanes <= head_dim; c += V::kLanes) {
-    V::Store(to + c, Codes::Load(row + c * Codes::kBits / 8));
+  constexpr size_t kBytes = V::kLanes * Codes::kBits / 8;
+  int left = head_dim;
+  for (; left >= V::kLanes; left -= V::kLanes, row += kBytes, to += V::kLanes) {
+    V::Store(to, Codes::Load(row));
   }
-  if (c < head_dim) {
+  if (left > 0) {
     std::byte rest[V::kLanes] = {};
-    __builtin_memcpy(rest, row + c * Codes::kBits / 8, (head_dim - c) * Codes::kBits / 8);
-    V::Store(to + c, Codes::Load(rest));
+    __builtin_memcpy(rest, row, left * Codes::kBits / 8);
+    V::Store(to, Codes::Load(rest));
   }
 }
 
 /// tile[t][channel], rows `stride` apart, a multiple of kLanes.
 template <class Codes, bool kGrouped>
-void UnpackValues(const CodedValues& values, int stride, float* tile) {
+void UnpackValues(const CodedValues values, int stride, float* tile) {
   using V = typename Codes::Simd;
+  constexpr size_t kBytes = V::kLanes * Codes::kBits / 8;
   const int dim = values.head_dim, group = values.group;
-  const int groups = kGrouped ? dim / group : 0;
+  const float* scales = values.scales;
+  const float* zeros = values.zeros;
   for (int t = 0; t < values.count; ++t, tile += stride) {
     const std::byte* row = values.rows[t] + values.offset;
-    if constexpr (kGrouped) {
-      const float* scales = values.scales + t * groups;
-      const float* zeros = values.zeros + t * groups;
-      if (group % V::kLanes == 0) {
-        for (int g = 0; g < groups; ++g) {
-          const typename V::Float scale = V::Set(scales[g]), zero = V::Set(zeros[g]);
-          for (int c = g * group; c < (g + 1) * group; c += V::kLanes) {
-            V::Store(tile + c, V::Fma(Codes::Load(row + c * Codes::kBits / 8), scale, zero));
-          }
-        }
-      } else {
-        UnpackChannels<Codes>(row, 0, dim, tile);
+    if (!kGrouped || group % V::kLanes != 0) {
+      UnpackChannels<Codes>(row, dim, tile);
+      if constexpr (kGrouped) {
         for (int c = 0; c < dim; ++c) tile[c] = tile[c] * scales[c / group] + zeros[c / group];
+        scales += dim / group;
+        zeros += dim / group;
       }
-    } else {
-      UnpackChannels<Codes>(row, 0, dim, tile);
+      continue;
+    }
+    float* to = tile;
+    for (const float* const end = tile + dim; to < end; ++scales, ++zeros) {
+      const typename V::Float scale = V::Set(*scales), zero = V::Set(*zeros);
+      for (const float* const group_end = to + group; to < group_end;
+           to += V::kLanes, row += kBytes) {
+        V::Store(to, V::Fma(Codes::Load(row), scale, zero));
+      }
     }
   }
 }
 
 /// What unpacking one encoding takes; so that what follows is compiled once for all.
 struct CodeTiles {
-  void (*unpack_keys)(const CodedKeys& keys, float* tile);
-  void (*unpack_values)(const CodedValues& values, int stride, float* tile);
+  void (*unpack_keys)(CodedKeys keys, float* tile);
+  void (*unpack_values)(CodedValues values, int stride, float* tile);
   float factor;
 };
 

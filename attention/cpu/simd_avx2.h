@@ -31,10 +31,14 @@ struct Simd8 {
   static Float Round(Float x) {
     return _mm256_round_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
   }
-  /// x * 2^n for integers n in [-127, 128] and x about 1. For -127 the result may be 0.
+  /// x * 2^n for integers n in [-126, 128] and x about 1.
   static Float TimesPowerOfTwo(Float x, Float n) {
     const __m256i exponent = _mm256_add_epi32(_mm256_cvtps_epi32(n), _mm256_set1_epi32(127));
     return Mul(x, _mm256_castsi256_ps(_mm256_slli_epi32(exponent, 23)));
+  }
+  /// 0 where a < b, x elsewhere, also where one is NaN.
+  static Float ZeroWhereLess(Float a, Float b, Float x) {
+    return _mm256_and_ps(x, _mm256_cmp_ps(a, b, _CMP_NLT_UQ));
   }
   static float Sum(Float x) {
     __m128 s = _mm_add_ps(_mm256_castps256_ps128(x), _mm256_extractf128_ps(x, 1));

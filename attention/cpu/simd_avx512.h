@@ -31,6 +31,9 @@ struct Simd16 {
     return _mm512_roundscale_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
   }
   static Float TimesPowerOfTwo(Float x, Float n) { return _mm512_scalef_ps(x, n); }
+  static Float ZeroWhereLess(Float a, Float b, Float x) {
+    return _mm512_maskz_mov_ps(_mm512_cmp_ps_mask(a, b, _CMP_NLT_UQ), x);
+  }
   static float Sum(Float x) { return _mm512_reduce_add_ps(x); }
   static float Largest(Float x) { return _mm512_reduce_max_ps(x); }
 
