@@ -113,7 +113,7 @@ TEST(DistantDecode, AgreesWithTheReferenceWhateverIsSkipped) {
             // Those of the two heads that lend.
             EXPECT_EQ(Stored(expected.distant_lse).size(), 2u * group);
             for (CpuLevel level : Levels()) {
-              const Decoded actual = run(**MakeCpuBackend(level, 2));
+              const Decoded actual = run(**MakeCpuBackend(level, 1));
               const double deviation = std::max(
                   {Deviation(actual.out, expected.out), Deviation(actual.lse, expected.lse),
                    Deviation(Stored(actual.distant_lse), Stored(expected.distant_lse))});
@@ -285,7 +285,7 @@ TEST_P(DistantPrefillTwins, AgreeForAllShapesOfTheMask) {
       all.skipped += expected.counts.skipped;
       for (CpuLevel level : Levels()) {
         const Attended actual =
-            RunPrefill(**MakeCpuBackend(level, 2), shape, prompt, distant, borrows, true);
+            RunPrefill(**MakeCpuBackend(level, 1), shape, prompt, distant, borrows, true);
         const double deviation =
             std::max(Deviation(actual.out, expected.out), Deviation(actual.lse, expected.lse));
         seen.See(deviation);

@@ -204,7 +204,7 @@ TEST_P(ColumnSumTwins, AgreeAtEveryPromptLengthModuloTheChunk) {
                                         {kWindow, 9, 9}}) {
           const auto expected = c.Run(*MakeReferenceBackend(), rows, begin, end, score_rows);
           for (CpuLevel level : Levels()) {
-            const auto actual = c.Run(**MakeCpuBackend(level, 2), rows, begin, end, score_rows);
+            const auto actual = c.Run(**MakeCpuBackend(level, 1), rows, begin, end, score_rows);
             seen.See(Deviation(actual, expected));
             EXPECT_LE(Deviation(actual, expected), Tolerance(element))
                 << "group " << group << " n " << n << " rows " << rows << " keys [" << begin << ", "
