@@ -22,6 +22,7 @@ double ChargedBlocks(const BlockPool& pool, const std::vector<BlockId>& blocks) 
 LayerOccupancy& LayerOccupancy::operator+=(const LayerOccupancy& other) {
   blocks += other.blocks;
   owned_blocks += other.owned_blocks;
+  owned_live_bytes += other.owned_live_bytes;
   borrowed_blocks += other.borrowed_blocks;
   charged_blocks += other.charged_blocks;
   live_bytes += other.live_bytes;
@@ -47,6 +48,7 @@ LayerOccupancy LayerBlockTable::SegmentOccupancy(int segment) const {
     result.charged_blocks = static_cast<double>(result.blocks);
   }
   result.owned_blocks = s.is_frozen ? 0 : result.blocks;
+  result.owned_live_bytes = s.is_frozen ? 0 : result.live_bytes;
   result.borrowed_blocks = s.borrowed_keys.size() + s.borrowed_scales.size();
   result.charged_blocks +=
       ChargedBlocks(*pool_, s.borrowed_keys) + ChargedBlocks(*pool_, s.borrowed_scales);

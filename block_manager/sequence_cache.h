@@ -51,6 +51,7 @@ struct LayerOccupancy {
   size_t borrowed_blocks = 0;   ///< references to other layers' key blocks
   double charged_blocks = 0;    ///< every reference, own and borrowed, as 1 / references
   size_t live_bytes = 0;        ///< bytes of `blocks` that hold live tokens
+  size_t owned_live_bytes = 0;  ///< of `owned_blocks`
   size_t tail_waste_bytes = 0;  ///< blocks * block_bytes - live_bytes
   size_t tokens = 0;            ///< physical length: slots of the longest head
 

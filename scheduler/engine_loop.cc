@@ -534,8 +534,9 @@ EngineSnapshot EngineLoop::MakeSnapshot() const {
       const LayerOccupancy held = table.occupancy();
       LayerSnapshot& layer = snapshot.layers[l];
       layer.used_blocks += held.owned_blocks;
-      layer.live_bytes += held.live_bytes;
-      layer.tail_waste_bytes += held.tail_waste_bytes;
+      layer.live_bytes += held.owned_live_bytes;
+      layer.tail_waste_bytes +=
+          held.owned_blocks * geometry_.block_bytes - held.owned_live_bytes;
       std::map<CacheFormat, LayerOccupancy> by_format;
       table.AddOccupancyByFormat(&by_format);
       for (const auto& [format, part] : by_format) {

@@ -128,7 +128,7 @@ LayerCacheReport MakeLayerReport(const Sequence& sequence, int layer, const Cach
   report.tokens = MeanSlots(view, heads, [](const SegmentView&) { return true; });
   report.blocks = held.owned_blocks;
   report.bytes = held.owned_blocks * geometry.block_bytes;
-  report.live_bytes = held.live_bytes;
+  report.live_bytes = held.owned_live_bytes;
   report.lazy = facts.lazy;
   report.attention_recall = facts.attention_recall;
   const auto seen = static_cast<size_t>(sequence.logical_tokens);

@@ -192,7 +192,7 @@ absl::StatusOr<HeldMemory> MeasureHeldMemory(const SyntheticPrompt& prompt) {
   held.blocks = (*pool)->used_blocks();
   held.high_water_blocks = (*pool)->high_water_blocks();
   for (int l = 0; l < prompt.num_layers; ++l) {
-    held.live_bytes += cache.layer(l).occupancy().live_bytes;
+    held.live_bytes += cache.layer(l).occupancy().owned_live_bytes;
   }
   cache.Clear();
   held.free_blocks_after_release = (*pool)->free_blocks();

@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "tests/e2e/random_policy.h"
 #include "tests/e2e/raw_grpc.h"
 #include "tests/e2e/testing.h"
 
@@ -14,31 +15,6 @@ namespace ziggurat::e2e {
 namespace {
 
 constexpr int kClients = 64;
-
-std::string RandomPolicy(std::mt19937& random) {
-  const auto between = [&](int low, int high) {
-    return low + static_cast<int>(random() % static_cast<uint32_t>(high - low + 1));
-  };
-  switch (random() % 5) {
-    case 0:
-      return "full";
-    case 1:
-      return absl::StrCat("streaming(sinks=", between(0, 8), ",recent=", between(1, 200), ")");
-    case 2: {
-      const int window = between(1, 40);
-      return absl::StrCat("snapkv(budget=", window + between(1, 300), ",window=", window,
-                          ",kernel=", 1 + 2 * between(0, 5), ",pool=", random() % 2 ? "avg" : "max",
-                          ")");
-    }
-    case 3: {
-      const int window = between(1, 40);
-      return absl::StrCat("pyramidkv(budget=", window + between(1, 300), ",window=", window,
-                          ",beta=", between(1, 30), ")");
-    }
-    default:
-      return "";  // the daemon's
-  }
-}
 
 struct SoakRequest {
   v1::GenerateRequest message;
@@ -53,7 +29,8 @@ SoakRequest RandomRequest(const PromptSource& prompts, std::mt19937& random) {
   request.message = IdsRequest(prompts.Make(std::max(1, prompt_tokens), random),
                                1 + static_cast<int>(random() % 64));
   request.message.set_ignore_eos(random() % 2 == 0);
-  request.message.set_compression(RandomPolicy(random));
+  // Sometimes the daemon's own.
+  if (random() % 5 != 0) request.message.set_compression(RandomPolicy(random));
   if (random() % 2 == 0) {
     v1::SamplingParameters* sampling = request.message.mutable_sampling();
     sampling->set_temperature(static_cast<float>(unit(random) * 2));
@@ -106,10 +83,10 @@ void ExpectExplained(const SoakRequest& request, const Generation& generation) {
 
 TEST(Soak, NothingIsLeftOfManyRequestsOfEveryKind) {
   const int requests = IsSoak() ? 2000 : 200;
+  std::vector<std::string> flags = PodGroupFlags(testing::TempDir());
+  flags.insert(flags.end(), {"--check-integrity", "--compression", "pyramidkv(budget=128)"});
   // Room for some 15 of the largest requests, so that others wait.
-  START_DAEMON(daemon, {.dtype = "bf16",
-                        .kv_cache_memory = "48MiB",
-                        .flags = {"--check-integrity", "--compression", "pyramidkv(budget=128)"}});
+  START_DAEMON(daemon, {.dtype = "bf16", .kv_cache_memory = "48MiB", .flags = flags});
   const PromptSource prompts(daemon);
   std::mt19937 first_random(1);
   v1::GenerateRequest probe = IdsRequest(prompts.Make(400, first_random), 16);
