@@ -83,6 +83,10 @@ absl::Status CheckFlags(const PodFlags& flags) {
     return absl::InvalidArgumentError(
         absl::StrCat("--threads must be at least 0, not ", flags.threads));
   }
+  if (!flags.dtype.empty()) {
+    absl::StatusOr<ElementType> dtype = ParseElementType(flags.dtype);
+    if (!dtype.ok()) return Prefixed("--dtype", dtype.status());
+  }
   if (flags.length && *flags.length <= flags.last) {
     return absl::InvalidArgumentError(absl::StrCat("--length must be more than --last, which is ",
                                                    flags.last, ", not ", *flags.length));
@@ -155,11 +159,7 @@ absl::StatusOr<std::unique_ptr<ModelRunner>> LoadRunner(const PodFlags& flags, i
                         ? flags.threads
                         : std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
   options.element = *level == CpuLevel::kAvx512Bf16 ? ElementType::kBf16 : ElementType::kF32;
-  if (!flags.dtype.empty()) {
-    absl::StatusOr<ElementType> dtype = ParseElementType(flags.dtype);
-    if (!dtype.ok()) return Prefixed("--dtype", dtype.status());
-    options.element = *dtype;
-  }
+  if (!flags.dtype.empty()) options.element = *ParseElementType(flags.dtype);
   options.max_prefill_tokens = length;
   options.warm_up = false;
   absl::StatusOr<std::unique_ptr<AttentionBackend>> backend =
@@ -168,7 +168,8 @@ absl::StatusOr<std::unique_ptr<ModelRunner>> LoadRunner(const PodFlags& flags, i
   return LoadLlamaDecoder(flags.model, options, *std::move(backend));
 }
 
-absl::Status CheckMemory(const ModelShape& shape, int last, int length) {
+absl::Status CheckMemory(const ModelConfig& config, int last, int length) {
+  const ModelShape shape{.num_layers = config.num_layers, .num_q_heads = config.num_q_heads};
   const size_t bytes = SimilarityMeter::AttentionBytes(shape, last, length);
   if (bytes <= kMaxAttentionBytes) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrFormat(
@@ -262,14 +263,12 @@ absl::Status Calibrate(const PodFlags& flags) {
   if (!config.ok()) return config.status();
   absl::StatusOr<int> length = SampleLength(flags, *config);
   if (!length.ok()) return length.status();
+  if (absl::Status status = CheckMemory(*config, flags.last, *length); !status.ok()) return status;
   absl::StatusOr<SampledText> text = ReadSamples(flags, *length);
   if (!text.ok()) return text.status();
   PrintSamples(*text);
   absl::StatusOr<std::unique_ptr<ModelRunner>> runner = LoadRunner(flags, *length);
   if (!runner.ok()) return runner.status();
-  if (absl::Status status = CheckMemory((*runner)->shape(), flags.last, *length); !status.ok()) {
-    return status;
-  }
   absl::StatusOr<LayerSimilarity> similarity = Measure(**runner, *text, flags.last);
   if (!similarity.ok()) return similarity.status();
   if (flags.per_layer) similarity = MeanOverHeads(*similarity);

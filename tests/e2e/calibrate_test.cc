@@ -165,6 +165,22 @@ TEST(CalibratePod, SaysWhatIsWrong) {
   EXPECT_THAT(refusal({"--text", text, "--out", folder.path()}, 2), HasSubstr("is a folder"));
 }
 
+TEST(CalibratePod, RefusesASampleThatTakesTooMuchMemory) {
+  TemporaryFolder folder;
+  const CommandResult made =
+      RunZiggurat({"make-model", "--out", folder / "model", "--layers", "64", "--hidden-size", "64",
+                   "--heads", "64", "--kv-heads", "1", "--head-dim", "8", "--intermediate-size",
+                   "8", "--vocab-size", "512", "--context", "8192"});
+  ASSERT_EQ(made.exit_code, 0) << made.err;
+  const CommandResult result =
+      RunZiggurat({"calibrate", "pod", "--model", folder / "model", "--text", Text(folder, 20),
+                   "--out", folder / "groups.json", "--length", "8192"});
+  EXPECT_EQ(result.exit_code, 2);
+  EXPECT_THAT(result.err,
+              HasSubstr("in 64 layers and 64 query heads takes 8 GiB, more than 4 GiB"));
+  EXPECT_THAT(result.err, HasSubstr("a smaller --last or --length takes less"));
+}
+
 TEST(CalibratePod, HelpTeaches) {
   const CommandResult help = RunZiggurat({"calibrate", "pod", "--help"});
   EXPECT_EQ(help.exit_code, 0);
