@@ -79,6 +79,13 @@ bool HoldsRecords(const SegmentView& segment) {
   return IsPlain(segment.encoding) && segment.key_norms.blocks == nullptr;
 }
 
+// Of a merged pair the unmerged tokens are chosen by angles, which records do not have.
+bool IsMergedPair(LayerView view) {
+  return std::any_of(view.begin(), view.end(), [](const SegmentView& segment) {
+    return segment.key_norms.blocks != nullptr;
+  });
+}
+
 // The positions that head `head` keeps where `best` are selected before the last `recent`:
 // neighbours, another range for each head, so that slots really differ between heads.
 void KeepSome(int prompt_tokens, int best, int recent, int head, std::vector<int32_t>* kept) {
@@ -226,13 +233,34 @@ absl::Status StubModel::FinishLayer(int layer, absl::Span<const LayerWrite> writ
   return absl::OkStatus();
 }
 
+// Of a merged pair the first tokens are the retained ones.
 absl::Status StubModel::WriteLayer(int layer, const Prompt& prompt, const LayerWrite& write) {
   const LayerMeasured& measured = prompt.measured;
   const int n = static_cast<int>(prompt.tokens.size()), kept = measured.kept_tokens;
+  if (!write.lower.empty()) {
+    const int retained = measured.retained_tokens;
+    const auto is_retained = [](int /*head*/, int index) { return index; };
+    const auto is_merged = [retained](int /*head*/, int index) { return retained + index; };
+    for (const auto& [l, view] : {std::pair(layer - 1, write.lower), {layer, write.view}}) {
+      absl::Status status = WriteRanges(l, prompt, view, write.retained, retained, is_retained);
+      if (!status.ok()) return status;
+    }
+    return WriteRanges(layer, prompt, write.view, write.ranges, n - retained, is_merged);
+  }
+  return WriteRanges(layer, prompt, write.view, write.ranges, kept, [&](int head, int index) {
+    if (!measured.kept.empty()) return static_cast<int>(measured.kept[head * kept + index]);
+    return index < measured.first_tokens ? index : n - kept + index;
+  });
+}
+
+absl::Status StubModel::WriteRanges(int layer, const Prompt& prompt, LayerView view,
+                                    absl::Span<const TokenRange> ranges, int listed,
+                                    const std::function<int(int head, int index)>& position_of) {
   std::vector<int> covered(options_.shape.num_kv_heads, 0);
-  for (const TokenRange& range : write.ranges) {
-    const SegmentView& segment = write.view[range.segment];
-    if (range.first_slot + range.count > segment.num_slots || range.first_token + range.count > n) {
+  for (const TokenRange& range : ranges) {
+    const SegmentView& segment = view[range.segment];
+    if (range.first_slot + range.count > segment.num_slots ||
+        range.first_token + range.count > listed) {
       return absl::InternalError(absl::StrCat("stub model: layer ", layer, " has ",
                                               segment.num_slots, " slots for ", range.count,
                                               " tokens from slot ", range.first_slot));
@@ -242,21 +270,17 @@ absl::Status StubModel::WriteLayer(int layer, const Prompt& prompt, const LayerW
       covered[head] += range.count;
       if (!HoldsRecords(segment)) continue;
       for (int i = 0; i < range.count; ++i) {
-        const int index = range.first_token + i;
-        const int row = !measured.kept.empty()          ? measured.kept[head * kept + index]
-                        : index < measured.first_tokens ? index
-                                                        : n - kept + index;
-        Record record{.tag = prompt.tag, .position = row, .token = prompt.tokens[row]};
+        const int position = position_of(head, range.first_token + i);
+        Record record{.tag = prompt.tag, .position = position, .token = prompt.tokens[position]};
         record.checksum = Checksum(record, layer, head);
         Write(pool_, segment, options_.shape.head_dim, g, range.first_slot + i, record);
       }
     }
   }
-  const int expected = write.lower.empty() ? kept : n - measured.retained_tokens;
   for (const int tokens : covered) {
-    if (tokens == expected) continue;
+    if (tokens == listed) continue;
     return absl::InternalError(
-        absl::StrCat("stub model: layer ", layer, " writes ", tokens, " of ", expected, " tokens"));
+        absl::StrCat("stub model: layer ", layer, " writes ", tokens, " of ", listed, " tokens"));
   }
   return absl::OkStatus();
 }
@@ -273,13 +297,14 @@ absl::Status StubModel::SelectStored(int prompt, int /*layer*/, const KeepBest& 
 
 absl::Status StubModel::EditCache(absl::Span<const CacheEdit> edits) {
   for (const CacheEdit& edit : edits) {
-    if (const auto* copy = std::get_if<CopyEdit>(&edit)) CheckedCopy(*copy);
+    if (const auto* copy = std::get_if<CopyEdit>(&edit)) CopyRecords(*copy);
+    if (const auto* merge = std::get_if<MergeEdit>(&edit)) CopyRetained(*merge);
   }
   return absl::OkStatus();
 }
 
-// Records are copied one by one; a slot only moves down within a segment.
-void StubModel::CheckedCopy(const CopyEdit& edit) {
+// One by one: within a segment a slot only moves down.
+void StubModel::CopyRecords(const CopyEdit& edit) {
   if (!HoldsRecords(*edit.from) || !HoldsRecords(*edit.to)) return;
   const int dim = options_.shape.head_dim;
   for (int g = 0; g < edit.from->num_kv_heads; ++g) {
@@ -289,6 +314,14 @@ void StubModel::CheckedCopy(const CopyEdit& edit) {
       const Record record = Read(pool_, *edit.from, dim, g, slot, &key_word);
       Write(pool_, *edit.to, dim, g, edit.first_slot + i, record);
     }
+  }
+}
+
+// The first tokens of the tails are retained; those that are merged cannot carry records.
+void StubModel::CopyRetained(const MergeEdit& edit) {
+  for (const auto& [from, to] : {std::pair(edit.lower_tail, edit.lower_retained),
+                                 std::pair(edit.upper_tail, edit.upper_retained)}) {
+    CopyRecords({from, 0, {}, edit.retained, to, edit.first_retained_slot});
   }
 }
 
@@ -328,6 +361,7 @@ absl::Status StubModel::Decode(absl::Span<const DecodeInput> inputs, float* logi
 
 absl::Status StubModel::DecodeLayer(int layer, const DecodeInput& input, uint32_t* tag) {
   const DecodeInput::Layer& at = input.layers[layer];
+  if (IsMergedPair(at.view)) return absl::OkStatus();
   const int dim = options_.shape.head_dim;
   for (int head = 0; head < options_.shape.num_kv_heads; ++head) {
     seen_.assign(input.position, false);

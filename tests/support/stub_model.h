@@ -53,7 +53,8 @@ std::vector<int32_t> StubGreedyTokens(const StubModelOptions& options,
 /// future, the checksum of this layer and head. What is wrong is answered as INTERNAL with layer,
 /// head and slot.
 ///
-/// Codes and merged directions cannot carry a record: segments of these are counted, not read.
+/// Codes and merged directions cannot carry a record: segments of these are counted, not read. Of
+/// tokens that are merged the first ones are retained.
 /// What a layer keeps follows its plan, with tokens that depend on the head; of lazy tests every
 /// other layer passes.
 class StubModel : public ModelRunner {
@@ -91,7 +92,11 @@ class StubModel : public ModelRunner {
   LayerMeasured MeasureLayer(int layer, Prompt& prompt);
   absl::Status WriteLayer(int layer, const Prompt& prompt, const LayerWrite& write);
   absl::Status DecodeLayer(int layer, const DecodeInput& input, uint32_t* tag);
-  void CheckedCopy(const CopyEdit& edit);
+  absl::Status WriteRanges(int layer, const Prompt& prompt, LayerView view,
+                           absl::Span<const TokenRange> ranges, int listed,
+                           const std::function<int(int head, int index)>& position_of);
+  void CopyRecords(const CopyEdit& edit);
+  void CopyRetained(const MergeEdit& edit);
   void FillLogits(int32_t token, int position, float* logits) const;
 
   StubModelOptions options_;
