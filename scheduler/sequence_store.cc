@@ -127,7 +127,8 @@ absl::Status SequenceStore::RelayLayer(int layer, const LayerPlan& plan, int tok
   }
   const auto* ring = std::get_if<KeepRing>(&plan.edit);
   facts_[layer].lazy = ring != nullptr && plan_->importance == LayerImportance::kLazyMass;
-  facts_[layer].kept_tokens = measured.kept_tokens;
+  // `tokens` may count the first generated one, which is not the prompt's.
+  facts_[layer].kept_tokens = std::min(measured.kept_tokens, held_.prompt_tokens);
   // It was measured of what the layer held then, which was everything.
   if (measured.kept_tokens < tokens) facts_[layer].attention_recall = -1;
 

@@ -116,7 +116,7 @@ absl::StatusOr<std::shared_ptr<const Policy>> ChoosePolicy(const std::string& te
                                                            const RequestRules& rules) {
   if (text.empty()) return rules.default_policy;
   absl::StatusOr<std::shared_ptr<const Policy>> policy = ParsePolicy(text, rules.resources);
-  if (!policy.ok()) return Invalid("compression", std::string(policy.status().message()));
+  if (!policy.ok()) return policy.status();  // "compression policy, column 8: ..."
   if ((*policy)->ToString() == rules.default_policy->ToString()) return policy;
   for (const absl::string_view name : absl::StrSplit(std::string((*policy)->name()), '+')) {
     if (std::count(rules.allowed_policies.begin(), rules.allowed_policies.end(),

@@ -338,17 +338,22 @@ double PromptLayers::Recall(const LayerMeasured& measured, const PromptTensors& 
   float* sums = buffers_.recall_sums;
   backend_->ColumnSums(shape_, element_, LastQueries(rows), LastLse(at, rows), at.k, n, rows, 0, n,
                        ScoreRows::kKvHeads, sums);
-  double kept = 0;
+  double share = 0;
   for (int head = 0; head < heads; ++head) {
     const float* of_head = sums + static_cast<size_t>(head) * n;
+    double kept = 0;
     for (int i = 0; i < measured.kept_tokens; ++i) {
       const int row = i < measured.first_tokens ? i : n - measured.kept_tokens + i;
       kept += of_head[measured.kept.empty()
                           ? row
                           : measured.kept[static_cast<size_t>(head) * measured.kept_tokens + i]];
     }
+    // The sum over all keys is `rows`, but of a head whose LSE is also that of another layer's keys
+    // (PoD).
+    const double all = std::accumulate(of_head, of_head + n, 0.0);
+    share += all > 0 ? kept / all : 0;
   }
-  return kept / (static_cast<double>(rows) * heads);
+  return share / heads;
 }
 
 }  // namespace ziggurat
