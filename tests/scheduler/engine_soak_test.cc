@@ -54,8 +54,12 @@ TEST(EngineSoakTest, RandomLoadLeavesThePoolEmptyAndEveryFinishedAnswerRight) {
         "snapkv(budget=" + std::to_string(uniform(20, 120)) + ",window=8)",
         "pyramidkv(budget=" + std::to_string(uniform(20, 120)) +
             ",window=8,beta=" + std::to_string(uniform(1, 20)) + ")"};
-    EngineRequest request =
-        harness.Request(uniform(1, 600), uniform(1, 60), policies[uniform(0, 3)]);
+    // Half of them of few methods with many settings, half of all methods.
+    const std::vector<std::string> all = PoliciesOfAllMethods();
+    const std::string& policy = uniform(0, 1) == 0
+                                    ? policies[uniform(0, 3)]
+                                    : all[uniform(0, static_cast<int>(all.size()) - 1)];
+    EngineRequest request = harness.Request(uniform(1, 600), uniform(1, 60), policy);
     if (uniform(0, 9) == 0) {
       request.deadline =
           std::chrono::steady_clock::now() + std::chrono::milliseconds(uniform(0, 30));

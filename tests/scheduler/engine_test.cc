@@ -3,6 +3,7 @@
 #include <numeric>
 
 #include "gmock/gmock.h"
+#include "scheduler/sequence.h"
 #include "tests/scheduler/engine_harness.h"
 
 namespace ziggurat {
@@ -39,20 +40,85 @@ TEST(EngineTest, AOneTokenPromptAndAOneTokenAnswerWork) {
 }
 
 TEST(EngineTest, ManyRequestsAtOnceGiveWhatEachGivesAlone) {
-  EngineHarness harness(Options(4000));
+  EngineHarness harness(Options(6000));
   std::vector<std::pair<RequestId, std::vector<int32_t>>> expected;
-  const char* policies[] = {"full", "streaming(sinks=2,recent=30)", "snapkv(budget=40,window=8)",
-                            "pyramidkv(budget=48,window=8)"};
-  for (int i = 0; i < 64; ++i) {
-    const EngineRequest request = harness.Request(1 + (i * 37) % 300, 1 + i % 40, policies[i % 4]);
+  const std::vector<std::string> policies = PoliciesOfAllMethods();
+  for (size_t i = 0; i < 4 * policies.size(); ++i) {
+    const int n = static_cast<int>(i);
+    const EngineRequest request =
+        harness.Request(1 + (n * 37) % 300, 1 + n % 40, policies[i % policies.size()]);
     expected.emplace_back(harness.MustSubmit(request), harness.Expected(request));
   }
-  for (const auto& [id, tokens] : expected) {
-    const Collected result = harness.Await(id);
-    EXPECT_EQ(result.tokens, tokens);
+  for (size_t i = 0; i < expected.size(); ++i) {
+    SCOPED_TRACE(policies[i % policies.size()]);
+    const Collected result = harness.Await(expected[i].first);
+    EXPECT_EQ(result.tokens, expected[i].second);
     EXPECT_TRUE(result.last.status.ok()) << result.last.status;
   }
   EXPECT_GT(harness.control->largest_batch, 8);
+  harness.ExpectEmptyPool();
+}
+
+TEST(EngineTest, EveryMethodHoldsNoMoreThanItsPlanAtEveryLength) {
+  EngineHarness harness(Options(20000));
+  const ModelShape shape = StubModelOptions().shape;
+  const CacheGeometry geometry{kLayers, 2, 8, kBlockBytes};
+  for (const std::string& policy : PoliciesOfAllMethods()) {
+    SCOPED_TRACE(policy);
+    for (const int prompt : {1, 9, 31, 64, 201}) {
+      for (const int generated : {1, 2, 3, 7, 33, 90}) {
+        const EngineRequest request = harness.Request(prompt, generated, policy);
+        const auto plan = PlanBlocks(*request.policy, shape, geometry, prompt, generated);
+        ASSERT_TRUE(plan.ok()) << plan.status();
+        const Collected result = harness.Await(harness.MustSubmit(request));
+        ASSERT_TRUE(result.last.status.ok())
+            << prompt << " + " << generated << ": " << result.last.status;
+        EXPECT_EQ(result.tokens, harness.Expected(request)) << prompt << " + " << generated;
+        const CacheReport& report = result.last.cache;
+        ASSERT_EQ(report.layers.size(), static_cast<size_t>(kLayers));
+        size_t blocks = 0;
+        for (int l = 0; l < kLayers; ++l) {
+          EXPECT_LE(report.layers[l].blocks, plan->layer_blocks[l]) << "layer " << l;
+          EXPECT_LE(report.layers[l].tokens, plan->plan.layers[l].max_tokens) << "layer " << l;
+          blocks += report.layers[l].blocks;
+        }
+        EXPECT_EQ(report.blocks, blocks);
+      }
+    }
+  }
+  harness.ExpectEmptyPool();
+}
+
+TEST(EngineTest, APoolOfThePlansBlocksIsEnough) {
+  // Not one block more than the bound: a bound that is too low ends the request.
+  const ModelShape shape = StubModelOptions().shape;
+  const CacheGeometry geometry{kLayers, 2, 8, kBlockBytes};
+  for (const std::string& policy : PoliciesOfAllMethods()) {
+    SCOPED_TRACE(policy);
+    const auto plan = PlanBlocks(*MustParse(policy), shape, geometry, 150, 60);
+    ASSERT_TRUE(plan.ok()) << plan.status();
+    EngineHarness harness(Options(plan->total_blocks));
+    const EngineRequest request = harness.Request(150, 60, policy);
+    const Collected result = harness.Await(harness.MustSubmit(request));
+    EXPECT_TRUE(result.last.status.ok()) << result.last.status;
+    EXPECT_EQ(result.tokens, harness.Expected(request));
+    EXPECT_LE(harness.engine->Snapshot().high_water_blocks, plan->total_blocks);
+  }
+}
+
+TEST(EngineTest, CancellingFreesEveryMethodsBlocksInTheMiddle) {
+  EngineHarness harness(Options(6000));
+  harness.control->decode_delay_us = 200;
+  std::vector<RequestId> ids;
+  for (const std::string& policy : PoliciesOfAllMethods()) {
+    ids.push_back(harness.MustSubmit(harness.Request(120, 2000, policy)));
+  }
+  for (size_t i = 0; i < ids.size(); ++i) {
+    harness.AwaitTokens(ids[i], 1 + (i * 7) % 40);
+    harness.engine->Cancel(ids[i], FinishReason::kCancelled);
+    EXPECT_EQ(harness.Await(ids[i]).last.reason, FinishReason::kCancelled)
+        << PoliciesOfAllMethods()[i];
+  }
   harness.ExpectEmptyPool();
 }
 
