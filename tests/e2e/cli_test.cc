@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "tests/e2e/cache_arithmetic.h"
+#include "tests/e2e/pod_groups_file.h"
 #include "tests/e2e/testing.h"
 
 namespace ziggurat::e2e {
@@ -28,10 +29,34 @@ TEST(Cli, HelpNamesEveryCommandAndPolicy) {
   }
   const CommandResult serve = RunZiggurat({"serve", "--help"});
   EXPECT_EQ(serve.exit_code, 0);
-  for (const char* word :
-       {"--model", "--listen", "--http", "--kv-cache-memory", "--compression", "--dtype",
-        "--threads", "--max-running", "--max-queue", "--max-prompt-tokens", "--default-max-tokens",
-        "--prefill-tokens", "--allow-compression", "--log-level", "pyramidkv", "streaming"}) {
+  for (const char* word : {"--model",
+                           "--listen",
+                           "--http",
+                           "--kv-cache-memory",
+                           "--compression",
+                           "--dtype",
+                           "--threads",
+                           "--max-running",
+                           "--max-queue",
+                           "--max-prompt-tokens",
+                           "--default-max-tokens",
+                           "--prefill-tokens",
+                           "--allow-compression",
+                           "--log-level",
+                           "--pod-groups",
+                           "full",
+                           "streaming",
+                           "snapkv",
+                           "pyramidkv",
+                           "windowkv",
+                           "h2o",
+                           "squeeze",
+                           "simlayerkv",
+                           "minicache",
+                           "pod",
+                           "kivi",
+                           "int8",
+                           "fp8"}) {
     EXPECT_THAT(serve.out, testing::HasSubstr(word));
   }
 }
@@ -153,6 +178,67 @@ TEST(Cli, CacheDrawsALayerLongerTheMoreItHolds) {
     EXPECT_LE(FullCells(lines.at(l)), FullCells(lines.at(l - 1))) << "layer " << l;
   }
   EXPECT_GT(FullCells(lines.at(0)), FullCells(lines.at(7)));
+}
+
+TEST(Cli, ReportsSayWhatLayersHold) {
+  const PodGroupsFiles groups;
+  START_DAEMON(daemon, {.dtype = "bf16", .flags = groups.Flags()});
+  const std::string prompt = PlainEnglish(3, 50);
+  const auto report = [&](const std::string& policy, const std::vector<std::string>& flags) {
+    std::vector<std::string> command = {
+        "generate",     "--server", daemon.grpc_address(), "--max-tokens", "20",
+        "--ignore-eos", "--report", "--compression",       policy};
+    command.insert(command.end(), flags.begin(), flags.end());
+    const CommandResult result = RunZiggurat(command, prompt);
+    EXPECT_EQ(result.exit_code, 0) << result.err;
+    std::printf("%s", result.out.substr(result.out.find("layer  blocks")).c_str());
+    return result.out;
+  };
+  const std::string plain = report("full", {});
+  EXPECT_THAT(plain, testing::HasSubstr("layers 0-7   bf16 "));
+  for (const char* word : {"lazy", "merged", "keys of", "evicted", "quantized", "recall", "int"}) {
+    EXPECT_THAT(plain, testing::Not(testing::HasSubstr(word)));
+  }
+  const std::string lazy =
+      report("simlayerkv(threshold=0.6,sinks=4,recent=60)+kivi(bits=4)", {"--attention-recall"});
+  EXPECT_THAT(lazy, testing::ContainsRegex("layers? [0-9-]+ +lazy, .* evicted"));
+  EXPECT_THAT(lazy,
+              testing::ContainsRegex("int4 384 \\+ bf16 [0-9]+, 384 quantized, recall 1.000"));
+  const std::string merged = report("minicache(retain=0.1)", {});
+  EXPECT_THAT(merged, testing::HasSubstr("layer 5      merged with layer 4, bf16-merged "));
+  EXPECT_THAT(merged, testing::HasSubstr("layer 4      merged with layer 5, bf16-merged "));
+  const std::string shared = report("pod(groups=fours,sinks=4,recent=60)", {});
+  EXPECT_THAT(shared, testing::HasSubstr("layers 5-7   keys of layer 4, bf16-values "));
+  EXPECT_THAT(shared, testing::ContainsRegex("distant +[0-9]+ attentions"));
+}
+
+TEST(Cli, AttentionRecallNeedsSomethingThatShowsIt) {
+  const CommandResult result =
+      RunZiggurat({"generate", "--server", "127.0.0.1:1", "--attention-recall", "x"});
+  EXPECT_EQ(result.exit_code, 2);
+  EXPECT_THAT(result.err, testing::HasSubstr("--report"));
+}
+
+TEST(Cli, JsonHoldsWhatTheReportOfEachLayerHolds) {
+  START_DAEMON(daemon, {.dtype = "bf16"});
+  const CommandResult result = RunZiggurat(
+      {"generate", "--server", daemon.grpc_address(), "--max-tokens", "20", "--ignore-eos",
+       "--json", "--attention-recall", "--compression", "minicache(retain=0.1)+int8"},
+      PlainEnglish(3, 50));
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  const json cache = json::parse(result.out)["cache"];
+  EXPECT_EQ(cache["distant_attentions"], 0);
+  EXPECT_FALSE(cache["layers"][3].contains("merged_with"));
+  const json& layer = cache["layers"][5];
+  EXPECT_EQ(layer["merged_with"], 4);
+  EXPECT_EQ(layer["keys_of"], json::array());
+  EXPECT_EQ(layer["lazy"], false);
+  EXPECT_EQ(layer["attention_recall"], 1.0);
+  EXPECT_EQ(layer["quantized_tokens"], layer["tokens"]);
+  EXPECT_EQ(layer["formats"].size(), 2u);
+  uint64_t tokens = 0;
+  for (const json& format : layer["formats"]) tokens += format["tokens"].get<uint64_t>();
+  EXPECT_EQ(layer["tokens"], tokens);
 }
 
 TEST(Cli, MakeModelIsServed) {

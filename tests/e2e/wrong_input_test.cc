@@ -8,6 +8,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "tests/e2e/pod_groups_file.h"
 #include "tests/e2e/raw_grpc.h"
 #include "tests/e2e/testing.h"
 
@@ -271,6 +272,10 @@ TEST(WrongInput, WrongFlagsAreRefusedByName) {
       {{"--compression", "squash(budget=5)"}, {"--compression", "squash", "pyramidkv"}},
       {{"--compression", "snapkv(budget=4)"}, {"--compression", "column", "budget"}},
       {{"--compression", "snapkv(budget=64"}, {"--compression", "column"}},
+      {{"--compression", "int8+fp8"}, {"--compression", "int8+fp8", "cannot be composed"}},
+      {{"--compression", "pod(groups=mine)"}, {"--compression", "mine", "none was loaded"}},
+      {{"--compression", "kivi(group=24)"}, {"--compression", "group=24", "32"}},
+      {{"--compression", "minicache(start=7)"}, {"--compression", "start=7", "model of 8"}},
       {{"--allow-compression", "full,magic"}, {"--allow-compression", "magic"}},
   };
   for (const auto& [flags, words] : cases) {
@@ -280,6 +285,85 @@ TEST(WrongInput, WrongFlagsAreRefusedByName) {
     ExpectRefusal(arguments, words);
   }
   ExpectRefusal({}, {"--model"});
+}
+
+constexpr grpc::StatusCode kInvalid = grpc::StatusCode::INVALID_ARGUMENT;
+
+/// The request is refused with that code, and the message says all of `words`.
+void ExpectWrong(Daemon& daemon, const v1::GenerateRequest& request, grpc::StatusCode code,
+                 const Words& words) {
+  const Generation generation = Generate(daemon, request);
+  EXPECT_EQ(generation.status.error_code(), code) << generation.Describe();
+  EXPECT_TRUE(generation.ids.empty());
+  EXPECT_FALSE(generation.result.has_value());
+  for (const std::string& word : words) {
+    EXPECT_THAT(generation.status.error_message(), testing::HasSubstr(word));
+  }
+}
+
+TEST(WrongInput, WrongPodGroupsAreRefusedAtStart) {
+  TemporaryFolder folder;
+  int files = 0;
+  const auto file = [&](const std::string& content) {
+    const std::string path = folder / absl::StrCat("groups", ++files, ".json");
+    WriteFile(path, content);
+    return path;
+  };
+  const auto lowest = [](int layer, int) { return layer / 4 * 4; };
+  const std::string good = PodGroupsJson(8, 2, lowest);
+  const auto edited = [&](const std::function<void(json&)>& edit) {
+    json groups = json::parse(good);
+    edit(groups);
+    return "mine=" + file(groups.dump());
+  };
+  const std::string path = file(good);
+  const std::pair<Words, Words> cases[] = {
+      {{path}, {"NAME=FILE", path}},
+      {{"=" + path}, {"NAME=FILE"}},
+      {{"two words=" + path}, {"two words", "NAME=FILE"}},
+      {{"mine=/no/such/file"}, {"mine", "/no/such/file"}},
+      {{"mine=" + folder.path().string()}, {"mine", folder.path()}},
+      {{"mine=" + path, "mine=" + path}, {"mine", "twice"}},
+      {{"mine=" + file("")}, {"mine", "JSON"}},
+      {{"mine=" + file(std::string(1 << 20, '['))}, {"mine", "JSON"}},
+      {{"mine=" + file(std::string(17 << 20, ' '))}, {"mine", "17825792 bytes"}},
+      {{"mine=" + file("[]")}, {"mine"}},
+      {{edited([](json& g) { g["format"] = "something-else"; })}, {"format", "something-else"}},
+      {{edited([](json& g) { g["version"] = 2; })}, {"version", "2"}},
+      {{edited([](json& g) { g.erase("lowest"); })}, {"lowest"}},
+      {{edited([](json& g) { g["num_layers"] = -8; })}, {"num_layers", "-8"}},
+      {{edited([](json& g) { g["num_kv_heads"] = "two"; })}, {"num_kv_heads"}},
+      {{edited([](json& g) { g["lowest"].erase(7); })}, {"lowest", "8 layers"}},
+      {{edited([](json& g) { g["lowest"][3] = {0}; })}, {"lowest[3]", "2 heads"}},
+      {{edited([](json& g) { g["lowest"][3][1] = 5; })}, {"lowest[3][1]", "5"}},
+      {{edited([](json& g) { g["lowest"][2][0] = 1; })}, {"lowest[2][0]", "1"}},
+      {{edited([](json& g) { g["lowest"][0][0] = 0.5; })}, {"lowest[0][0]", "0.5"}},
+  };
+  for (const auto& [texts, words] : cases) {
+    SCOPED_TRACE(testing::PrintToString(words));
+    Words command = {"serve",       "--model", NeedleLlama(), "--listen",
+                     "127.0.0.1:0", "--http",  "127.0.0.1:0"};
+    for (const std::string& text : texts) command.insert(command.end(), {"--pod-groups", text});
+    const CommandResult result = RunZiggurat(command, {}, absl::Seconds(20));
+    EXPECT_EQ(result.exit_code, 2) << "asked wrongly\n" << result.err;
+    EXPECT_THAT(result.err, testing::HasSubstr("--pod-groups"));
+    for (const std::string& word : words) EXPECT_THAT(result.err, testing::HasSubstr(word));
+  }
+}
+
+TEST(WrongInput, PodGroupsOfAnotherModelAreRefusedWhereTheyAreNamed) {
+  TemporaryFolder folder;
+  const std::string path = folder / "other.json";
+  WriteFile(path, PodGroupsJson(4, 2, [](int, int) { return 0; }));
+  ExpectRefusal({"--model", NeedleLlama(), "--pod-groups", "other=" + path, "--compression",
+                 "pod(groups=other)"},
+                {"--compression", "other", "4 layers", "8"});
+  START_DAEMON(daemon, {.flags = {"--pod-groups", "other=" + path}});
+  v1::GenerateRequest request = TextRequest(" The old house", 2);
+  request.set_compression("pod(groups=other)");
+  ExpectWrong(daemon, request, kInvalid, {"groups=other", "4 layers", "8"});
+  request.set_compression("int8");
+  EXPECT_TRUE(Generate(daemon, request).ok());
 }
 
 TEST(WrongInput, APortInUseIsRefused) {
@@ -320,7 +404,6 @@ struct WrongRequest {
 
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
-constexpr grpc::StatusCode kInvalid = grpc::StatusCode::INVALID_ARGUMENT;
 
 std::vector<WrongRequest> WrongRequests() {
   using R = v1::GenerateRequest;
@@ -370,6 +453,66 @@ std::vector<WrongRequest> WrongRequests() {
       {[](R& r) { r.set_compression("full()()"); }, kInvalid, {"compression", "column"}},
       {[](R& r) { r.set_compression(std::string(100000, '(')); }, kInvalid, {"compression"}},
   };
+  // Policies: the parameters of each just outside of their range, values of the wrong kind, what
+  // does not suit the model, and what does not compose.
+  std::string many;
+  while (many.size() < (1 << 20)) many += "int8+";
+  const std::pair<std::string, Words> policies[] = {
+      {"pod", {"groups", "fours", "heads", "single"}},
+      {"pod(groups=nobody)", {"column 12", "nobody", "single, fours, heads"}},
+      {"pod(groups=/etc/passwd)", {"column 12", "/etc/passwd", "loaded"}},
+      {"pod(groups=fours,sinks=-1)", {"column 24", "sinks", "-1"}},
+      {"pod(groups=fours,recent=0)", {"recent", "0"}},
+      {"pod(groups=fours,skip=2)", {"skip", "2", "off"}},
+      {"kivi(bits=3)", {"column 11", "bits", "3", "4 or 2"}},
+      {"kivi(group=1)", {"group", "1"}},
+      {"kivi(group=24)", {"group=24", "divide", "32"}},
+      {"kivi(residual=-1)", {"residual", "-1"}},
+      {"int8(bits=4)", {"int8", "bits"}},
+      {"h2o(heavy=0)", {"heavy", "0"}},
+      {"h2o(recent=0)", {"recent", "0"}},
+      {"minicache(retain=1.5)", {"retain", "1.5"}},
+      {"minicache(t=nan)", {"t=", "nan"}},
+      {"minicache(tail=0)", {"tail", "0"}},
+      {"minicache(start=7)", {"start=7", "8"}},
+      {"minicache(retain_by=size)", {"retain_by", "size", "count", "threshold"}},
+      {"simlayerkv(threshold=-0.1)", {"threshold", "-0.1"}},
+      {"simlayerkv(decide=later)", {"decide", "later", "prefill", "decode"}},
+      {"simlayerkv(last=0)", {"last", "0"}},
+      {"squeeze", {"budget"}},
+      {"squeeze(budget=4)", {"budget", "4"}},
+      {"squeeze(budget=10,p=0.3)", {"budget", "p=0.3"}},
+      {"windowkv(budget=16,observe=16)", {"budget=16", "observe=16"}},
+      {"windowkv(budget=64,task=poetry)", {"task", "poetry", "aggregation"}},
+      {"windowkv(budget=64,review=0)", {"review", "0", "auto"}},
+      {"pyramidkv(budget=64,shape=cube)", {"shape", "cube", "entropy"}},
+      {"int8+fp8", {"column 6", "int8+fp8", "only one"}},
+      {"int8+int8", {"int8+int8", "twice"}},
+      {"full+kivi", {"full+kivi", "write kivi alone"}},
+      {"h2o+kivi", {"column 5", "h2o+kivi", "h2o+int8"}},
+      {"streaming+snapkv(budget=64)", {"streaming+snapkv", "only one"}},
+      {"minicache+snapkv(budget=64)", {"minicache+snapkv", "both layers"}},
+      {"minicache+streaming", {"minicache+streaming", "ring"}},
+      {"minicache+simlayerkv", {"minicache+simlayerkv", "lazy"}},
+      {"pod(groups=fours)+minicache", {"pod+minicache", "keys"}},
+      {"pod(groups=fours)+kivi", {"pod+kivi", "pod+int8"}},
+      {"pod(groups=fours)+simlayerkv", {"pod+simlayerkv", "lazy"}},
+      {"pod(groups=heads)+pyramidkv(budget=64)", {"pod+pyramidkv", "heads"}},
+      {"simlayerkv(decide=decode)+snapkv(budget=64)", {"simlayerkv+snapkv", "decide=prefill"}},
+      {"snapkv(budget=64)+", {"column 19", "end of the text"}},
+      {"+int8", {"column 1"}},
+      {"int8++fp8", {"column 6"}},
+      {"int8+fp9", {"column 6", "fp9", "fp8"}},
+      {many, {"column 1025", "1024 are allowed"}},
+      {std::string("int8\0+fp8", 9), {"column 5"}},
+  };
+  for (const auto& [policy, words] : policies) {
+    Words all = words;
+    if (!absl::StrContains(policy, "start=7") && !absl::StrContains(policy, "group=24")) {
+      all.push_back("compression policy, column ");
+    }
+    wrong.push_back({[text = policy](R& r) { r.set_compression(text); }, kInvalid, all});
+  }
   // Each sampling parameter just outside of its range, and as no number at all.
   using S = v1::SamplingParameters;
   const std::pair<std::function<void(S&)>, Words> sampling[] = {
@@ -396,19 +539,9 @@ std::vector<WrongRequest> WrongRequests() {
   return wrong;
 }
 
-void ExpectWrong(Daemon& daemon, const v1::GenerateRequest& request, grpc::StatusCode code,
-                 const Words& words) {
-  const Generation generation = Generate(daemon, request);
-  EXPECT_EQ(generation.status.error_code(), code) << generation.Describe();
-  EXPECT_TRUE(generation.ids.empty());
-  EXPECT_FALSE(generation.result.has_value());
-  for (const std::string& word : words) {
-    EXPECT_THAT(generation.status.error_message(), testing::HasSubstr(word));
-  }
-}
-
 TEST(WrongInput, WrongRequestsAreRefusedByNameAndHurtNobody) {
-  START_DAEMON(daemon, {});
+  const PodGroupsFiles groups;
+  START_DAEMON(daemon, {.flags = groups.Flags()});
   const v1::GenerateRequest good = TextRequest(" The old house stood near the", 8);
   const Generation before = Generate(daemon, good);
   ASSERT_TRUE(before.ok()) << before.Describe();
