@@ -93,6 +93,7 @@ void DecoderHarness::PrefillLayer(int layer, const std::vector<TestSequence*>& s
   for (size_t i = 0; i < sequences.size(); ++i) {
     if (gone[i] || sequences[i]->plan->plan.importance != LayerImportance::kCosine) continue;
     sequences[i]->store->SetImportance(layer, cosines[i]);
+    sequences[i]->cosines.push_back(cosines[i]);
   }
 }
 

@@ -36,6 +36,7 @@ struct TestSequence {
   std::unique_ptr<Reservation> reservation;
   std::unique_ptr<SequenceStore> store;
   std::vector<LayerMeasured> measured;  ///< [num_layers]; the spans in it are gone
+  std::vector<double> cosines;          ///< [num_layers] where the plan asks for them
   int prompt_tokens = 0;
   int length = 0;  ///< logical: tokens in the cache, evicted ones too
 

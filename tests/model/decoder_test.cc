@@ -179,6 +179,27 @@ TEST_F(DecoderTest, PodAttendsInPrefillAsItDoesInDecoding) {
   }
 }
 
+TEST_F(DecoderTest, CosinesOfTheHiddenStateAreThoseOfThePlainModel) {
+  const PlainLlama plain(dir_);
+  const auto ids = Ids(67, 9), other = Ids(21, 10);
+  PlainLlama::Measured expected, expected_other;
+  plain.Forward(ids, 67, nullptr, nullptr, nullptr, &expected);
+  plain.Forward(other, 21, nullptr, nullptr, nullptr, &expected_other);
+  DecoderHarness harness = Harness();
+  // Chunks span these two and a third one, which asks for nothing.
+  TestSequence first = harness.NewSequence("squeeze(budget=20,p=0.4)", 67, 4);
+  TestSequence second = harness.NewSequence("full", 9, 4);
+  TestSequence third = harness.NewSequence("squeeze(budget=20,p=0.4)", 21, 4);
+  harness.Prefill({&first, &second, &third}, {ids, Ids(9, 11), other});
+  ASSERT_EQ(first.cosines.size(), 3u);
+  ASSERT_EQ(third.cosines.size(), 3u);
+  for (size_t layer = 0; layer < 3; ++layer) {
+    EXPECT_NEAR(first.cosines[layer], expected.cosines[layer], 1e-5);
+    EXPECT_NEAR(third.cosines[layer], expected_other.cosines[layer], 1e-5);
+  }
+  EXPECT_TRUE(second.cosines.empty());
+}
+
 TEST_F(DecoderTest, ChunkBordersDoNotShow) {
   DecoderHarness chunked = Harness(F32(16)), whole = Harness(F32(160));
   for (const int length : {1, 2, 15, 16, 17, 31, 32, 33, 47, 48, 49, 127}) {

@@ -148,13 +148,28 @@ std::vector<double> PlainLlama::Attend(const Rows& q, const Rows& k, const Rows&
   return out;
 }
 
+namespace {
+
+double Cosine(const std::vector<double>& a, const std::vector<double>& b) {
+  double dot = 0, squares_a = 0, squares_b = 0;
+  for (size_t i = 0; i < a.size(); ++i) {
+    dot += a[i] * b[i];
+    squares_a += a[i] * a[i];
+    squares_b += b[i] * b[i];
+  }
+  return dot / std::sqrt(squares_a * squares_b);
+}
+
+}  // namespace
+
 std::vector<std::vector<float>> PlainLlama::Forward(const std::vector<int32_t>& ids) const {
   return Forward(ids, static_cast<int>(ids.size()), nullptr, nullptr);
 }
 
 std::vector<std::vector<float>> PlainLlama::Forward(const std::vector<int32_t>& ids, int prompt,
                                                     const Observer& observe, const Visibility& sees,
-                                                    const RowObserver& observe_row) const {
+                                                    const RowObserver& observe_row,
+                                                    Measured* measured) const {
   const int n = static_cast<int>(ids.size());
   const int hidden = config_.hidden_size;
   Rows x(n);
@@ -184,7 +199,12 @@ std::vector<std::vector<float>> PlainLlama::Forward(const std::vector<int32_t>& 
         observe_row(layer, r, attention);
       }
       const auto projected = Product(prefix + "self_attn.o_proj", attended, hidden);
+      const std::vector<double> before = x[r];
       for (int i = 0; i < hidden; ++i) x[r][i] += projected[i];
+      if (measured != nullptr) {
+        measured->cosines.resize(config_.num_layers);
+        measured->cosines[layer] += Cosine(before, x[r]) / n;
+      }
       const auto normed = Norm(prefix + "post_attention_layernorm.weight", x[r]);
       const auto gate = Product(prefix + "mlp.gate_proj", normed, config_.intermediate_size);
       auto up = Product(prefix + "mlp.up_proj", normed, config_.intermediate_size);

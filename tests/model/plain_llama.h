@@ -34,12 +34,18 @@ class PlainLlama {
   using RowObserver =
       std::function<void(int layer, int query, const std::vector<std::vector<double>>& attention)>;
 
+  /// What of each layer is measured on the way, where it is not null.
+  struct Measured {
+    std::vector<double> cosines;  ///< mean over rows of hidden state before and after attention
+  };
+
   /// Logits of every position, [tokens][vocab]. Rows below `prompt` see all keys before them;
   /// `observe` (may be empty) is told their attention; rows from `prompt` on see what `sees` says,
   /// and `observe_row` (may be empty) is told theirs. Layer by layer, row by row.
   std::vector<std::vector<float>> Forward(const std::vector<int32_t>& ids, int prompt,
                                           const Observer& observe, const Visibility& sees,
-                                          const RowObserver& observe_row = nullptr) const;
+                                          const RowObserver& observe_row = nullptr,
+                                          Measured* measured = nullptr) const;
   /// Everything sees everything before it.
   std::vector<std::vector<float>> Forward(const std::vector<int32_t>& ids) const;
 

@@ -253,9 +253,11 @@ TEST_P(PromptLayer, InPodEveryHeadKeepsWhatItsLowestLayerSelected) {
   const WindowScoreStatistic statistic{8, 5};
   const LayerPlan best = PlanKeepBest({n(), 10}, statistic, 24);
   PromptLab lab(GetParam(), options_,
-                PodPlan(options_, 2, {best, best, PlanKeepAsLeader(best, {-1})}));
+                PodPlan(options_, 2, {best, best, PlanKeepAsLeader(best, {-1})}), true);
   for (int layer = 0; layer < 3; ++layer) {
     const LayerMeasured measured = lab.Run(layer);
+    EXPECT_GT(measured.attention_recall, 0);
+    EXPECT_LT(measured.attention_recall, 1);
     for (int head = 0; head < 2; ++head) {
       const int lowest = Groups()->Lowest(layer, head);
       // Without the lowest layers' keys: up to layer 1 the statistic of a head that selects is that
