@@ -13,20 +13,8 @@
 #include "compression/budget.h"
 #include "compression/layer_plan.h"
 #include "compression/policy_descriptor.h"
-#include "compression/window_selection.h"
-
-#if __has_include("compression/task_classifier.h")
 #include "compression/task_classifier.h"
-#else
-namespace ziggurat {
-enum class PromptTask : uint8_t { kLocalization, kAggregation };
-struct TaskGuess {
-  PromptTask task;
-  double probability;
-};
-inline TaskGuess ClassifyTask(std::string_view) { return {PromptTask::kLocalization, 0}; }
-}  // namespace ziggurat
-#endif
+#include "compression/window_selection.h"
 
 namespace ziggurat {
 namespace {
