@@ -248,6 +248,26 @@ TEST(EngineTest, CancellingWorksInEveryState) {
   EXPECT_TRUE(harness.Await(harness.MustSubmit(harness.Request(100, 20))).last.status.ok());
 }
 
+TEST(EngineTest, APromptThatGoesHalfWayLeavesTheOthersOfItsBatchAlone) {
+  EngineOptions options = Options(4000);
+  options.slice_token_layers = 1;  // one layer a step
+  EngineHarness harness(options);
+  harness.control->prefill_layer_delay_us = 3000;
+  for (const std::string& policy : PoliciesOfAllMethods()) {
+    SCOPED_TRACE(policy);
+    // The first keeps the engine busy while the others queue up for one batch.
+    const RequestId first = harness.MustSubmit(harness.Request(10, 1));
+    const EngineRequest request = harness.Request(100, 5, policy);
+    const RequestId gone = harness.MustSubmit(request);
+    const RequestId stays = harness.MustSubmit(request);
+    harness.Await(first);
+    harness.engine->Cancel(gone, FinishReason::kCancelled);
+    EXPECT_EQ(harness.Await(gone).last.reason, FinishReason::kCancelled);
+    EXPECT_EQ(harness.Await(stays).tokens, harness.Expected(request));
+  }
+  harness.ExpectEmptyPool();
+}
+
 TEST(EngineTest, DeadlinesEndRunningAndWaitingRequests) {
   EngineHarness harness(Options(40));
   harness.control->decode_delay_us = 2000;

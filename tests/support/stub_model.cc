@@ -173,6 +173,13 @@ absl::Status StubModel::AttendLayer(int layer, const std::vector<bool>& gone,
                                             batch_.size(), " was due"));
   }
   SleepMicroseconds(options_.control->prefill_layer_delay_us);
+  // A decoder reads the plans of all prompts, also of those that have gone.
+  for (const Prompt& prompt : batch_) {
+    if (prompt.plan->layers.size() != static_cast<size_t>(options_.shape.num_layers)) {
+      return absl::InternalError(
+          "stub model: the plan of a prompt did not live as long as its batch");
+    }
+  }
   for (size_t i = 0; i < batch_.size(); ++i) {
     if (!gone[i]) (*measured)[i] = MeasureLayer(layer, batch_[i]);
   }
