@@ -45,6 +45,7 @@ size_t WorkspaceFormula(size_t n, size_t w) {
       c * kHidden * kElementBytes,                                             // normed
       c * std::max(q_width + 2 * kv_width, size_t{2} * kMlp) * kElementBytes,  // projections
       c * kMlp * kElementBytes,                                                // gated
+      c * kHidden * 4,  // hidden states before attention
   };
   size_t bytes = 0;
   for (const size_t part : parts) bytes += (part + 63) / 64 * 64;
