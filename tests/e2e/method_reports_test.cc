@@ -461,6 +461,29 @@ TEST_P(MethodReports, CodesComposeWithEveryKindOfSegment) {
   Expect("minicache(retain=0.1,tail=1000)+int8", pairs);
 }
 
+TEST_P(MethodReports, MergedAndRetainedTokensBecomeCodesInWholeGroups) {
+  // Merged: 360 of the prompt and twice 14; retained: 40 and twice 2; 7 wait. Of both lists whole
+  // groups of 32 are codes.
+  SegmentContent coded{384, 4, 32}, open = Plain(4);
+  coded.merged = open.merged = true;
+  std::vector<Layer> layers(kLayers);
+  for (int layer = 0; layer < kLayers; ++layer) {
+    Layer& expected = layers[layer];
+    if (layer < 4) {
+      expected.quantized = 384;
+      expected.Hold("int4", {384, 4, 32}).Hold(dtype().name, Plain(kSeen - 384));
+      continue;
+    }
+    const bool is_lower = layer % 2 == 0;
+    expected.merged = 388;
+    expected.quantized = 384 + 32;
+    expected.merged_with = is_lower ? layer + 1 : layer - 1;
+    expected.Hold("int4-merged", coded, is_lower).Hold(dtype().name + "-merged", open, is_lower);
+    expected.Hold("int4", {32, 4, 32}).Hold(dtype().name, Plain(12)).Hold(dtype().name, Plain(7));
+  }
+  Expect("minicache(retain=0.1,tail=16)+kivi(bits=4,group=32,residual=32)", layers);
+}
+
 TEST_P(MethodReports, PodWithASelectionKeepsTheSameTokensInAllLayersOfAGroup) {
   const v1::CacheReport report = Ask("pod(groups=fours,sinks=4,recent=60)+snapkv(budget=128)");
   ASSERT_EQ(report.layers_size(), kLayers);

@@ -129,7 +129,8 @@ TEST_F(DecoderTest, EveryMethodGivesInABatchWhatItGivesAlone) {
       "int8",
       "streaming(sinks=2,recent=20)+kivi(bits=4,group=8,residual=4)",
       "h2o(heavy=8,recent=6)+fp8",
-      "pod(groups=some,sinks=2,recent=10)+int8"};
+      "pod(groups=some,sinks=2,recent=10)+int8",
+      "minicache(start=1,retain=0.1,tail=5)+kivi(bits=4,group=8,residual=4)"};
   const std::vector<int32_t> continuation = Ids(20, 98);
   std::vector<std::vector<int32_t>> prompts;
   std::vector<TestSequence> sequences;
