@@ -3,6 +3,7 @@
 // policies that state them and the engine and backends that carry them out.
 #pragma once
 
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -107,10 +108,18 @@ struct Quantization {
 
 /// MiniCache (arXiv:2405.14366): pairs of layers hold one direction per token.
 struct MergeOptions {
-  double t = 0.6;             ///< SLERP weight of the upper layer
-  double retain = 0.05;       ///< share of the tokens of a merge that stay unmerged in both layers
-  bool by_threshold = false;  ///< retain d >= d_max - retain * (d_max - d_min) instead of a count
-  int tail = 128;             ///< generated tokens that wait before they are merged
+  double t = 0.6;        ///< SLERP weight of the upper layer
+  double retain = 0.05;  ///< share of the tokens of a merge that stay unmerged in both layers
+  /// Of the prompt, retain d >= d_max - retain * (d_max - d_min) instead of a count. Merges of
+  /// generated tokens are by count in any case: their blocks must be there beforehand.
+  bool by_threshold = false;
+  int tail = 128;  ///< generated tokens that wait before they are merged
+
+  /// Tokens of a merge of `tokens` that stay unmerged, where it is by count.
+  int Retained(int tokens) const {
+    // A share such as 0.05 is not a binary fraction: 0.05 * 100 is 5, not a little more.
+    return static_cast<int>(std::ceil(retain * tokens - 1e-9));
+  }
 };
 
 /// PoD (arXiv:2412.02252): tokens that are neither sinks nor recent are attended with the keys, and

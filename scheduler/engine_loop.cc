@@ -315,11 +315,8 @@ void EngineLoop::EditCaches() {
   ScopedTimer timer(&model_seconds_);
   const absl::Status status = model_->EditCache(edits);
   for (Sequence* sequence : edited) {
-    if (status.ok()) {
-      sequence->store->FinishEdits();
-    } else {
-      Finish(*sequence, FinishReason::kError, status);
-    }
+    const absl::Status finished = status.ok() ? sequence->store->FinishEdits() : status;
+    if (!finished.ok()) Finish(*sequence, FinishReason::kError, finished);
   }
 }
 
@@ -440,15 +437,19 @@ void EngineLoop::Finish(Sequence& sequence, FinishReason reason, absl::Status st
   Erase(to_prefill_, &sequence);
   Erase(decoding_, &sequence);
   ledger_.Cancel(sequence.reservation);
-  if (prefill_.has_value()) {
-    auto& batch = prefill_->sequences;
-    std::replace(batch.begin(), batch.end(), &sequence, static_cast<Sequence*>(nullptr));
-    if (std::all_of(batch.begin(), batch.end(), [](Sequence* s) { return s == nullptr; })) {
-      model_->AbandonPrefill();
-      prefill_.reset();
-    }
+  auto node = running_.extract(sequence.id);
+  sequence.store.reset();
+  sequence.cache.reset();  // releases its blocks
+  if (!prefill_.has_value()) return;
+  auto& batch = prefill_->sequences;
+  const auto place = std::find(batch.begin(), batch.end(), &sequence);
+  if (place == batch.end()) return;
+  *place = nullptr;
+  prefill_->gone.push_back(std::move(node.mapped()));
+  if (std::all_of(batch.begin(), batch.end(), [](Sequence* s) { return s == nullptr; })) {
+    model_->AbandonPrefill();
+    prefill_.reset();
   }
-  running_.erase(sequence.id);  // releases its blocks
 }
 
 void EngineLoop::FinishWaiting(std::unique_ptr<Sequence> sequence, FinishReason reason,
@@ -535,8 +536,7 @@ EngineSnapshot EngineLoop::MakeSnapshot() const {
       LayerSnapshot& layer = snapshot.layers[l];
       layer.used_blocks += held.owned_blocks;
       layer.live_bytes += held.owned_live_bytes;
-      layer.tail_waste_bytes +=
-          held.owned_blocks * geometry_.block_bytes - held.owned_live_bytes;
+      layer.tail_waste_bytes += held.owned_blocks * geometry_.block_bytes - held.owned_live_bytes;
       std::map<CacheFormat, LayerOccupancy> by_format;
       table.AddOccupancyByFormat(&by_format);
       for (const auto& [format, part] : by_format) {

@@ -60,6 +60,8 @@ class EngineLoop {
   /// A packed batch of prompts on its way through the layers.
   struct PrefillBatch {
     std::vector<Sequence*> sequences;  ///< null where the request has gone meanwhile
+    /// Those that have gone: without blocks, but the model still reads their plans.
+    std::vector<std::unique_ptr<Sequence>> gone;
     int tokens = 0;
     int next_layer = 0;
   };

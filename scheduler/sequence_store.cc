@@ -175,10 +175,12 @@ absl::Status SequenceStore::PrepareStep(int position, std::vector<CacheEdit>* ed
   return absl::OkStatus();
 }
 
-void SequenceStore::FinishEdits() {
+absl::Status SequenceStore::FinishEdits() {
   for (const auto& store : stores_) store->FinishEdits();
-  // Layers only gave blocks back, so this cannot fail.
-  for (int layer = 0; layer < cache_->num_layers(); ++layer) (void)Settle(layer);
+  for (int layer = 0; layer < cache_->num_layers(); ++layer) {
+    if (absl::Status status = Settle(layer); !status.ok()) return status;
+  }
+  return absl::OkStatus();
 }
 
 absl::StatusOr<absl::Span<const DecodeInput::Layer>> SequenceStore::Append(int position) {

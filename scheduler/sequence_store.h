@@ -50,7 +50,7 @@ class SequenceStore {
   /// Makes room for what must move before the token at `position` is written, and orders it.
   absl::Status PrepareStep(int position, std::vector<CacheEdit>* edits);
   /// After the edits have been carried out; not called where there were none.
-  void FinishEdits();
+  absl::Status FinishEdits();
   /// The place of the token at `position` in every layer; valid until the next call.
   absl::StatusOr<absl::Span<const DecodeInput::Layer>> Append(int position);
 

@@ -129,6 +129,18 @@ absl::StatusOr<std::shared_ptr<const Policy>> ChoosePolicy(const std::string& te
   return policy;
 }
 
+// The text of the beginning and the end of a prompt. Ids that the tokenizer does not know are left
+// out: a guess is no reason to refuse a request.
+std::string EndsOfPrompt(absl::Span<const int32_t> prompt, const Tokenizer& tokenizer) {
+  constexpr size_t kTokens = 512;
+  std::vector<int32_t> known;
+  for (size_t i = 0; i < prompt.size(); ++i) {
+    if (i >= kTokens && i + kTokens < prompt.size()) continue;
+    if (tokenizer.Decode(prompt.subspan(i, 1)).ok()) known.push_back(prompt[i]);
+  }
+  return tokenizer.Decode(known).value_or("");
+}
+
 // A policy that depends on the text of the prompt becomes the one for this prompt.
 absl::Status SuitPolicyToPrompt(const v1::GenerateRequest& message, const ServedModel& model,
                                 EngineRequest* request) {
@@ -137,9 +149,7 @@ absl::Status SuitPolicyToPrompt(const v1::GenerateRequest& message, const Served
   if (message.input_case() == v1::GenerateRequest::kText) {
     policy = request->policy->ForPrompt(message.text());
   } else {
-    absl::StatusOr<std::string> text = model.tokenizer->Decode(request->prompt);
-    if (!text.ok()) return text.status();
-    policy = request->policy->ForPrompt(*text);
+    policy = request->policy->ForPrompt(EndsOfPrompt(request->prompt, *model.tokenizer));
   }
   if (policy != nullptr) request->policy = std::move(policy);
   return absl::OkStatus();

@@ -24,7 +24,7 @@ constexpr ParameterSpec kParameters[] = {
     {.name = "residual",
      .help = "newest tokens that stay as they are; a group becomes codes once it is older",
      .minimum = 0,
-     .maximum = 65536,
+     .maximum = 4096,
      .default_value = 32},
 };
 

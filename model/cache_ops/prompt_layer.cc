@@ -282,8 +282,7 @@ int PromptLayers::SelectRetained(const MergeOptions& merge, const PromptTensors&
   const size_t heads = shape_.num_kv_heads, n = tokens_;
   float* angles = buffers_.scores;
   backend_->MergeAngles(shape_, element_, buffers_.lower_k, at.k, tokens_, angles);
-  // A share such as 0.05 is not a binary fraction: 0.05 * 100 is 5, not a little more.
-  retained_ = static_cast<int>(std::ceil(merge.retain * tokens_ - 1e-9));
+  retained_ = merge.Retained(tokens_);
   if (merge.by_threshold) {
     retained_ = 0;
     for (size_t head = 0; head < heads; ++head) {

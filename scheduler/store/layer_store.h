@@ -8,6 +8,7 @@
 
 #include <cstddef>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -89,8 +90,10 @@ size_t MaxScoredBlocks(const StoreContext& context, const KeepHeavy& edit);
 std::unique_ptr<LayerStore> MakeScoredStore(const StoreContext& context, const KeepHeavy& edit,
                                             LayerBlockTable* table);
 
-/// MiniCache: the two layers of a pair.
-size_t MaxMergedBlocks(const StoreContext& context, MergeRole role);
+/// MiniCache: the two layers of a pair. `prompt_retained`: the tokens of the prompt that stay
+/// unmerged, once that is known.
+size_t MaxMergedBlocks(const StoreContext& context, MergeRole role,
+                       std::optional<int> prompt_retained = std::nullopt);
 std::unique_ptr<LayerStore> MakeLowerStore(const StoreContext& context, LayerBlockTable* table);
 std::unique_ptr<LayerStore> MakeUpperStore(const StoreContext& context, LayerBlockTable* table,
                                            LayerStore* lower);

@@ -2,19 +2,13 @@
 //
 // The segments of both layers stand in the same order: merged tokens (shared), retained ones, and
 // the tail of generated tokens that have not been merged yet. The lower layer owns what is shared.
-#include <cmath>
+#include <optional>
 
 #include "scheduler/store/layer_store.h"
 #include "scheduler/store/token_list.h"
 
 namespace ziggurat {
 namespace {
-
-/// Tokens of a merge of `tokens` that stay unmerged.
-int RetainedOf(const MergeOptions& merge, int tokens) {
-  // A share such as 0.05 is not a binary fraction: 0.05 * 100 is 5, not a little more.
-  return static_cast<int>(std::ceil(merge.retain * tokens - 1e-9));
-}
 
 /// What both layers of a pair are made of.
 class PairStore : public LayerStore {
@@ -50,7 +44,7 @@ class PairStore : public LayerStore {
   LayerBlockTable* table() { return table_; }
   int tail_tokens() const { return table_->view()[tail_].num_slots; }
   bool IsDue() const { return tail_tokens() == merge_.tail; }
-  int merge_retained() const { return RetainedOf(merge_, merge_.tail); }
+  int merge_retained() const { return merge_.Retained(merge_.tail); }
 
  protected:
   friend class UpperStore;
@@ -64,6 +58,7 @@ class PairStore : public LayerStore {
   TokenList retained_;
   int tail_ = 0;
   bool merging_ = false;
+  std::optional<int> prompt_retained_;  ///< once the prompt has been merged
   TokenTarget target_;
 };
 
@@ -71,7 +66,9 @@ class LowerStore final : public PairStore {
  public:
   using PairStore::PairStore;
 
-  size_t MaxBlocks() const override { return MaxMergedBlocks(context_, MergeRole::kLower); }
+  size_t MaxBlocks() const override {
+    return MaxMergedBlocks(context_, MergeRole::kLower, prompt_retained_);
+  }
 
   absl::Status Fill(const LayerMeasured& /*measured*/, LayerWrite* /*write*/) override {
     return absl::OkStatus();  // waits for the layer above
@@ -83,6 +80,7 @@ class LowerStore final : public PairStore {
     AddTail();
     std::vector<TokenRange> ranges;  // the upper layer's write says them for both
     const int retained = measured.retained_tokens;
+    prompt_retained_ = retained;
     absl::Status status = merged_.Fill(measured.kept_tokens - retained, 0, &ranges);
     if (status.ok()) status = retained_.Fill(retained, 0, &ranges);
     return status;
@@ -122,9 +120,12 @@ class UpperStore final : public PairStore {
   UpperStore(const StoreContext& context, LayerBlockTable* table, LowerStore* lower)
       : PairStore(context, table), lower_(lower) {}
 
-  size_t MaxBlocks() const override { return MaxMergedBlocks(context_, MergeRole::kUpper); }
+  size_t MaxBlocks() const override {
+    return MaxMergedBlocks(context_, MergeRole::kUpper, prompt_retained_);
+  }
 
   absl::Status Fill(const LayerMeasured& measured, LayerWrite* write) override {
+    prompt_retained_ = measured.retained_tokens;
     merged_.Share(*lower_->table(), lower_->merged_);
     retained_.Open();
     AddTail();
@@ -188,15 +189,18 @@ class UpperStore final : public PairStore {
 
 }  // namespace
 
-size_t MaxMergedBlocks(const StoreContext& context, MergeRole role) {
+size_t MaxMergedBlocks(const StoreContext& context, MergeRole role,
+                       std::optional<int> prompt_retained) {
   const MergeOptions& merge = *context.plan->merge;
   const CacheGeometry& geometry = *context.geometry;
   const int heads = geometry.num_kv_heads, prompt = context.prompt_tokens;
   const size_t merges = context.appended_tokens / merge.tail;
-  const int retained_each = RetainedOf(merge, merge.tail);
+  const int retained_each = merge.Retained(merge.tail);
   // By threshold, anything from none to all of the prompt's tokens may stay unmerged.
-  const int retained_least = merge.by_threshold ? 0 : RetainedOf(merge, prompt);
-  const int retained_most = merge.by_threshold ? prompt : retained_least;
+  const bool is_open = merge.by_threshold && !prompt_retained;
+  const int known = prompt_retained.value_or(merge.Retained(prompt));
+  const int retained_least = is_open ? 0 : known;
+  const int retained_most = is_open ? prompt : known;
   const size_t merged = prompt - retained_least + merges * (merge.tail - retained_each);
   const size_t retained = retained_most + merges * retained_each;
   const size_t tail = std::min(merge.tail, context.appended_tokens);

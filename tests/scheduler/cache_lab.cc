@@ -86,7 +86,7 @@ CacheLab::CacheLab(LabOptions options)
             1 / std::sqrt(static_cast<float>(options_.head_dim))};
   geometry_ = {options_.num_layers, options_.num_kv_heads, options_.head_dim,
                CacheGeometry::DefaultBlockBytes(options_.num_kv_heads, options_.head_dim)};
-  backend_ = options_.cpu ? *MakeCpuBackend(*DetectCpuLevel(), 2) : MakeReferenceBackend();
+  backend_ = options_.cpu ? *MakeCpuBackend(*DetectCpuLevel(), 1) : MakeReferenceBackend();
   std::mt19937_64 random(options_.seed);
   std::normal_distribution<float> normal;
   const size_t n = options_.prompt_tokens + options_.new_tokens;
@@ -321,7 +321,7 @@ absl::Status CacheLab::Step() {
   if (auto status = store_->PrepareStep(tokens_, &edits); !status.ok()) return status;
   if (!edits.empty()) {
     if (auto status = editor_->EditCache(edits); !status.ok()) return status;
-    store_->FinishEdits();
+    if (auto status = store_->FinishEdits(); !status.ok()) return status;
   }
   auto layers = store_->Append(tokens_);
   if (!layers.ok()) return layers.status();
