@@ -252,7 +252,7 @@ TEST(EngineTest, APromptThatGoesHalfWayLeavesTheOthersOfItsBatchAlone) {
   EngineOptions options = Options(4000);
   options.slice_token_layers = 1;  // one layer a step
   EngineHarness harness(options);
-  harness.control->prefill_layer_delay_us = 3000;
+  harness.control->prefill_layer_delay_us = 20000;
   for (const std::string& policy : PoliciesOfAllMethods()) {
     SCOPED_TRACE(policy);
     // The first keeps the engine busy while the others queue up for one batch.
