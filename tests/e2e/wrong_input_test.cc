@@ -416,6 +416,12 @@ std::vector<WrongRequest> WrongRequests() {
        kInvalid,
        {"token_ids", "4096", "4095"}},
       {[](R& r) { r.set_text(PlainEnglish(1, 2000)); }, kInvalid, {"text", "tokens", "4095"}},
+      {[](R& r) {
+         r.set_text(PlainEnglish(1, 30000));  // more than a megabyte, to be classified
+         r.set_compression("windowkv(budget=64)");
+       },
+       kInvalid,
+       {"text", "tokens", "4095"}},
       {[](R& r) { r.set_max_tokens(0); }, kInvalid, {"max_tokens", "0"}},
       {[](R& r) { r.set_max_tokens(-3); }, kInvalid, {"max_tokens", "-3"}},
       {[](R& r) { r.set_max_tokens(1 << 30); }, kInvalid, {"max_tokens", "1073741824"}},

@@ -130,7 +130,7 @@ absl::Span<const DecodeInput::Layer> DecoderHarness::Append(TestSequence& sequen
   Require(sequence.store->PrepareStep(sequence.length, &edits), "PrepareStep");
   if (!edits.empty()) {
     Require(runner_->EditCache(edits), "EditCache");
-    sequence.store->FinishEdits();
+    Require(sequence.store->FinishEdits(), "FinishEdits");
   }
   return Require(sequence.store->Append(sequence.length), "Append");
 }
