@@ -249,16 +249,17 @@ TEST(EngineTest, CancellingWorksInEveryState) {
 }
 
 TEST(EngineTest, APromptThatGoesHalfWayLeavesTheOthersOfItsBatchAlone) {
-  EngineOptions options = Options(4000);
+  EngineOptions options = Options(8000);
   options.slice_token_layers = 1;  // one layer a step
   EngineHarness harness(options);
-  harness.control->prefill_layer_delay_us = 20000;
+  harness.control->prefill_layer_delay_us = 3000;
   for (const std::string& policy : PoliciesOfAllMethods()) {
     SCOPED_TRACE(policy);
-    // The first keeps the engine busy while the others queue up for one batch.
+    // The first keeps the engine busy while the others queue up for one batch. One of them would go
+    // on for long, so that it is cancelled however late that comes.
     const RequestId first = harness.MustSubmit(harness.Request(10, 1));
     const EngineRequest request = harness.Request(100, 5, policy);
-    const RequestId gone = harness.MustSubmit(request);
+    const RequestId gone = harness.MustSubmit(harness.Request(100, 3000, policy));
     const RequestId stays = harness.MustSubmit(request);
     harness.Await(first);
     harness.engine->Cancel(gone, FinishReason::kCancelled);
