@@ -50,24 +50,6 @@ class BlockFetcher {
     return otherwise;
   }
 
-  /// Fetches the next `bytes` bytes of the plan, to the end of a line.
-  void Fetch(size_t bytes) {
-    while (next_ < num_runs_ && bytes > 0) {
-      Run& run = runs_[next_];
-      if (run.bytes > bytes) {
-        const size_t lines = (bytes + 63) / 64 * 64;
-        const size_t part = lines < run.bytes ? lines : run.bytes;
-        FetchRun({run.begin, part});
-        run.begin += part;
-        run.bytes -= part;
-        return;
-      }
-      FetchRun(run);
-      bytes -= run.bytes;
-      ++next_;
-    }
-  }
-
   /// Fetches all that is left of the plan now.
   void FetchAll() {
     for (; next_ < num_runs_; ++next_) FetchRun(runs_[next_]);

@@ -23,6 +23,12 @@ inline const std::byte* UnitOf(const HeadBlocks& scales, int head, int slot, int
          head * scales.head_stride + static_cast<size_t>(slot % slots / group) * scales.unit_bytes;
 }
 
+/// Bytes to fetch while a key, or a value, of one head is unpacked: as many as it has, with its
+/// part of the scales of its group.
+inline size_t AheadOfSlot(const DecodeJob& job) {
+  return job.row_bytes + (job.code_group > 0 ? 4 * job.head_dim / job.code_group : 0);
+}
+
 template <class V>
 struct CodedFormat {
   using Values = F32Values<V>;
@@ -63,6 +69,7 @@ void CodedFormat<V>::Score(const DecodeJob& job, int head, const float* packed, 
   const int slots_per_block = static_cast<int>(job.keys.slots_per_block);
   alignas(64) float tile[kMaxHeadDim * V::kLanes];
   alignas(64) float scale_zero[2 * kMaxHeadDim];
+  const size_t ahead_of_slot = AheadOfSlot(job);
   int unit = -1;  // of whose keys scale_zero is
   for (int t = 0; t < count;) {
     const int slot = begin + t, first = slot % slots_per_block;
@@ -81,7 +88,9 @@ void CodedFormat<V>::Score(const DecodeJob& job, int head, const float* packed, 
     keys.head_dim = dim;
     keys.slots = slots;
     keys.scale_zero = scale_zero;
-    fetcher->Fetch(slots * job.row_bytes);
+    const size_t rows = job.row_bytes / 4;
+    keys.ahead_bytes = slots * ahead_of_slot / rows;
+    keys.ahead = fetcher->Take(rows * keys.ahead_bytes, keys.cells);
     tiles.unpack_keys(keys, tile);
     for (int i = 0; i < job.group_size;) {
       const int size = NextSubBlock(job.group_size - i);
@@ -128,7 +137,8 @@ void CodedFormat<V>::Accumulate(const DecodeJob& job, int head, int begin, int c
     values.scales = scales;
     values.zeros = zeros;
     if (group > 0) LoadValueScales(job, head, begin + t, values.count, scales, zeros);
-    fetcher->Fetch(values.count * job.row_bytes);
+    values.ahead_bytes = AheadOfSlot(job);
+    values.ahead = fetcher->Take(values.count * values.ahead_bytes, rows[t] + values.offset);
     tiles.unpack_values(values, stride, tile);
     for (int i = 0; i < values.count; ++i) {
       tile_rows[i] = reinterpret_cast<const std::byte*>(tile + i * stride);

@@ -6,6 +6,8 @@
 // multiplication instead of head_dim.
 #pragma once
 
+#include <xmmintrin.h>
+
 #include <cstddef>
 #include <cstdint>
 
@@ -119,6 +121,8 @@ struct CodedKeys {
   int head_dim;
   int slots;
   const float* scale_zero;  ///< grouped: [head_dim] scales, [head_dim] zeros, of all the slots
+  const std::byte* ahead;   ///< what is fetched into L2 meanwhile
+  size_t ahead_bytes;       ///< of it for each row of cells
 };
 
 /// `count` values of one head.
@@ -127,10 +131,18 @@ struct CodedValues {
   size_t offset;                 ///< of the head in each row
   int count;
   int head_dim;
-  int group;            ///< grouped: channels of a group
-  const float* scales;  ///< grouped: [count, head_dim / group]
-  const float* zeros;   ///< the same
+  int group;               ///< grouped: channels of a group
+  const float* scales;     ///< grouped: [count, head_dim / group]
+  const float* zeros;      ///< the same
+  const std::byte* ahead;  ///< what is fetched into L2 meanwhile
+  size_t ahead_bytes;      ///< of it for each value
 };
+
+inline void Prefetch(const std::byte* p, size_t bytes) {
+  for (size_t line = 0; line < bytes; line += 64) {
+    _mm_prefetch(reinterpret_cast<const char*>(p + line), _MM_HINT_T1);
+  }
+}
 
 /// tile[channel][lane]; lanes from `slots` on hold anything. Takes copies: a store to the tile
 /// might else be one to the arguments.
@@ -139,10 +151,13 @@ void UnpackKeys(const CodedKeys keys, float* tile) {
   using V = typename Codes::Simd;
   constexpr int kChannels = 32 / Codes::kBits;
   const std::byte* cells = keys.cells;
+  const std::byte* ahead = keys.ahead;
   const float* scales = keys.scale_zero;
   const float* const end = tile + static_cast<size_t>(keys.head_dim) * V::kLanes;
   for (; tile < end; tile += kChannels * V::kLanes, cells += keys.row_bytes) {
     typename V::Float channels[kChannels];
+    Prefetch(ahead, keys.ahead_bytes);
+    ahead += keys.ahead_bytes;
     Codes::Channels(keys.slots == V::kLanes ? V::LoadBits(cells) : V::LoadBits(cells, keys.slots),
                     channels);
 #pragma GCC unroll 16
@@ -178,9 +193,12 @@ void UnpackValues(const CodedValues values, int stride, float* tile) {
   using V = typename Codes::Simd;
   constexpr size_t kBytes = V::kLanes * Codes::kBits / 8;
   const int dim = values.head_dim, group = values.group;
+  const std::byte* ahead = values.ahead;
   const float* scales = values.scales;
   const float* zeros = values.zeros;
   for (int t = 0; t < values.count; ++t, tile += stride) {
+    Prefetch(ahead, values.ahead_bytes);
+    ahead += values.ahead_bytes;
     const std::byte* row = values.rows[t] + values.offset;
     if (!kGrouped || group % V::kLanes != 0) {
       UnpackChannels<Codes>(row, dim, tile);
