@@ -79,13 +79,6 @@ bool HoldsRecords(const SegmentView& segment) {
   return IsPlain(segment.encoding) && segment.key_norms.blocks == nullptr;
 }
 
-// Of a merged pair the unmerged tokens are chosen by angles, which records do not have.
-bool IsMergedPair(LayerView view) {
-  return std::any_of(view.begin(), view.end(), [](const SegmentView& segment) {
-    return segment.key_norms.blocks != nullptr;
-  });
-}
-
 // The positions that head `head` keeps where `best` are selected before the last `recent`:
 // neighbours, another range for each head, so that slots really differ between heads.
 void KeepSome(int prompt_tokens, int best, int recent, int head, std::vector<int32_t>* kept) {
@@ -368,7 +361,6 @@ absl::Status StubModel::Decode(absl::Span<const DecodeInput> inputs, float* logi
 
 absl::Status StubModel::DecodeLayer(int layer, const DecodeInput& input, uint32_t* tag) {
   const DecodeInput::Layer& at = input.layers[layer];
-  if (IsMergedPair(at.view)) return absl::OkStatus();
   const int dim = options_.shape.head_dim;
   for (int head = 0; head < options_.shape.num_kv_heads; ++head) {
     seen_.assign(input.position, false);

@@ -53,10 +53,9 @@ std::vector<int32_t> StubGreedyTokens(const StubModelOptions& options,
 /// future, the checksum of this layer and head. What is wrong is answered as INTERNAL with layer,
 /// head and slot.
 ///
-/// Codes and merged directions cannot carry a record: segments of these are counted, not read. Of
-/// tokens that are merged the first ones are retained.
+/// Codes and merged directions cannot carry a record: segments of these are counted, not read.
 /// What a layer keeps follows its plan, with tokens that depend on the head; of lazy tests every
-/// other layer passes.
+/// other layer passes, and of tokens that are merged the first ones are retained.
 class StubModel : public ModelRunner {
  public:
   explicit StubModel(StubModelOptions options);
