@@ -42,7 +42,9 @@ if [ "$mode" = all ]; then
   # Leaks are not looked for: libtorch and gRPC keep what they allocate once until the end.
   export ASAN_OPTIONS="detect_leaks=0:detect_odr_violation=0"
   say "AddressSanitizer: unit tests"
-  run_tests build-asan -LE figures
+  run_tests build-asan -LE 'figures|long' -j2
+  # The twins and the stores: every fifth, since the sanitizers make them slow.
+  run_tests build-asan -L long -I ,,5 -j2
   say "AddressSanitizer: the daemon under a mixed load"
   ZIGGURAT_BINARY="$PWD/build-asan/ziggurat" run_tests build -R '^Soak'
   unset ASAN_OPTIONS
