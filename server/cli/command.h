@@ -25,5 +25,6 @@ Command AddCache(CLI::App& app);
 Command AddEval(CLI::App& app);
 Command AddMakeModel(CLI::App& app);
 Command AddCalibrate(CLI::App& app);
+Command AddBench(CLI::App& app);
 
 }  // namespace ziggurat

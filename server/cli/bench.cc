@@ -1,0 +1,23 @@
+// `ziggurat bench`: how fast a daemon, and what it is made of, is.
+#include <utility>
+#include <vector>
+
+#include "server/cli/bench/subcommands.h"
+#include "server/cli/command.h"
+
+namespace ziggurat {
+
+Command AddBench(CLI::App& app) {
+  CLI::App* bench = app.add_subcommand("bench", "Measure speed, throughput and latency");
+  bench->require_subcommand(1);
+  std::vector<Command> commands = {AddBenchDecode(*bench), AddBenchPrefill(*bench),
+                                   AddBenchServe(*bench)};
+  return {bench, [commands = std::move(commands)] {
+            for (const Command& command : commands) {
+              if (command.app->parsed()) return command.run();
+            }
+            return kExitUsage;
+          }};
+}
+
+}  // namespace ziggurat

@@ -1,0 +1,90 @@
+// Measures an engine in this process: the real scheduler, block manager and decoder, no network.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "block_manager/cache_format.h"
+#include "compression/policy.h"
+#include "model/checkpoint/model_config.h"
+#include "scheduler/engine.h"
+
+namespace ziggurat::bench {
+
+struct EngineBenchOptions {
+  std::filesystem::path model;
+  size_t kv_cache_bytes = 0;
+  std::optional<ElementType> dtype;  ///< absent: bf16 where the CPU is fast at it
+  int threads = 0;                   ///< 0: one for each core
+  int prefill_tokens = 8192;         ///< of one prefill batch
+  int max_batch = 1;
+  int max_prompt_tokens = 1;
+};
+
+/// `batch` requests of `context` random tokens each, all at once.
+struct EngineCase {
+  std::shared_ptr<const Policy> policy;
+  int batch = 1;
+  int context = 1;
+  int decode_tokens = 0;  ///< of each request while all are decoding; 0: prefill only
+};
+
+/// Seconds of the engine thread while a case ran.
+struct StepParts {
+  double model = 0;  ///< matrix products, norms, activations
+  double attention = 0;
+  double sample = 0;
+  double schedule = 0;  ///< everything else
+
+  double total() const { return model + attention + sample + schedule; }
+};
+
+struct EngineFigures {
+  double prefill_seconds = 0;  ///< until every request had its first token
+  double prefill_tokens_per_second = 0;
+  StepParts prefill_parts;
+
+  int steps = 0;  ///< decode steps with all requests in them
+  double decode_seconds = 0;
+  double decode_tokens_per_second = 0;
+  StepParts decode_parts;
+  size_t cache_bytes = 0;       ///< blocks held by all requests at the end
+  double bytes_per_second = 0;  ///< weights and cache that a step reads, by its time
+};
+
+class EngineBench {
+ public:
+  /// Loads the model. Errors are those of the decoder and of Engine::Create.
+  static absl::StatusOr<std::unique_ptr<EngineBench>> Create(const EngineBenchOptions& options);
+  ~EngineBench();
+
+  /// RESOURCE_EXHAUSTED where the requests do not run all at once (the pool is too small).
+  absl::StatusOr<EngineFigures> Run(const EngineCase& which);
+
+  const ModelConfig& model() const { return model_; }
+  int threads() const { return threads_; }
+  const std::string& backend() const { return backend_; }
+  const ModelShape& shape() const { return engine_->model_shape(); }
+  ElementType element() const { return shape().element; }
+  /// Bytes of weights that every step reads.
+  size_t weight_bytes() const;
+
+ private:
+  EngineBench() = default;
+  StepParts PartsSoFar();
+
+  ModelConfig model_;
+  int threads_ = 0;
+  std::string backend_;
+  Metrics metrics_;
+  std::unique_ptr<Engine> engine_;
+  uint64_t next_seed_ = 1;
+};
+
+}  // namespace ziggurat::bench

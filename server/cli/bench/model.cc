@@ -1,0 +1,307 @@
+// `ziggurat bench decode` and `ziggurat bench prefill`: a model in this process, without network.
+#include <cstdio>
+#include <fstream>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "bench/kernels/read_bandwidth.h"
+#include "compression/registry.h"
+#include "nlohmann/json.hpp"
+#include "scheduler/sequence.h"
+#include "server/byte_size.h"
+#include "server/cli/bench/engine_bench.h"
+#include "server/cli/bench/subcommands.h"
+#include "server/config.h"
+#include "server/log.h"
+#include "server/version.h"
+
+namespace ziggurat {
+namespace {
+
+constexpr char kDecodeExamples[] = R"(Examples:
+  ziggurat bench decode --model /tmp/llama-160m --batch 1,8,32 --context 256
+  ziggurat bench decode --model /tmp/llama-160m --batch 4 --context 8192 \
+      --compression full --compression 'pyramidkv(budget=512)' --compression kivi
+
+A model to try it on: ziggurat make-model --shape llama-160m --out /tmp/llama-160m
+
+A row is one batch of equal requests, prefilled and then decoded together. tokens/s counts the
+tokens of all requests; "attention" and "engine" are shares of the engine thread's time (engine:
+scheduling and sampling, all but the model); GB/s is what a step reads, weights and cache, by its
+time. The machine's read bandwidth is measured in the same run and stands above the table.)";
+
+constexpr char kPrefillExamples[] = R"(Examples:
+  ziggurat bench prefill --model /tmp/llama-160m --context 512,8192
+  ziggurat bench prefill --model /tmp/llama-160m --batch 4 --context 8192 \
+      --compression 'snapkv(budget=512)'
+
+tokens/s counts the tokens of all prompts, from sending them all at once to the last first token.)";
+
+constexpr size_t kBandwidthBytes = size_t{512} << 20;
+
+struct ModelBenchFlags {
+  std::string model;
+  std::vector<int> batches = {1};
+  std::vector<int> contexts = {512};
+  std::vector<std::string> policies;
+  std::vector<std::string> pod_groups;
+  int tokens = 32;
+  int repeats = 3;
+  int threads = 0;
+  int prefill_tokens = 8192;
+  std::string dtype;
+  std::string kv_cache_memory = "4GiB";
+  std::string json;
+  bool decodes = false;
+
+  const char* command() const { return decodes ? "decode" : "prefill"; }
+};
+
+struct NamedPolicy {
+  std::string text;
+  std::shared_ptr<const Policy> policy;
+};
+
+absl::Status CheckPositive(const char* flag, const std::vector<int>& values) {
+  for (const int value : values) {
+    if (value >= 1) continue;
+    return absl::InvalidArgumentError(absl::StrCat(flag, ": ", value, " is less than 1"));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<bench::EngineBenchOptions> MakeOptions(const ModelBenchFlags& flags) {
+  bench::EngineBenchOptions options;
+  options.model = flags.model;
+  absl::StatusOr<size_t> bytes = ParseByteSize(flags.kv_cache_memory);
+  if (!bytes.ok()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--kv-cache-memory: ", bytes.status().message()));
+  }
+  options.kv_cache_bytes = *bytes;
+  if (!flags.dtype.empty()) {
+    absl::StatusOr<ElementType> dtype = ParseElementType(flags.dtype);
+    if (!dtype.ok()) {
+      return absl::InvalidArgumentError(absl::StrCat("--dtype: ", dtype.status().message()));
+    }
+    options.dtype = *dtype;
+  }
+  const std::pair<const char*, std::vector<int>> positive[] = {
+      {"--batch", flags.batches},
+      {"--context", flags.contexts},
+      {"--tokens", {flags.tokens}},
+      {"--repeats", {flags.repeats}},
+      {"--prefill-tokens", {flags.prefill_tokens}}};
+  for (const auto& [flag, values] : positive) {
+    if (absl::Status status = CheckPositive(flag, values); !status.ok()) return status;
+  }
+  options.threads = flags.threads;
+  options.prefill_tokens = flags.prefill_tokens;
+  options.max_batch = *std::max_element(flags.batches.begin(), flags.batches.end());
+  options.max_prompt_tokens = *std::max_element(flags.contexts.begin(), flags.contexts.end());
+  return options;
+}
+
+absl::StatusOr<std::vector<NamedPolicy>> ParsePolicies(const ModelBenchFlags& flags) {
+  PolicyResources resources;
+  auto groups = LoadPodGroups(flags.pod_groups);
+  if (!groups.ok()) return groups.status();
+  resources.pod_groups = *std::move(groups);
+  std::vector<NamedPolicy> policies;
+  for (const std::string& text :
+       flags.policies.empty() ? std::vector<std::string>{"full"} : flags.policies) {
+    auto policy = ParsePolicy(text, resources);
+    if (!policy.ok()) return policy.status();
+    policies.push_back({text, *std::move(policy)});
+  }
+  return policies;
+}
+
+double ReadBandwidth(int threads) {
+  std::vector<std::byte> memory(kBandwidthBytes, std::byte{1});
+  return MeasureReadBandwidth(memory.data(), memory.size(), threads, 3);
+}
+
+/// The best of the repeats: what the machine can do when nothing else disturbs it.
+absl::StatusOr<bench::EngineFigures> RunBest(bench::EngineBench& bench,
+                                             const bench::EngineCase& which, int repeats) {
+  absl::StatusOr<bench::EngineFigures> best;
+  for (int i = 0; i < repeats; ++i) {
+    absl::StatusOr<bench::EngineFigures> figures = bench.Run(which);
+    if (!figures.ok()) return figures;
+    const bool is_better =
+        !best.ok() || (which.decode_tokens > 0
+                           ? figures->decode_tokens_per_second > best->decode_tokens_per_second
+                           : figures->prefill_tokens_per_second > best->prefill_tokens_per_second);
+    if (is_better) best = figures;
+  }
+  return best;
+}
+
+void PrintHead(const ModelBenchFlags& flags) {
+  absl::PrintF("| %-32s | %5s | %7s | %8s | ", "policy", "batch", "context", "tokens/s");
+  if (flags.decodes) {
+    absl::PrintF("%8s | %9s | %6s | %9s | %5s |\n", "ms/step", "attention", "engine", "cache MiB",
+                 "GB/s");
+    std::puts("| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |");
+  } else {
+    absl::PrintF("%8s | %9s | %6s |\n", "seconds", "attention", "engine");
+    std::puts("| --- | ---: | ---: | ---: | ---: | ---: | ---: |");
+  }
+}
+
+void PrintRow(const ModelBenchFlags& flags, const std::string& policy,
+              const bench::EngineCase& which, const bench::EngineFigures& figures) {
+  const bench::StepParts& parts = flags.decodes ? figures.decode_parts : figures.prefill_parts;
+  const double attention = 100 * parts.attention / parts.total();
+  const double engine = 100 * (parts.sample + parts.schedule) / parts.total();
+  absl::PrintF("| %-32s | %5d | %7d | ", absl::StrCat("`", policy, "`"), which.batch,
+               which.context);
+  if (flags.decodes) {
+    absl::PrintF("%8.1f | %8.2f | %7.1f %% | %4.1f %% | %9.1f | %5.1f |\n",
+                 figures.decode_tokens_per_second, 1e3 * figures.decode_seconds / figures.steps,
+                 attention, engine, static_cast<double>(figures.cache_bytes) / (1 << 20),
+                 figures.bytes_per_second / 1e9);
+  } else {
+    absl::PrintF("%8.1f | %8.3f | %7.1f %% | %4.1f %% |\n", figures.prefill_tokens_per_second,
+                 figures.prefill_seconds, attention, engine);
+  }
+  std::fflush(stdout);
+}
+
+nlohmann::json ToJson(const bench::StepParts& parts) {
+  return {{"model", parts.model},
+          {"attention", parts.attention},
+          {"sample", parts.sample},
+          {"schedule", parts.schedule}};
+}
+
+nlohmann::json ToJson(const std::string& policy, const bench::EngineCase& which,
+                      const bench::EngineFigures& figures) {
+  nlohmann::json row = {{"policy", policy},
+                        {"batch", which.batch},
+                        {"context", which.context},
+                        {"prefill_seconds", figures.prefill_seconds},
+                        {"prefill_tokens_per_second", figures.prefill_tokens_per_second},
+                        {"prefill_seconds_by_part", ToJson(figures.prefill_parts)}};
+  if (which.decode_tokens == 0) return row;
+  row["decode_steps"] = figures.steps;
+  row["decode_seconds"] = figures.decode_seconds;
+  row["decode_tokens_per_second"] = figures.decode_tokens_per_second;
+  row["decode_seconds_by_part"] = ToJson(figures.decode_parts);
+  row["cache_bytes"] = figures.cache_bytes;
+  row["bytes_per_second"] = figures.bytes_per_second;
+  return row;
+}
+
+int Fail(const ModelBenchFlags& flags, const absl::Status& status) {
+  std::fprintf(stderr, "ziggurat bench %s: %s\n", flags.command(),
+               std::string(status.message()).c_str());
+  return absl::IsInvalidArgument(status) ? kExitUsage : kExitFailure;
+}
+
+int RunModelBench(const ModelBenchFlags& flags) {
+  SetUpLogging(spdlog::level::warn);
+  const auto options = MakeOptions(flags);
+  if (!options.ok()) return Fail(flags, options.status());
+  const auto policies = ParsePolicies(flags);
+  if (!policies.ok()) return Fail(flags, policies.status());
+  auto bench = bench::EngineBench::Create(*options);
+  if (!bench.ok()) return Fail(flags, bench.status());
+  for (const NamedPolicy& policy : *policies) {
+    absl::Status status = policy.policy->Check(PolicyContextOf((*bench)->shape()));
+    if (!status.ok()) return Fail(flags, status);
+  }
+
+  const double bandwidth = ReadBandwidth((*bench)->threads());
+  absl::PrintF(
+      "%s\n%s, %s, %d threads, weights of %.0f MiB; reads memory at %.1f GB/s; best of %d\n\n",
+      (*bench)->model().Describe(), (*bench)->backend(),
+      std::string(ElementTypeName((*bench)->element())), (*bench)->threads(),
+      static_cast<double>((*bench)->weight_bytes()) / (1 << 20), bandwidth / 1e9, flags.repeats);
+  nlohmann::json report = {{"version", VersionText()},
+                           {"command", flags.command()},
+                           {"model", (*bench)->model().Describe()},
+                           {"backend", (*bench)->backend()},
+                           {"element", ElementTypeName((*bench)->element())},
+                           {"threads", (*bench)->threads()},
+                           {"weight_bytes", (*bench)->weight_bytes()},
+                           {"read_bytes_per_second", bandwidth},
+                           {"rows", nlohmann::json::array()}};
+  PrintHead(flags);
+  for (const int context : flags.contexts) {
+    for (const int batch : flags.batches) {
+      for (const NamedPolicy& policy : *policies) {
+        const bench::EngineCase which{.policy = policy.policy,
+                                      .batch = batch,
+                                      .context = context,
+                                      .decode_tokens = flags.decodes ? flags.tokens : 0};
+        const auto figures = RunBest(**bench, which, flags.repeats);
+        if (!figures.ok()) return Fail(flags, figures.status());
+        PrintRow(flags, policy.text, which, *figures);
+        report["rows"].push_back(ToJson(policy.text, which, *figures));
+      }
+    }
+  }
+  if (flags.json.empty()) return kExitOk;
+  std::ofstream file(flags.json);
+  file << report.dump(2) << '\n';
+  file.close();
+  if (file.fail()) return Fail(flags, absl::UnknownError("cannot write " + flags.json));
+  return kExitOk;
+}
+
+Command AddModelBench(CLI::App* app, bool decodes) {
+  auto flags = std::make_shared<ModelBenchFlags>();
+  flags->decodes = decodes;
+  app->add_option("--model", flags->model, "Folder of the model; weights may be random")
+      ->required()
+      ->type_name("DIR");
+  app->add_option("--batch", flags->batches, "Requests at once, separated by commas")
+      ->delimiter(',')
+      ->capture_default_str();
+  app->add_option("--context", flags->contexts, "Prompt tokens of each, separated by commas")
+      ->delimiter(',')
+      ->capture_default_str();
+  app->add_option("--compression", flags->policies, "Policy; may be given several times")
+      ->type_name("POLICY")
+      ->allow_extra_args(false);
+  app->add_option("--pod-groups", flags->pod_groups, "A calibration for pod(groups=NAME)")
+      ->type_name("NAME=FILE");
+  if (decodes) {
+    app->add_option("--tokens", flags->tokens, "Decode steps that are timed")
+        ->capture_default_str();
+  }
+  app->add_option("--repeats", flags->repeats, "Runs of each row; the best one counts")
+      ->capture_default_str();
+  app->add_option("--threads", flags->threads, "Threads of computation; 0: one for each core")
+      ->check(CLI::Range(0, 1024))
+      ->capture_default_str();
+  app->add_option("--prefill-tokens", flags->prefill_tokens,
+                  "Prompt tokens that are computed as one batch")
+      ->capture_default_str();
+  app->add_option("--dtype", flags->dtype,
+                  "bf16 or f32 (default: bf16, f32 where the CPU is not fast at bf16)")
+      ->type_name("TYPE");
+  app->add_option("--kv-cache-memory", flags->kv_cache_memory, "Memory of the pool")
+      ->type_name("SIZE")
+      ->capture_default_str();
+  app->add_option("--json", flags->json, "Also write the figures to this file")->type_name("FILE");
+  app->footer(decodes ? kDecodeExamples : kPrefillExamples);
+  return {app, [flags] { return RunModelBench(*flags); }};
+}
+
+}  // namespace
+
+Command AddBenchDecode(CLI::App& bench) {
+  return AddModelBench(bench.add_subcommand("decode", "Time decode steps in this process"), true);
+}
+
+Command AddBenchPrefill(CLI::App& bench) {
+  return AddModelBench(bench.add_subcommand("prefill", "Time prefill in this process"), false);
+}
+
+}  // namespace ziggurat

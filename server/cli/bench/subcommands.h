@@ -1,0 +1,15 @@
+// The subcommands of `ziggurat bench`, one file each.
+#pragma once
+
+#include "CLI/CLI.hpp"
+#include "server/cli/command.h"
+
+namespace ziggurat {
+
+/// Decode steps and prefill of a model in this process.
+Command AddBenchDecode(CLI::App& bench);
+Command AddBenchPrefill(CLI::App& bench);
+/// Load against a running daemon, as its clients see it.
+Command AddBenchServe(CLI::App& bench);
+
+}  // namespace ziggurat
