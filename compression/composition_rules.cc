@@ -23,9 +23,6 @@ constexpr Rule kRules[] = {
     {kQuantizesGroups, kOverwritesAny,
      "{1} overwrites one token at a time, and {0} stores tokens in groups of which no single slot "
      "can be overwritten; {1}+int8 and {1}+fp8 work"},
-    {kQuantizesGroups, kSharesKeys,
-     "a token that leaves the near window of {1} moves alone, and {0} stores tokens in groups; "
-     "{1}+int8 and {1}+fp8 work"},
     {kQuantizes, 0, ""},
 
     // ---- Pairs of layers that store one direction.

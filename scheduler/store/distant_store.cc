@@ -1,60 +1,19 @@
 // PoD: near tokens lie with their keys in a segment of slots that are used again; a token that
 // leaves the near window moves to the end of the distant segment, which stores keys only in the
-// lowest layer of the group, values in every layer.
-//
-// Which layers form a group may differ from KV head to KV head. A *run* is a range of neighbouring
-// heads that is grouped alike in all layers; each run has segments of its own. Where a policy
-// selects tokens, every head keeps others, and each head is a run.
+// lowest layer of the group, values in every layer. Codes that are shared by groups of tokens
+// cannot move alone: those have a store of their own (grouped_distant_store.cc).
 #include <algorithm>
 #include <deque>
 #include <vector>
 
-#include "compression/pod_groups.h"
-#include "scheduler/store/layer_store.h"
+#include "scheduler/store/distant_runs.h"
 #include "scheduler/store/store_format.h"
 
 namespace ziggurat {
 namespace {
 
-struct HeadRun {
-  int first = 0;
-  int count = 0;
-};
-
-bool SelectsTokens(const CachePlan& plan) {
-  return std::any_of(plan.layers.begin(), plan.layers.end(), [](const LayerPlan& layer) {
-    return !std::holds_alternative<KeepAll>(layer.edit);
-  });
-}
-
-std::vector<HeadRun> RunsOf(const CachePlan& plan) {
-  const PodGroups& groups = *plan.distant->groups;
-  const bool apart = SelectsTokens(plan);
-  std::vector<HeadRun> runs;
-  for (int head = 0; head < groups.num_kv_heads; ++head) {
-    bool alike = head > 0 && !apart;
-    for (int layer = 0; alike && layer < groups.num_layers; ++layer) {
-      alike = groups.Lowest(layer, head) == groups.Lowest(layer, head - 1);
-    }
-    if (alike) {
-      ++runs.back().count;
-    } else {
-      runs.push_back({head, 1});
-    }
-  }
-  return runs;
-}
-
-/// What a run is in a layer.
-enum class RunRole : uint8_t {
-  kAlone,    ///< a group of this layer alone: nothing is ever distant
-  kLowest,   ///< its distant keys are read by the layers above
-  kFollows,  ///< reads those of the lowest layer
-};
-
-RunRole RoleOf(const PodGroups& groups, int layer, int head) {
-  if (groups.Lowest(layer, head) != layer) return RunRole::kFollows;
-  return groups.IsShared(layer, head) ? RunRole::kLowest : RunRole::kAlone;
+bool StoresGroups(const StoreContext& context) {
+  return MakeStoreFormat(context.element, context.plan->quantization).coded.has_value();
 }
 
 CacheFormat NearFormat(const StoreContext& context) {
@@ -76,7 +35,7 @@ class DistantStore final : public LayerStore {
         layer_(layer),
         cache_(cache),
         table_(&cache->layer(layer)) {
-    for (const HeadRun& heads : RunsOf(*context.plan)) {
+    for (const HeadRun& heads : HeadRunsOf(*context.plan)) {
       Run& run = runs_.emplace_back();
       run.heads = heads;
       run.role = RoleOf(*options_.groups, layer, heads.first);
@@ -158,8 +117,7 @@ class DistantStore final : public LayerStore {
     // Positions that the first head of the run keeps; the others of a run keep the same.
     const int kept = measured.kept_tokens, prompt = context_.prompt_tokens;
     const auto position_of = [&](int i) {
-      if (measured.kept.empty()) return i < measured.first_tokens ? i : prompt - kept + i;
-      return static_cast<int>(measured.kept[static_cast<size_t>(run.heads.first) * kept + i]);
+      return KeptPosition(measured, prompt, run.heads.first, i);
     };
     int sinks = 0, near_begin = 0;
     if (run.role != RunRole::kAlone) {
@@ -211,13 +169,14 @@ class DistantStore final : public LayerStore {
 }  // namespace
 
 size_t MaxDistantBlocks(const StoreContext& context, int layer) {
+  if (StoresGroups(context)) return MaxGroupedDistantBlocks(context, layer);
   const CachePlan& plan = *context.plan;
   const CacheGeometry& geometry = *context.geometry;
   const size_t kept = plan.layers[layer].prompt_tokens_kept;
   const size_t tokens = kept + context.appended_tokens;
   const size_t window = static_cast<size_t>(plan.distant->sinks) + plan.distant->recent;
   size_t blocks = 0;
-  for (const HeadRun& run : RunsOf(plan)) {
+  for (const HeadRun& run : HeadRunsOf(plan)) {
     const RunRole role = RoleOf(*plan.distant->groups, layer, run.first);
     const size_t near = role == RunRole::kAlone ? tokens : std::min(tokens, window);
     blocks += geometry.BlocksFor(NearFormat(context), run.count, near);
@@ -232,6 +191,7 @@ size_t MaxDistantBlocks(const StoreContext& context, int layer) {
 std::unique_ptr<LayerStore> MakeDistantStore(const StoreContext& context, int layer,
                                              SequenceCache* cache,
                                              absl::Span<const std::unique_ptr<LayerStore>> stores) {
+  if (StoresGroups(context)) return MakeGroupedDistantStore(context, layer, cache, stores);
   return std::make_unique<DistantStore>(context, layer, cache, stores);
 }
 

@@ -14,9 +14,13 @@ size_t TokenList::MaxBlocks(const CacheGeometry& geometry, const StoreFormat& fo
          geometry.BlocksFor(format.open, kv_heads, open);
 }
 
-void TokenList::Open() {
-  if (format_.coded) coded_ = table_->AddSegment({.format = *format_.coded});
-  open_ = table_->AddSegment({.format = format_.open});
+void TokenList::Open(int first_kv_head, int num_kv_heads) {
+  const auto add = [&](const CacheFormat& format) {
+    return table_->AddSegment(
+        {.format = format, .first_kv_head = first_kv_head, .num_kv_heads = num_kv_heads});
+  };
+  if (format_.coded) coded_ = add(*format_.coded);
+  open_ = add(format_.open);
 }
 
 void TokenList::Share(LayerBlockTable& lower_table, const TokenList& lower) {

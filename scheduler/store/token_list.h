@@ -26,8 +26,8 @@ class TokenList {
                           size_t tokens, size_t burst = 1);
 
   TokenList(LayerBlockTable* table, const StoreFormat& format) : table_(table), format_(format) {}
-  /// Adds the segments, empty.
-  void Open();
+  /// Adds the segments, empty; without a number of heads they cover all.
+  void Open(int first_kv_head = 0, int num_kv_heads = 0);
   /// Adds segments that refer to those of `lower` in another layer.
   void Share(LayerBlockTable& lower_table, const TokenList& lower);
   /// Takes segment `segment` of the table, which holds all tokens, as the open one of this list.

@@ -277,7 +277,7 @@ TEST_P(CacheCopies, IntoValuesAloneLeaveTheBorrowedKeysAsTheyAre) {
   constexpr int kSlots = 200;
   for (const CacheFormat& format : EncodedFormats(head_dim())) {
     const int unit = UnitOf(format), count = unit == 1 ? 1 : unit;  // a step's copy
-    for (const CacheFormat& source : {CacheFormat::kBf16, CacheFormat::kF32}) {
+    for (const CacheFormat& source : {CacheFormat::kBf16, CacheFormat::kF32, format}) {
       TestCache cache(shape(), {{source, kSlots}, {ValuesOnly(format), kSlots}});
       const SegmentView &from = cache.segments[0], &to = cache.segments[1];
       const SegmentView& lender = cache.lenders[0];
@@ -289,7 +289,10 @@ TEST_P(CacheCopies, IntoValuesAloneLeaveTheBorrowedKeysAsTheyAre) {
         }
       };
       read_keys(&keys_before);
-      const Slots slots = AnySlots(kHeads, count, kSlots, 7);
+      // Of codes a whole group, which goes as it stands.
+      const Slots slots = source == format ? SomeUnits(kHeads, count, kSlots, 1, 7)
+                                           : AnySlots(kHeads, count, kSlots, 7);
+      ASSERT_EQ(slots.count, count);
       ExpectTwins(cache.pool, Name(format), [&](AttentionBackend& backend) {
         backend.CopyTokens(shape(), cache.pool.view(), from, slots.indices(), 0, count, to, unit);
       });

@@ -461,6 +461,24 @@ TEST_P(MethodReports, CodesComposeWithEveryKindOfSegment) {
   Expect("minicache(retain=0.1,tail=1000)+int8", pairs);
 }
 
+TEST_P(MethodReports, DistantTokensOfCodesAreWholeGroups) {
+  // Of 439 tokens 4 are sinks and 375 distant; 11 groups of 32 have left the near window, whose
+  // first group is codes, too.
+  std::vector<Layer> layers(kLayers);
+  for (int layer = 0; layer < kLayers; ++layer) {
+    SegmentContent far{352, 4, 32};
+    far.values_only = layer % 4 != 0;
+    Layer& expected = layers[layer];
+    expected.quantized = 352 + 32;
+    expected.Hold("int4", {32, 4, 32}).Hold(dtype().name, Plain(kSeen - 384));
+    expected.Hold(far.values_only ? "int4-values" : "int4", far);
+    if (!far.values_only) continue;
+    expected.distant = 352;
+    expected.keys_of = {static_cast<uint32_t>(layer / 4 * 4)};
+  }
+  Expect("pod(groups=fours,sinks=4,recent=60)+kivi(bits=4,group=32,residual=32)", layers);
+}
+
 TEST_P(MethodReports, MergedAndRetainedTokensBecomeCodesInWholeGroups) {
   // Merged: 360 of the prompt and twice 14; retained: 40 and twice 2; 7 wait. Of both lists whole
   // groups of 32 are codes.

@@ -165,6 +165,7 @@ TEST(Methods, GiveTheSameAloneAndAmongTheOthers) {
       "fp8",
       "simlayerkv(threshold=0.6,sinks=4,recent=60)+kivi(bits=4)",
       "pod(groups=fours,sinks=4,recent=40)+snapkv(budget=100)+int8",
+      "pod(groups=heads,sinks=4,recent=40)+kivi(bits=4,group=16,residual=8)",
       "minicache(retain=0.1,tail=8)+int8",
       "minicache(retain=0.1,tail=8)+kivi(bits=4)"};
   std::vector<std::vector<int32_t>> prompt_of;

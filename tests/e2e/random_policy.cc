@@ -46,10 +46,10 @@ class PolicyWriter {
                             ",task=", Pick({"auto", "localization", "aggregation"}), ")",
                             MaybeStorage());
       case 10:
-        return absl::StrCat(Pod(), Pick({"", "+int8", "+fp8"}));
+        return absl::StrCat(Pod(), MaybeStorage());
       case 11:
         return absl::StrCat(Pod(), "+snapkv(budget=", 8 + Between(1, 200), ",window=8)",
-                            Pick({"", "+int8"}));
+                            MaybeStorage());
       default:
         return absl::StrCat("squeeze(budget=", Between(8, 300), ",p=0.", Between(1, 9), ")",
                             MaybeStorage());

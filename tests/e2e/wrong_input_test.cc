@@ -501,7 +501,7 @@ std::vector<WrongRequest> WrongRequests() {
       {"minicache+streaming", {"minicache+streaming", "ring"}},
       {"minicache+simlayerkv", {"minicache+simlayerkv", "lazy"}},
       {"pod(groups=fours)+minicache", {"pod+minicache", "keys"}},
-      {"pod(groups=fours)+kivi", {"pod+kivi", "pod+int8"}},
+      {"pod(groups=fours)+streaming", {"pod+streaming", "another segment"}},
       {"pod(groups=fours)+simlayerkv", {"pod+simlayerkv", "lazy"}},
       {"pod(groups=heads)+pyramidkv(budget=64)", {"pod+pyramidkv", "heads"}},
       {"simlayerkv(decide=decode)+snapkv(budget=64)", {"simlayerkv+snapkv", "decide=prefill"}},

@@ -395,6 +395,50 @@ absl::Status CacheLab::CheckIntegrity() const {
   return absl::OkStatus();
 }
 
+int CacheLab::Nearest(const std::vector<float>& x, int kv_head,
+                      const std::vector<double>& row) const {
+  double best = 1e300;
+  int nearest = -1;
+  for (int p = 0; p < tokens_; ++p) {
+    const float* at = &x[KvAt(p, kv_head)];
+    double distance = 0;
+    for (int c = 0; c < options_.head_dim; ++c) distance += (at[c] - row[c]) * (at[c] - row[c]);
+    if (distance < best) {
+      best = distance;
+      nearest = p;
+    }
+  }
+  return nearest;
+}
+
+std::string CacheLab::CheckDistant(int layer, int kv_head,
+                                   const std::vector<ExpectedToken>& held) const {
+  const DistantOptions& distant = *block_plan_.plan.distant;
+  const PodGroups& groups = *distant.groups;
+  const int lowest = groups.Lowest(layer, kv_head);
+  const bool shared = lowest != layer || groups.IsShared(layer, kv_head);
+  int late = 0;
+  for (const ExpectedToken& token : held) {
+    const int key = Nearest(k_[token.distant ? lowest : layer], kv_head, token.key);
+    if (key != token.position) {
+      return absl::StrCat("layer ", layer, " head ", kv_head, " has the key of ", key,
+                          " with the value of ", token.position);
+    }
+    const bool is_distant =
+        shared && token.position >= distant.sinks && tokens_ - 1 - token.position >= distant.recent;
+    if (token.far && !is_distant) {
+      return absl::StrCat("layer ", layer, " head ", kv_head, ": ", token.position,
+                          " is not distant yet");
+    }
+    if (is_distant && !token.far) ++late;
+  }
+  const auto& quantization = block_plan_.plan.quantization;
+  const int group = quantization && quantization->group > 0 ? quantization->group : 1;
+  if (late < group) return "";
+  return absl::StrCat("layer ", layer, " head ", kv_head, ": ", late,
+                      " distant tokens are still near");
+}
+
 // What each slot of a head decodes to, and the position whose key (or, without keys of this layer,
 // whose value) is nearest to it.
 std::vector<ExpectedToken> CacheLab::Held(int layer, int kv_head) const {
@@ -407,18 +451,8 @@ std::vector<ExpectedToken> CacheLab::Held(int layer, int kv_head) const {
       token.key = segment.DecodedVector(reference::Side::kKeys, kv_head, slot);
       token.value = segment.DecodedVector(reference::Side::kValues, kv_head, slot);
       token.distant = view.use == SegmentUse::kBorrowedKeys;
-      double best = 1e300;
-      for (int p = 0; p < tokens_; ++p) {
-        const float* v = &v_[layer][KvAt(p, kv_head)];
-        double distance = 0;
-        for (int c = 0; c < options_.head_dim; ++c) {
-          distance += (v[c] - token.value[c]) * (v[c] - token.value[c]);
-        }
-        if (distance < best) {
-          best = distance;
-          token.position = p;
-        }
-      }
+      token.far = token.distant || view.use == SegmentUse::kDistantKeys;
+      token.position = Nearest(v_[layer], kv_head, token.value);
       held.push_back(std::move(token));
     }
   }
@@ -455,6 +489,7 @@ double CacheLab::CompareStep(std::string* what) const {
           if (wanted.count(p) == 0) absl::StrAppend(what, "; position ", p, " too many");
         }
       }
+      if (plan.distant && what->empty()) *what = CheckDistant(l, g, tokens);
       if (exact) {  // every number from the formulas, not from the cache
         for (ExpectedToken& token : tokens) {
           int keys_of = l;

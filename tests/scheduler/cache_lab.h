@@ -36,6 +36,7 @@ struct ExpectedToken {
   int position = 0;
   std::vector<double> key, value;
   bool distant = false;  ///< attended with the query of the group's lowest layer
+  bool far = false;      ///< in a segment of distant tokens, whoever's keys they have
 };
 
 class CacheLab {
@@ -73,6 +74,10 @@ class CacheLab {
   std::vector<ExpectedToken> Expected(int layer, int kv_head, std::string* what) const;
   /// What the slots of a head really hold.
   std::vector<ExpectedToken> Held(int layer, int kv_head) const;
+  /// Whether keys and values of a slot are one token's, and the near window holds what it should.
+  std::string CheckDistant(int layer, int kv_head, const std::vector<ExpectedToken>& held) const;
+  /// The position whose row of `x` is nearest.
+  int Nearest(const std::vector<float>& x, int kv_head, const std::vector<double>& row) const;
 
   LabOptions options_;
   AttentionShape shape_;

@@ -65,6 +65,8 @@ inline std::vector<std::string> PoliciesOfAllMethods() {
           "squeeze(budget=40,p=0.5)+kivi(bits=4,group=4,residual=0)",
           "h2o(heavy=20,recent=10)+int8",
           "pod(groups=pairs,sinks=2,recent=20)+fp8",
+          "pod(groups=head,sinks=2,recent=20)+kivi(bits=4,group=8,residual=4)",
+          "pod(groups=pairs,sinks=2,recent=20)+snapkv(budget=50,window=8)+kivi(group=8,residual=0)",
           "minicache(start=0,retain=0.1,tail=6)+kivi(bits=4,group=8,residual=8)"};
 }
 

@@ -107,7 +107,19 @@ INSTANTIATE_TEST_SUITE_P(
                     "squeeze(budget=40,p=0.4)+kivi(group=8,residual=4)",
                     "minicache(start=1,tail=9,retain=0.2)+kivi(group=8,residual=4)",
                     "minicache(start=0,tail=9)+int8", "pod(groups=mixed,sinks=3,recent=15)+int8",
-                    "pod(groups=mixed,sinks=3,recent=15)+snapkv(budget=40,window=8)+fp8"),
+                    "pod(groups=mixed,sinks=3,recent=15)+snapkv(budget=40,window=8)+fp8",
+                    "pod(groups=same,sinks=3,recent=29)+kivi(group=8,residual=4)",
+                    "pod(groups=mixed,sinks=3,recent=29)+kivi(group=8,residual=4)",
+                    "pod(groups=mixed,sinks=0,recent=1)+kivi(group=4,residual=0)",
+                    "pod(groups=same,sinks=40,recent=7)+kivi(bits=2,group=16,residual=0)",
+                    "pod(groups=mixed,sinks=3,recent=15)+kivi(group=8,residual=32)",
+                    "pod(groups=alone,sinks=3,recent=15)+kivi(group=8,residual=4)",
+                    "pod(groups=mixed,sinks=3,recent=60)+snapkv(budget=40,window=8)+"
+                    "kivi(group=8,residual=4)",
+                    "pod(groups=same,sinks=5,recent=15)+snapkv(budget=70,window=2)+"
+                    "kivi(bits=2,group=8,residual=13)",
+                    "pod(groups=same,sinks=3,recent=33)+pyramidkv(budget=60,window=8)+"
+                    "kivi(group=16,residual=0)"),
     NameOf);
 
 TEST(StoreAttention, SkippedDistantPartsAreCountedAndLeftOut) {

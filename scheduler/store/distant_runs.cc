@@ -1,0 +1,43 @@
+#include "scheduler/store/distant_runs.h"
+
+#include <algorithm>
+#include <variant>
+
+namespace ziggurat {
+
+bool SelectsTokens(const CachePlan& plan) {
+  return std::any_of(plan.layers.begin(), plan.layers.end(), [](const LayerPlan& layer) {
+    return !std::holds_alternative<KeepAll>(layer.edit);
+  });
+}
+
+std::vector<HeadRun> HeadRunsOf(const CachePlan& plan) {
+  const PodGroups& groups = *plan.distant->groups;
+  const bool apart = SelectsTokens(plan);
+  std::vector<HeadRun> runs;
+  for (int head = 0; head < groups.num_kv_heads; ++head) {
+    bool alike = head > 0 && !apart;
+    for (int layer = 0; alike && layer < groups.num_layers; ++layer) {
+      alike = groups.Lowest(layer, head) == groups.Lowest(layer, head - 1);
+    }
+    if (alike) {
+      ++runs.back().count;
+    } else {
+      runs.push_back({head, 1});
+    }
+  }
+  return runs;
+}
+
+RunRole RoleOf(const PodGroups& groups, int layer, int head) {
+  if (groups.Lowest(layer, head) != layer) return RunRole::kFollows;
+  return groups.IsShared(layer, head) ? RunRole::kLowest : RunRole::kAlone;
+}
+
+int KeptPosition(const LayerMeasured& measured, int prompt, int head, int i) {
+  const int kept = measured.kept_tokens;
+  if (measured.kept.empty()) return i < measured.first_tokens ? i : prompt - kept + i;
+  return measured.kept[static_cast<size_t>(head) * kept + i];
+}
+
+}  // namespace ziggurat

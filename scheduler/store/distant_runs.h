@@ -1,0 +1,44 @@
+// PoD: which KV heads of a layer go together, and what they are in it. Shared by the two stores of
+// distant tokens.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "compression/cache_plan.h"
+#include "compression/pod_groups.h"
+#include "scheduler/store/layer_store.h"
+
+namespace ziggurat {
+
+/// Which layers form a group may differ from KV head to KV head. A *run* is a range of neighbouring
+/// heads that is grouped alike in all layers; each run has segments of its own. Where a policy
+/// selects tokens, every head keeps others, and each head is a run.
+struct HeadRun {
+  int first = 0;
+  int count = 0;
+};
+std::vector<HeadRun> HeadRunsOf(const CachePlan& plan);
+
+/// Whether a policy selects tokens of the prompt in any layer.
+bool SelectsTokens(const CachePlan& plan);
+
+/// What a run is in a layer.
+enum class RunRole : uint8_t {
+  kAlone,    ///< a group of this layer alone: nothing is ever distant
+  kLowest,   ///< its distant keys are read by the layers above
+  kFollows,  ///< reads those of the lowest layer
+};
+RunRole RoleOf(const PodGroups& groups, int layer, int head);
+
+/// The position of the i-th token that `head` keeps of a prompt of `prompt` tokens.
+int KeptPosition(const LayerMeasured& measured, int prompt, int head, int i);
+
+/// The store where tokens become codes in groups (grouped_distant_store.cc).
+size_t MaxGroupedDistantBlocks(const StoreContext& context, int layer);
+std::unique_ptr<LayerStore> MakeGroupedDistantStore(
+    const StoreContext& context, int layer, SequenceCache* cache,
+    absl::Span<const std::unique_ptr<LayerStore>> stores);
+
+}  // namespace ziggurat
