@@ -290,7 +290,7 @@ TEST_P(CacheCopies, IntoValuesAloneLeaveTheBorrowedKeysAsTheyAre) {
       };
       read_keys(&keys_before);
       // Of codes a whole group, which goes as it stands.
-      const Slots slots = source == format ? SomeUnits(kHeads, count, kSlots, 1, 7)
+      const Slots slots = source == format ? SomeUnits(kHeads, count, kSlots, 0, 7)
                                            : AnySlots(kHeads, count, kSlots, 7);
       ASSERT_EQ(slots.count, count);
       ExpectTwins(cache.pool, Name(format), [&](AttentionBackend& backend) {
