@@ -76,6 +76,7 @@ SegmentView EmptyView(const SegmentOptions& options, const CacheGeometry& geomet
 LayerBlockTable::LayerBlockTable(LayerBlockTable&& other) noexcept
     : pool_(other.pool_),
       geometry_(other.geometry_),
+      owned_blocks_(std::exchange(other.owned_blocks_, 0)),
       views_(std::move(other.views_)),
       segments_(std::move(other.segments_)) {
   // The blocks are ours now: `other` must not release them again.
@@ -241,6 +242,7 @@ void LayerBlockTable::Truncate(int segment, int slots) {
   for (int p = 0; p < list.count; ++p) {
     const size_t kept = list.planes[p].BlocksFor(geometry_->block_bytes, slots);
     pool_->Release(absl::MakeConstSpan(s.planes[p]).subspan(kept));
+    owned_blocks_ -= s.planes[p].size() - kept;
     s.planes[p].resize(kept);
   }
   views_[segment].num_slots = slots;
@@ -299,6 +301,7 @@ absl::Status LayerBlockTable::Grow(int segment, int new_num_slots) {
       s.planes[p].insert(s.planes[p].end(), next, next + missing[p]);
       next += missing[p];
     }
+    owned_blocks_ += total_missing;
     RefreshViewPointers(segment);
   }
   views_[segment].num_slots = new_num_slots;
@@ -371,6 +374,7 @@ void LayerBlockTable::Clear() {
   }
   segments_.clear();
   views_.clear();
+  owned_blocks_ = 0;
 }
 
 size_t LayerBlockTable::blocks() const {
@@ -383,7 +387,7 @@ size_t LayerBlockTable::blocks() const {
   return blocks;
 }
 
-size_t LayerBlockTable::owned_blocks() const {
+size_t LayerBlockTable::CountOwnedBlocks() const {
   size_t blocks = 0;
   for (const Segment& s : segments_) {
     if (s.is_frozen) continue;

@@ -138,8 +138,8 @@ class LayerBlockTable {
   LayerView view() const { return views_; }
   /// Blocks of this layer's own planes (LayerOccupancy::blocks). O(segments).
   size_t blocks() const;
-  /// The same without those of segments that refer to another layer's. O(segments).
-  size_t owned_blocks() const;
+  /// The same without those of segments that refer to another layer's.
+  size_t owned_blocks() const { return owned_blocks_; }
   /// All block references held by this table, appended to `out` (for `BlockPool::CheckIntegrity`).
   void AppendOwnedBlocks(std::vector<BlockId>* out) const;
   /// O(segments^2) for head groups, and O(blocks) for segments that share or borrow blocks.
@@ -169,6 +169,7 @@ class LayerBlockTable {
 
   absl::StatusOr<int> AppendSlotSlow(int segment);
   size_t BlocksToAppendSlow(int segment, size_t tokens) const;
+  size_t CountOwnedBlocks() const;
   SegmentOptions Normalized(SegmentOptions options) const;
   int PushSegment(Segment segment, SegmentView view);
   absl::Status Grow(int segment, int new_num_slots);
@@ -184,6 +185,7 @@ class LayerBlockTable {
 
   BlockPool* pool_;
   const CacheGeometry* geometry_;
+  size_t owned_blocks_ = 0;
   // One segment is the usual case: kept in place, a step walks the tables of a sequence in memory
   // order. views_[i] describes segments_[i] and alone holds its number of slots.
   absl::InlinedVector<SegmentView, 1> views_;

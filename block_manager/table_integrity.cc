@@ -34,6 +34,10 @@ absl::Status LayerBlockTable::CheckIntegrity() const {
     return absl::InternalError(
         absl::StrCat(segments_.size(), " segments but ", views_.size(), " views"));
   }
+  if (owned_blocks_ != CountOwnedBlocks()) {
+    return absl::InternalError(absl::StrCat("counts ", owned_blocks_, " blocks of its own, holds ",
+                                            CountOwnedBlocks()));
+  }
   for (int i = 0; i < num_segments(); ++i) {
     if (absl::Status status = CheckSegment(i); !status.ok()) {
       return absl::InternalError(absl::StrCat("segment ", i, ": ", status.message()));

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
 
 namespace ziggurat {
@@ -49,6 +50,9 @@ SequenceStore::SequenceStore(const CachePlan& plan, const CacheGeometry& geometr
       cache_(cache),
       reservation_(reservation),
       ledger_(ledger),
+      may_edit_(plan.layers.size()),
+      append_segments_(plan.layers.size(), -1),
+      targets_(plan.layers.size()),
       owned_(plan.layers.size()),
       facts_(plan.layers.size()),
       importance_(plan.layers.size()),
@@ -73,11 +77,18 @@ absl::Status SequenceStore::FillLayer(int layer, const LayerMeasured& measured, 
     if (absl::Status status = Settle(layer - 1); !status.ok()) return status;
   }
   if (absl::Status status = stores_[layer]->Fill(measured, write); !status.ok()) return status;
+  NoteStore(layer);
   // What is still to be decided keeps the bound of what it may become.
   if (!undecided_ && plan_->layers[layer].merge != MergeRole::kLower) {
     bounds_[layer] = stores_[layer]->MaxBlocks();
   }
   return Settle(layer);
+}
+
+void SequenceStore::NoteStore(int layer) {
+  may_edit_[layer] = stores_[layer]->MayEdit();
+  any_may_edit_ = absl::c_linear_search(may_edit_, true);
+  append_segments_[layer] = stores_[layer]->AppendSegment();
 }
 
 absl::Status SequenceStore::Settle(int layer) {
@@ -156,11 +167,13 @@ absl::Status SequenceStore::RelayLayer(int layer, const LayerPlan& plan, int tok
     stores_[layer] = ring != nullptr ? AdoptRingStore(context_, *ring, &table, kHeld)
                                      : AdoptGrowingStore(context_, &table, kHeld);
   }
+  NoteStore(layer);
   bounds_[layer] = stores_[layer]->MaxBlocks();
   return Settle(layer);
 }
 
 absl::Status SequenceStore::PrepareStep(int position, std::vector<CacheEdit>* edits) {
+  if (!any_may_edit_) return absl::OkStatus();
   const size_t before = edits->size();
   for (const auto& store : stores_) {
     if (absl::Status status = store->PrepareStep(position, edits); !status.ok()) return status;
@@ -186,10 +199,18 @@ absl::Status SequenceStore::FinishEdits() {
 absl::StatusOr<absl::Span<const DecodeInput::Layer>> SequenceStore::Append(int position) {
   step_.resize(stores_.size());
   for (int layer = 0; layer < cache_->num_layers(); ++layer) {
-    absl::StatusOr<absl::Span<const TokenTarget>> targets = stores_[layer]->Append(position);
-    if (!targets.ok()) return targets.status();
-    const LayerBlockTable& table = cache_->layer(layer);
-    step_[layer] = {table.view(), *targets, stores_[layer]->score_recent()};
+    LayerBlockTable& table = cache_->layer(layer);
+    DecodeInput::Layer& step = step_[layer];
+    if (const int segment = append_segments_[layer]; segment >= 0) {
+      absl::StatusOr<int> slot = table.AppendSlot(segment);
+      if (!slot.ok()) return slot.status();
+      targets_[layer] = {segment, *slot};
+      step = {table.view(), absl::MakeConstSpan(&targets_[layer], 1), 0};
+    } else {
+      absl::StatusOr<absl::Span<const TokenTarget>> targets = stores_[layer]->Append(position);
+      if (!targets.ok()) return targets.status();
+      step = {table.view(), *targets, stores_[layer]->score_recent()};
+    }
     if (table.owned_blocks() != owned_[layer]) {
       if (absl::Status status = Settle(layer); !status.ok()) return status;
     }

@@ -64,6 +64,8 @@ class SequenceStore {
  private:
   absl::Status RelayLayer(int layer, const LayerPlan& plan, int tokens, int prompt,
                           ModelRunner* model);
+  /// Notes how the layer's store takes tokens from now on.
+  void NoteStore(int layer);
   /// Sets the reservation of the layer to `bound` less what it holds.
   absl::Status Settle(int layer);
 
@@ -76,6 +78,10 @@ class SequenceStore {
   Reservation* reservation_;
   ReservationLedger* ledger_;
   std::vector<std::unique_ptr<LayerStore>> stores_;
+  std::vector<bool> may_edit_;  ///< LayerStore::MayEdit
+  bool any_may_edit_ = false;
+  std::vector<int> append_segments_;  ///< LayerStore::AppendSegment
+  std::vector<TokenTarget> targets_;  ///< of layers that have one
   std::vector<size_t> bounds_;  ///< most blocks that each layer may own from now on
   std::vector<size_t> owned_;   ///< those that it owns
   std::vector<LayerFacts> facts_;

@@ -31,6 +31,9 @@ class GrowingStore final : public LayerStore {
     return status;
   }
 
+  bool MayEdit() const override { return format_.coded.has_value(); }
+  int AppendSegment() const override { return list_.open_segment(); }
+
   absl::Status PrepareFlush(std::vector<CacheEdit>* edits) override { return list_.Flush(edits); }
   void FinishEdits() override { list_.FinishFlush(); }
 

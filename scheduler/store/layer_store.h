@@ -56,6 +56,13 @@ class LayerStore {
   virtual void FinishEdits() {}
   /// Where the token at `position` goes. The span is valid until the next call.
   virtual absl::StatusOr<absl::Span<const TokenTarget>> Append(int position) = 0;
+  // Asked once Fill has run, so that a step need not ask a layer in which nothing happens.
+
+  /// False: PrepareStep and PrepareFlush never order anything.
+  virtual bool MayEdit() const { return true; }
+  /// The segment to whose end, or round whose ring, every token goes, which is then all that Append
+  /// does; negative: it does more.
+  virtual int AppendSegment() const { return -1; }
   /// DecodeItem::score_recent.
   virtual int score_recent() const { return 0; }
 };

@@ -41,6 +41,9 @@ class PlainRing final : public LayerStore {
     return status;
   }
 
+  bool MayEdit() const override { return false; }
+  int AppendSegment() const override { return segment_; }
+
   absl::StatusOr<absl::Span<const TokenTarget>> Append(int /*position*/) override {
     absl::StatusOr<int> slot = table_->AppendSlot(segment_);
     if (!slot.ok()) return slot.status();

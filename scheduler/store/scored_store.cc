@@ -28,6 +28,8 @@ class ScoredStore final : public LayerStore {
     return status;
   }
 
+  bool MayEdit() const override { return false; }
+
   absl::StatusOr<absl::Span<const TokenTarget>> Append(int /*position*/) override {
     int slot = TokenTarget::kLowestScore;
     if (table_->view()[segment_].num_slots < edit_.heavy + edit_.recent + 1) {
