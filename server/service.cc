@@ -160,9 +160,14 @@ grpc::ServerUnaryReactor* ZigguratService::GetModel(grpc::CallbackServerContext*
 }
 
 grpc::ServerUnaryReactor* ZigguratService::GetCache(grpc::CallbackServerContext* context,
-                                                    const v1::GetCacheRequest*,
+                                                    const v1::GetCacheRequest* request,
                                                     v1::GetCacheResponse* response) {
-  *response = ToMessage(engine_->Snapshot());
+  EngineSnapshot snapshot = engine_->Snapshot();
+  if (request->totals_only()) {
+    snapshot.layers.clear();
+    snapshot.requests.clear();
+  }
+  *response = ToMessage(snapshot);
   return Answer(context, absl::OkStatus());
 }
 

@@ -24,6 +24,7 @@
 #include "server/cli/eval/resume.h"
 #include "server/cli/eval/runner.h"
 #include "server/cli/eval/task_file.h"
+#include "server/cli/shell_quote.h"
 #include "server/signals.h"
 
 namespace ziggurat {
@@ -70,19 +71,11 @@ int Interrupted() { return Fail("stopped; nothing was asked yet"); }
 
 std::string Message(const absl::Status& status) { return std::string(status.message()); }
 
-// For a shell: as it is where that is safe, else between single quotes.
-std::string Quoted(const std::string& word) {
-  constexpr char kSafe[] =
-      "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-./:=,@%+";
-  if (!word.empty() && word.find_first_not_of(kSafe) == std::string::npos) return word;
-  return "'" + absl::StrReplaceAll(word, {{"'", "'\\''"}}) + "'";
-}
-
 std::string CommandLine(const EvalFlags& flags) {
-  std::string line = absl::StrCat("ziggurat eval --server ", Quoted(flags.server), " --tasks");
-  for (const std::string& path : flags.tasks) absl::StrAppend(&line, " ", Quoted(path));
+  std::string line = absl::StrCat("ziggurat eval --server ", ShellQuoted(flags.server), " --tasks");
+  for (const std::string& path : flags.tasks) absl::StrAppend(&line, " ", ShellQuoted(path));
   for (const std::string& policy : flags.compression) {
-    absl::StrAppend(&line, " \\\n  --compression ", Quoted(policy));
+    absl::StrAppend(&line, " \\\n  --compression ", ShellQuoted(policy));
   }
   absl::StrAppend(&line, " \\\n ");
   if (flags.limit) absl::StrAppend(&line, " --limit ", *flags.limit);
@@ -91,12 +84,12 @@ std::string CommandLine(const EvalFlags& flags) {
   if (flags.asking.hold_back) absl::StrAppend(&line, " --hold-back ", *flags.asking.hold_back);
   if (flags.asking.stop != AskingOptions().stop) {
     for (const std::string& stop : flags.asking.stop) {
-      absl::StrAppend(&line, " --stop ", Quoted(stop));
+      absl::StrAppend(&line, " --stop ", ShellQuoted(stop));
     }
   }
   if (flags.deadline_seconds > 0) absl::StrAppend(&line, " --deadline ", flags.deadline_seconds);
   if (flags.asking.attention_recall) absl::StrAppend(&line, " --attention-recall");
-  return absl::StrCat(line, " --out ", Quoted(flags.out));
+  return absl::StrCat(line, " --out ", ShellQuoted(flags.out));
 }
 
 // The files, each content once.
@@ -131,8 +124,9 @@ int CheckPolicies(v1::Ziggurat::StubInterface& stub, const EvalFlags& flags,
       return Fail(DescribeError(status, flags.server));
     }
     if (!status.ok()) {
-      const std::string what = &text == &texts[0] ? "the policy that all are set beside, full"
-                                                  : absl::StrCat("--compression ", Quoted(text));
+      const std::string what = &text == &texts[0]
+                                   ? "the policy that all are set beside, full"
+                                   : absl::StrCat("--compression ", ShellQuoted(text));
       Fail(absl::StrCat(what, ": ", DescribeError(status, flags.server)));
       ++refused;
     } else if (taken.insert(policy.canonical).second) {

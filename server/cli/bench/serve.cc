@@ -1,16 +1,439 @@
 // `ziggurat bench serve`: load against a running daemon, as its clients see it.
-#include <cstdio>
+#include <sys/ioctl.h>
+#include <unistd.h>
 
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "server/cli/bench/load/load_report.h"
+#include "server/cli/bench/load/load_runner.h"
 #include "server/cli/bench/subcommands.h"
+#include "server/cli/client.h"
+#include "server/cli/eval/progress.h"
+#include "server/cli/shell_quote.h"
+#include "server/signals.h"
 
 namespace ziggurat {
+namespace {
+
+using namespace ziggurat::bench;  // NOLINT(google-build-using-namespace): this is its command
+
+constexpr char kExamples[] = R"(Examples:
+  ziggurat serve --model models/needle-llama &
+
+  # Closed loop: 16 clients, each asks again as soon as it has its answer. What is the most
+  # throughput?
+  ziggurat bench serve --clients 16 --requests 400 --input-tokens 512 --output-tokens 64
+
+  # Open loop: 2 requests come each second, whatever the daemon does. Which latency do they see?
+  ziggurat bench serve --rate 2 --duration 120 --input-tokens sharegpt --output-tokens sharegpt \
+      --compression 'pyramidkv(budget=256)' --out load
+
+  # Replay ten minutes of a recorded trace in one, at a quarter of its lengths.
+  ziggurat bench serve --trace AzureLLMInferenceTrace_conv.csv --time-scale 0.1 \
+      --length-scale 0.25 --duration 60 --out load
+
+Lengths (--input-tokens, --output-tokens) are
+  128             always so many tokens
+  uniform:64:512  any number from 64 to 512, each as likely
+  sharegpt        log-normal with a mean of 161 tokens in and 338 out, as people talk with an
+                  assistant; sigma of the logarithm 1
+A trace is Azure's CSV (TIMESTAMP,ContextTokens,GeneratedTokens) or Mooncake's JSON Lines
+(timestamp in ms, input_length, output_length). Prompts are random tokens; every answer has exactly
+the length that was drawn. Lengths that do not fit the model's context are cut and counted.
+
+A request is good if it meets both goals: TTFT, counted from when it was due, and ITL, the MEAN time
+between its tokens. Goodput by the 99th percentile and by the worst of its tokens stand beside it.
+
+DIR gets result.json (all figures), requests.jsonl (a line for each request), latency.svg,
+throughput.svg and cache.svg. docs/benchmarks.md defines every figure.)";
+
+constexpr size_t kDefaultRequests = 100;
+constexpr int kWarmupClients = 4;
+constexpr std::chrono::milliseconds kSamplePeriod{250};
+
+struct ServeFlags {
+  std::string server = kDefaultServer;
+  std::optional<int> clients;
+  std::optional<double> rate;
+  std::string trace;
+  std::optional<double> time_scale;
+  std::optional<double> length_scale;
+  std::optional<size_t> requests;
+  std::optional<double> duration;
+  std::optional<std::string> input_tokens;
+  std::optional<std::string> output_tokens;
+  uint64_t seed = 0;
+  std::string compression;
+  Goals goals;
+  std::optional<double> timeout;
+  int warmup = 0;
+  std::string out;
+};
+
+constexpr char kDefaultInput[] = "128";
+constexpr char kDefaultOutput[] = "32";
+
+int Fail(const std::string& what, int exit_code = kExitFailure) {
+  std::fprintf(stderr, "ziggurat bench serve: %s\n", what.c_str());
+  return exit_code;
+}
+
+std::string CommandLine(const ServeFlags& flags) {
+  std::string line = absl::StrCat("ziggurat bench serve --server ", ShellQuoted(flags.server));
+  const auto add = [&](const char* name, const auto& value) {
+    if (value) absl::StrAppend(&line, " ", name, " ", *value);
+  };
+  const auto add_text = [&](const char* name, const std::string& value) {
+    if (!value.empty()) absl::StrAppend(&line, " ", name, " ", ShellQuoted(value));
+  };
+  add("--clients", flags.clients);
+  add("--rate", flags.rate);
+  add_text("--trace", flags.trace);
+  add("--time-scale", flags.time_scale);
+  add("--length-scale", flags.length_scale);
+  add("--requests", flags.requests);
+  add("--duration", flags.duration);
+  add("--input-tokens", flags.input_tokens);
+  add("--output-tokens", flags.output_tokens);
+  absl::StrAppend(&line, " --seed ", flags.seed);
+  add_text("--compression", flags.compression);
+  absl::StrAppend(&line, " --ttft-goal ", flags.goals.ttft_seconds, " --itl-goal ",
+                  flags.goals.itl_seconds);
+  add("--timeout", flags.timeout);
+  if (flags.warmup > 0) absl::StrAppend(&line, " --warmup ", flags.warmup);
+  add_text("--out", flags.out);
+  return line;
+}
+
+// What CLI11 cannot see in one flag alone; empty: nothing is wrong.
+std::string WrongFlags(const ServeFlags& flags) {
+  const int loads = (flags.clients ? 1 : 0) + (flags.rate ? 1 : 0) + (flags.trace.empty() ? 0 : 1);
+  if (loads != 1) {
+    return absl::StrCat(loads == 0 ? "which load? Name" : "name",
+                        " one of --clients N (closed loop), --rate R (open loop) and --trace FILE "
+                        "(replay)");
+  }
+  if (flags.trace.empty() && (flags.time_scale || flags.length_scale)) {
+    return "--time-scale and --length-scale are for --trace";
+  }
+  if (!flags.trace.empty() && (flags.input_tokens || flags.output_tokens)) {
+    return "--input-tokens and --output-tokens do not go with --trace, which has lengths of its "
+           "own; --length-scale scales them";
+  }
+  return "";
+}
+
+absl::StatusOr<WorkloadOptions> MakeWorkload(const ServeFlags& flags) {
+  WorkloadOptions options{.rate = flags.rate.value_or(0),
+                          .seed = flags.seed,
+                          .time_scale = flags.time_scale.value_or(1),
+                          .length_scale = flags.length_scale.value_or(1),
+                          .requests = flags.requests,
+                          .limits = {}};
+  if (!flags.trace.empty()) {
+    absl::StatusOr<std::vector<TraceEntry>> trace = ReadTrace(flags.trace);
+    if (!trace.ok()) return trace.status();
+    options.trace = *std::move(trace);
+    return options;
+  }
+  for (const auto& [text, side, target] :
+       {std::tuple{flags.input_tokens.value_or(kDefaultInput), LengthSide::kInput, &options.input},
+        std::tuple{flags.output_tokens.value_or(kDefaultOutput), LengthSide::kOutput,
+                   &options.output}}) {
+    const absl::StatusOr<LengthDistribution> lengths = LengthDistribution::Parse(text, side);
+    if (!lengths.ok()) return lengths.status();
+    *target = *lengths;
+  }
+  if (!flags.requests && !flags.duration) options.requests = kDefaultRequests;
+  return options;
+}
+
+LoadSetting MakeSetting(const ServeFlags& flags) {
+  LoadSetting setting{.command = CommandLine(flags),
+                      .server = flags.server,
+                      .time = absl::Now(),
+                      .model = {},
+                      .kind = flags.clients ? "closed"
+                              : flags.rate  ? "poisson"
+                                            : "trace",
+                      .clients = flags.clients.value_or(0),
+                      .rate = flags.rate.value_or(0),
+                      .trace = flags.trace,
+                      .time_scale = flags.time_scale.value_or(1),
+                      .length_scale = flags.length_scale.value_or(1),
+                      .input_tokens = flags.input_tokens.value_or(kDefaultInput),
+                      .output_tokens = flags.output_tokens.value_or(kDefaultOutput),
+                      .seed = flags.seed,
+                      .warmup = flags.warmup,
+                      .goals = flags.goals};
+  return setting;
+}
+
+// One token from one token: says what is wrong with the policy before anything is measured.
+grpc::Status AskOnce(v1::Ziggurat::StubInterface& stub, const std::string& compression) {
+  grpc::ClientContext context;
+  context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(60));
+  v1::GenerateRequest request;
+  request.mutable_token_ids()->add_ids(0);
+  request.set_max_tokens(1);
+  request.set_ignore_eos(true);
+  request.set_compression(compression);
+  const auto stream = stub.Generate(&context, request);
+  v1::GenerateResponse response;
+  while (stream->Read(&response)) {
+  }
+  return stream->Finish();
+}
+
+int TerminalColumns() {
+  winsize size{};
+  if (ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0) return size.ws_col;
+  return 80;
+}
+
+// By the count of requests or by the time, whichever is further; in both cases those under way are
+// still to be done.
+eval::RunProgress Progress(const LoadProgress& load, std::optional<size_t> total,
+                           std::optional<double> duration, double elapsed) {
+  constexpr double kWhole = 1e6;
+  const auto ended = static_cast<double>(load.ended);
+  double share = 0;
+  if (total) share = ended / static_cast<double>(*total);
+  if (duration && load.sent > 0) {
+    const double ended_of_sent = ended / static_cast<double>(load.sent);
+    share = std::max(share, std::min(1.0, elapsed / *duration) * ended_of_sent);
+  }
+  // How many there will be in a time is not known.
+  return {.done = static_cast<size_t>(load.ended),
+          .total = duration ? static_cast<size_t>(load.sent) : total.value_or(0),
+          .failed = static_cast<size_t>(load.ended - load.done),
+          .done_weight = static_cast<size_t>(kWhole * share),
+          .total_weight = static_cast<size_t>(kWhole)};
+}
+
+// Shows how far it is until the run is over, which a signal hastens.
+absl::Status Watch(LoadRunner& runner, std::optional<size_t> total, std::optional<double> duration,
+                   TerminationSignals& signals) {
+  eval::ProgressLine line(stderr, isatty(STDERR_FILENO) == 1, TerminalColumns());
+  const auto progress = [&] {
+    const double elapsed =
+        std::chrono::duration<double>(LoadRunner::Clock::now() - runner.start()).count();
+    return Progress(runner.progress(), total, duration, elapsed);
+  };
+  while (!runner.finished()) {
+    if (signals.Wait(absl::Milliseconds(100)) != 0) runner.Stop();
+    line.Update(progress());
+  }
+  line.Finish(progress());
+  return runner.Wait();
+}
+
+absl::Status WarmUp(v1::Ziggurat::StubInterface& stub, const ServeFlags& flags,
+                    WorkloadOptions workload, const PromptMaker& prompts,
+                    TerminationSignals& signals) {
+  workload.requests = static_cast<size_t>(flags.warmup);
+  const LoadOptions options{
+      .clients = std::min(flags.warmup, flags.clients.value_or(kWarmupClients)),
+      .duration_seconds = {},
+      .timeout_seconds = flags.timeout,
+      .compression = flags.compression};
+  LoadRunner runner(stub, Workload(std::move(workload)), prompts, options);
+  while (!runner.finished()) {
+    if (signals.Wait(absl::Milliseconds(20)) != 0) runner.Stop();
+  }
+  return runner.Wait();
+}
+
+std::string WhyItEnded(const absl::Status& status, const std::string& server) {
+  if (absl::IsCancelled(status)) return "stopped; the figures are those of what was done";
+  return absl::StrCat(
+      "the run ended early: ",
+      DescribeError({grpc::StatusCode::UNAVAILABLE, std::string(status.message())}, server));
+}
+
+int Serve(const ServeFlags& flags) {
+  TerminationSignals signals;  // before gRPC starts threads
+  if (const std::string wrong = WrongFlags(flags); !wrong.empty()) return Fail(wrong, kExitUsage);
+  absl::StatusOr<WorkloadOptions> workload = MakeWorkload(flags);
+  if (!workload.ok()) return Fail(std::string(workload.status().message()));
+  if (!flags.out.empty()) {
+    std::error_code error;
+    std::filesystem::create_directories(flags.out, error);
+    if (error) return Fail(absl::StrCat(flags.out, ": ", error.message()));
+  }
+
+  LoadResult result{.setting = MakeSetting(flags), .summary = {}, .records = {}, .cache = {}};
+  v1::GetModelResponse& model = result.setting.model;
+  const std::unique_ptr<v1::Ziggurat::Stub> stub = Connect(flags.server);
+  grpc::ClientContext context;
+  context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(30));
+  grpc::Status status = stub->GetModel(&context, {}, &model);
+  if (status.ok()) status = AskOnce(*stub, flags.compression);
+  if (!status.ok()) {
+    const bool is_wrong = status.error_code() == grpc::StatusCode::INVALID_ARGUMENT ||
+                          status.error_code() == grpc::StatusCode::PERMISSION_DENIED;
+    return Fail(DescribeError(status, flags.server), is_wrong ? kExitUsage : kExitFailure);
+  }
+  workload->limits = {.context_tokens = model.max_context_tokens(),
+                      .prompt_tokens = model.max_prompt_tokens()};
+  const PromptMaker prompts(
+      model.vocab_size(), {model.eos_token_ids().begin(), model.eos_token_ids().end()}, flags.seed);
+  if (flags.warmup > 0) {
+    const PromptMaker other_prompts(model.vocab_size(),
+                                    {model.eos_token_ids().begin(), model.eos_token_ids().end()},
+                                    flags.seed + 1);
+    const absl::Status warm = WarmUp(*stub, flags, *workload, other_prompts, signals);
+    if (absl::IsCancelled(warm)) return Fail("stopped; nothing was measured yet");
+    if (!warm.ok()) return Fail(WhyItEnded(warm, flags.server));
+  }
+
+  Workload requests(*std::move(workload));
+  const std::optional<size_t> total = requests.size();
+  std::fprintf(stderr, "%s (%s): %s\n", model.name().c_str(), model.dtype().c_str(),
+               DescribeLoad(result.setting).c_str());
+  LoadRunner runner(*stub, std::move(requests), prompts,
+                    {.clients = flags.clients.value_or(0),
+                     .duration_seconds = flags.duration,
+                     .timeout_seconds = flags.timeout,
+                     .compression = flags.compression});
+  CacheSampler sampler(*stub, runner.start(), kSamplePeriod);
+  const absl::Status ended = Watch(runner, total, flags.duration, signals);
+  result.cache = sampler.Stop();
+  result.records = runner.TakeRecords();
+  result.setting.broken_off = !ended.ok();
+  result.summary = Summarize(result.records, result.cache, flags.goals);
+
+  std::printf("%s", LoadText(result).c_str());
+  if (!flags.out.empty()) {
+    if (absl::Status written = WriteLoadReport(flags.out, result); !written.ok()) {
+      return Fail(std::string(written.message()));
+    }
+    std::printf("\nreport: %s/result.json\n", flags.out.c_str());
+  }
+  if (std::fflush(stdout) != 0) return Fail("cannot write to stdout");
+  if (!ended.ok()) return Fail(WhyItEnded(ended, flags.server));
+  return result.summary.done > 0 ? kExitOk : Fail("no request was done");
+}
+
+CLI::Validator Length(LengthSide side) {
+  return CLI::Validator(
+      [side](const std::string& text) {
+        return std::string(LengthDistribution::Parse(text, side).status().message());
+      },
+      "");
+}
+
+// CLI11's own says from where to where a double goes.
+CLI::Validator Positive() {
+  return CLI::Validator(
+      [](const std::string& text) {
+        double value = 0;
+        if (CLI::detail::lexical_cast(text, value) && value > 0 && value < 1e9) {
+          return std::string();
+        }
+        return "'" + text + "' must be a number above 0";
+      },
+      "");
+}
+
+void AddLoadFlags(CLI::App& serve, ServeFlags& flags) {
+  serve
+      .add_option("--clients", flags.clients,
+                  "Closed loop: so many clients, each of which sends its next request when its "
+                  "last one has ended")
+      ->check(CLI::Range(1, 100000))
+      ->type_name("N");
+  serve
+      .add_option("--rate", flags.rate,
+                  "Open loop: so many requests arrive each second, at random (Poisson)")
+      ->check(Positive())
+      ->type_name("R");
+  serve.add_option("--trace", flags.trace, "Replay: arrivals and lengths of a recorded trace")
+      ->type_name("FILE");
+  serve
+      .add_option("--time-scale", flags.time_scale,
+                  "Stretches the arrivals of the trace: 0.1 replays it ten times as fast")
+      ->check(Positive())
+      ->type_name("X");
+  serve.add_option("--length-scale", flags.length_scale, "Scales the lengths of the trace")
+      ->check(Positive())
+      ->type_name("X");
+  serve
+      .add_option("--requests", flags.requests,
+                  "Ends after so many (default: 100, or the whole trace; with --duration: any)")
+      ->check(CLI::Range(1, 100000000))
+      ->type_name("N");
+  serve
+      .add_option("--duration", flags.duration,
+                  "Sends none after so many seconds; those under way are waited for")
+      ->check(Positive())
+      ->type_name("SECONDS");
+  serve
+      .add_option("--input-tokens", flags.input_tokens,
+                  absl::StrCat("Length of prompts (default: ", kDefaultInput, ")"))
+      ->check(Length(LengthSide::kInput))
+      ->type_name("LENGTH");
+  serve
+      .add_option("--output-tokens", flags.output_tokens,
+                  absl::StrCat("Length of answers (default: ", kDefaultOutput, ")"))
+      ->check(Length(LengthSide::kOutput))
+      ->type_name("LENGTH");
+  serve
+      .add_option("--seed", flags.seed,
+                  "Of arrivals, lengths and prompts: the same seed makes the same load")
+      ->capture_default_str()
+      ->type_name("N");
+}
+
+}  // namespace
 
 Command AddBenchServe(CLI::App& bench) {
-  CLI::App* serve = bench.add_subcommand("serve", "Put a running daemon under load");
-  return {serve, [] {
-            std::fputs("ziggurat bench serve: not there yet\n", stderr);
-            return kExitFailure;
-          }};
+  CLI::App* serve = bench.add_subcommand(
+      "serve", "Put a running daemon under load: throughput, latency, goodput, cache");
+  auto flags = std::make_shared<ServeFlags>();
+  serve->add_option("--server", flags->server, "The daemon")
+      ->type_name("HOST:PORT")
+      ->capture_default_str();
+  AddLoadFlags(*serve, *flags);
+  serve
+      ->add_option("--compression", flags->compression,
+                   "Policy of every request, e.g. 'snapkv(budget=256)' (default: the daemon's)")
+      ->type_name("POLICY");
+  serve
+      ->add_option("--ttft-goal", flags->goals.ttft_seconds,
+                   "A good request has its first token within so many seconds")
+      ->check(Positive())
+      ->capture_default_str()
+      ->type_name("SECONDS");
+  serve
+      ->add_option("--itl-goal", flags->goals.itl_seconds,
+                   "... and no more seconds between its tokens, on average")
+      ->check(Positive())
+      ->capture_default_str()
+      ->type_name("SECONDS");
+  serve
+      ->add_option("--timeout", flags->timeout,
+                   "Seconds that a request may take; then it has failed (default: any time)")
+      ->check(Positive())
+      ->type_name("SECONDS");
+  serve->add_option("--warmup", flags->warmup, "Requests that are made before, and not counted")
+      ->check(CLI::Range(0, 100000))
+      ->capture_default_str()
+      ->type_name("N");
+  serve->add_option("--out", flags->out, "Folder for result.json and pictures; made where absent")
+      ->type_name("DIR");
+  serve->footer(kExamples);
+  return {serve, [flags] { return Serve(*flags); }};
 }
 
 }  // namespace ziggurat

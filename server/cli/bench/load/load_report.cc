@@ -1,0 +1,165 @@
+#include "server/cli/bench/load/load_report.h"
+
+#include <cerrno>
+#include <cmath>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "server/cli/bench/load/load_charts.h"
+#include "server/cli/eval/figures.h"
+
+namespace ziggurat::bench {
+namespace {
+
+// Three digits or more of a number that is not negative; a dash for none.
+std::string Figure(double value) {
+  if (std::isnan(value)) return eval::kNoFigure;
+  const int decimals = value < 9.995 ? 2 : value < 99.95 ? 1 : 0;
+  return absl::StrFormat("%.*f", decimals, value);
+}
+
+// Right-aligned; the dash has more bytes than width.
+std::string Cell(const std::string& text) {
+  constexpr size_t kWidth = 10;
+  const size_t width = text == eval::kNoFigure ? 1 : text.size();
+  return std::string(width < kWidth ? kWidth - width : 1, ' ') + text;
+}
+
+void AddRow(const std::string& name, const Distribution& figures, double factor,
+            std::string& text) {
+  absl::StrAppendFormat(&text, "%-22s", name);
+  for (const double value : {figures.mean, figures.p50, figures.p95, figures.p99, figures.max}) {
+    text += Cell(Figure(factor * value));
+  }
+  text += "\n";
+}
+
+void AddGoodput(const std::string& name, const Goodput& good, int64_t judged, std::string& text) {
+  absl::StrAppendFormat(&text, "%-22s%d of %d requests (%s), %s requests/s, %s output tokens/s\n",
+                        name, good.requests, judged, eval::FormatPercent(good.share),
+                        Figure(good.requests_per_second), Figure(good.output_tokens_per_second));
+}
+
+void AddRequests(const LoadSummary& s, std::string& text) {
+  absl::StrAppendFormat(&text, "%-22s%d done, %d refused, %d failed", "requests", s.done, s.refused,
+                        s.failed);
+  if (s.cancelled > 0) absl::StrAppendFormat(&text, ", %d broken off", s.cancelled);
+  absl::StrAppendFormat(&text, " in %s s\n", Figure(s.duration_seconds));
+  for (const auto& [reason, count] : s.reasons) {
+    absl::StrAppendFormat(&text, "%-22s%d: %s\n", "", count, reason);
+  }
+  if (s.cut > 0) {
+    absl::StrAppendFormat(&text, "%-22s%d of %d did not fit the context and were cut\n", "", s.cut,
+                          s.made);
+  }
+  if (s.short_answers > 0) {
+    absl::StrAppendFormat(&text, "%-22s%d answers have another length than was asked for\n", "",
+                          s.short_answers);
+  }
+  absl::StrAppendFormat(&text, "%-22s%s requests/s, %s input tokens/s, %s output tokens/s\n",
+                        "throughput", Figure(s.requests_per_second),
+                        Figure(s.input_tokens_per_second), Figure(s.output_tokens_per_second));
+}
+
+void AddCache(const LoadResult& result, std::string& text) {
+  const LoadSummary& s = result.summary;
+  if (result.cache.total_blocks == 0) return;
+  const auto total = static_cast<double>(result.cache.total_blocks);
+  absl::StrAppendFormat(&text,
+                        "%-22s%s of %s: used %s on average, %s at most; with reservations %s, %s\n",
+                        "cache", absl::StrFormat("%d blocks", result.cache.total_blocks),
+                        eval::FormatBytes(total * static_cast<double>(result.cache.block_bytes)),
+                        eval::FormatPercent(s.used_blocks.mean / total),
+                        eval::FormatPercent(s.used_blocks.max / total),
+                        eval::FormatPercent(s.committed_blocks.mean / total),
+                        eval::FormatPercent(s.committed_blocks.max / total));
+  absl::StrAppendFormat(&text, "%-22s%s running on average, %s at most; waiting %s, %s\n", "",
+                        Figure(s.running.mean), Figure(s.running.max), Figure(s.waiting.mean),
+                        Figure(s.waiting.max));
+}
+
+absl::Status WriteFile(const std::filesystem::path& path, const std::string& content) {
+  errno = 0;
+  std::ofstream stream(path, std::ios::binary | std::ios::trunc);
+  stream << content;
+  stream.close();
+  if (stream) return absl::OkStatus();
+  return absl::FailedPreconditionError(
+      absl::StrCat(path.string(), ": ", errno != 0 ? std::strerror(errno) : "cannot be written"));
+}
+
+}  // namespace
+
+std::string DescribeLoad(const LoadSetting& setting) {
+  const std::string lengths =
+      absl::StrCat(", ", setting.input_tokens, " in, ", setting.output_tokens, " out");
+  if (setting.kind == "closed") {
+    return absl::StrCat("closed loop of ", setting.clients,
+                        setting.clients == 1 ? " client" : " clients", lengths);
+  }
+  if (setting.kind == "poisson") {
+    return absl::StrFormat("%g requests/s, Poisson%s", setting.rate, lengths);
+  }
+  std::string text = std::filesystem::path(setting.trace).filename().string();
+  if (setting.time_scale != 1) absl::StrAppendFormat(&text, ", times × %g", setting.time_scale);
+  if (setting.length_scale != 1) {
+    absl::StrAppendFormat(&text, ", lengths × %g", setting.length_scale);
+  }
+  return text;
+}
+
+std::string LoadText(const LoadResult& result) {
+  const LoadSummary& s = result.summary;
+  const Goals& goals = result.setting.goals;
+  std::string text =
+      absl::StrFormat("%s (%s), %s\n%s\n\n", result.setting.model.name(),
+                      result.setting.model.dtype(), s.compression, DescribeLoad(result.setting));
+  AddRequests(s, text);
+  absl::StrAppendFormat(&text, "\n%-22s", "milliseconds");
+  for (const char* head : {"mean", "p50", "p95", "p99", "max"}) text += Cell(head);
+  text += "\n";
+  AddRow("TTFT", s.ttft, 1000, text);
+  AddRow("ITL", s.itl, 1000, text);
+  AddRow("  mean of a request", s.mean_itl, 1000, text);
+  AddRow("  worst of a request", s.worst_itl, 1000, text);
+  AddRow("end to end", s.end_to_end, 1000, text);
+  AddRow("queue of the daemon", s.queue, 1000, text);
+  const int64_t judged = s.made - s.cancelled;
+  absl::StrAppendFormat(&text, "\n%-22sTTFT within %g s and ITL within %g s\n", "goodput",
+                        goals.ttft_seconds, goals.itl_seconds);
+  AddGoodput("  by mean ITL", s.good_by_mean, judged, text);
+  AddGoodput("  by p99 ITL", s.good_by_p99, judged, text);
+  AddGoodput("  by worst ITL", s.good_by_worst, judged, text);
+  text += "\n";
+  AddCache(result, text);
+  if (s.send_delay.max > 0.05) {
+    absl::StrAppendFormat(&text,
+                          "\nRequests were sent up to %s ms late: this machine is too busy to make "
+                          "the load on time\n",
+                          Figure(1000 * s.send_delay.max));
+  }
+  return text;
+}
+
+absl::Status WriteLoadReport(const std::string& folder, const LoadResult& result) {
+  const std::filesystem::path path(folder);
+  const std::string subtitle =
+      absl::StrFormat("%s (%s), %s\n%s", result.setting.model.name(), result.setting.model.dtype(),
+                      DescribeLoad(result.setting), result.summary.compression);
+  const std::pair<const char*, std::string> files[] = {
+      {"result.json", LoadJson(result)},
+      {"requests.jsonl", RequestLines(result.records)},
+      {"latency.svg", DrawLatency(result.records, result.setting.goals, subtitle)},
+      {"throughput.svg", DrawThroughput(result.records, result.summary, subtitle)},
+      {"cache.svg", DrawCacheOverTime(result.cache, result.summary, subtitle)}};
+  for (const auto& [name, content] : files) {
+    if (absl::Status status = WriteFile(path / name, content); !status.ok()) return status;
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace ziggurat::bench

@@ -1,0 +1,11 @@
+// Words of a command line that is shown to be repeated.
+#pragma once
+
+#include <string>
+
+namespace ziggurat {
+
+/// For a shell: as it is where that is safe, else between single quotes.
+std::string ShellQuoted(const std::string& word);
+
+}  // namespace ziggurat
