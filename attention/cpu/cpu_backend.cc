@@ -20,6 +20,7 @@ bool HasLevel(CpuLevel level) {
     case CpuLevel::kAvx512:
       return avx512;
     case CpuLevel::kAvx512Bf16:
+    case CpuLevel::kAvx512Bf16Fast:
       return avx512 && __builtin_cpu_supports("avx512bf16");
   }
   return false;
@@ -28,7 +29,11 @@ bool HasLevel(CpuLevel level) {
 }  // namespace
 
 absl::StatusOr<CpuLevel> DetectCpuLevel() {
-  for (CpuLevel level : {CpuLevel::kAvx512Bf16, CpuLevel::kAvx512, CpuLevel::kAvx2}) {
+  __builtin_cpu_init();
+  if (HasLevel(CpuLevel::kAvx512Bf16)) {
+    return __builtin_cpu_is("amd") ? CpuLevel::kAvx512Bf16Fast : CpuLevel::kAvx512Bf16;
+  }
+  for (CpuLevel level : {CpuLevel::kAvx512, CpuLevel::kAvx2}) {
     if (HasLevel(level)) return level;
   }
   return absl::UnimplementedError("this CPU lacks AVX2 and FMA, which the CPU backend needs");
@@ -46,6 +51,9 @@ absl::StatusOr<std::unique_ptr<AttentionBackend>> MakeCpuBackend(CpuLevel level,
       return std::make_unique<cpu::CpuBackend>("cpu-avx512", cpu::Avx512Kernels(), threads);
     case CpuLevel::kAvx512Bf16:
       return std::make_unique<cpu::CpuBackend>("cpu-avx512bf16", cpu::Avx512Bf16Kernels(), threads);
+    case CpuLevel::kAvx512Bf16Fast:
+      return std::make_unique<cpu::CpuBackend>("cpu-avx512bf16-fast", cpu::Avx512Bf16FastKernels(),
+                                               threads);
   }
   return absl::InvalidArgumentError("unknown CPU level");
 }

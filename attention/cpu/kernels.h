@@ -1,6 +1,6 @@
 // The table of single-threaded kernels that one instruction set level provides.
 //
-// Each level (AVX2, AVX-512, AVX512-BF16) is one translation unit compiled with its own flags and
+// Each level (AVX2, AVX-512, AVX512-BF16, the same at full rate) is one translation unit compiled with its own flags and
 // gives out one such table; cpu_backend.cc picks a table at run time and spreads jobs over threads.
 //
 // This header is all that the two sides share, and it holds plain data only. A level must not emit
@@ -180,5 +180,6 @@ struct CpuKernels {
 const CpuKernels& Avx2Kernels();
 const CpuKernels& Avx512Kernels();
 const CpuKernels& Avx512Bf16Kernels();
+const CpuKernels& Avx512Bf16FastKernels();
 
 }  // namespace ziggurat::cpu

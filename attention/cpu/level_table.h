@@ -53,13 +53,13 @@ constexpr BlockKernels MakeCodedKernels() {
   };
 }
 
-/// Bf16Keys<V>: how this level multiplies bf16 keys.
-template <class V, class Narrow, template <class> class Bf16Keys>
+/// How this level multiplies bf16: Keys<V> keys, Values<V> values.
+template <class V, class Narrow, template <class> class Keys, template <class> class Values>
 constexpr CpuKernels MakeCpuKernels() {
   return {.element = {MakeElementKernels<V, F32Keys<V>, F32Values<V>>(),
-                      MakeElementKernels<V, Bf16Keys<V>, Bf16Values<V>>()},
+                      MakeElementKernels<V, Keys<V>, Values<V>>()},
           .blocks = {MakePlainKernels<F32Keys<V>, F32Keys<Narrow>, F32Values<V>>(),
-                     MakePlainKernels<Bf16Keys<V>, Bf16Keys<Narrow>, Bf16Values<V>>(),
+                     MakePlainKernels<Keys<V>, Keys<Narrow>, Values<V>>(),
                      MakeCodedKernels<V, Int8Codes<V>, false>(),
                      MakeCodedKernels<V, Fp8Codes<V>, false>(),
                      MakeCodedKernels<V, Int4Codes<V>, true>(),

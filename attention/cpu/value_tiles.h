@@ -18,7 +18,8 @@ template <class V>
 struct F32Values {
   using Simd = V;
   using Element = F32Element;
-  static constexpr int kVectors = 1;  ///< accumulators per unit
+  static constexpr bool kPairs = false;  ///< one token at a time (AccumulateUnits)
+  static constexpr int kVectors = 1;     ///< accumulators per unit
   static constexpr int kChannels = V::kLanes;
   static void Widen(typename V::Bits bits, typename V::Float* out) { out[0] = V::AsFloat(bits); }
   /// The accumulators of one unit, times `factor`, in the order of channels.
@@ -31,6 +32,7 @@ template <class V>
 struct Bf16Values {
   using Simd = V;
   using Element = Bf16Element;
+  static constexpr bool kPairs = false;
   static constexpr int kVectors = 2;
   static constexpr int kChannels = 2 * V::kLanes;
   static void Widen(typename V::Bits bits, typename V::Float* out) {
@@ -123,22 +125,84 @@ inline void AccumulateUnits(const float* weights, const float* shrink, const std
   }
 }
 
-/// All channels of the head whose rows begin at `head_offset`, for NQ queries.
+/// The same two tokens at a time (paired_bf16.h).   weights  packed by Values::PackWeights
+template <class Values, int NQ, int Units, bool Partial, class Fetcher>
+inline void AccumulatePairs(const float* weights, const float* shrink, const std::byte* const* rows,
+                            Fetcher* fetcher, int count, size_t offset, int cells, float* sums,
+                            int sums_stride) {
+  using V = typename Values::Simd;
+  constexpr int kN = Values::kVectors, kUnitBytes = V::kLanes * 4;
+  typename V::Float sum[NQ][Units * kN];
+#pragma GCC unroll 8
+  for (int i = 0; i < NQ; ++i) {
+#pragma GCC unroll 16
+    for (int u = 0; u < Units * kN; ++u) {
+      sum[i][u] = V::Mul(V::Load(sums + i * sums_stride + u * V::kLanes), V::Set(shrink[i]));
+    }
+  }
+  const auto load = [cells](const std::byte* p) {
+    return Partial ? V::LoadBits(p, cells) : V::LoadBits(p);
+  };
+  constexpr int kBurst = 16;  // rows between two questions to the fetcher
+  for (int t = 0; t < count;) {
+    const std::byte* ahead = fetcher->Take(kBurst * Units * kUnitBytes, rows[t]);
+    for (const int end = Smaller(t + kBurst, count); t < end; t += 2) {
+      // The last token of an odd number stands beside itself, with a weight of 0.
+      const std::byte* even = rows[t] + offset;
+      const std::byte* odd = rows[t + 1 < count ? t + 1 : t] + offset;
+      typename V::Bits value[Units * kN];
+#pragma GCC unroll 8
+      for (int u = 0; u < Units; ++u, ahead += 2 * kUnitBytes) {
+        if constexpr (Fetcher::kFetches) {
+          _mm_prefetch(reinterpret_cast<const char*>(ahead), _MM_HINT_T1);
+          _mm_prefetch(reinterpret_cast<const char*>(ahead + kUnitBytes), _MM_HINT_T1);
+        }
+        Values::Interleave(load(even + u * kUnitBytes), load(odd + u * kUnitBytes), value + u * kN);
+      }
+#pragma GCC unroll 8
+      for (int i = 0; i < NQ; ++i) {
+        int pair;
+        __builtin_memcpy(&pair, weights + i * kScoreStride + t / 2, 4);
+#pragma GCC unroll 16
+        for (int u = 0; u < Units * kN; ++u) sum[i][u] = Values::Dot(sum[i][u], value[u], pair);
+      }
+    }
+  }
+#pragma GCC unroll 8
+  for (int i = 0; i < NQ; ++i) {
+#pragma GCC unroll 16
+    for (int u = 0; u < Units * kN; ++u) {
+      V::Store(sums + i * sums_stride + u * V::kLanes, sum[i][u]);
+    }
+  }
+}
+
+/// All channels of the head whose rows begin at `head_offset`, for NQ queries. Spoils the weights.
 template <class Values, int NQ, class Fetcher>
-inline void AccumulateRows(const float* weights, const float* shrink, const std::byte* const* rows,
+inline void AccumulateRows(float* weights, const float* shrink, const std::byte* const* rows,
                            Fetcher* fetcher, int count, size_t head_offset, int head_dim,
                            float* sums, int sums_stride) {
   using V = typename Values::Simd;
   constexpr int kUnits = Smaller(4, Larger(1, V::kAccumulators / (NQ * Values::kVectors)));
   const int full = head_dim / Values::kChannels;
   int u = 0;
+  if constexpr (Values::kPairs) {
+    for (int i = 0; i < NQ; ++i) Values::PackWeights(weights + i * kScoreStride, count);
+  }
   // The next Units units, of which the last may be Partial.
   const auto next = [&]<int Units, bool Partial>() {
     const size_t offset = static_cast<size_t>(u) * V::kLanes * 4;
     const int cells = (head_dim - full * Values::kChannels) / Values::kVectors;
-    AccumulateUnits<Values, NQ, Units, Partial>(weights, shrink, rows, fetcher, count,
-                                                head_offset + offset, cells,
-                                                sums + u * Values::kChannels, sums_stride);
+    float* const of_units = sums + u * Values::kChannels;
+    if constexpr (Values::kPairs) {
+      AccumulatePairs<Values, NQ, Units, Partial>(weights, shrink, rows, fetcher, count,
+                                                  head_offset + offset, cells, of_units,
+                                                  sums_stride);
+    } else {
+      AccumulateUnits<Values, NQ, Units, Partial>(weights, shrink, rows, fetcher, count,
+                                                  head_offset + offset, cells, of_units,
+                                                  sums_stride);
+    }
     u += Units;
   };
   if constexpr (kUnits == 4) {
@@ -153,12 +217,12 @@ inline void AccumulateRows(const float* weights, const float* shrink, const std:
 
 /// A sub-block of `queries` in {1, 2, 4, 8}.
 template <class Values, class Fetcher>
-inline void AccumulateSubBlock(int queries, const float* weights, const float* shrink,
+inline void AccumulateSubBlock(int queries, float* weights, const float* shrink,
                                const std::byte* const* rows, Fetcher* fetcher, int count,
                                size_t head_offset, int head_dim, float* sums, int sums_stride) {
   constexpr int kMost = Smaller(8, Values::Simd::kAccumulators / Values::kVectors);
   for (int i = 0; i < queries; i += Smaller(kMost, queries)) {
-    const float* w = weights + i * kScoreStride;
+    float* w = weights + i * kScoreStride;
     float* s = sums + static_cast<size_t>(i) * sums_stride;
     switch (Smaller(kMost, queries)) {
       case 8:

@@ -41,6 +41,7 @@ struct Machine {
   size_t bytes = 0;
   int threads = 2;
   double read_bandwidth = 0;
+  CpuLevel level = CpuLevel::kAvx2;
 };
 Machine machine;
 
@@ -64,7 +65,7 @@ void MapSlab(size_t bytes) {
 }
 
 std::unique_ptr<AttentionBackend> BestBackend() {
-  return *MakeCpuBackend(*DetectCpuLevel(), machine.threads);
+  return *MakeCpuBackend(machine.level, machine.threads);
 }
 
 /// Stops where a call that only fails for our own mistakes did.
@@ -246,10 +247,12 @@ void RegisterAll() {
 int main(int argc, char** argv) {
   using ziggurat::machine;
   double gigabytes = 2;
+  int level = -1;  // index of a CpuLevel; the machine's best
   benchmark::Initialize(&argc, argv);
   for (int i = 1; i < argc; ++i) {
     if (std::sscanf(argv[i], "--threads=%d", &machine.threads) == 1) continue;
     if (std::sscanf(argv[i], "--gigabytes=%lf", &gigabytes) == 1) continue;
+    if (std::sscanf(argv[i], "--level=%d", &level) == 1) continue;
     std::fprintf(stderr, "unknown flag %s\n", argv[i]);
     return 1;
   }
@@ -259,6 +262,12 @@ int main(int argc, char** argv) {
   }
   if (!ziggurat::DetectCpuLevel().ok()) {
     std::fprintf(stderr, "%s\n", ziggurat::DetectCpuLevel().status().ToString().c_str());
+    return 1;
+  }
+  machine.level =
+      level < 0 ? *ziggurat::DetectCpuLevel() : static_cast<ziggurat::CpuLevel>(level);
+  if (const auto backend = ziggurat::MakeCpuBackend(machine.level, 1); !backend.ok()) {
+    std::fprintf(stderr, "--level=%d: %s\n", level, backend.status().ToString().c_str());
     return 1;
   }
   ziggurat::MapSlab(static_cast<size_t>(gigabytes * (size_t{1} << 30)));

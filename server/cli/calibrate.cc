@@ -158,7 +158,7 @@ absl::StatusOr<std::unique_ptr<ModelRunner>> LoadRunner(const PodFlags& flags, i
   options.threads = flags.threads > 0
                         ? flags.threads
                         : std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
-  options.element = *level == CpuLevel::kAvx512Bf16 ? ElementType::kBf16 : ElementType::kF32;
+  options.element = IsFastAtBf16(*level) ? ElementType::kBf16 : ElementType::kF32;
   if (!flags.dtype.empty()) options.element = *ParseElementType(flags.dtype);
   options.max_prefill_tokens = length;
   options.warm_up = false;

@@ -25,7 +25,8 @@ std::string Version() {
     constexpr std::pair<CpuLevel, const char*> kNames[] = {
         {CpuLevel::kAvx2, "cpu-avx2"},
         {CpuLevel::kAvx512, "cpu-avx512"},
-        {CpuLevel::kAvx512Bf16, "cpu-avx512bf16"}};
+        {CpuLevel::kAvx512Bf16, "cpu-avx512bf16"},
+        {CpuLevel::kAvx512Bf16Fast, "cpu-avx512bf16-fast"}};
     for (const auto& [level, name] : kNames) {
       if (level <= *best) text += std::string(", ") + name;
     }

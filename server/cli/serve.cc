@@ -113,8 +113,8 @@ absl::StatusOr<LoadedModel> LoadModel(const ServeConfig& config) {
                           ? std::min(config.max_prompt_tokens, model->MaxContextTokens() - 1)
                           : model->MaxContextTokens() - 1;
   DecoderOptions options;
-  options.element = config.dtype.value_or(*level == CpuLevel::kAvx512Bf16 ? ElementType::kBf16
-                                                                          : ElementType::kF32);
+  options.element =
+      config.dtype.value_or(IsFastAtBf16(*level) ? ElementType::kBf16 : ElementType::kF32);
   options.threads = threads;
   options.max_prefill_tokens = std::max(config.prefill_tokens, longest);
   absl::StatusOr<std::unique_ptr<ModelRunner>> runner =

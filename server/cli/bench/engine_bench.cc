@@ -77,23 +77,37 @@ absl::StatusOr<std::unique_ptr<EngineBench>> EngineBench::Create(
   if (!backend.ok()) return backend.status();
   bench->backend_ = std::string((*backend)->name());
   DecoderOptions decoder;
-  decoder.element = options.dtype.value_or(*level == CpuLevel::kAvx512Bf16 ? ElementType::kBf16
-                                                                           : ElementType::kF32);
+  decoder.element =
+      options.dtype.value_or(IsFastAtBf16(*level) ? ElementType::kBf16 : ElementType::kF32);
   decoder.threads = bench->threads_;
   decoder.max_prefill_tokens = std::max(options.prefill_tokens, options.max_prompt_tokens);
   absl::StatusOr<std::unique_ptr<ModelRunner>> runner =
       LoadLlamaDecoder(options.model, decoder, *std::move(backend));
   if (!runner.ok()) return runner.status();
-  bench->metrics_.DeclareLayers((*runner)->shape().num_layers);
-  absl::StatusOr<std::unique_ptr<Engine>> engine =
-      Engine::Create({.kv_cache_bytes = options.kv_cache_bytes,
-                      .max_running = std::max(options.max_batch, 1),
-                      .max_queue = std::max(options.max_batch, 1),
-                      .prefill_tokens = options.prefill_tokens},
-                     *std::move(runner), &bench->metrics_);
-  if (!engine.ok()) return engine.status();
-  bench->engine_ = *std::move(engine);
+  absl::Status started =
+      bench->Start(*std::move(runner), {.kv_cache_bytes = options.kv_cache_bytes,
+                                        .max_running = std::max(options.max_batch, 1),
+                                        .max_queue = std::max(options.max_batch, 1),
+                                        .prefill_tokens = options.prefill_tokens});
+  if (!started.ok()) return started;
   return bench;
+}
+
+absl::StatusOr<std::unique_ptr<EngineBench>> EngineBench::CreateWith(
+    std::unique_ptr<ModelRunner> runner, const EngineOptions& options) {
+  auto bench = std::unique_ptr<EngineBench>(new EngineBench);
+  absl::Status started = bench->Start(std::move(runner), options);
+  if (!started.ok()) return started;
+  return bench;
+}
+
+absl::Status EngineBench::Start(std::unique_ptr<ModelRunner> runner, const EngineOptions& options) {
+  metrics_.DeclareLayers(runner->shape().num_layers);
+  absl::StatusOr<std::unique_ptr<Engine>> engine =
+      Engine::Create(options, std::move(runner), &metrics_);
+  if (!engine.ok()) return engine.status();
+  engine_ = *std::move(engine);
+  return absl::OkStatus();
 }
 
 EngineBench::~EngineBench() = default;
@@ -127,18 +141,22 @@ absl::StatusOr<EngineFigures> EngineBench::Run(const EngineCase& which) {
   EngineFigures figures;
   Progress progress(which.batch);
   std::vector<RequestId> ids;
-  // Those that are prefilled first decode on while the others are prefilled.
-  const int spare = which.decode_tokens == 0 ? 0 : which.batch + model_.num_layers * which.batch;
+  // Those that are prefilled first decode on while the others are prefilled, a step for at most
+  // every layer of every batch of prompts; the first prompt may be a batch of its own.
+  const int64_t tokens = static_cast<int64_t>(which.batch) * which.context;
+  const int per_batch = std::max(engine_->options().prefill_tokens, which.context);
+  const int batches = 2 + static_cast<int>(2 * tokens / per_batch);
+  const int spare = which.decode_tokens == 0 ? 0 : batches * (shape().num_layers + 1);
   const StepParts at_start = PartsSoFar();
   const Clock::time_point start = Clock::now();
   for (int i = 0; i < which.batch; ++i) {
     EngineRequest request;
     request.name = absl::StrCat("bench-", i);
-    request.prompt = RandomPrompt(which.context, model_.vocab_size, next_seed_++);
+    request.prompt = RandomPrompt(which.context, shape().vocab_size, next_seed_++);
     request.policy = which.policy;
     request.max_new_tokens = 1 + which.decode_tokens + spare;
     request.max_new_tokens =
-        std::min(request.max_new_tokens, model_.MaxContextTokens() - which.context);
+        std::min(request.max_new_tokens, shape().max_context_tokens - which.context);
     absl::StatusOr<RequestId> id = engine_->Submit(std::move(request));
     if (!id.ok()) {
       for (const RequestId other : ids) engine_->Cancel(other, FinishReason::kCancelled);

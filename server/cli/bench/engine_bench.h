@@ -62,6 +62,10 @@ class EngineBench {
  public:
   /// Loads the model. Errors are those of the decoder and of Engine::Create.
   static absl::StatusOr<std::unique_ptr<EngineBench>> Create(const EngineBenchOptions& options);
+  /// An engine over a model that is there already; model(), backend() and weight_bytes() say
+  /// nothing then.
+  static absl::StatusOr<std::unique_ptr<EngineBench>> CreateWith(
+      std::unique_ptr<ModelRunner> runner, const EngineOptions& options);
   ~EngineBench();
 
   /// RESOURCE_EXHAUSTED where the requests do not run all at once (the pool is too small).
@@ -77,6 +81,7 @@ class EngineBench {
 
  private:
   EngineBench() = default;
+  absl::Status Start(std::unique_ptr<ModelRunner> runner, const EngineOptions& options);
   StepParts PartsSoFar();
 
   ModelConfig model_;

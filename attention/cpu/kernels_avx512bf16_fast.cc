@@ -1,0 +1,17 @@
+// AVX512-BF16 where VDPBF16PS does twice the multiply-adds per cycle of FMAs (AMD since Zen 4):
+// it takes keys and values whatever the number of queries.
+// Compiled with its own flags (attention/CMakeLists.txt).
+
+#include "attention/cpu/level_table.h"
+#include "attention/cpu/paired_bf16.h"
+#include "attention/cpu/simd_avx2.h"
+#include "attention/cpu/simd_avx512.h"
+
+namespace ziggurat::cpu {
+
+const CpuKernels& Avx512Bf16FastKernels() {
+  static constexpr CpuKernels kKernels = MakeCpuKernels<Simd16, Simd8, PairedKeys, PairedValues>();
+  return kKernels;
+}
+
+}  // namespace ziggurat::cpu

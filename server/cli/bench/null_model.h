@@ -1,0 +1,76 @@
+// A model that computes nothing, so that what is left of a step is the engine.
+#pragma once
+
+#include <algorithm>
+#include <cstring>
+#include <variant>
+#include <vector>
+
+#include "model/model_runner.h"
+
+namespace ziggurat::bench {
+
+/// Every selection keeps the first and the last tokens; every logit is 0. Touches no cache.
+class NullModel final : public ModelRunner {
+ public:
+  explicit NullModel(const ModelShape& shape) : shape_(shape) {}
+
+  const ModelShape& shape() const override { return shape_; }
+  size_t WorkspaceBytes(int /*tokens*/) const override { return 0; }
+  size_t PromptNeedsBytes(int /*tokens*/, const PrefillNeeds& /*needs*/) const override {
+    return 0;
+  }
+  size_t workspace_capacity_bytes() const override { return 0; }
+  size_t workspace_high_water_bytes() const override { return 0; }
+  int max_prefill_tokens() const override { return shape_.max_context_tokens; }
+
+  absl::Status BeginPrefill(absl::Span<const PrefillPrompt> prompts) override {
+    prompts_.assign(prompts.begin(), prompts.end());
+    return absl::OkStatus();
+  }
+  absl::Status AttendLayer(int layer, const std::vector<bool>& /*gone*/,
+                           std::vector<LayerMeasured>* measured) override {
+    for (size_t i = 0; i < prompts_.size(); ++i) {
+      const LayerPlan& plan = prompts_[i].plan->layers[layer];
+      LayerMeasured& of_prompt = (*measured)[i];
+      of_prompt.kept_tokens =
+          static_cast<int>(std::min<size_t>(prompts_[i].token_ids.size(), plan.prompt_tokens_kept));
+      of_prompt.first_tokens = of_prompt.kept_tokens;
+      if (const auto* ring = std::get_if<KeepRing>(&plan.edit)) {
+        of_prompt.first_tokens = std::min(ring->sinks, of_prompt.kept_tokens);
+      }
+    }
+    return absl::OkStatus();
+  }
+  absl::Status FinishLayer(int /*layer*/, absl::Span<const LayerWrite> /*writes*/,
+                           std::vector<double>* /*cosines*/) override {
+    return absl::OkStatus();
+  }
+  absl::Status SelectStored(int /*prompt*/, int /*layer*/, const KeepBest& edit,
+                            std::vector<int32_t>* kept) override {
+    kept->clear();
+    for (int head = 0; head < shape_.num_kv_heads; ++head) {
+      for (int i = 0; i < edit.best + edit.recent; ++i) kept->push_back(i);
+    }
+    return absl::OkStatus();
+  }
+  absl::Status FinishPrefill(float* logits) override { return ZeroLogits(prompts_.size(), logits); }
+  void AbandonPrefill() override { prompts_.clear(); }
+  absl::Status Decode(absl::Span<const DecodeInput> inputs, float* logits) override {
+    return ZeroLogits(inputs.size(), logits);
+  }
+  absl::Status EditCache(absl::Span<const CacheEdit> /*edits*/) override {
+    return absl::OkStatus();
+  }
+
+ private:
+  absl::Status ZeroLogits(size_t rows, float* logits) const {
+    std::fill_n(logits, rows * shape_.vocab_size, 0.0f);
+    return absl::OkStatus();
+  }
+
+  ModelShape shape_;
+  std::vector<PrefillPrompt> prompts_;
+};
+
+}  // namespace ziggurat::bench
