@@ -11,7 +11,7 @@ Command AddBench(CLI::App& app) {
   CLI::App* bench = app.add_subcommand("bench", "Measure speed, throughput and latency");
   bench->require_subcommand(1);
   std::vector<Command> commands = {AddBenchDecode(*bench), AddBenchPrefill(*bench),
-                                   AddBenchServe(*bench)};
+                                   AddBenchScheduler(*bench), AddBenchServe(*bench)};
   return {bench, [commands = std::move(commands)] {
             for (const Command& command : commands) {
               if (command.app->parsed()) return command.run();
