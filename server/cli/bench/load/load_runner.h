@@ -25,9 +25,9 @@ struct LoadOptions {
   /// was refused or failed waits for kPause first. 0: every request is sent when it arrives.
   int clients = 0;
   /// No request is sent after this; those under way are waited for.
-  std::optional<double> duration_seconds;
-  std::optional<double> timeout_seconds;  ///< of a request
-  std::string compression;                ///< empty: the daemon's choice
+  std::optional<double> duration_seconds = {};
+  std::optional<double> timeout_seconds = {};  ///< of a request
+  std::string compression = {};                ///< empty: the daemon's choice
 };
 
 /// How far a run is.
