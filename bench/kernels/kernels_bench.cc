@@ -1,11 +1,4 @@
-// Decode attention against the read bandwidth of the machine, and against itself over a bf16 cache
-// of as many tokens; prefill attention and column sums in FLOP/s.
-//
-// The caches of one measurement (sequences of 8,192 tokens each) would be a gigabyte and more in
-// bf16, far more than any last level cache, as they are when a daemon decodes: every step reads
-// them once. The read bandwidth is measured on the same memory in the same run.
-//
-//   kernels_bench [--threads=N] [--gigabytes=N] [google-benchmark's own flags]
+#include "bench/kernels/kernels_bench.h"
 
 #include <benchmark/benchmark.h>
 #include <sys/mman.h>
@@ -26,6 +19,7 @@
 
 #include "attention/backend.h"
 #include "attention/bfloat16.h"
+#include "bench/kernels/gemm_bench.h"
 #include "bench/kernels/read_bandwidth.h"
 #include "block_manager/block_pool.h"
 #include "block_manager/sequence_cache.h"
@@ -242,40 +236,33 @@ void RegisterAll() {
 }
 
 }  // namespace
-}  // namespace ziggurat
 
-int main(int argc, char** argv) {
-  using ziggurat::machine;
-  double gigabytes = 2;
-  int level = -1;  // index of a CpuLevel; the machine's best
-  benchmark::Initialize(&argc, argv);
-  for (int i = 1; i < argc; ++i) {
-    if (std::sscanf(argv[i], "--threads=%d", &machine.threads) == 1) continue;
-    if (std::sscanf(argv[i], "--gigabytes=%lf", &gigabytes) == 1) continue;
-    if (std::sscanf(argv[i], "--level=%d", &level) == 1) continue;
-    std::fprintf(stderr, "unknown flag %s\n", argv[i]);
-    return 1;
+absl::Status RunKernelsBench(const KernelsBenchOptions& options) {
+  if (options.threads < 1) return absl::InvalidArgumentError("--threads must be at least 1");
+  if (!(options.gigabytes >= 0.25 && options.gigabytes <= 256)) {
+    return absl::InvalidArgumentError("--gigabytes must be from 0.25 to 256");
   }
-  if (machine.threads < 1 || !(gigabytes >= 0.25 && gigabytes <= 256)) {
-    std::fprintf(stderr, "--threads must be at least 1, --gigabytes in [0.25, 256]\n");
-    return 1;
+  const auto backend = MakeCpuBackend(options.level, options.threads);
+  if (!backend.ok()) return backend.status();
+  machine.threads = options.threads;
+  machine.level = options.level;
+  MapSlab(static_cast<size_t>(options.gigabytes * (size_t{1} << 30)));
+  machine.read_bandwidth = MeasureReadBandwidth(machine.slab, machine.bytes, machine.threads, 3);
+  std::printf("%s, read bandwidth: %.1f GB/s with %d threads over %.2f GiB\n",
+              std::string((*backend)->name()).c_str(), machine.read_bandwidth / 1e9,
+              machine.threads, options.gigabytes);
+  RegisterAll();
+#ifdef ZIGGURAT_HAS_ONEDNN
+  RegisterGemmBench(machine.threads, machine.read_bandwidth);
+#endif
+  std::string name = "ziggurat bench kernels", filter = "--benchmark_filter=" + options.filter;
+  char* arguments[] = {name.data(), filter.data(), nullptr};
+  int count = options.filter.empty() ? 1 : 2;
+  benchmark::Initialize(&count, arguments);
+  if (benchmark::RunSpecifiedBenchmarks() == 0) {
+    return absl::InvalidArgumentError("--filter '" + options.filter + "' matches nothing");
   }
-  if (!ziggurat::DetectCpuLevel().ok()) {
-    std::fprintf(stderr, "%s\n", ziggurat::DetectCpuLevel().status().ToString().c_str());
-    return 1;
-  }
-  machine.level =
-      level < 0 ? *ziggurat::DetectCpuLevel() : static_cast<ziggurat::CpuLevel>(level);
-  if (const auto backend = ziggurat::MakeCpuBackend(machine.level, 1); !backend.ok()) {
-    std::fprintf(stderr, "--level=%d: %s\n", level, backend.status().ToString().c_str());
-    return 1;
-  }
-  ziggurat::MapSlab(static_cast<size_t>(gigabytes * (size_t{1} << 30)));
-  machine.read_bandwidth =
-      ziggurat::MeasureReadBandwidth(machine.slab, machine.bytes, machine.threads, 3);
-  std::printf("read bandwidth: %.1f GB/s with %d threads over %.2f GiB\n",
-              machine.read_bandwidth / 1e9, machine.threads, gigabytes);
-  ziggurat::RegisterAll();
-  benchmark::RunSpecifiedBenchmarks();
-  return 0;
+  return absl::OkStatus();
 }
+
+}  // namespace ziggurat

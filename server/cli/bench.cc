@@ -12,6 +12,9 @@ Command AddBench(CLI::App& app) {
   bench->require_subcommand(1);
   std::vector<Command> commands = {AddBenchDecode(*bench), AddBenchPrefill(*bench),
                                    AddBenchScheduler(*bench), AddBenchServe(*bench)};
+#ifdef ZIGGURAT_HAS_BENCHMARKS
+  commands.push_back(AddBenchKernels(*bench));
+#endif
   return {bench, [commands = std::move(commands)] {
             for (const Command& command : commands) {
               if (command.app->parsed()) return command.run();

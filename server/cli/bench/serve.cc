@@ -16,10 +16,10 @@
 #include "absl/time/clock.h"
 #include "server/cli/bench/load/load_report.h"
 #include "server/cli/bench/load/load_runner.h"
+#include "server/cli/bench/serve_flags.h"
 #include "server/cli/bench/subcommands.h"
 #include "server/cli/client.h"
 #include "server/cli/eval/progress.h"
-#include "server/cli/shell_quote.h"
 #include "server/signals.h"
 
 namespace ziggurat {
@@ -27,110 +27,13 @@ namespace {
 
 using namespace ziggurat::bench;  // NOLINT(google-build-using-namespace): this is its command
 
-constexpr char kExamples[] = R"(Examples:
-  ziggurat serve --model models/needle-llama &
-
-  # Closed loop: 16 clients, each asks again as soon as it has its answer. What is the most
-  # throughput?
-  ziggurat bench serve --clients 16 --requests 400 --input-tokens 512 --output-tokens 64
-
-  # Open loop: 2 requests come each second, whatever the daemon does. Which latency do they see?
-  ziggurat bench serve --rate 2 --duration 120 --input-tokens sharegpt --output-tokens sharegpt \
-      --compression 'pyramidkv(budget=256)' --out load
-
-  # Replay ten minutes of a recorded trace in one, at a quarter of its lengths.
-  ziggurat bench serve --trace AzureLLMInferenceTrace_conv.csv --time-scale 0.1 \
-      --length-scale 0.25 --duration 60 --out load
-
-Lengths (--input-tokens, --output-tokens) are
-  128             always so many tokens
-  uniform:64:512  any number from 64 to 512, each as likely
-  sharegpt        log-normal with a mean of 161 tokens in and 338 out, as people talk with an
-                  assistant; sigma of the logarithm 1
-A trace is Azure's CSV (TIMESTAMP,ContextTokens,GeneratedTokens) or Mooncake's JSON Lines
-(timestamp in ms, input_length, output_length). Prompts are random tokens; every answer has exactly
-the length that was drawn. Lengths that do not fit the model's context are cut and counted.
-
-A request is good if it meets both goals: TTFT, counted from when it was due, and ITL, the MEAN time
-between its tokens. Goodput by the 99th percentile and by the worst of its tokens stand beside it.
-
-DIR gets result.json (all figures), requests.jsonl (a line for each request), latency.svg,
-throughput.svg and cache.svg. docs/benchmarks.md defines every figure.)";
-
 constexpr size_t kDefaultRequests = 100;
 constexpr int kWarmupClients = 4;
 constexpr std::chrono::milliseconds kSamplePeriod{250};
 
-struct ServeFlags {
-  std::string server = kDefaultServer;
-  std::optional<int> clients;
-  std::optional<double> rate;
-  std::string trace;
-  std::optional<double> time_scale;
-  std::optional<double> length_scale;
-  std::optional<size_t> requests;
-  std::optional<double> duration;
-  std::optional<std::string> input_tokens;
-  std::optional<std::string> output_tokens;
-  uint64_t seed = 0;
-  std::string compression;
-  Goals goals;
-  std::optional<double> timeout;
-  int warmup = 0;
-  std::string out;
-};
-
-constexpr char kDefaultInput[] = "128";
-constexpr char kDefaultOutput[] = "32";
-
 int Fail(const std::string& what, int exit_code = kExitFailure) {
   std::fprintf(stderr, "ziggurat bench serve: %s\n", what.c_str());
   return exit_code;
-}
-
-std::string CommandLine(const ServeFlags& flags) {
-  std::string line = absl::StrCat("ziggurat bench serve --server ", ShellQuoted(flags.server));
-  const auto add = [&](const char* name, const auto& value) {
-    if (value) absl::StrAppend(&line, " ", name, " ", *value);
-  };
-  const auto add_text = [&](const char* name, const std::string& value) {
-    if (!value.empty()) absl::StrAppend(&line, " ", name, " ", ShellQuoted(value));
-  };
-  add("--clients", flags.clients);
-  add("--rate", flags.rate);
-  add_text("--trace", flags.trace);
-  add("--time-scale", flags.time_scale);
-  add("--length-scale", flags.length_scale);
-  add("--requests", flags.requests);
-  add("--duration", flags.duration);
-  add("--input-tokens", flags.input_tokens);
-  add("--output-tokens", flags.output_tokens);
-  absl::StrAppend(&line, " --seed ", flags.seed);
-  add_text("--compression", flags.compression);
-  absl::StrAppend(&line, " --ttft-goal ", flags.goals.ttft_seconds, " --itl-goal ",
-                  flags.goals.itl_seconds);
-  add("--timeout", flags.timeout);
-  if (flags.warmup > 0) absl::StrAppend(&line, " --warmup ", flags.warmup);
-  add_text("--out", flags.out);
-  return line;
-}
-
-// What CLI11 cannot see in one flag alone; empty: nothing is wrong.
-std::string WrongFlags(const ServeFlags& flags) {
-  const int loads = (flags.clients ? 1 : 0) + (flags.rate ? 1 : 0) + (flags.trace.empty() ? 0 : 1);
-  if (loads != 1) {
-    return absl::StrCat(loads == 0 ? "which load? Name" : "name",
-                        " one of --clients N (closed loop), --rate R (open loop) and --trace FILE "
-                        "(replay)");
-  }
-  if (flags.trace.empty() && (flags.time_scale || flags.length_scale)) {
-    return "--time-scale and --length-scale are for --trace";
-  }
-  if (!flags.trace.empty() && (flags.input_tokens || flags.output_tokens)) {
-    return "--input-tokens and --output-tokens do not go with --trace, which has lengths of its "
-           "own; --length-scale scales them";
-  }
-  return "";
 }
 
 absl::StatusOr<WorkloadOptions> MakeWorkload(const ServeFlags& flags) {
@@ -325,114 +228,13 @@ int Serve(const ServeFlags& flags) {
   return result.summary.done > 0 ? kExitOk : Fail("no request was done");
 }
 
-CLI::Validator Length(LengthSide side) {
-  return CLI::Validator(
-      [side](const std::string& text) {
-        return std::string(LengthDistribution::Parse(text, side).status().message());
-      },
-      "");
-}
-
-// CLI11's own says from where to where a double goes.
-CLI::Validator Positive() {
-  return CLI::Validator(
-      [](const std::string& text) {
-        double value = 0;
-        if (CLI::detail::lexical_cast(text, value) && value > 0 && value < 1e9) {
-          return std::string();
-        }
-        return "'" + text + "' must be a number above 0";
-      },
-      "");
-}
-
-void AddLoadFlags(CLI::App& serve, ServeFlags& flags) {
-  serve
-      .add_option("--clients", flags.clients,
-                  "Closed loop: so many clients, each of which sends its next request when its "
-                  "last one has ended")
-      ->check(CLI::Range(1, 100000))
-      ->type_name("N");
-  serve
-      .add_option("--rate", flags.rate,
-                  "Open loop: so many requests arrive each second, at random (Poisson)")
-      ->check(Positive())
-      ->type_name("R");
-  serve.add_option("--trace", flags.trace, "Replay: arrivals and lengths of a recorded trace")
-      ->type_name("FILE");
-  serve
-      .add_option("--time-scale", flags.time_scale,
-                  "Stretches the arrivals of the trace: 0.1 replays it ten times as fast")
-      ->check(Positive())
-      ->type_name("X");
-  serve.add_option("--length-scale", flags.length_scale, "Scales the lengths of the trace")
-      ->check(Positive())
-      ->type_name("X");
-  serve
-      .add_option("--requests", flags.requests,
-                  "Ends after so many (default: 100, or the whole trace; with --duration: any)")
-      ->check(CLI::Range(1, 100000000))
-      ->type_name("N");
-  serve
-      .add_option("--duration", flags.duration,
-                  "Sends none after so many seconds; those under way are waited for")
-      ->check(Positive())
-      ->type_name("SECONDS");
-  serve
-      .add_option("--input-tokens", flags.input_tokens,
-                  absl::StrCat("Length of prompts (default: ", kDefaultInput, ")"))
-      ->check(Length(LengthSide::kInput))
-      ->type_name("LENGTH");
-  serve
-      .add_option("--output-tokens", flags.output_tokens,
-                  absl::StrCat("Length of answers (default: ", kDefaultOutput, ")"))
-      ->check(Length(LengthSide::kOutput))
-      ->type_name("LENGTH");
-  serve
-      .add_option("--seed", flags.seed,
-                  "Of arrivals, lengths and prompts: the same seed makes the same load")
-      ->capture_default_str()
-      ->type_name("N");
-}
-
 }  // namespace
 
 Command AddBenchServe(CLI::App& bench) {
   CLI::App* serve = bench.add_subcommand(
       "serve", "Put a running daemon under load: throughput, latency, goodput, cache");
   auto flags = std::make_shared<ServeFlags>();
-  serve->add_option("--server", flags->server, "The daemon")
-      ->type_name("HOST:PORT")
-      ->capture_default_str();
-  AddLoadFlags(*serve, *flags);
-  serve
-      ->add_option("--compression", flags->compression,
-                   "Policy of every request, e.g. 'snapkv(budget=256)' (default: the daemon's)")
-      ->type_name("POLICY");
-  serve
-      ->add_option("--ttft-goal", flags->goals.ttft_seconds,
-                   "A good request has its first token within so many seconds")
-      ->check(Positive())
-      ->capture_default_str()
-      ->type_name("SECONDS");
-  serve
-      ->add_option("--itl-goal", flags->goals.itl_seconds,
-                   "... and no more seconds between its tokens, on average")
-      ->check(Positive())
-      ->capture_default_str()
-      ->type_name("SECONDS");
-  serve
-      ->add_option("--timeout", flags->timeout,
-                   "Seconds that a request may take; then it has failed (default: any time)")
-      ->check(Positive())
-      ->type_name("SECONDS");
-  serve->add_option("--warmup", flags->warmup, "Requests that are made before, and not counted")
-      ->check(CLI::Range(0, 100000))
-      ->capture_default_str()
-      ->type_name("N");
-  serve->add_option("--out", flags->out, "Folder for result.json and pictures; made where absent")
-      ->type_name("DIR");
-  serve->footer(kExamples);
+  AddServeFlags(*serve, *flags);
   return {serve, [flags] { return Serve(*flags); }};
 }
 

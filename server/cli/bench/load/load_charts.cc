@@ -166,7 +166,8 @@ std::string DrawCacheOverTime(const CacheSamples& cache, const LoadSummary& summ
   }
   PlotPanel pool = OverTime(absl::StrFormat("Of the pool's %d blocks", cache.total_blocks),
                             {std::move(used), std::move(committed)}, summary.duration_seconds);
-  pool.y = {.title = "", .low = 0, .high = 1, .unit = PlotUnit::kPercent};
+  pool.y.unit = PlotUnit::kPercent;
+  pool.y.high = std::min(1.0, RoundUp(pool.y.high));
   return DrawPlot("KV cache over time", subtitle,
                   {std::move(pool), OverTime("Requests", {std::move(running), std::move(waiting)},
                                              summary.duration_seconds)});

@@ -1,0 +1,144 @@
+#include "bench/kernels/gemm_bench.h"
+
+#include <ATen/ATen.h>
+#include <benchmark/benchmark.h>
+#include <omp.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+#include <dnnl.hpp>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "model/decoder/linear.h"
+
+namespace ziggurat {
+namespace {
+
+constexpr int kIn = 2048;
+constexpr int kOut = 8192;
+constexpr int kCopies = 16;  // 512 MiB
+constexpr double kWeightBytes = 2.0 * kIn * kOut;
+
+/// Weights of the decoder's linears, and the same for oneDNN alone.
+class Products {
+ public:
+  Products() : factory_(MakeOneDnnLinearFactory(ElementType::kBf16)) {
+    weight_ = at::randn({kOut, kIn}, at::kFloat).mul_(0.02).to(at::kBFloat16);
+    for (int i = 0; i < kCopies; ++i) {
+      auto linear = factory_->Make(weight_, at::Tensor());
+      if (!linear.ok()) {
+        std::fprintf(stderr, "%s\n", linear.status().ToString().c_str());
+        std::exit(1);
+      }
+      linears_.push_back(*std::move(linear));
+    }
+  }
+  Linear& linear(int copy) const { return *linears_[copy]; }
+  const at::Tensor& weight() const { return weight_; }
+
+ private:
+  std::unique_ptr<LinearFactory> factory_;
+  at::Tensor weight_;
+  std::vector<std::unique_ptr<Linear>> linears_;
+};
+
+/// oneDNN's product for one number of rows, the layout of the weights chosen for just that.
+class OneDnnBest {
+ public:
+  OneDnnBest(int rows, const at::Tensor& weight, void* x, void* y)
+      : engine_(dnnl::engine::kind::cpu, 0), stream_(engine_) {
+    using dnnl::memory;
+    using Tag = memory::format_tag;
+    const auto bf16 = memory::data_type::bf16;
+    const memory::desc in({rows, kIn}, bf16, Tag::ab), out({rows, kOut}, bf16, Tag::ab);
+    const memory::desc any({kIn, kOut}, bf16, Tag::any);
+#if DNNL_VERSION_MAJOR >= 3
+    const dnnl::matmul::primitive_desc desc(engine_, in, any, out);
+#else
+    const dnnl::matmul::primitive_desc desc(dnnl::matmul::desc(in, any, out), engine_);
+#endif
+    product_ = dnnl::matmul(desc);
+    memory source(memory::desc({kIn, kOut}, bf16, Tag::ba), engine_, weight.data_ptr());
+    for (int i = 0; i < kCopies; ++i) {
+      memory packed(desc.weights_desc(), engine_);
+      dnnl::reorder(source, packed).execute(stream_, source, packed);
+      weights_.push_back(packed);
+    }
+    stream_.wait();
+    x_ = memory(in, engine_, x);
+    y_ = memory(out, engine_, y);
+  }
+  void Run(int copy) {
+    product_.execute(stream_,
+                     {{DNNL_ARG_SRC, x_}, {DNNL_ARG_WEIGHTS, weights_[copy]}, {DNNL_ARG_DST, y_}});
+    stream_.wait();
+  }
+
+ private:
+  dnnl::engine engine_;
+  dnnl::stream stream_;
+  dnnl::matmul product_;
+  std::vector<dnnl::memory> weights_;
+  dnnl::memory x_, y_;
+};
+
+/// Seconds of one product, over all copies.
+double Seconds(const std::function<void(int copy)>& product) {
+  const auto start = std::chrono::steady_clock::now();
+  for (int copy = 0; copy < kCopies; ++copy) product(copy);
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count() / kCopies;
+}
+
+void BM_Gemm(benchmark::State& state, const std::shared_ptr<Products>& products, int rows,
+             int threads, double read_bandwidth) {
+  omp_set_num_threads(threads);
+  const at::Tensor x = at::randn({rows, kIn}, at::kFloat).to(at::kBFloat16);
+  at::Tensor y = at::empty({rows, kOut}, at::kBFloat16);
+  OneDnnBest best(rows, products->weight(), x.data_ptr(), y.data_ptr());
+  const auto ours = [&](int copy) {
+    const absl::Status status =
+        products->linear(copy).Run(x.data_ptr(), rows, ElementType::kBf16, y.data_ptr());
+    if (!status.ok()) state.SkipWithError(status.ToString().c_str());
+  };
+  const auto theirs = [&](int copy) { best.Run(copy); };
+  Seconds(ours);
+  Seconds(theirs);
+  double our_seconds = INFINITY, their_seconds = INFINITY;
+  for (auto _ : state) {
+    const double seconds = Seconds(ours);
+    state.SetIterationTime(seconds);
+    our_seconds = std::min(our_seconds, seconds);
+    their_seconds = std::min(their_seconds, Seconds(theirs));
+  }
+  state.counters["GB/s"] = kWeightBytes / our_seconds / 1e9;
+  state.counters["percent_of_read"] = 100 * kWeightBytes / our_seconds / read_bandwidth;
+  state.counters["GFLOP/s"] = rows * kWeightBytes / our_seconds / 1e9;
+  state.counters["percent_of_onednn"] = 100 * their_seconds / our_seconds;
+}
+
+}  // namespace
+
+void RegisterGemmBench(int threads, double read_bandwidth) {
+  if (MakeOneDnnLinearFactory(ElementType::kBf16) == nullptr) return;
+  const auto products = std::make_shared<std::shared_ptr<Products>>();
+  for (const int rows : {1, 8, 32, 128, 512}) {
+    const std::string name = "gemm/bf16/2048x8192/rows:" + std::to_string(rows);
+    benchmark::RegisterBenchmark(name.c_str(),
+                                 [=](benchmark::State& state) {
+                                   if (*products == nullptr)
+                                     *products = std::make_shared<Products>();
+                                   BM_Gemm(state, *products, rows, threads, read_bandwidth);
+                                 })
+        ->UseManualTime()
+        ->Unit(benchmark::kMillisecond)
+        ->Iterations(5);
+  }
+}
+
+}  // namespace ziggurat

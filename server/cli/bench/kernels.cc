@@ -1,0 +1,77 @@
+// `ziggurat bench kernels`: kernels against the limits of the machine.
+#include <algorithm>
+#include <cstdio>
+#include <memory>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "bench/kernels/kernels_bench.h"
+#include "server/cli/bench/subcommands.h"
+
+namespace ziggurat {
+namespace {
+
+constexpr char kExamples[] = R"(Examples:
+  ziggurat bench kernels
+  ziggurat bench kernels --filter 'decode/(bf16|int4)/'
+  ziggurat bench kernels --filter gemm
+
+percent_of_read is a kernel's share of the read bandwidth, which is measured first, on the same
+memory; percent_of_onednn the share of oneDNN's own product with weights packed for just that
+number of rows. Best of a few runs each. The whole table takes some minutes.)";
+
+constexpr std::pair<const char*, CpuLevel> kLevels[] = {
+    {"avx2", CpuLevel::kAvx2},
+    {"avx512", CpuLevel::kAvx512},
+    {"avx512bf16", CpuLevel::kAvx512Bf16},
+    {"avx512bf16-fast", CpuLevel::kAvx512Bf16Fast}};
+
+struct KernelsFlags {
+  KernelsBenchOptions options;
+  std::string level;
+};
+
+int RunKernels(KernelsFlags flags) {
+  const auto fail = [](const std::string& message, int code) {
+    std::fprintf(stderr, "ziggurat bench kernels: %s\n", message.c_str());
+    return code;
+  };
+  if (const auto best = DetectCpuLevel(); best.ok()) {
+    flags.options.level = *best;
+  } else {
+    return fail(std::string(best.status().message()), kExitFailure);
+  }
+  for (const auto& [name, level] : kLevels) {
+    if (flags.level == name) flags.options.level = level;
+  }
+  if (flags.options.threads == 0) {
+    flags.options.threads = std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
+  }
+  const absl::Status status = RunKernelsBench(flags.options);
+  return status.ok() ? kExitOk : fail(std::string(status.message()), kExitUsage);
+}
+
+}  // namespace
+
+Command AddBenchKernels(CLI::App& bench) {
+  CLI::App* app = bench.add_subcommand("kernels", "Kernels against the limits of the machine");
+  auto flags = std::make_shared<KernelsFlags>();
+  flags->options.threads = 0;
+  app->add_option("--filter", flags->options.filter, "Regular expression over the names")
+      ->type_name("REGEX");
+  app->add_option("--threads", flags->options.threads, "Threads; 0: one for each core")
+      ->check(CLI::Range(0, 1024))
+      ->capture_default_str();
+  app->add_option("--gigabytes", flags->options.gigabytes, "Memory that the caches fill")
+      ->capture_default_str();
+  std::vector<std::string> names;
+  for (const auto& level : kLevels) names.emplace_back(level.first);
+  app->add_option("--level", flags->level, "Instructions of the kernels (default: the best)")
+      ->check(CLI::IsMember(names));
+  app->footer(kExamples);
+  return {app, [flags] { return RunKernels(*flags); }};
+}
+
+}  // namespace ziggurat
