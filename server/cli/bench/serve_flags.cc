@@ -115,24 +115,24 @@ void AddServeFlags(CLI::App& serve, ServeFlags& flags) {
       ->capture_default_str();
   AddLoadFlags(serve, flags);
   serve
-      ->add_option("--compression", flags.compression,
-                   "Policy of every request, e.g. 'snapkv(budget=256)' (default: the daemon's)")
+      .add_option("--compression", flags.compression,
+                  "Policy of every request, e.g. 'snapkv(budget=256)' (default: the daemon's)")
       ->type_name("POLICY");
   serve
-      ->add_option("--ttft-goal", flags.goals.ttft_seconds,
-                   "A good request has its first token within so many seconds")
+      .add_option("--ttft-goal", flags.goals.ttft_seconds,
+                  "A good request has its first token within so many seconds")
       ->check(Positive())
       ->capture_default_str()
       ->type_name("SECONDS");
   serve
-      ->add_option("--itl-goal", flags.goals.itl_seconds,
-                   "... and no more seconds between its tokens, on average")
+      .add_option("--itl-goal", flags.goals.itl_seconds,
+                  "... and no more seconds between its tokens, on average")
       ->check(Positive())
       ->capture_default_str()
       ->type_name("SECONDS");
   serve
-      ->add_option("--timeout", flags.timeout,
-                   "Seconds that a request may take; then it has failed (default: any time)")
+      .add_option("--timeout", flags.timeout,
+                  "Seconds that a request may take; then it has failed (default: any time)")
       ->check(Positive())
       ->type_name("SECONDS");
   serve.add_option("--warmup", flags.warmup, "Requests that are made before, and not counted")
