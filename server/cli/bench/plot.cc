@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdint>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
@@ -138,22 +139,24 @@ double RoundUp(double value) {
 }
 
 std::vector<double> PlotTicks(const PlotAxis& axis) {
+  constexpr double kSlack = 1e-9;  // for what rounding takes from a bound
   std::vector<double> ticks;
-  const double slack = 1e-9;
   if (!axis.logarithmic) {
     const double step = RoundUp((axis.high - axis.low) / 8);
-    for (double i = std::ceil(axis.low / step - slack); i * step <= axis.high * (1 + slack); ++i) {
-      ticks.push_back(i * step);
-    }
+    const int64_t first = std::llround(std::ceil(axis.low / step - kSlack));
+    const int64_t last = std::llround(std::floor(axis.high / step + kSlack));
+    for (int64_t i = first; i <= last; ++i) ticks.push_back(static_cast<double>(i) * step);
     return ticks;
   }
   const bool has_room = axis.high / axis.low < 2e4;
-  for (double decade = std::pow(10, std::floor(std::log10(axis.low) + slack));
-       decade <= axis.high * (1 + slack); decade *= 10) {
-    for (const double factor : {1.0, 2.0, 5.0}) {
-      const double tick = factor * decade;
+  const int64_t first = std::llround(std::floor(std::log10(axis.low) + kSlack));
+  const int64_t last = std::llround(std::floor(std::log10(axis.high) + kSlack));
+  for (int64_t exponent = first; exponent <= last; ++exponent) {
+    for (const int factor : {1, 2, 5}) {
+      const double tick = factor * std::pow(10, static_cast<double>(exponent));
       if (factor > 1 && !has_room) continue;
-      if (tick >= axis.low * (1 - slack) && tick <= axis.high * (1 + slack)) ticks.push_back(tick);
+      if (tick < axis.low * (1 - kSlack) || tick > axis.high * (1 + kSlack)) continue;
+      ticks.push_back(tick);
     }
   }
   return ticks;
