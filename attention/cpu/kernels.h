@@ -1,7 +1,8 @@
 // The table of single-threaded kernels that one instruction set level provides.
 //
-// Each level (AVX2, AVX-512, AVX512-BF16, the same at full rate) is one translation unit compiled with its own flags and
-// gives out one such table; cpu_backend.cc picks a table at run time and spreads jobs over threads.
+// Each level (AVX2, AVX-512, AVX512-BF16, the same at full rate) is one translation unit compiled
+// with its own flags and gives out one such table; cpu_backend.cc picks a table at run time and
+// spreads jobs over threads.
 //
 // This header is all that the two sides share, and it holds plain data only. A level must not emit
 // any inline function that another translation unit may emit too (of std, absl or ours): the linker
@@ -170,9 +171,30 @@ struct BlockKernels {
   void (*slot_weights)(const DecodeJob& job, const float* lse, float* sums);
 };
 
+/// `count` rows of x times one panel of packed weights (attention/packed_product.h).
+struct ProductJob {
+  int in_features;           ///< even
+  int count;                 ///< rows of x
+  const float* packed;       ///< by ProductKernels::pack
+  const std::byte* weights;  ///< of the panel
+  float* sums;               ///< [count, 64], added to
+};
+
+/// Null pointers: the level has none.
+struct ProductKernels {
+  /// x [count, in_features] bf16, count a multiple of 8 but at the end, into `packed`, which has
+  /// room for count * in_features floats.   channels  [in_features + 16] scratch
+  void (*pack)(const uint16_t* x, int count, int in_features, float* channels, float* packed);
+  void (*add)(const ProductJob& job);
+  /// y = sums + bias (may be null), or with `accumulates` y += that; `count` outputs of one row.
+  void (*store)(const float* sums, const float* bias, int count, bool accumulates, bool is_bf16,
+                void* y);
+};
+
 struct CpuKernels {
   ElementKernels element[2];  ///< index: ElementType
   BlockKernels blocks[6];     ///< index: Encoding
+  ProductKernels product;
   /// Cosine of a and b; 1 where both are zero, 0 where one is.
   double (*cosine)(const float* a, const float* b, int width);
 };

@@ -6,7 +6,8 @@
 namespace ziggurat::cpu {
 
 const CpuKernels& Avx2Kernels() {
-  static constexpr CpuKernels kKernels = MakeCpuKernels<Simd8, Simd8, WidenedBf16Keys, Bf16Values>();
+  static constexpr CpuKernels kKernels =
+      MakeCpuKernels<Simd8, Simd8, WidenedBf16Keys, Bf16Values>();
   return kKernels;
 }
 

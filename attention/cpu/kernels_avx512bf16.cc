@@ -3,6 +3,7 @@
 
 #include "attention/cpu/level_table.h"
 #include "attention/cpu/paired_bf16.h"
+#include "attention/cpu/product_kernel.h"
 #include "attention/cpu/simd_avx2.h"
 #include "attention/cpu/simd_avx512.h"
 
@@ -20,7 +21,8 @@ struct HalfRateKeys : PairedKeys<V> {
 }  // namespace
 
 const CpuKernels& Avx512Bf16Kernels() {
-  static constexpr CpuKernels kKernels = MakeCpuKernels<Simd16, Simd8, HalfRateKeys, Bf16Values>();
+  static constexpr CpuKernels kKernels = MakeCpuKernels<Simd16, Simd8, HalfRateKeys, Bf16Values>(
+      MakeProductKernels<HalfRateKeys<Simd16>>());
   return kKernels;
 }
 

@@ -4,13 +4,15 @@
 
 #include "attention/cpu/level_table.h"
 #include "attention/cpu/paired_bf16.h"
+#include "attention/cpu/product_kernel.h"
 #include "attention/cpu/simd_avx2.h"
 #include "attention/cpu/simd_avx512.h"
 
 namespace ziggurat::cpu {
 
 const CpuKernels& Avx512Bf16FastKernels() {
-  static constexpr CpuKernels kKernels = MakeCpuKernels<Simd16, Simd8, PairedKeys, PairedValues>();
+  static constexpr CpuKernels kKernels = MakeCpuKernels<Simd16, Simd8, PairedKeys, PairedValues>(
+      MakeProductKernels<PairedKeys<Simd16>>());
   return kKernels;
 }
 

@@ -55,7 +55,7 @@ constexpr BlockKernels MakeCodedKernels() {
 
 /// How this level multiplies bf16: Keys<V> keys, Values<V> values.
 template <class V, class Narrow, template <class> class Keys, template <class> class Values>
-constexpr CpuKernels MakeCpuKernels() {
+constexpr CpuKernels MakeCpuKernels(ProductKernels product = {}) {
   return {.element = {MakeElementKernels<V, F32Keys<V>, F32Values<V>>(),
                       MakeElementKernels<V, Keys<V>, Values<V>>()},
           .blocks = {MakePlainKernels<F32Keys<V>, F32Keys<Narrow>, F32Values<V>>(),
@@ -64,6 +64,7 @@ constexpr CpuKernels MakeCpuKernels() {
                      MakeCodedKernels<V, Fp8Codes<V>, false>(),
                      MakeCodedKernels<V, Int4Codes<V>, true>(),
                      MakeCodedKernels<V, Int2Codes<V>, true>()},
+          .product = product,
           .cosine = Cosine<V>};
 }
 

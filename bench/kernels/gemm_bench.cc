@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "model/decoder/linear.h"
+#include "model/decoder/weight_arena.h"
 
 namespace ziggurat {
 namespace {
@@ -66,7 +67,8 @@ class OneDnnBest {
     product_ = dnnl::matmul(desc);
     memory source(memory::desc({kIn, kOut}, bf16, Tag::ba), engine_, weight.data_ptr());
     for (int i = 0; i < kCopies; ++i) {
-      memory packed(desc.weights_desc(), engine_);
+      memory packed(desc.weights_desc(), engine_,
+                    arena_.Allocate(desc.weights_desc().get_size()));
       dnnl::reorder(source, packed).execute(stream_, source, packed);
       weights_.push_back(packed);
     }
@@ -81,6 +83,7 @@ class OneDnnBest {
   }
 
  private:
+  WeightArena arena_;
   dnnl::engine engine_;
   dnnl::stream stream_;
   dnnl::matmul product_;

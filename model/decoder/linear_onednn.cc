@@ -11,7 +11,9 @@
 
 #include "absl/hash/hash.h"
 #include "absl/strings/str_cat.h"
+#include "attention/packed_product.h"
 #include "model/decoder/linear.h"
+#include "model/decoder/weight_arena.h"
 
 namespace ziggurat {
 namespace {
@@ -63,12 +65,17 @@ struct AlignedDeleter {
 class OneDnnContext {
  public:
   OneDnnContext() : engine_(dnnl::engine::kind::cpu, 0), stream_(engine_) {
+    if (const absl::StatusOr<CpuLevel> level = DetectCpuLevel(); level.ok()) {
+      own_product_ = MakePackedProduct(*level);
+    }
     // Its own cache would hold kernels that left ours.
     dnnl::set_primitive_cache_capacity(0);
   }
 
   const dnnl::engine& engine() const { return engine_; }
   const dnnl::stream& stream() const { return stream_; }
+  /// Our own kernels over weights that oneDNN has packed; may be null.
+  PackedProduct* own_product() const { return own_product_.get(); }
 
   static dnnl::matmul::primitive_desc Describe(const dnnl::engine& engine, const KernelKey& key,
                                                const memory::desc& weights) {
@@ -133,12 +140,23 @@ class OneDnnContext {
       index_;
   std::unique_ptr<std::byte[], AlignedDeleter> scratch_;
   size_t scratch_bytes_ = 0;
+  std::unique_ptr<PackedProduct> own_product_;
 };
 
 class OneDnnLinear final : public Linear {
  public:
   OneDnnLinear(OneDnnContext* context, KernelKey key, memory weights, at::Tensor bias)
-      : context_(context), key_(key), weights_(std::move(weights)), bias_(std::move(bias)) {}
+      : context_(context), key_(key), weights_(std::move(weights)), bias_(std::move(bias)) {
+    const memory::dims shape = {key.in_features, key.out_features};
+    const bool is_readable =
+        context->own_product() != nullptr && key.in_features % 2 == 0 &&
+        weights_.get_desc() == memory::desc(shape, memory::data_type::bf16, Tag::BA16a64b2a);
+    if (!is_readable) return;
+    own_weights_ = {.data = static_cast<const std::byte*>(weights_.get_data_handle()),
+                    .in_features = key.in_features,
+                    .out_features = key.out_features,
+                    .bias = key.has_bias ? bias_.data_ptr<float>() : nullptr};
+  }
 
   absl::Status Run(const void* x, int rows, ElementType out_element, void* y) override {
     return Execute(x, rows, out_element, /*accumulates=*/false, y);
@@ -151,6 +169,10 @@ class OneDnnLinear final : public Linear {
   absl::Status Execute(const void* x, int rows, ElementType out_element, bool accumulates,
                        void* y) {
     if (rows == 0) return absl::OkStatus();
+    if (own_weights_.data != nullptr && rows <= context_->own_product()->max_rows()) {
+      context_->own_product()->Run(own_weights_, x, rows, out_element, accumulates, y);
+      return absl::OkStatus();
+    }
     KernelKey key = key_;
     key.rows = rows;
     key.out_element = out_element;
@@ -187,6 +209,7 @@ class OneDnnLinear final : public Linear {
   KernelKey key_;  // rows, out_element and accumulates are set by each call
   memory weights_;
   at::Tensor bias_;
+  PackedWeights own_weights_;  ///< the same, without data where their layout is another
   std::vector<dnnl_exec_arg_t> arguments_;
 };
 
@@ -210,7 +233,12 @@ class OneDnnLinearFactory final : public LinearFactory {
       // [out, in] row-major is [in, out] with the first dimension contiguous.
       memory source(memory::desc(shape, DataTypeOf(element), Tag::ba), context_.engine(),
                     plain.data_ptr());
-      memory packed(desc.weights_desc(), context_.engine());
+      std::byte* const bytes = arena_.Allocate(desc.weights_desc().get_size());
+      if (bytes == nullptr) {
+        return absl::ResourceExhaustedError(
+            absl::StrCat("no memory for weights of ", out_features, "x", in_features));
+      }
+      memory packed(desc.weights_desc(), context_.engine(), bytes);
       dnnl::stream stream = context_.stream();
       dnnl::reorder(source, packed).execute(stream, source, packed);
       stream.wait();
@@ -224,6 +252,7 @@ class OneDnnLinearFactory final : public LinearFactory {
   }
 
  private:
+  WeightArena arena_;
   OneDnnContext context_;
 };
 

@@ -1,0 +1,128 @@
+#include "attention/packed_product.h"
+
+#include <cpuid.h>
+#include <omp.h>
+
+#include <algorithm>
+#include <climits>
+
+#include "attention/cpu/kernels.h"
+#include "attention/cpu/parallel.h"
+#include "attention/cpu/thread_scratch.h"
+
+namespace ziggurat {
+namespace {
+
+using cpu::ProductKernels;
+
+constexpr int kPanel = PackedWeights::kPanel;
+constexpr size_t kPanelRowBytes = 4 * kPanel;
+/// Rows of x that meet a panel while it is in cache; a multiple of the kernels' 8.
+constexpr int kRowsPerTask = 64;
+/// Up to here weights come from memory faster than oneDNN reads them.
+constexpr int kFewRows = 16;
+
+/// Tile registers for bf16: oneDNN uses them, many times as fast as vectors.
+bool HasAmx() {
+  unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
+  if (__get_cpuid_count(7, 0, &eax, &ebx, &ecx, &edx) == 0) return false;
+  constexpr unsigned kAmxBf16 = 1u << 22;
+  return (edx & kAmxBf16) != 0;
+}
+
+class CpuPackedProduct final : public PackedProduct {
+ public:
+  CpuPackedProduct(const ProductKernels& kernels, int max_rows)
+      : kernels_(kernels), max_rows_(max_rows) {}
+
+  int max_rows() const override { return max_rows_; }
+
+  void Run(const PackedWeights& weights, const void* x, int rows, ElementType out, bool accumulates,
+           void* y) override {
+    const int threads = omp_get_max_threads();
+    Reserve(threads, rows, weights.in_features);
+    Pack(threads, weights.in_features, static_cast<const uint16_t*>(x), rows);
+    const size_t panels = weights.panels();
+    const size_t blocks = (rows + kRowsPerTask - 1) / kRowsPerTask;
+    // With one block of rows every thread reads a range of neighbouring panels.
+    if (blocks == 1) {
+      cpu::ParallelRanges(threads, panels, kPanelRowBytes * weights.rows(),
+                          [&](size_t begin, size_t end) {
+                            for (size_t panel = begin; panel < end; ++panel) {
+                              Multiply(weights, panel, 0, rows, out, accumulates, y);
+                            }
+                          });
+      return;
+    }
+    cpu::ParallelFor(threads, blocks * panels, [&](size_t i, int) {
+      const int first = static_cast<int>(i / panels) * kRowsPerTask;
+      Multiply(weights, i % panels, first, std::min(kRowsPerTask, rows - first), out, accumulates,
+               y);
+    });
+  }
+
+ private:
+  void Reserve(int threads, int rows, int in_features) {
+    const size_t packed = static_cast<size_t>(rows) * in_features + 16;
+    if (packed_.size() < packed) packed_.resize(packed);
+    if (static_cast<int>(threads_) < threads) {
+      threads_ = threads;
+      channels_ = cpu::ThreadScratch(threads);
+    }
+    channels_.Reserve(static_cast<size_t>(in_features) + 16);
+  }
+
+  void Pack(int threads, int in_features, const uint16_t* x, int rows) {
+    const size_t blocks = (rows + 7) / 8;
+    const auto pack = [&](size_t block, int thread) {
+      const size_t first = block * 8;
+      kernels_.pack(x + first * in_features, std::min(8, rows - static_cast<int>(first)),
+                    in_features, channels_.of(thread), packed_.data() + first * in_features);
+    };
+    cpu::ParallelFor(
+        static_cast<size_t>(rows) * in_features < cpu::kElementsWorthThreads ? 1 : threads, blocks,
+        pack);
+  }
+
+  /// Rows [first, first + count) times one panel.
+  void Multiply(const PackedWeights& weights, size_t panel, int first, int count, ElementType out,
+                bool accumulates, void* y) const {
+    alignas(64) float sums[kRowsPerTask * kPanel];
+    std::fill_n(sums, count * kPanel, 0.0f);
+    kernels_.add({.in_features = weights.in_features,
+                  .count = count,
+                  .packed = packed_.data() + static_cast<size_t>(first) * weights.in_features,
+                  .weights = weights.data + panel * weights.rows() * kPanelRowBytes,
+                  .sums = sums});
+    const size_t output = panel * kPanel;
+    const int outputs = std::min(kPanel, weights.out_features - static_cast<int>(output));
+    const float* bias = weights.bias == nullptr ? nullptr : weights.bias + output;
+    for (int i = 0; i < count; ++i) {
+      const size_t at = static_cast<size_t>(first + i) * weights.out_features + output;
+      kernels_.store(sums + i * kPanel, bias, outputs, accumulates, out == ElementType::kBf16,
+                     static_cast<std::byte*>(y) + at * ElementBytes(out));
+    }
+  }
+
+  const ProductKernels& kernels_;
+  int max_rows_;
+  int threads_ = 0;
+  std::vector<float> packed_;
+  cpu::ThreadScratch channels_{0};
+};
+
+}  // namespace
+
+std::unique_ptr<PackedProduct> MakePackedProduct(CpuLevel level) {
+  switch (level) {
+    case CpuLevel::kAvx512Bf16:
+      return std::make_unique<CpuPackedProduct>(cpu::Avx512Bf16Kernels().product,
+                                                HasAmx() ? kFewRows : INT_MAX);
+    case CpuLevel::kAvx512Bf16Fast:
+      return std::make_unique<CpuPackedProduct>(cpu::Avx512Bf16FastKernels().product, kFewRows);
+    default:
+      return nullptr;
+  }
+}
+
+}  // namespace ziggurat

@@ -1,0 +1,52 @@
+// y = x W^T over bf16 weights in the layout that oneDNN packs them into for AVX-512, where our own
+// kernels read it faster than oneDNN's.
+//
+// With few rows a product is bound by reading the weights, which oneDNN does at two thirds of the
+// read bandwidth. With many rows it is bound by multiply-adds: oneDNN uses VDPBF16PS, which on
+// Intel CPUs without AMX does half the multiply-adds per cycle of plain FMAs on widened weights.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "attention/backend.h"
+#include "block_manager/cache_format.h"
+
+namespace ziggurat {
+
+/// [in_features, out_features] in panels of kPanel outputs, both padded with zeros: in_features to
+/// a multiple of 32, out_features to one of kPanel. Row r of a panel holds inputs 2r and 2r+1 of
+/// its outputs side by side. (oneDNN's name: BA16a64b2a.)
+struct PackedWeights {
+  static constexpr int kPanel = 64;
+
+  const std::byte* data = nullptr;  ///< not owned
+  int in_features = 0;              ///< even
+  int out_features = 0;
+  const float* bias = nullptr;  ///< [out_features], or null
+
+  int rows() const { return (in_features + 31) / 32 * 16; }  ///< of a panel
+  int panels() const { return (out_features + kPanel - 1) / kPanel; }
+};
+
+/// Called by one thread at a time; shared by all products of a model for its scratch memory.
+class PackedProduct {
+ public:
+  virtual ~PackedProduct() = default;
+
+  /// The most rows at which this is meant to be used instead of oneDNN on this machine.
+  virtual int max_rows() const = 0;
+
+  /// y = x W^T + bias, or with `accumulates` y += that, where y must be f32.
+  ///   x  [rows, in_features] bf16     y  [rows, out_features] in `out`
+  virtual void Run(const PackedWeights& weights, const void* x, int rows, ElementType out,
+                   bool accumulates, void* y) = 0;
+};
+
+/// Null where `level` has no kernels for it, or oneDNN is the better one for any number of rows.
+/// Runs on the OpenMP team of the calling thread.
+std::unique_ptr<PackedProduct> MakePackedProduct(CpuLevel level);
+
+}  // namespace ziggurat
