@@ -10,17 +10,20 @@ namespace {
 
 constexpr int kPanelVectors = 4;
 constexpr size_t kPanelRowBytes = 256;
+/// Rows after which a fetched line is needed, where a panel is read in one pass.
+constexpr int kSoon = 64;
 
 /// sums[i][v] += x i . weights of vector v, for NQ rows of x and `Vectors` vectors of outputs.
 ///   x        [rows][NQ][kCells]
 ///   weights  row r at weights + r * kPanelRowBytes
 ///   sums     [NQ] rows, a panel apart
-///   Fetch    lines of each row that are fetched far ahead, 0 or 4
+///   ahead    `Fetch` lines from there on are fetched into cache with every row
 template <class Keys, int NQ, int Vectors, int Fetch>
-inline void AddPanel(const float* x, int rows, const std::byte* weights, float* sums) {
+inline void AddPanel(const float* x, int rows, const std::byte* weights, const std::byte* ahead,
+                     float* sums) {
   using V = typename Keys::Simd;
   constexpr int kStride = kPanelVectors * V::kLanes;
-  constexpr size_t kAhead = 64 * kPanelRowBytes;
+  constexpr auto kFetchHint = Fetch == 4 ? _MM_HINT_T0 : _MM_HINT_T1;
   typename V::Float sum[NQ][Vectors];
 #pragma GCC unroll 8
   for (int i = 0; i < NQ; ++i) {
@@ -31,8 +34,8 @@ inline void AddPanel(const float* x, int rows, const std::byte* weights, float* 
     const std::byte* p = weights + r * kPanelRowBytes;
     typename Keys::Row row[Vectors];
 #pragma GCC unroll 4
-    for (int v = 0; v < Fetch; ++v) {
-      _mm_prefetch(reinterpret_cast<const char*>(p + kAhead + v * 64), _MM_HINT_T0);
+    for (int line = 0; line < Fetch; ++line, ahead += 64) {
+      _mm_prefetch(reinterpret_cast<const char*>(ahead), kFetchHint);
     }
 #pragma GCC unroll 4
     for (int v = 0; v < Vectors; ++v) row[v] = Keys::Load(p + v * 64);
@@ -56,16 +59,21 @@ inline void AddSubBlock(int size, const float* x, int rows, const std::byte* wei
   using Many = typename Keys::Many;
   using One = typename Keys::One;
   constexpr int kLanes = Keys::Simd::kLanes;
+  const std::byte* soon = weights + kSoon * kPanelRowBytes;
+  const std::byte* next = weights + rows * kPanelRowBytes;
   switch (size) {
     case 8:
-      AddPanel<Many, 8, 2, 4>(x, rows, weights, sums);
-      return AddPanel<Many, 8, 2, 0>(x, rows, weights + 128, sums + 2 * kLanes);
+      // Two passes over the panel, of which each fetches a half of what comes next: the first one
+      // alone would wait for memory, and the second leave it idle.
+      AddPanel<Many, 8, 2, 2>(x, rows, weights, next, sums);
+      return AddPanel<Many, 8, 2, 2>(x, rows, weights + 128, next + rows * size_t{128},
+                                     sums + 2 * kLanes);
     case 4:
-      return AddPanel<Many, 4, 4, 4>(x, rows, weights, sums);
+      return AddPanel<Many, 4, 4, 4>(x, rows, weights, soon, sums);
     case 2:
-      return AddPanel<Many, 2, 4, 4>(x, rows, weights, sums);
+      return AddPanel<Many, 2, 4, 4>(x, rows, weights, soon, sums);
     default:
-      return AddPanel<One, 1, 4, 4>(x, rows, weights, sums);
+      return AddPanel<One, 1, 4, 4>(x, rows, weights, soon, sums);
   }
 }
 
