@@ -1,8 +1,8 @@
 // y = x W^T over bf16 weights in the layout that oneDNN packs them into for AVX-512, where our own
 // kernels read it faster than oneDNN's.
 //
-// With few rows a product is bound by reading the weights, which oneDNN does at two thirds of the
-// read bandwidth. With many rows it is bound by multiply-adds: oneDNN uses VDPBF16PS, which on
+// With few rows a product is bound by reading the weights, of which oneDNN leaves a part of the read
+// bandwidth unused (docs/performance.md). With many rows it is bound by multiply-adds: oneDNN uses VDPBF16PS, which on
 // Intel CPUs without AMX does half the multiply-adds per cycle of plain FMAs on widened weights.
 #pragma once
 

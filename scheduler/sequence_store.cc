@@ -175,11 +175,14 @@ absl::Status SequenceStore::RelayLayer(int layer, const LayerPlan& plan, int tok
 absl::Status SequenceStore::PrepareStep(int position, std::vector<CacheEdit>* edits) {
   if (!any_may_edit_) return absl::OkStatus();
   const size_t before = edits->size();
-  for (const auto& store : stores_) {
-    if (absl::Status status = store->PrepareStep(position, edits); !status.ok()) return status;
+  for (size_t layer = 0; layer < stores_.size(); ++layer) {
+    if (!may_edit_[layer]) continue;
+    absl::Status status = stores_[layer]->PrepareStep(position, edits);
+    if (!status.ok()) return status;
   }
-  for (const auto& store : stores_) {
-    if (absl::Status status = store->PrepareFlush(edits); !status.ok()) return status;
+  for (size_t layer = 0; layer < stores_.size(); ++layer) {
+    if (!may_edit_[layer]) continue;
+    if (absl::Status status = stores_[layer]->PrepareFlush(edits); !status.ok()) return status;
   }
   if (edits->size() == before) return absl::OkStatus();
   for (int layer = 0; layer < cache_->num_layers(); ++layer) {

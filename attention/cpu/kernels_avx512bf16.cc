@@ -11,8 +11,8 @@ namespace ziggurat::cpu {
 namespace {
 
 /// A single query costs one instruction per row instead of four. Where several queries share the
-/// widened row, plain FMAs win: here VDPBF16PS issues only every other cycle (measured on Emerald
-/// Rapids), half the multiply-adds per cycle of the two FMA ports.
+/// widened row, plain FMAs win: VDPBF16PS issues only every other cycle here (measured on Intel's
+/// Sapphire and Emerald Rapids), half the multiply-adds per cycle of the two FMA ports.
 template <class V>
 struct HalfRateKeys : PairedKeys<V> {
   using Many = WidenedBf16Keys<V>;

@@ -65,7 +65,7 @@ class CpuPackedProduct final : public PackedProduct {
   void Reserve(int threads, int rows, int in_features) {
     const size_t packed = static_cast<size_t>(rows) * in_features + 16;
     if (packed_.size() < packed) packed_.resize(packed);
-    if (static_cast<int>(threads_) < threads) {
+    if (threads_ < threads) {
       threads_ = threads;
       channels_ = cpu::ThreadScratch(threads);
     }

@@ -67,8 +67,12 @@ class OneDnnBest {
     product_ = dnnl::matmul(desc);
     memory source(memory::desc({kIn, kOut}, bf16, Tag::ba), engine_, weight.data_ptr());
     for (int i = 0; i < kCopies; ++i) {
-      memory packed(desc.weights_desc(), engine_,
-                    arena_.Allocate(desc.weights_desc().get_size()));
+      std::byte* const bytes = arena_.Allocate(desc.weights_desc().get_size());
+      if (bytes == nullptr) {
+        std::fprintf(stderr, "no memory for weights\n");
+        std::exit(1);
+      }
+      memory packed(desc.weights_desc(), engine_, bytes);
       dnnl::reorder(source, packed).execute(stream_, source, packed);
       weights_.push_back(packed);
     }

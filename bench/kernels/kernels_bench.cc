@@ -140,7 +140,9 @@ void BM_DecodeAttention(benchmark::State& state, const CacheFormat& format, int 
   state.SetLabel(std::string(backend->name()));
   state.counters["GB/s"] = bandwidth / 1e9;
   state.counters["percent_of_read"] = 100 * bandwidth / machine.read_bandwidth;
-  state.counters["percent_of_bf16_time"] = 100 * per_token / bf16_seconds[{head_dim, group}];
+  if (const auto base = bf16_seconds.find({head_dim, group}); base != bf16_seconds.end()) {
+    state.counters["percent_of_bf16_time"] = 100 * per_token / base->second;
+  }
 }
 
 void BM_PrefillAttention(benchmark::State& state, ElementType element, int head_dim, int tokens) {
@@ -253,7 +255,10 @@ absl::Status RunKernelsBench(const KernelsBenchOptions& options) {
               machine.threads, options.gigabytes);
   RegisterAll();
 #ifdef ZIGGURAT_HAS_ONEDNN
-  RegisterGemmBench(machine.threads, machine.read_bandwidth);
+  // The decoder's products always use the best level.
+  if (const auto best = DetectCpuLevel(); best.ok() && *best == options.level) {
+    RegisterGemmBench(machine.threads, machine.read_bandwidth);
+  }
 #endif
   std::string name = "ziggurat bench kernels", filter = "--benchmark_filter=" + options.filter;
   char* arguments[] = {name.data(), filter.data(), nullptr};

@@ -17,7 +17,7 @@ namespace ziggurat {
 struct KernelsBenchOptions {
   int threads = 2;
   double gigabytes = 2;              ///< of caches
-  CpuLevel level = CpuLevel::kAvx2;  ///< whose kernels
+  CpuLevel level = CpuLevel::kAvx2;  ///< whose kernels; matrix products with the best one alone
   std::string filter = {};           ///< a regular expression over names; empty: all
 };
 

@@ -169,15 +169,15 @@ class OneDnnLinear final : public Linear {
   absl::Status Execute(const void* x, int rows, ElementType out_element, bool accumulates,
                        void* y) {
     if (rows == 0) return absl::OkStatus();
-    if (own_weights_.data != nullptr && rows <= context_->own_product()->max_rows()) {
-      context_->own_product()->Run(own_weights_, x, rows, out_element, accumulates, y);
-      return absl::OkStatus();
-    }
     KernelKey key = key_;
     key.rows = rows;
     key.out_element = out_element;
     key.accumulates = accumulates;
     try {
+      if (own_weights_.data != nullptr && rows <= context_->own_product()->max_rows()) {
+        context_->own_product()->Run(own_weights_, x, rows, out_element, accumulates, y);
+        return absl::OkStatus();
+      }
       Kernel& kernel = context_->Find(key, weights_.get_desc());
       kernel.x.set_data_handle(const_cast<void*>(x));  // only read
       kernel.y.set_data_handle(y);
@@ -196,7 +196,7 @@ class OneDnnLinear final : public Linear {
                                  static_cast<int>(arguments.size()), arguments.data()),
           "could not execute a product");
     } catch (const std::bad_alloc&) {
-      return absl::ResourceExhaustedError("out of memory in a product of oneDNN");
+      return absl::ResourceExhaustedError("out of memory in a matrix product");
     } catch (const dnnl::error& error) {
       return absl::InternalError(absl::StrCat("oneDNN, product of ", rows, "x", key.in_features,
                                               " by ", key.in_features, "x", key.out_features, ": ",

@@ -24,8 +24,8 @@ std::byte* WeightArena::Allocate(size_t bytes) {
   bytes = RoundUp(bytes, kLine);
   if (bytes > left_) {
     const size_t wanted = std::max(kRegionBytes, RoundUp(bytes, kHugePage)) + kHugePage;
-    void* mapped = mmap(nullptr, wanted, PROT_READ | PROT_WRITE,
-                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    void* mapped =
+        mmap(nullptr, wanted, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (mapped == MAP_FAILED) return nullptr;
     regions_.push_back({static_cast<std::byte*>(mapped), wanted});
     const auto address = reinterpret_cast<uintptr_t>(mapped);

@@ -15,7 +15,7 @@ class WeightArena {
   WeightArena(const WeightArena&) = delete;
   WeightArena& operator=(const WeightArena&) = delete;
 
-  /// `bytes` bytes that begin with a cache line; null where there is no memory.
+  /// `bytes` bytes that begin with a cache line; null where the system grants none.
   std::byte* Allocate(size_t bytes);
 
  private:

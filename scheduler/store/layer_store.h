@@ -61,7 +61,7 @@ class LayerStore {
   /// False: PrepareStep and PrepareFlush never order anything.
   virtual bool MayEdit() const { return true; }
   /// The segment to whose end, or round whose ring, every token goes, which is then all that Append
-  /// does; negative: it does more.
+  /// does, and score_recent is 0; negative: it does more.
   virtual int AppendSegment() const { return -1; }
   /// DecodeItem::score_recent.
   virtual int score_recent() const { return 0; }

@@ -22,7 +22,7 @@ double SecondsSince(Clock::time_point start) {
 }
 
 StepParts operator-(const StepParts& a, const StepParts& b) {
-  return {a.model - b.model, a.attention - b.attention, a.sample - b.sample,
+  return {a.steps - b.steps, a.model - b.model, a.attention - b.attention, a.sample - b.sample,
           a.schedule - b.schedule};
 }
 
@@ -39,23 +39,30 @@ class Progress {
  public:
   explicit Progress(int batch) : batch_(batch) {}
 
-  /// An error where a request ended otherwise than by its length or by being cancelled.
+  /// The status of a request that ended with an error.
   absl::Status Add(const EngineOutput& output) {
     int& tokens = tokens_[output.id];
-    if (tokens == 0 && !output.tokens.empty()) ++started_;
+    if (tokens == 0 && !output.tokens.empty()) {
+      ++started_;
+      last_ = output.id;
+    }
     tokens += static_cast<int>(output.tokens.size());
     if (!output.finished) return absl::OkStatus();
     ++finished_;
     return output.reason == FinishReason::kError ? output.status : absl::OkStatus();
   }
   bool all_started() const { return started_ == batch_; }
-  int finished() const { return finished_; }
+  bool any_finished() const { return finished_ > 0; }
   bool all_finished() const { return finished_ == batch_; }
+  /// Once all have started: steps since then, each of which brought every request a token. Outputs
+  /// of several steps may arrive together.
+  int steps() const { return tokens_.at(last_) - 1; }
 
  private:
   int batch_;
   int started_ = 0;
   int finished_ = 0;
+  RequestId last_ = 0;  ///< the one that started last
   std::unordered_map<RequestId, int> tokens_;
 };
 
@@ -132,80 +139,96 @@ StepParts EngineBench::PartsSoFar() {
       for (int i = 0; i < 4; ++i) {
         if (part == names[i]) *sums[i] = metric.histogram.sample_sum;
       }
+      parts.steps = metric.histogram.sample_count;  // each part is observed once in every step
     }
   }
   return parts;
 }
 
-absl::StatusOr<EngineFigures> EngineBench::Run(const EngineCase& which) {
-  EngineFigures figures;
-  Progress progress(which.batch);
-  std::vector<RequestId> ids;
+absl::StatusOr<std::vector<RequestId>> EngineBench::SubmitAll(const EngineCase& which) {
   // Those that are prefilled first decode on while the others are prefilled, a step for at most
   // every layer of every batch of prompts; the first prompt may be a batch of its own.
   const int64_t tokens = static_cast<int64_t>(which.batch) * which.context;
-  const int per_batch = std::max(engine_->options().prefill_tokens, which.context);
-  const int batches = 2 + static_cast<int>(2 * tokens / per_batch);
-  const int spare = which.decode_tokens == 0 ? 0 : batches * (shape().num_layers + 1);
-  const StepParts at_start = PartsSoFar();
-  const Clock::time_point start = Clock::now();
+  const int64_t per_batch = std::max(engine_->options().prefill_tokens, which.context);
+  const int64_t spare = which.spare_steps + (2 + 2 * tokens / per_batch) * (shape().num_layers + 1);
+  const int room = shape().max_context_tokens - which.context;
+  const int wanted = which.decode_tokens == 0 ? 1 : which.decode_tokens + 2;
+  if (room < wanted) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "prompts of ", which.context, " tokens and ", wanted,
+        " generated ones do not fit the model's context of ", shape().max_context_tokens));
+  }
+  std::vector<RequestId> ids;
   for (int i = 0; i < which.batch; ++i) {
     EngineRequest request;
     request.name = absl::StrCat("bench-", i);
     request.prompt = RandomPrompt(which.context, shape().vocab_size, next_seed_++);
     request.policy = which.policy;
-    request.max_new_tokens = 1 + which.decode_tokens + spare;
     request.max_new_tokens =
-        std::min(request.max_new_tokens, shape().max_context_tokens - which.context);
+        static_cast<int>(std::min<int64_t>(room, which.decode_tokens == 0 ? 1 : wanted + spare));
     absl::StatusOr<RequestId> id = engine_->Submit(std::move(request));
     if (!id.ok()) {
       for (const RequestId other : ids) engine_->Cancel(other, FinishReason::kCancelled);
-      ids.clear();
       return id.status();
     }
     ids.push_back(*id);
   }
+  if (which.after_submit) which.after_submit();
+  return ids;
+}
 
+absl::StatusOr<EngineFigures> EngineBench::Run(const EngineCase& which) {
+  EngineFigures figures;
+  Progress progress(which.batch);
+  const StepParts at_start = PartsSoFar();
+  const Clock::time_point start = Clock::now();
+  absl::StatusOr<std::vector<RequestId>> ids = SubmitAll(which);
+  if (!ids.ok()) return ids.status();
+
+  enum class Stage : uint8_t { kPrefill, kFirstStep, kTimed, kDone };
+  Stage stage = Stage::kPrefill;
   absl::Status failure;
   Clock::time_point decode_start;
   StepParts decode_from;
-  bool is_measured = which.decode_tokens == 0;
+  int first_step = 0;
   std::vector<EngineOutput> outputs;
   while (!progress.all_finished() && engine_->NextOutputs(&outputs)) {
-    const bool had_started = progress.all_started();
     for (const EngineOutput& output : outputs) {
       failure.Update(progress.Add(output));
       if (output.finished) figures.cache_bytes += output.cache.bytes;
     }
-    if (!had_started && progress.all_started()) {
+    if (stage == Stage::kPrefill && progress.all_started()) {
       figures.prefill_seconds = SecondsSince(start);
-      decode_from = PartsSoFar();
-      figures.prefill_parts = decode_from - at_start;
+      figures.prefill_parts = PartsSoFar() - at_start;
+      stage = which.decode_tokens == 0 ? Stage::kDone : Stage::kFirstStep;
+    } else if (stage == Stage::kFirstStep && progress.steps() > 0) {
+      // What a step took is noted after its tokens have gone out: that of prefill is now.
       decode_start = Clock::now();
-    } else if (had_started && !is_measured && !outputs.empty()) {
-      ++figures.steps;
-      if (figures.steps == which.decode_tokens || progress.finished() > 0) {
-        figures.decode_seconds = SecondsSince(decode_start);
-        figures.decode_parts = PartsSoFar() - decode_from;
-        is_measured = true;
-      }
+      decode_from = PartsSoFar();
+      first_step = progress.steps();
+      stage = Stage::kTimed;
+    } else if (stage == Stage::kTimed &&
+               (progress.steps() - first_step >= which.decode_tokens || progress.any_finished())) {
+      figures.decode_seconds = SecondsSince(decode_start);
+      figures.decode_parts = PartsSoFar() - decode_from;
+      figures.steps = progress.steps() - first_step;
+      stage = Stage::kDone;
     }
-    if (!failure.ok() || (is_measured && progress.all_started())) {
-      for (const RequestId id : ids) engine_->Cancel(id, FinishReason::kCancelled);
+    if (!failure.ok() || stage == Stage::kDone) {
+      for (const RequestId id : *ids) engine_->Cancel(id, FinishReason::kCancelled);
     }
     outputs.clear();
   }
   if (!failure.ok()) return failure;
-  if (which.decode_tokens > 0 && figures.steps < which.decode_tokens) {
-    return absl::ResourceExhaustedError(absl::StrCat(which.batch, " requests of ", which.context,
-                                                     " tokens were together for only ",
-                                                     figures.steps, " of ", which.decode_tokens,
-                                                     " steps; a larger pool, a smaller batch or "
-                                                     "fewer tokens help"));
-  }
   figures.prefill_tokens_per_second =
       static_cast<double>(which.batch) * which.context / figures.prefill_seconds;
   if (which.decode_tokens == 0) return figures;
+  if (figures.steps < which.decode_tokens) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat(which.batch, " requests of ", which.context, " tokens were together for only ",
+                     figures.steps, " of ", which.decode_tokens,
+                     " steps; a larger pool or a smaller batch helps"));
+  }
   const double step = figures.decode_seconds / figures.steps;
   figures.decode_tokens_per_second = which.batch / step;
   figures.bytes_per_second = static_cast<double>(weight_bytes() + figures.cache_bytes) / step;

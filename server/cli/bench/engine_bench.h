@@ -4,9 +4,11 @@
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -33,10 +35,13 @@ struct EngineCase {
   int batch = 1;
   int context = 1;
   int decode_tokens = 0;  ///< of each request while all are decoding; 0: prefill only
+  int spare_steps = 0;    ///< more tokens for each, where steps are shorter than waking the reader
+  std::function<void()> after_submit = {};  ///< called once all have been submitted
 };
 
-/// Seconds of the engine thread while a case ran.
+/// Steps of the engine thread while a case ran, and its seconds in them.
 struct StepParts {
+  uint64_t steps = 0;
   double model = 0;  ///< matrix products, norms, activations
   double attention = 0;
   double sample = 0;
@@ -50,7 +55,7 @@ struct EngineFigures {
   double prefill_tokens_per_second = 0;
   StepParts prefill_parts;
 
-  int steps = 0;  ///< decode steps with all requests in them
+  int steps = 0;  ///< timed decode steps, all requests in each
   double decode_seconds = 0;
   double decode_tokens_per_second = 0;
   StepParts decode_parts;
@@ -68,7 +73,8 @@ class EngineBench {
       std::unique_ptr<ModelRunner> runner, const EngineOptions& options);
   ~EngineBench();
 
-  /// RESOURCE_EXHAUSTED where the requests do not run all at once (the pool is too small).
+  /// INVALID_ARGUMENT where the model's context is too short; RESOURCE_EXHAUSTED where the requests
+  /// do not run all at once (the pool is too small). Not to be called again after an error.
   absl::StatusOr<EngineFigures> Run(const EngineCase& which);
 
   const ModelConfig& model() const { return model_; }
@@ -83,6 +89,7 @@ class EngineBench {
   EngineBench() = default;
   absl::Status Start(std::unique_ptr<ModelRunner> runner, const EngineOptions& options);
   StepParts PartsSoFar();
+  absl::StatusOr<std::vector<RequestId>> SubmitAll(const EngineCase& which);
 
   ModelConfig model_;
   int threads_ = 0;

@@ -209,6 +209,11 @@ int RunModelBench(const ModelBenchFlags& flags) {
   if (!options.ok()) return Fail(flags, options.status());
   const auto policies = ParsePolicies(flags);
   if (!policies.ok()) return Fail(flags, policies.status());
+  std::ofstream json;
+  if (!flags.json.empty()) {
+    json.open(flags.json);
+    if (!json) return Fail(flags, absl::UnknownError("--json: cannot write " + flags.json));
+  }
   auto bench = bench::EngineBench::Create(*options);
   if (!bench.ok()) return Fail(flags, bench.status());
   for (const NamedPolicy& policy : *policies) {
@@ -247,10 +252,9 @@ int RunModelBench(const ModelBenchFlags& flags) {
     }
   }
   if (flags.json.empty()) return kExitOk;
-  std::ofstream file(flags.json);
-  file << report.dump(2) << '\n';
-  file.close();
-  if (file.fail()) return Fail(flags, absl::UnknownError("cannot write " + flags.json));
+  json << report.dump(2) << '\n';
+  json.close();
+  if (json.fail()) return Fail(flags, absl::UnknownError("--json: cannot write " + flags.json));
   return kExitOk;
 }
 
@@ -273,6 +277,7 @@ Command AddModelBench(CLI::App* app, bool decodes) {
       ->type_name("NAME=FILE");
   if (decodes) {
     app->add_option("--tokens", flags->tokens, "Decode steps that are timed")
+        ->check(CLI::Range(1, 1000000))
         ->capture_default_str();
   }
   app->add_option("--repeats", flags->repeats, "Runs of each row; the best one counts")

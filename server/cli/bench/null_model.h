@@ -2,7 +2,10 @@
 #pragma once
 
 #include <algorithm>
-#include <cstring>
+#include <atomic>
+#include <chrono>
+#include <limits>
+#include <thread>
 #include <variant>
 #include <vector>
 
@@ -22,9 +25,13 @@ class NullModel final : public ModelRunner {
   }
   size_t workspace_capacity_bytes() const override { return 0; }
   size_t workspace_high_water_bytes() const override { return 0; }
-  int max_prefill_tokens() const override { return shape_.max_context_tokens; }
+  int max_prefill_tokens() const override { return std::numeric_limits<int>::max(); }
+
+  /// Until then the first prefill waits, so that no request decodes while others are on their way.
+  void Start() { started_.store(true); }
 
   absl::Status BeginPrefill(absl::Span<const PrefillPrompt> prompts) override {
+    while (!started_.load()) std::this_thread::sleep_for(std::chrono::microseconds(100));
     prompts_.assign(prompts.begin(), prompts.end());
     return absl::OkStatus();
   }
@@ -70,6 +77,7 @@ class NullModel final : public ModelRunner {
   }
 
   ModelShape shape_;
+  std::atomic<bool> started_ = false;
   std::vector<PrefillPrompt> prompts_;
 };
 

@@ -1,5 +1,6 @@
 // `ziggurat bench scheduler`: what a step costs outside the model.
 #include <cstdio>
+#include <limits>
 #include <memory>
 #include <string>
 #include <vector>
@@ -29,12 +30,13 @@ constexpr int kKvHeads = 2;
 constexpr int kHeadDim = 32;
 constexpr int kVocabulary = 16;
 constexpr int kContext = 256;
+constexpr int kSpareSteps = 4096;
 
 struct SchedulerFlags {
   std::vector<int> sequences = {1, 64, 256, 1024};
   std::vector<int> layers = {16, 32, 80};
   std::vector<std::string> policies;
-  int steps = 200;
+  int steps = 500;
 };
 
 ModelShape ShapeOf(int layers, int context) {
@@ -57,24 +59,28 @@ int Fail(const absl::Status& status) {
 absl::Status PrintRow(const std::string& text, std::shared_ptr<const Policy> policy, int sequences,
                       int layers, int steps) {
   // The first prompt is prefilled alone, while the others are still on their way; it decodes on.
-  const int context = kContext + steps + 5 * (layers + 1);
+  const int context = kContext + steps + kSpareSteps + 5 * (layers + 1);
   const ModelShape shape = ShapeOf(layers, context);
   if (absl::Status status = policy->Check(PolicyContextOf(shape)); !status.ok()) return status;
   const size_t token_bytes = size_t{4} * kKvHeads * kHeadDim;
+  auto model = std::make_unique<bench::NullModel>(shape);
+  bench::NullModel* const null_model = model.get();
   auto bench = bench::EngineBench::CreateWith(
-      std::make_unique<bench::NullModel>(shape),
+      std::move(model),
       {.kv_cache_bytes = token_bytes * layers * sequences * (context + size_t{64}),
        .max_running = sequences,
        .max_queue = sequences,
        .prefill_tokens = sequences * kContext,
-       .slice_token_layers = sequences * kContext * layers});
+       .slice_token_layers = std::numeric_limits<int>::max()});
   if (!bench.ok()) return bench.status();
   const auto figures = (*bench)->Run({.policy = std::move(policy),
                                       .batch = sequences,
                                       .context = kContext,
-                                      .decode_tokens = steps});
+                                      .decode_tokens = steps,
+                                      .spare_steps = kSpareSteps,
+                                      .after_submit = [null_model] { null_model->Start(); }});
   if (!figures.ok()) return figures.status();
-  const double step = 1e6 / figures->steps;
+  const double step = 1e6 / static_cast<double>(figures->decode_parts.steps);
   absl::PrintF("| %-24s | %9d | %6d | %8.1f us | %6.1f ns | %8.1f us |\n",
                absl::StrCat("`", text, "`"), sequences, layers,
                figures->decode_parts.schedule * step,
