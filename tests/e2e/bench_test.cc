@@ -1,0 +1,97 @@
+// `ziggurat bench decode`, `prefill`, `scheduler` and `kernels`: that they run, that their figures
+// belong together, and that none is absurd. How fast is for docs/performance.md.
+#include <cstdio>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "absl/strings/str_split.h"
+#include "tests/e2e/testing.h"
+
+namespace ziggurat::e2e {
+namespace {
+
+using nlohmann::json;
+using ::testing::HasSubstr;
+
+/// Runs `bench` with the bundled model and reads what it wrote with --json.
+json BenchJson(std::vector<std::string> arguments) {
+  const std::string file = ::testing::TempDir() + "/bench.json";
+  arguments.insert(arguments.begin(), "bench");
+  for (const std::string& argument :
+       {std::string("--model"), NeedleLlama().string(), std::string("--threads"), std::string("1"),
+        std::string("--repeats"), std::string("1"), std::string("--json"), file}) {
+    arguments.push_back(argument);
+  }
+  const CommandResult result = RunZiggurat(arguments);
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  std::ifstream in(file);
+  return json::parse(in, nullptr, /*allow_exceptions=*/false);
+}
+
+TEST(Bench, DecodeTimesEveryBatchContextAndPolicy) {
+  const json report = BenchJson({"decode", "--batch", "1,4", "--context", "64,600", "--tokens", "8",
+                                 "--compression", "full", "--compression", "streaming(recent=60)"});
+  ASSERT_EQ(report["rows"].size(), 8u) << report;
+  for (const json& row : report["rows"]) {
+    EXPECT_GE(row["decode_steps"], 8) << row;
+    const double rate = row["decode_tokens_per_second"], seconds = row["decode_seconds"];
+    const double steps = row["decode_steps"], batch = row["batch"];
+    EXPECT_NEAR(rate, batch * steps / seconds, 0.01 * rate);
+    // A model of 3 MiB on any machine.
+    EXPECT_GT(rate, 5) << row;
+    EXPECT_LT(rate, 1e6) << row;
+    EXPECT_GT(row["bytes_per_second"], 0);
+  }
+  // 600 tokens of 8 layers: full holds at least seven times what 64 of them take.
+  const auto bytes = [&](int row) { return report["rows"][row]["cache_bytes"].get<double>(); };
+  EXPECT_GT(bytes(4), 7 * bytes(5)) << "context 600, batch 1: full against streaming";
+}
+
+TEST(Bench, PrefillCountsTheTokensOfAllPrompts) {
+  const json report = BenchJson({"prefill", "--batch", "1,3", "--context", "200"});
+  ASSERT_EQ(report["rows"].size(), 2u) << report;
+  for (const json& row : report["rows"]) {
+    const double rate = row["prefill_tokens_per_second"], seconds = row["prefill_seconds"];
+    const double tokens = 200.0 * row["batch"].get<double>();
+    EXPECT_NEAR(rate, tokens / seconds, 0.01 * rate);
+    EXPECT_GT(rate, 50) << row;
+  }
+}
+
+TEST(Bench, SchedulerRunsItsDefaultSizes) {
+  const CommandResult result = RunZiggurat({"bench", "scheduler", "--steps", "20"});
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  int rows = 0;
+  for (const auto line : absl::StrSplit(result.out, '\n')) {
+    double microseconds = 0;
+    int sequences = 0, layers = 0;
+    const int found = std::sscanf(std::string(line).c_str(), "| `full` | %d | %d | %lf us",
+                                  &sequences, &layers, &microseconds);
+    if (found != 3) continue;
+    ++rows;
+    EXPECT_GT(microseconds, 0) << std::string(line);
+    // A microsecond for each layer of each sequence, and a millisecond besides, would be absurd.
+    EXPECT_LT(microseconds, 1000 + 1.0 * sequences * layers) << std::string(line);
+  }
+  EXPECT_EQ(rows, 12) << result.out;
+}
+
+TEST(Bench, WrongInputIsNamed) {
+  const std::string model = NeedleLlama().string();
+  const auto refused = [](const std::vector<std::string>& arguments, const char* why) {
+    const CommandResult result = RunZiggurat(arguments);
+    EXPECT_NE(result.exit_code, 0);
+    EXPECT_THAT(result.err, HasSubstr(why));
+  };
+  refused({"bench", "decode", "--model", model, "--batch", "0"}, "--batch: 0 is less than 1");
+  refused({"bench", "decode", "--model", model, "--context", "4096"},
+          "the model's context of 4096");
+  refused({"bench", "decode", "--model", model, "--compression", "zip"}, "zip");
+  refused({"bench", "decode", "--model", "/no/model"}, "/no/model");
+  refused({"bench", "prefill", "--model", model, "--json", "/no/where"}, "/no/where");
+  refused({"bench", "scheduler", "--layers", "0"}, "--layers: 0");
+  refused({"bench"}, "subcommand");
+}
+
+}  // namespace
+}  // namespace ziggurat::e2e
