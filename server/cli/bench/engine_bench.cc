@@ -150,7 +150,8 @@ absl::StatusOr<std::vector<RequestId>> EngineBench::SubmitAll(const EngineCase& 
   // every layer of every batch of prompts; the first prompt may be a batch of its own.
   const int64_t tokens = static_cast<int64_t>(which.batch) * which.context;
   const int64_t per_batch = std::max(engine_->options().prefill_tokens, which.context);
-  const int64_t spare = which.spare_steps + (2 + 2 * tokens / per_batch) * (shape().num_layers + 1);
+  const int64_t spare =
+      which.after_start ? 0 : (2 + 2 * tokens / per_batch) * (shape().num_layers + 1);
   const int room = shape().max_context_tokens - which.context;
   const int wanted = which.decode_tokens == 0 ? 1 : which.decode_tokens + 2;
   if (room < wanted) {
@@ -185,7 +186,7 @@ absl::StatusOr<EngineFigures> EngineBench::Run(const EngineCase& which) {
   absl::StatusOr<std::vector<RequestId>> ids = SubmitAll(which);
   if (!ids.ok()) return ids.status();
 
-  enum class Stage : uint8_t { kPrefill, kFirstStep, kTimed, kDone };
+  enum class Stage : uint8_t { kPrefill, kFirstStep, kTimed, kToTheEnd, kDone };
   Stage stage = Stage::kPrefill;
   absl::Status failure;
   Clock::time_point decode_start;
@@ -201,6 +202,12 @@ absl::StatusOr<EngineFigures> EngineBench::Run(const EngineCase& which) {
       figures.prefill_seconds = SecondsSince(start);
       figures.prefill_parts = PartsSoFar() - at_start;
       stage = which.decode_tokens == 0 ? Stage::kDone : Stage::kFirstStep;
+      if (which.after_start) {
+        decode_start = Clock::now();
+        decode_from = PartsSoFar();
+        stage = Stage::kToTheEnd;
+        which.after_start();
+      }
     } else if (stage == Stage::kFirstStep && progress.steps() > 0) {
       // What a step took is noted after its tokens have gone out: that of prefill is now.
       decode_start = Clock::now();
@@ -213,6 +220,11 @@ absl::StatusOr<EngineFigures> EngineBench::Run(const EngineCase& which) {
       figures.decode_parts = PartsSoFar() - decode_from;
       figures.steps = progress.steps() - first_step;
       stage = Stage::kDone;
+    }
+    if (stage == Stage::kToTheEnd && progress.all_finished()) {
+      figures.decode_seconds = SecondsSince(decode_start);
+      figures.decode_parts = PartsSoFar() - decode_from;
+      figures.steps = progress.steps();
     }
     if (!failure.ok() || stage == Stage::kDone) {
       for (const RequestId id : *ids) engine_->Cancel(id, FinishReason::kCancelled);

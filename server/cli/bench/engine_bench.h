@@ -35,8 +35,10 @@ struct EngineCase {
   int batch = 1;
   int context = 1;
   int decode_tokens = 0;  ///< of each request while all are decoding; 0: prefill only
-  int spare_steps = 0;    ///< more tokens for each, where steps are shorter than waking the reader
   std::function<void()> after_submit = {};  ///< called once all have been submitted
+  /// Not empty: called once all decode. The model waits for it, and the steps from then to the end
+  /// are timed: they may be shorter than it takes to wake whoever reads their outputs.
+  std::function<void()> after_start = {};
 };
 
 /// Steps of the engine thread while a case ran, and its seconds in them.

@@ -16,7 +16,7 @@ namespace ziggurat::bench {
 /// Every selection keeps the first and the last tokens; every logit is 0. Touches no cache.
 class NullModel final : public ModelRunner {
  public:
-  explicit NullModel(const ModelShape& shape) : shape_(shape) {}
+  NullModel(const ModelShape& shape, int batch) : shape_(shape), batch_(batch) {}
 
   const ModelShape& shape() const override { return shape_; }
   size_t WorkspaceBytes(int /*tokens*/) const override { return 0; }
@@ -28,10 +28,12 @@ class NullModel final : public ModelRunner {
   int max_prefill_tokens() const override { return std::numeric_limits<int>::max(); }
 
   /// Until then the first prefill waits, so that no request decodes while others are on their way.
-  void Start() { started_.store(true); }
+  void Start() { may_start_.store(true); }
+  /// Until then the second step that decodes the whole batch waits.
+  void Continue() { may_continue_.store(true); }
 
   absl::Status BeginPrefill(absl::Span<const PrefillPrompt> prompts) override {
-    while (!started_.load()) std::this_thread::sleep_for(std::chrono::microseconds(100));
+    Await(may_start_);
     prompts_.assign(prompts.begin(), prompts.end());
     return absl::OkStatus();
   }
@@ -64,6 +66,7 @@ class NullModel final : public ModelRunner {
   absl::Status FinishPrefill(float* logits) override { return ZeroLogits(prompts_.size(), logits); }
   void AbandonPrefill() override { prompts_.clear(); }
   absl::Status Decode(absl::Span<const DecodeInput> inputs, float* logits) override {
+    if (static_cast<int>(inputs.size()) == batch_ && ++whole_steps_ == 2) Await(may_continue_);
     return ZeroLogits(inputs.size(), logits);
   }
   absl::Status EditCache(absl::Span<const CacheEdit> /*edits*/) override {
@@ -71,13 +74,19 @@ class NullModel final : public ModelRunner {
   }
 
  private:
+  static void Await(const std::atomic<bool>& permission) {
+    while (!permission.load()) std::this_thread::sleep_for(std::chrono::microseconds(100));
+  }
   absl::Status ZeroLogits(size_t rows, float* logits) const {
     std::fill_n(logits, rows * shape_.vocab_size, 0.0f);
     return absl::OkStatus();
   }
 
   ModelShape shape_;
-  std::atomic<bool> started_ = false;
+  int batch_;
+  int whole_steps_ = 0;
+  std::atomic<bool> may_start_ = false;
+  std::atomic<bool> may_continue_ = false;
   std::vector<PrefillPrompt> prompts_;
 };
 

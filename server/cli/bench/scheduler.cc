@@ -30,7 +30,6 @@ constexpr int kKvHeads = 2;
 constexpr int kHeadDim = 32;
 constexpr int kVocabulary = 16;
 constexpr int kContext = 256;
-constexpr int kSpareSteps = 4096;
 
 struct SchedulerFlags {
   std::vector<int> sequences = {1, 64, 256, 1024};
@@ -59,11 +58,11 @@ int Fail(const absl::Status& status) {
 absl::Status PrintRow(const std::string& text, std::shared_ptr<const Policy> policy, int sequences,
                       int layers, int steps) {
   // The first prompt is prefilled alone, while the others are still on their way; it decodes on.
-  const int context = kContext + steps + kSpareSteps + 5 * (layers + 1);
+  const int context = kContext + steps + 5 * (layers + 1);
   const ModelShape shape = ShapeOf(layers, context);
   if (absl::Status status = policy->Check(PolicyContextOf(shape)); !status.ok()) return status;
   const size_t token_bytes = size_t{4} * kKvHeads * kHeadDim;
-  auto model = std::make_unique<bench::NullModel>(shape);
+  auto model = std::make_unique<bench::NullModel>(shape, sequences);
   bench::NullModel* const null_model = model.get();
   auto bench = bench::EngineBench::CreateWith(
       std::move(model),
@@ -77,8 +76,8 @@ absl::Status PrintRow(const std::string& text, std::shared_ptr<const Policy> pol
                                       .batch = sequences,
                                       .context = kContext,
                                       .decode_tokens = steps,
-                                      .spare_steps = kSpareSteps,
-                                      .after_submit = [null_model] { null_model->Start(); }});
+                                      .after_submit = [null_model] { null_model->Start(); },
+                                      .after_start = [null_model] { null_model->Continue(); }});
   if (!figures.ok()) return figures.status();
   const double step = 1e6 / static_cast<double>(figures->decode_parts.steps);
   absl::PrintF("| %-24s | %9d | %6d | %8.1f us | %6.1f ns | %8.1f us |\n",
