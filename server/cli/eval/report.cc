@@ -1,9 +1,6 @@
 #include "server/cli/eval/report.h"
 
-#include <cerrno>
-#include <cstring>
 #include <filesystem>
-#include <fstream>
 #include <set>
 
 #include "absl/strings/str_cat.h"
@@ -11,22 +8,9 @@
 #include "server/cli/eval/charts.h"
 #include "server/cli/eval/figures.h"
 #include "server/cli/eval/heat_map.h"
+#include "server/cli/write_file.h"
 
 namespace ziggurat::eval {
-namespace {
-
-absl::Status WriteFile(const std::filesystem::path& path, const std::string& content) {
-  errno = 0;
-  std::ofstream stream(path, std::ios::binary | std::ios::trunc);
-  stream << content;
-  stream.close();
-  if (stream) return absl::OkStatus();
-  return absl::FailedPreconditionError(
-      absl::StrCat(path.string(), ": ", errno != 0 ? std::strerror(errno) : "cannot be written"));
-}
-
-}  // namespace
-
 PictureNames NamePictures(const Summary& summary) {
   PictureNames names;
   bool has_recall = false;

@@ -1,16 +1,14 @@
 #include "server/cli/bench/load/load_report.h"
 
-#include <cerrno>
 #include <cmath>
-#include <cstring>
 #include <filesystem>
-#include <fstream>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "server/cli/bench/load/load_charts.h"
 #include "server/cli/eval/figures.h"
+#include "server/cli/write_file.h"
 
 namespace ziggurat::bench {
 namespace {
@@ -80,16 +78,6 @@ void AddCache(const LoadResult& result, std::string& text) {
   absl::StrAppendFormat(&text, "%-22s%s running on average, %s at most; waiting %s, %s\n", "",
                         Figure(s.running.mean), Figure(s.running.max), Figure(s.waiting.mean),
                         Figure(s.waiting.max));
-}
-
-absl::Status WriteFile(const std::filesystem::path& path, const std::string& content) {
-  errno = 0;
-  std::ofstream stream(path, std::ios::binary | std::ios::trunc);
-  stream << content;
-  stream.close();
-  if (stream) return absl::OkStatus();
-  return absl::FailedPreconditionError(
-      absl::StrCat(path.string(), ": ", errno != 0 ? std::strerror(errno) : "cannot be written"));
 }
 
 }  // namespace
