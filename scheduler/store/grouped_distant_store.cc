@@ -41,7 +41,7 @@ size_t BlocksOfRun(const StoreContext& context, const StoreFormat& format, const
                    RunRole role, const MostTokens& most) {
   const CacheGeometry& geometry = *context.geometry;
   const size_t group = format.group(), residual = format.residual;
-  const size_t coded = most.near >= residual + group ? (most.near - residual) / group * group : 0;
+  const size_t coded = format.CodedTokens(static_cast<int>(most.near));
   const size_t tail = std::min(most.near, residual + group);
   return geometry.BlocksFor(*format.coded, run.count, coded) +
          geometry.BlocksFor(format.open, run.count, most.sinks + tail) +
@@ -163,8 +163,7 @@ class GroupedDistantStore final : public LayerStore {
     near_begin = run.sinks + distant;
     for (int i = near_begin; i < kept; ++i) run.window.push_back(position_of(i));
     const int near = kept - near_begin;
-    const int coded =
-        near >= format_.residual + group ? (near - format_.residual) / group * group : 0;
+    const int coded = format_.CodedTokens(near);
     for (int slot = 0; slot < coded; slot += group) run.groups.push_back(slot);
     max_blocks_ += BlocksOfRun(context_, format_, run.heads, run.role, MostTokensOf(run, distant));
 

@@ -16,6 +16,11 @@ struct StoreFormat {
   int residual = 0;  ///< coded: the newest tokens, which stay open
 
   int group() const { return coded ? coded->group : 1; }
+  /// Of a list of `tokens`, those that are codes: whole groups, once residual + group are there.
+  int CodedTokens(int tokens) const {
+    if (!coded || tokens < residual + group()) return 0;
+    return (tokens - residual) / group() * group();
+  }
 };
 
 /// Keys and values; with `merged` directions and norms.

@@ -8,7 +8,7 @@ size_t TokenList::MaxBlocks(const CacheGeometry& geometry, const StoreFormat& fo
                             size_t tokens, size_t burst) {
   if (!format.coded) return geometry.BlocksFor(format.open, kv_heads, tokens);
   const size_t group = format.coded->group, residual = format.residual;
-  const size_t coded = tokens >= residual + group ? (tokens - residual) / group * group : 0;
+  const size_t coded = format.CodedTokens(static_cast<int>(tokens));
   const size_t open = std::min(tokens, residual + group - 1 + burst);
   return geometry.BlocksFor(*format.coded, kv_heads, coded) +
          geometry.BlocksFor(format.open, kv_heads, open);
@@ -29,9 +29,8 @@ void TokenList::Share(LayerBlockTable& lower_table, const TokenList& lower) {
 }
 
 absl::Status TokenList::Fill(int tokens, int first_token, std::vector<TokenRange>* ranges) {
-  int coded = 0;
-  if (format_.coded && tokens >= format_.residual + format_.group()) {
-    coded = (tokens - format_.residual) / format_.group() * format_.group();
+  const int coded = format_.CodedTokens(tokens);
+  if (coded > 0) {
     if (absl::Status status = table_->Extend(coded_, coded); !status.ok()) return status;
     ranges->push_back({coded_, 0, first_token, coded});
   }
@@ -47,9 +46,9 @@ absl::Status TokenList::Extend(int tokens, int* first_slot) {
 
 absl::Status TokenList::Flush(std::vector<CacheEdit>* edits) {
   if (!format_.coded) return absl::OkStatus();
-  const int open = open_tokens(), group = format_.group();
-  if (open < format_.residual + group) return absl::OkStatus();
-  const int count = (open - format_.residual) / group * group;
+  const int open = open_tokens();
+  const int count = format_.CodedTokens(open);
+  if (count == 0) return absl::OkStatus();
   const int first_slot = table_->view()[coded_].num_slots;
   if (absl::Status status = table_->Extend(coded_, count); !status.ok()) return status;
   const SegmentView* from = &table_->view()[open_];
