@@ -59,15 +59,26 @@ template <class V>
 struct PairedValues {
   using Simd = V;
   using Element = Bf16Element;
-  static constexpr bool kPairs = true;
+  using Value = typename V::Bits;
+  static constexpr int kTokens = 2;
   static constexpr int kVectors = 2;
   static constexpr int kChannels = 2 * V::kLanes;
 
-  static void Interleave(__m512i even, __m512i odd, __m512i* out) {
+  /// The last token of an odd number stands beside itself, with a weight of 0.
+  template <class Load>
+  static void Read(Load load, const std::byte* const* rows, int t, int count, size_t offset,
+                   __m512i* out) {
+    const __m512i even = load(rows[t] + offset);
+    const __m512i odd = load(rows[t + 1 < count ? t + 1 : t] + offset);
     out[0] = _mm512_unpacklo_epi16(even, odd);
     out[1] = _mm512_unpackhi_epi16(even, odd);
   }
-  static typename V::Float Dot(typename V::Float sum, typename V::Bits values, int weights) {
+  static int WeightOf(const float* weights, int t) {
+    int pair;
+    __builtin_memcpy(&pair, weights + t / 2, 4);
+    return pair;
+  }
+  static typename V::Float Add(typename V::Float sum, Value values, int weights) {
     return DotPairs(sum, values, weights);
   }
   /// weights[0 .. count) in place: cell i holds those of tokens 2i and 2i+1, 0 where there is none.

@@ -12,16 +12,35 @@
 namespace ziggurat::cpu {
 namespace {
 
+/// Values that are read a token at a time, and widened.
+template <class V>
+struct SingleValues {
+  using Simd = V;
+  using Value = typename V::Float;
+  static constexpr int kTokens = 1;  ///< that are read at a time
+
+  /// Brings weights[0 .. count) into the form that WeightOf takes, in place.
+  static void PackWeights(float* /*weights*/, int /*count*/) {}
+  /// Of the tokens that begin with `t`.
+  static typename V::Float WeightOf(const float* weights, int t) { return V::Set(weights[t]); }
+  static typename V::Float Add(typename V::Float sum, Value value, typename V::Float weight) {
+    return V::Fma(weight, value, sum);
+  }
+};
+
 /// Values are read in units of one vector of cells. Of bf16 the even and the odd channels of a unit
 /// are accumulated apart and put in order at the end.
 template <class V>
-struct F32Values {
-  using Simd = V;
+struct F32Values : SingleValues<V> {
   using Element = F32Element;
-  static constexpr bool kPairs = false;  ///< one token at a time (AccumulateUnits)
-  static constexpr int kVectors = 1;     ///< accumulators per unit
+  static constexpr int kVectors = 1;  ///< accumulators per unit
   static constexpr int kChannels = V::kLanes;
-  static void Widen(typename V::Bits bits, typename V::Float* out) { out[0] = V::AsFloat(bits); }
+  /// One unit of the tokens that begin with `t`, of `count`, at byte `offset` of their rows.
+  template <class Load>
+  static void Read(Load load, const std::byte* const* rows, int t, int /*count*/, size_t offset,
+                   typename V::Float* out) {
+    out[0] = V::AsFloat(load(rows[t] + offset));
+  }
   /// The accumulators of one unit, times `factor`, in the order of channels.
   static void PutInOrder(const float* sums, float factor, float* out) {
     for (int i = 0; i < kChannels; ++i) out[i] = sums[i] * factor;
@@ -29,13 +48,14 @@ struct F32Values {
 };
 
 template <class V>
-struct Bf16Values {
-  using Simd = V;
+struct Bf16Values : SingleValues<V> {
   using Element = Bf16Element;
-  static constexpr bool kPairs = false;
   static constexpr int kVectors = 2;
   static constexpr int kChannels = 2 * V::kLanes;
-  static void Widen(typename V::Bits bits, typename V::Float* out) {
+  template <class Load>
+  static void Read(Load load, const std::byte* const* rows, int t, int /*count*/, size_t offset,
+                   typename V::Float* out) {
+    const typename V::Bits bits = load(rows[t] + offset);
     out[0] = V::Low(bits);
     out[1] = V::High(bits);
   }
@@ -75,59 +95,11 @@ struct NoFetcher {
 
 /// For NQ queries and Units units of channels from byte `offset` of each row:
 ///   sums[i] = shrink[i] * sums[i] + sum over t < count of weights[i][t] * rows[t]
+///   weights  packed by Values::PackWeights
 ///   fetcher  gives out what will be needed soon: as much is fetched into L2 meanwhile as is read
 ///   cells < kLanes (Partial): the unit has only that many cells
 template <class Values, int NQ, int Units, bool Partial, class Fetcher>
 inline void AccumulateUnits(const float* weights, const float* shrink, const std::byte* const* rows,
-                            Fetcher* fetcher, int count, size_t offset, int cells, float* sums,
-                            int sums_stride) {
-  using V = typename Values::Simd;
-  constexpr int kN = Values::kVectors, kUnitBytes = V::kLanes * 4;
-  typename V::Float sum[NQ][Units * kN];
-#pragma GCC unroll 8
-  for (int i = 0; i < NQ; ++i) {
-#pragma GCC unroll 16
-    for (int u = 0; u < Units * kN; ++u) {
-      sum[i][u] = V::Mul(V::Load(sums + i * sums_stride + u * V::kLanes), V::Set(shrink[i]));
-    }
-  }
-  constexpr int kBurst = 16;  // rows between two questions to the fetcher
-  for (int t = 0; t < count;) {
-    const std::byte* ahead = fetcher->Take(kBurst * Units * kUnitBytes, rows[t]);
-    for (const int end = Smaller(t + kBurst, count); t < end; ++t) {
-      typename V::Float value[Units * kN];
-#pragma GCC unroll 8
-      for (int u = 0; u < Units; ++u, ahead += kUnitBytes) {
-        const std::byte* p = rows[t] + offset + u * kUnitBytes;
-        if constexpr (Fetcher::kFetches) {
-          _mm_prefetch(reinterpret_cast<const char*>(ahead), _MM_HINT_T1);
-        }
-        if constexpr (Partial) {
-          Values::Widen(V::LoadBits(p, cells), value + u * kN);
-        } else {
-          Values::Widen(V::LoadBits(p), value + u * kN);
-        }
-      }
-#pragma GCC unroll 8
-      for (int i = 0; i < NQ; ++i) {
-        const typename V::Float weight = V::Set(weights[i * kScoreStride + t]);
-#pragma GCC unroll 16
-        for (int u = 0; u < Units * kN; ++u) sum[i][u] = V::Fma(weight, value[u], sum[i][u]);
-      }
-    }
-  }
-#pragma GCC unroll 8
-  for (int i = 0; i < NQ; ++i) {
-#pragma GCC unroll 16
-    for (int u = 0; u < Units * kN; ++u) {
-      V::Store(sums + i * sums_stride + u * V::kLanes, sum[i][u]);
-    }
-  }
-}
-
-/// The same two tokens at a time (paired_bf16.h).   weights  packed by Values::PackWeights
-template <class Values, int NQ, int Units, bool Partial, class Fetcher>
-inline void AccumulatePairs(const float* weights, const float* shrink, const std::byte* const* rows,
                             Fetcher* fetcher, int count, size_t offset, int cells, float* sums,
                             int sums_stride) {
   using V = typename Values::Simd;
@@ -146,25 +118,23 @@ inline void AccumulatePairs(const float* weights, const float* shrink, const std
   constexpr int kBurst = 16;  // rows between two questions to the fetcher
   for (int t = 0; t < count;) {
     const std::byte* ahead = fetcher->Take(kBurst * Units * kUnitBytes, rows[t]);
-    for (const int end = Smaller(t + kBurst, count); t < end; t += 2) {
-      // The last token of an odd number stands beside itself, with a weight of 0.
-      const std::byte* even = rows[t] + offset;
-      const std::byte* odd = rows[t + 1 < count ? t + 1 : t] + offset;
-      typename V::Bits value[Units * kN];
+    for (const int end = Smaller(t + kBurst, count); t < end; t += Values::kTokens) {
+      typename Values::Value value[Units * kN];
 #pragma GCC unroll 8
-      for (int u = 0; u < Units; ++u, ahead += 2 * kUnitBytes) {
-        if constexpr (Fetcher::kFetches) {
-          _mm_prefetch(reinterpret_cast<const char*>(ahead), _MM_HINT_T1);
-          _mm_prefetch(reinterpret_cast<const char*>(ahead + kUnitBytes), _MM_HINT_T1);
+      for (int u = 0; u < Units; ++u) {
+#pragma GCC unroll 2
+        for (int line = 0; line < Values::kTokens; ++line, ahead += kUnitBytes) {
+          if constexpr (Fetcher::kFetches) {
+            _mm_prefetch(reinterpret_cast<const char*>(ahead), _MM_HINT_T1);
+          }
         }
-        Values::Interleave(load(even + u * kUnitBytes), load(odd + u * kUnitBytes), value + u * kN);
+        Values::Read(load, rows, t, count, offset + u * kUnitBytes, value + u * kN);
       }
 #pragma GCC unroll 8
       for (int i = 0; i < NQ; ++i) {
-        int pair;
-        __builtin_memcpy(&pair, weights + i * kScoreStride + t / 2, 4);
+        const auto weight = Values::WeightOf(weights + i * kScoreStride, t);
 #pragma GCC unroll 16
-        for (int u = 0; u < Units * kN; ++u) sum[i][u] = Values::Dot(sum[i][u], value[u], pair);
+        for (int u = 0; u < Units * kN; ++u) sum[i][u] = Values::Add(sum[i][u], value[u], weight);
       }
     }
   }
@@ -186,23 +156,14 @@ inline void AccumulateRows(float* weights, const float* shrink, const std::byte*
   constexpr int kUnits = Smaller(4, Larger(1, V::kAccumulators / (NQ * Values::kVectors)));
   const int full = head_dim / Values::kChannels;
   int u = 0;
-  if constexpr (Values::kPairs) {
-    for (int i = 0; i < NQ; ++i) Values::PackWeights(weights + i * kScoreStride, count);
-  }
+  for (int i = 0; i < NQ; ++i) Values::PackWeights(weights + i * kScoreStride, count);
   // The next Units units, of which the last may be Partial.
   const auto next = [&]<int Units, bool Partial>() {
     const size_t offset = static_cast<size_t>(u) * V::kLanes * 4;
     const int cells = (head_dim - full * Values::kChannels) / Values::kVectors;
     float* const of_units = sums + u * Values::kChannels;
-    if constexpr (Values::kPairs) {
-      AccumulatePairs<Values, NQ, Units, Partial>(weights, shrink, rows, fetcher, count,
-                                                  head_offset + offset, cells, of_units,
-                                                  sums_stride);
-    } else {
-      AccumulateUnits<Values, NQ, Units, Partial>(weights, shrink, rows, fetcher, count,
-                                                  head_offset + offset, cells, of_units,
-                                                  sums_stride);
-    }
+    AccumulateUnits<Values, NQ, Units, Partial>(weights, shrink, rows, fetcher, count,
+                                                head_offset + offset, cells, of_units, sums_stride);
     u += Units;
   };
   if constexpr (kUnits == 4) {
