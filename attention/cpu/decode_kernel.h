@@ -39,9 +39,9 @@ struct PlainFormat {
         count, head_dim, [&](int i) { return q + static_cast<size_t>(i) * head_dim; }, packed);
   }
   /// Scores of slots [begin, begin + count) of one head: scores[i][t], kScoreStride apart, in units
-  /// of log2.   packed: the group's queries
+  /// of log2.   packed: the group's queries; spare: room for as many floats, and one a query
   static void Score(const DecodeJob& job, int head, const float* packed, int begin, int count,
-                    BlockFetcher* fetcher, float* scores);
+                    BlockFetcher* fetcher, float* spare, float* scores);
   /// For all queries i of one head: sums[i] = shrink[i] * sums[i] + sum over t of weights[i][t] *
   /// value t. Spoils the weights.   rows: of the first head's values (FindValueRows)
   static void Accumulate(const DecodeJob& job, int head, int begin, int count,
@@ -54,9 +54,9 @@ struct PlainFormat {
     const int sums_stride = AccumulatorFloats<Values>(job.head_dim);
     for (int i = 0; i < job.group_size;) {
       const int size = NextSubBlock(job.group_size - i);
-      AccumulateSubBlock<Values>(size, weights + i * kScoreStride, shrink + i, rows, fetcher, count,
-                                 head * job.values.head_stride, job.head_dim,
-                                 sums + static_cast<size_t>(i) * sums_stride, sums_stride);
+      AccumulateSubBlock<Values>(
+          size, weights + i * kScoreStride, shrink + i, {rows, head * job.values.head_stride},
+          fetcher, count, job.head_dim, sums + static_cast<size_t>(i) * sums_stride, sums_stride);
       i += size;
     }
   }
@@ -65,7 +65,8 @@ struct PlainFormat {
 template <class Keys, class NarrowKeys, class Values_>
 inline void PlainFormat<Keys, NarrowKeys, Values_>::Score(const DecodeJob& job, int head,
                                                           const float* packed, int begin, int count,
-                                                          BlockFetcher* fetcher, float* scores) {
+                                                          BlockFetcher* fetcher, float* /*spare*/,
+                                                          float* scores) {
   constexpr int kLanes = Keys::Simd::kLanes;
   const int rows = job.head_dim / Keys::kChannelsPerRow;
   const float scale = job.scale * kLog2E;
@@ -110,12 +111,14 @@ struct DecodeScratch {
     scores = sums + padded;
     shrink = scores + static_cast<size_t>(queries) * kScoreStride;
     running = reinterpret_cast<Running*>(shrink + PaddedFloats(queries));
+    spare = shrink + 3 * PaddedFloats(queries);
   }
   float* packed;     ///< queries
   float* sums;       ///< [queries, AccumulatorFloats]
   float* scores;     ///< [group_size, kScoreStride]
   float* shrink;     ///< [group_size]
   Running* running;  ///< [queries]
+  float* spare;      ///< for Format::Score
 };
 
 /// One head's part of a chunk.
@@ -127,7 +130,7 @@ inline void DecodeChunk(const Format& format, const DecodeJob& job, int head, in
   using V = typename Values::Simd;
   const size_t first = static_cast<size_t>(head) * job.group_size;
   format.Score(job, head, scratch.packed + first * job.head_dim, begin, count, fetcher,
-               scratch.scores);
+               scratch.spare, scratch.scores);
   for (int i = 0; i < job.group_size; ++i) {
     scratch.shrink[i] = SoftmaxChunk<V>(scratch.scores + i * kScoreStride, count, count,
                                         &scratch.running[first + i]);
@@ -199,7 +202,7 @@ void SlotWeights(const Format& format, const DecodeJob& job, const float* lse, f
     for (int head = 0; head < job.num_heads; ++head) {
       const size_t first = static_cast<size_t>(head) * job.group_size;
       format.Score(job, head, scratch.packed + first * job.head_dim, begin, count, &fetcher,
-                   scratch.scores);
+                   scratch.spare, scratch.scores);
       float sum[kScoreStride] = {};
       for (int i = 0; i < job.group_size; ++i) {
         AddWeights<V>(scratch.scores + i * kScoreStride, lse[first + i], count, sum);

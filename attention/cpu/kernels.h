@@ -124,9 +124,10 @@ constexpr size_t PaddedFloats(size_t count) { return (count + 15) / 16 * 16; }
 constexpr size_t PaddedDim(size_t head_dim) { return (head_dim + 31) / 32 * 32; }
 /// One chunk of keys, packed.
 constexpr size_t KeyScratchFloats(size_t head_dim) { return (kChunk + 16) * PaddedDim(head_dim); }
-/// Packed queries, accumulators, running maxima and sums, scores.
+/// Packed queries, accumulators, running maxima and sums, scores; queries scaled for a group of
+/// codes.
 constexpr size_t DecodeScratchFloats(size_t rows, size_t head_dim) {
-  return rows * (2 * PaddedDim(head_dim) + kScoreStride) + 2 * PaddedFloats(2 * rows);
+  return rows * (3 * PaddedDim(head_dim) + kScoreStride) + 4 * PaddedFloats(rows);
 }
 /// Packed queries, accumulators, running maxima and sums; a chunk of packed keys; scores of one
 /// sub-block of queries.

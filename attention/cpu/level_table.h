@@ -41,15 +41,21 @@ constexpr BlockKernels MakePlainKernels() {
   };
 }
 
-template <class V, class Codes, bool kGrouped>
+/// Values: how values are read where they can be.
+template <class Codes, class Values>
 constexpr BlockKernels MakeCodedKernels() {
+  using Format = CodedFormat<Codes, Values>;
+  using Tiled = CodedFormat<Codes, F32Values<typename Codes::Simd>>;
   return {
       .decode =
-          [](const DecodeJob& job) { Decode(CodedFormat<V>{kCodeTiles<Codes, kGrouped>}, job); },
-      .slot_weights =
-          [](const DecodeJob& job, const float* lse, float* sums) {
-            SlotWeights(CodedFormat<V>{kCodeTiles<Codes, kGrouped>}, job, lse, sums);
+          [](const DecodeJob& job) {
+            if constexpr (Values::kIsAtHand) {
+              if (Values::Takes(job.head_dim, job.code_group)) return Decode(Format(), job);
+            }
+            return Decode(Tiled(), job);
           },
+      .slot_weights = [](const DecodeJob& job, const float* lse,
+                         float* sums) { SlotWeights(Tiled(), job, lse, sums); },
   };
 }
 
@@ -60,10 +66,10 @@ constexpr CpuKernels MakeCpuKernels(ProductKernels product = {}) {
                       MakeElementKernels<V, Keys<V>, Values<V>>()},
           .blocks = {MakePlainKernels<F32Keys<V>, F32Keys<Narrow>, F32Values<V>>(),
                      MakePlainKernels<Keys<V>, Keys<Narrow>, Values<V>>(),
-                     MakeCodedKernels<V, Int8Codes<V>, false>(),
-                     MakeCodedKernels<V, Fp8Codes<V>, false>(),
-                     MakeCodedKernels<V, Int4Codes<V>, true>(),
-                     MakeCodedKernels<V, Int2Codes<V>, true>()},
+                     MakeCodedKernels<Int8Codes<V>, WidenedValues<Int8Codes<V>>>(),
+                     MakeCodedKernels<Fp8Codes<V>, WidenedValues<Fp8Codes<V>>>(),
+                     MakeCodedKernels<Int4Codes<V>, LookedUpValues<Int4Codes<V>>>(),
+                     MakeCodedKernels<Int2Codes<V>, LookedUpValues<Int2Codes<V>>>()},
           .product = product,
           .cosine = Cosine<V>};
 }

@@ -61,15 +61,17 @@ struct PairedValues {
   using Element = Bf16Element;
   using Value = typename V::Bits;
   static constexpr int kTokens = 2;
+  static constexpr int kUnitBytes = V::kLanes * 4;
+  static constexpr int kAheadBytes = kUnitBytes;
+  static constexpr bool kWholeUnits = false;
   static constexpr int kVectors = 2;
   static constexpr int kChannels = 2 * V::kLanes;
 
   /// The last token of an odd number stands beside itself, with a weight of 0.
   template <class Load>
-  static void Read(Load load, const std::byte* const* rows, int t, int count, size_t offset,
-                   __m512i* out) {
-    const __m512i even = load(rows[t] + offset);
-    const __m512i odd = load(rows[t + 1 < count ? t + 1 : t] + offset);
+  static void Read(Load load, const ValueRows& values, int t, int count, int unit, __m512i* out) {
+    const __m512i even = load(values.at(t, unit * kUnitBytes));
+    const __m512i odd = load(values.at(t + 1 < count ? t + 1 : t, unit * kUnitBytes));
     out[0] = _mm512_unpacklo_epi16(even, odd);
     out[1] = _mm512_unpackhi_epi16(even, odd);
   }

@@ -79,7 +79,7 @@ void AttendRange(const PrefillJob& job, const KeyRange& range, float* keys, floa
           shrink[j] = SoftmaxInterval<V>(scores + j * kScoreStride, first_of(i + j), end_of(i + j),
                                          width, &state.running[i + j]);
         }
-        AccumulateSubBlock<Values>(size, scores, shrink, value_rows, &no_fetcher, width, 0, dim,
+        AccumulateSubBlock<Values>(size, scores, shrink, {value_rows, 0}, &no_fetcher, width, dim,
                                    state.sums + static_cast<size_t>(i) * sums_stride, sums_stride);
       }
       i += size;

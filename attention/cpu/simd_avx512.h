@@ -13,6 +13,7 @@ struct Simd16 {
   static constexpr int kLanes = 16;
   /// Accumulators that leave registers over for operands, of 32 there are.
   static constexpr int kAccumulators = 16;
+  static constexpr bool kHasLookup = true;
   using Float = __m512;
   using Bits = __m512i;
 
@@ -71,6 +72,30 @@ struct Simd16 {
   }
   static Float Low2(Bits x) {
     return _mm512_permutexvar_ps(x, _mm512_setr_ps(0, 1, 2, 3, 0, 1, 2, 3, 0, 1, 2, 3, 0, 1, 2, 3));
+  }
+  static Bits Counting() {
+    return _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+  }
+  /// Entry `index` of 16; of an index the lowest 4 bits count.
+  static Float Lookup(Float table, Bits index) { return _mm512_permutexvar_ps(index, table); }
+  /// For each lane l the lowest 4 (2) bits of out[v] are the code of channel c of a row of 32:
+  ///   4 bits  l = 4k + j,  c = 8j + 4v + k
+  ///   2 bits  l = 2k + j,  c = 16j + 8v + k
+  static void Spread32x4(const void* p, Bits* out) {
+    const Bits cells = _mm512_broadcast_i32x4(_mm_loadu_si128(static_cast<const __m128i*>(p)));
+    out[0] = _mm512_srlv_epi32(
+        cells, _mm512_setr_epi32(0, 0, 0, 0, 4, 4, 4, 4, 8, 8, 8, 8, 12, 12, 12, 12));
+    out[1] = _mm512_srlv_epi32(
+        cells, _mm512_setr_epi32(16, 16, 16, 16, 20, 20, 20, 20, 24, 24, 24, 24, 28, 28, 28, 28));
+  }
+  static void Spread32x2(const void* p, Bits* out) {
+    long long cells;
+    __builtin_memcpy(&cells, p, 8);
+    const Bits all = _mm512_set1_epi64(cells);
+    out[0] = _mm512_srlv_epi32(
+        all, _mm512_setr_epi32(0, 0, 2, 2, 4, 4, 6, 6, 8, 8, 10, 10, 12, 12, 14, 14));
+    out[1] = _mm512_srlv_epi32(
+        all, _mm512_setr_epi32(16, 16, 18, 18, 20, 20, 22, 22, 24, 24, 26, 26, 28, 28, 30, 30));
   }
   static Float FixSubnormals(Bits bits, uint32_t exponent, Float fraction, Float bias) {
     return _mm512_mask_fmsub_ps(fraction, _mm512_testn_epi32_mask(bits, SetBits(exponent)), Set(2),

@@ -12,12 +12,31 @@
 namespace ziggurat::cpu {
 namespace {
 
+/// Values of one head.
+struct ValueRows {
+  const std::byte* const* rows;  ///< of tokens
+  size_t offset;                 ///< of the head in each
+
+  // Of codes in groups (coded_values.h):
+  const float* scales = nullptr;  ///< [tokens, groups]
+  const float* zeros = nullptr;   ///< the same
+  int groups = 0;                 ///< of channels
+  int units_per_group = 1;
+
+  const std::byte* at(int t, size_t byte) const { return rows[t] + offset + byte; }
+};
+
 /// Values that are read a token at a time, and widened.
 template <class V>
 struct SingleValues {
   using Simd = V;
   using Value = typename V::Float;
   static constexpr int kTokens = 1;  ///< that are read at a time
+  static constexpr int kUnitBytes = V::kLanes * 4;
+  static constexpr bool kWholeUnits = false;  ///< of a head only
+  /// What is fetched ahead for each unit and token; a line with every line that is read, or what is
+  /// no whole number of lines in bursts.
+  static constexpr int kAheadBytes = kUnitBytes;
 
   /// Brings weights[0 .. count) into the form that WeightOf takes, in place.
   static void PackWeights(float* /*weights*/, int /*count*/) {}
@@ -35,11 +54,11 @@ struct F32Values : SingleValues<V> {
   using Element = F32Element;
   static constexpr int kVectors = 1;  ///< accumulators per unit
   static constexpr int kChannels = V::kLanes;
-  /// One unit of the tokens that begin with `t`, of `count`, at byte `offset` of their rows.
+  /// Unit `unit` of the tokens that begin with `t`, of `count`.
   template <class Load>
-  static void Read(Load load, const std::byte* const* rows, int t, int /*count*/, size_t offset,
+  static void Read(Load load, const ValueRows& values, int t, int /*count*/, int unit,
                    typename V::Float* out) {
-    out[0] = V::AsFloat(load(rows[t] + offset));
+    out[0] = V::AsFloat(load(values.at(t, unit * F32Values::kUnitBytes)));
   }
   /// The accumulators of one unit, times `factor`, in the order of channels.
   static void PutInOrder(const float* sums, float factor, float* out) {
@@ -53,9 +72,9 @@ struct Bf16Values : SingleValues<V> {
   static constexpr int kVectors = 2;
   static constexpr int kChannels = 2 * V::kLanes;
   template <class Load>
-  static void Read(Load load, const std::byte* const* rows, int t, int /*count*/, size_t offset,
+  static void Read(Load load, const ValueRows& values, int t, int /*count*/, int unit,
                    typename V::Float* out) {
-    const typename V::Bits bits = load(rows[t] + offset);
+    const typename V::Bits bits = load(values.at(t, unit * Bf16Values::kUnitBytes));
     out[0] = V::Low(bits);
     out[1] = V::High(bits);
   }
@@ -87,23 +106,30 @@ inline void PutInOrder(const float* sums, float factor, int head_dim, float* out
   }
 }
 
+inline void Prefetch(const std::byte* p, size_t bytes) {
+  for (size_t line = 0; line < bytes; line += 64) {
+    _mm_prefetch(reinterpret_cast<const char*>(p + line), _MM_HINT_T1);
+  }
+}
+
 /// A fetcher (block_fetcher.h) that has nothing to fetch.
 struct NoFetcher {
   static constexpr bool kFetches = false;
   static const std::byte* Take(size_t, const std::byte* otherwise) { return otherwise; }
 };
 
-/// For NQ queries and Units units of channels from byte `offset` of each row:
-///   sums[i] = shrink[i] * sums[i] + sum over t < count of weights[i][t] * rows[t]
+/// For NQ queries and Units units of channels from `unit` on:
+///   sums[i] = shrink[i] * sums[i] + sum over t < count of weights[i][t] * value t
 ///   weights  packed by Values::PackWeights
 ///   fetcher  gives out what will be needed soon: as much is fetched into L2 meanwhile as is read
 ///   cells < kLanes (Partial): the unit has only that many cells
 template <class Values, int NQ, int Units, bool Partial, class Fetcher>
-inline void AccumulateUnits(const float* weights, const float* shrink, const std::byte* const* rows,
-                            Fetcher* fetcher, int count, size_t offset, int cells, float* sums,
+inline void AccumulateUnits(const float* weights, const float* shrink, const ValueRows& values,
+                            Fetcher* fetcher, int count, int unit, int cells, float* sums,
                             int sums_stride) {
   using V = typename Values::Simd;
-  constexpr int kN = Values::kVectors, kUnitBytes = V::kLanes * 4;
+  constexpr int kN = Values::kVectors, kAheadBytes = Values::kAheadBytes;
+  constexpr bool kInBursts = Fetcher::kFetches && kAheadBytes % 64 != 0;
   typename V::Float sum[NQ][Units * kN];
 #pragma GCC unroll 8
   for (int i = 0; i < NQ; ++i) {
@@ -117,18 +143,19 @@ inline void AccumulateUnits(const float* weights, const float* shrink, const std
   };
   constexpr int kBurst = 16;  // rows between two questions to the fetcher
   for (int t = 0; t < count;) {
-    const std::byte* ahead = fetcher->Take(kBurst * Units * kUnitBytes, rows[t]);
+    const std::byte* ahead = fetcher->Take(kBurst * Units * kAheadBytes, values.rows[t]);
+    if constexpr (kInBursts) Prefetch(ahead, kBurst * Units * kAheadBytes);
     for (const int end = Smaller(t + kBurst, count); t < end; t += Values::kTokens) {
       typename Values::Value value[Units * kN];
 #pragma GCC unroll 8
       for (int u = 0; u < Units; ++u) {
 #pragma GCC unroll 2
-        for (int line = 0; line < Values::kTokens; ++line, ahead += kUnitBytes) {
-          if constexpr (Fetcher::kFetches) {
+        for (int line = 0; line < Values::kTokens; ++line, ahead += kAheadBytes) {
+          if constexpr (Fetcher::kFetches && !kInBursts) {
             _mm_prefetch(reinterpret_cast<const char*>(ahead), _MM_HINT_T1);
           }
         }
-        Values::Read(load, rows, t, count, offset + u * kUnitBytes, value + u * kN);
+        Values::Read(load, values, t, count, unit + u, value + u * kN);
       }
 #pragma GCC unroll 8
       for (int i = 0; i < NQ; ++i) {
@@ -147,11 +174,11 @@ inline void AccumulateUnits(const float* weights, const float* shrink, const std
   }
 }
 
-/// All channels of the head whose rows begin at `head_offset`, for NQ queries. Spoils the weights.
+/// All channels, for NQ queries. Spoils the weights.
 template <class Values, int NQ, class Fetcher>
-inline void AccumulateRows(float* weights, const float* shrink, const std::byte* const* rows,
-                           Fetcher* fetcher, int count, size_t head_offset, int head_dim,
-                           float* sums, int sums_stride) {
+inline void AccumulateRows(float* weights, const float* shrink, const ValueRows& values,
+                           Fetcher* fetcher, int count, int head_dim, float* sums,
+                           int sums_stride) {
   using V = typename Values::Simd;
   constexpr int kUnits = Smaller(4, Larger(1, V::kAccumulators / (NQ * Values::kVectors)));
   const int full = head_dim / Values::kChannels;
@@ -159,11 +186,10 @@ inline void AccumulateRows(float* weights, const float* shrink, const std::byte*
   for (int i = 0; i < NQ; ++i) Values::PackWeights(weights + i * kScoreStride, count);
   // The next Units units, of which the last may be Partial.
   const auto next = [&]<int Units, bool Partial>() {
-    const size_t offset = static_cast<size_t>(u) * V::kLanes * 4;
     const int cells = (head_dim - full * Values::kChannels) / Values::kVectors;
     float* const of_units = sums + u * Values::kChannels;
-    AccumulateUnits<Values, NQ, Units, Partial>(weights, shrink, rows, fetcher, count,
-                                                head_offset + offset, cells, of_units, sums_stride);
+    AccumulateUnits<Values, NQ, Units, Partial>(weights, shrink, values, fetcher, count, u, cells,
+                                                of_units, sums_stride);
     u += Units;
   };
   if constexpr (kUnits == 4) {
@@ -173,14 +199,16 @@ inline void AccumulateRows(float* weights, const float* shrink, const std::byte*
     while (u + 2 <= full) next.template operator()<2, false>();
   }
   while (u < full) next.template operator()<1, false>();
-  if (full * Values::kChannels < head_dim) next.template operator()<1, true>();
+  if constexpr (!Values::kWholeUnits) {
+    if (full * Values::kChannels < head_dim) next.template operator()<1, true>();
+  }
 }
 
 /// A sub-block of `queries` in {1, 2, 4, 8}.
 template <class Values, class Fetcher>
 inline void AccumulateSubBlock(int queries, float* weights, const float* shrink,
-                               const std::byte* const* rows, Fetcher* fetcher, int count,
-                               size_t head_offset, int head_dim, float* sums, int sums_stride) {
+                               const ValueRows& values, Fetcher* fetcher, int count, int head_dim,
+                               float* sums, int sums_stride) {
   constexpr int kMost = Smaller(8, Values::Simd::kAccumulators / Values::kVectors);
   for (int i = 0; i < queries; i += Smaller(kMost, queries)) {
     float* w = weights + i * kScoreStride;
@@ -188,21 +216,18 @@ inline void AccumulateSubBlock(int queries, float* weights, const float* shrink,
     switch (Smaller(kMost, queries)) {
       case 8:
         if constexpr (kMost >= 8) {
-          AccumulateRows<Values, 8>(w, shrink + i, rows, fetcher, count, head_offset, head_dim, s,
+          AccumulateRows<Values, 8>(w, shrink + i, values, fetcher, count, head_dim, s,
                                     sums_stride);
         }
         break;
       case 4:
-        AccumulateRows<Values, 4>(w, shrink + i, rows, fetcher, count, head_offset, head_dim, s,
-                                  sums_stride);
+        AccumulateRows<Values, 4>(w, shrink + i, values, fetcher, count, head_dim, s, sums_stride);
         break;
       case 2:
-        AccumulateRows<Values, 2>(w, shrink + i, rows, fetcher, count, head_offset, head_dim, s,
-                                  sums_stride);
+        AccumulateRows<Values, 2>(w, shrink + i, values, fetcher, count, head_dim, s, sums_stride);
         break;
       default:
-        AccumulateRows<Values, 1>(w, shrink + i, rows, fetcher, count, head_offset, head_dim, s,
-                                  sums_stride);
+        AccumulateRows<Values, 1>(w, shrink + i, values, fetcher, count, head_dim, s, sums_stride);
     }
   }
 }
