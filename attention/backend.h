@@ -5,6 +5,7 @@
 // head sizes, group sizes and odd lengths (tests/attention).
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -69,6 +70,8 @@ struct TokenTarget {
 
 /// One sequence of a decode step: its segments of the layer at hand.
 struct DecodeItem {
+  /// Where a target's slot lies behind what its segment's view counts, the segment has grown up to
+  /// that slot since the view was taken (LiveSlots).
   LayerView segments;
   absl::Span<const TokenTarget> targets = {};
   int position = 0;      ///< of the new token
@@ -83,6 +86,16 @@ struct DecodeItem {
   double skip = 2;
   DistantCounts* counts = nullptr;  ///< added to, may be null
 };
+
+/// Slots of a segment that are live in this step.
+inline int LiveSlots(const DecodeItem& item, const SegmentView& segment) {
+  const auto index = static_cast<int>(&segment - item.segments.data());
+  int slots = segment.num_slots;
+  for (const TokenTarget& target : item.targets) {
+    if (target.segment == index) slots = std::max(slots, target.slot + 1);
+  }
+  return slots;
+}
 
 /// Rows of a statistic.
 enum class ScoreRows : uint8_t {

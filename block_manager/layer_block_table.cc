@@ -263,6 +263,13 @@ void LayerBlockTable::MakeRing(int segment, RingShape ring) {
   SetAppendLimit(segment);
 }
 
+void LayerBlockTable::AppendSlots(int segment, int count) {
+  CheckThat(count >= 0 && count <= RoomToAppend(segment), "more slots appended than there is room");
+  Segment& s = segments_[segment];
+  s.next_slot += count;
+  views_[segment].num_slots = std::max(views_[segment].num_slots, s.next_slot);
+}
+
 absl::StatusOr<int> LayerBlockTable::AppendSlotSlow(int segment) {
   Segment& s = segments_[segment];
   CheckThat(!s.is_frozen, "a shared segment may not grow");
@@ -302,21 +309,24 @@ absl::Status LayerBlockTable::Grow(int segment, int new_num_slots) {
       next += missing[p];
     }
     owned_blocks_ += total_missing;
-    RefreshViewPointers(segment);
+    RefreshViewPointers(segment, list);
   }
   views_[segment].num_slots = new_num_slots;
   s.next_slot = new_num_slots;
-  SetAppendLimit(segment);
+  SetAppendLimit(segment, list);
   return absl::OkStatus();
 }
 
 void LayerBlockTable::SetAppendLimit(int segment) {
+  SetAppendLimit(segment, PlanesOfSegment(segments_[segment]));
+}
+
+void LayerBlockTable::SetAppendLimit(int segment, const PlaneList& list) {
   Segment& s = segments_[segment];
   if (s.is_frozen) {
     s.append_limit = s.next_slot;
     return;
   }
-  const PlaneList list = PlanesOfSegment(s);
   size_t limit = s.options.ring ? s.options.ring->slots() : SIZE_MAX;
   for (int p = 0; p < list.count; ++p) {
     const size_t units = s.planes[p].size() * list.planes[p].UnitsPerBlock(geometry_->block_bytes);
@@ -329,9 +339,12 @@ void LayerBlockTable::SetAppendLimit(int segment) {
 }
 
 void LayerBlockTable::RefreshViewPointers(int segment) {
+  RefreshViewPointers(segment, PlanesOfSegment(segments_[segment]));
+}
+
+void LayerBlockTable::RefreshViewPointers(int segment, const PlaneList& list) {
   const Segment& s = segments_[segment];
   SegmentView& view = views_[segment];
-  const PlaneList list = PlanesOfSegment(s);
   const bool borrows = s.options.format.values_only;
   view.values.blocks = s.planes[0].data();
   view.keys.blocks = borrows ? s.borrowed_keys.data() : s.planes[0].data();

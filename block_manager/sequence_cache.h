@@ -124,6 +124,13 @@ class LayerBlockTable {
     num_slots = std::max(num_slots, slot + 1);
     return slot;
   }
+  /// Slots that AppendSlot hands out one behind the other before it has to think.
+  int RoomToAppend(int segment) const {
+    return segments_[segment].append_limit - segments_[segment].next_slot;
+  }
+  /// AppendSlot `count` times, for at most RoomToAppend (CHECK): whoever knows that the slots
+  /// follow one another may leave it to later, many tokens at once.
+  void AppendSlots(int segment, int count);
   /// Blocks that `AppendSlot` called `tokens` times would allocate. O(1).
   size_t BlocksToAppend(int segment, size_t tokens) const {
     const Segment& s = segments_[segment];
@@ -176,6 +183,8 @@ class LayerBlockTable {
   void TakeReferences(const std::vector<BlockId>& theirs, std::vector<BlockId>* ours);
   void SetAppendLimit(int segment);
   void RefreshViewPointers(int segment);
+  void SetAppendLimit(int segment, const PlaneList& list);
+  void RefreshViewPointers(int segment, const PlaneList& list);
   PlaneList PlanesOfSegment(const Segment& segment) const;
   LayerOccupancy SegmentOccupancy(int segment) const;
   size_t LongestHeadTokens(const std::optional<CacheFormat>& only) const;

@@ -35,8 +35,8 @@ absl::Status LayerBlockTable::CheckIntegrity() const {
         absl::StrCat(segments_.size(), " segments but ", views_.size(), " views"));
   }
   if (owned_blocks_ != CountOwnedBlocks()) {
-    return absl::InternalError(absl::StrCat("counts ", owned_blocks_, " blocks of its own, holds ",
-                                            CountOwnedBlocks()));
+    return absl::InternalError(
+        absl::StrCat("counts ", owned_blocks_, " blocks of its own, holds ", CountOwnedBlocks()));
   }
   for (int i = 0; i < num_segments(); ++i) {
     if (absl::Status status = CheckSegment(i); !status.ok()) {

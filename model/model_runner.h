@@ -85,13 +85,20 @@ struct LayerWrite {
 struct DecodeInput {
   int32_t token_id = 0;
   int position = 0;  ///< logical position of this token
-  /// The layer's segments, which already count the slot of the new token, and where it goes.
+  /// The layer's segments, which already count the slot of the new token, and where it goes: as of
+  /// an earlier step. With every step since the slot of the one target has moved on by one, in a
+  /// segment that has grown as far; all else is as it was. So a step costs the scheduler nothing
+  /// for a layer in which no block is taken and nothing moves.
   struct Layer {
     LayerView view;
     absl::Span<const TokenTarget> targets;
     int score_recent = 0;  ///< DecodeItem::score_recent
+    int as_of = 0;         ///< step
   };
   absl::Span<const Layer> layers;  ///< [num_layers]
+  int step = 0;                    ///< of the sequence, at least as_of of every layer
+
+  int StepsSince(const Layer& layer) const { return step - layer.as_of; }
 
   // PoD.
   double skip = 2;                  ///< DistantOptions::skip

@@ -15,9 +15,10 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// A snapshot walks every running sequence, so its rate is bounded.
+// A snapshot walks every running sequence, so its rate is bounded, and its share of the time.
 constexpr auto kPublishInterval = std::chrono::milliseconds(100);
 constexpr auto kStaleInterval = std::chrono::milliseconds(10);
+constexpr int kPublishRest = 100;  ///< times as long as the last one took
 constexpr auto kDeadlineSlack = std::chrono::milliseconds(50);
 
 double Seconds(Clock::duration duration) { return std::chrono::duration<double>(duration).count(); }
@@ -143,10 +144,15 @@ void EngineLoop::ExpireDeadlines() {
   for (std::unique_ptr<Sequence>& sequence : waiting_.RemoveExpired(now)) {
     FinishWaiting(std::move(sequence), FinishReason::kDeadline, status);
   }
+  if (now < next_deadline_) return;
+  next_deadline_ = SteadyTime::max();
   std::vector<Sequence*> expired;
   for (const auto& [id, sequence] : running_) {
-    if (sequence->request.deadline.has_value() && *sequence->request.deadline <= now) {
+    if (!sequence->request.deadline.has_value()) continue;
+    if (*sequence->request.deadline <= now) {
       expired.push_back(sequence.get());
+    } else {
+      next_deadline_ = std::min(next_deadline_, *sequence->request.deadline);
     }
   }
   for (Sequence* sequence : expired) Finish(*sequence, FinishReason::kDeadline, status);
@@ -168,6 +174,9 @@ void EngineLoop::Admit() {
                               model_->shape().vocab_size);
     sequence->state = RequestState::kPrefilling;
     sequence->admitted = Clock::now();
+    if (sequence->request.deadline.has_value()) {
+      next_deadline_ = std::min(next_deadline_, *sequence->request.deadline);
+    }
     if (metrics_) metrics_->ObserveQueueTime(Seconds(sequence->admitted - sequence->submitted));
     spdlog::debug("[{}] admitted: {} prompt tokens, {}, {} blocks reserved", sequence->request.name,
                   sequence->prompt_tokens(), sequence->policy_text, sequence->reservation.total);
@@ -274,6 +283,8 @@ void EngineLoop::FinishPrefillBatch() {
   if (!status.ok()) return FailPrefillBatch(status);
   const std::vector<Sequence*> sequences = std::move(prefill_->sequences);
   prefill_.reset();
+  std::vector<Sequence*> there;
+  std::vector<float*> logits;
   for (size_t i = 0; i < sequences.size(); ++i) {
     Sequence* sequence = sequences[i];
     if (sequence == nullptr) continue;
@@ -281,8 +292,10 @@ void EngineLoop::FinishPrefillBatch() {
     sequence->logical_tokens = sequence->prompt_tokens();
     if (metrics_) metrics_->CountPromptTokens(sequence->prompt_tokens());
     decoding_.push_back(sequence);
-    AcceptToken(*sequence, &prefill_logits_[i * vocab]);
+    there.push_back(sequence);
+    logits.push_back(&prefill_logits_[i * vocab]);
   }
+  AcceptTokens(there, logits);
 }
 
 void EngineLoop::FailPrefillBatch(const absl::Status& status) {
@@ -337,6 +350,7 @@ void EngineLoop::DecodeStep() {
     input.token_id = sequence->last_token;
     input.position = sequence->logical_tokens;
     input.layers = *layers;
+    input.step = store.step();
     const CachePlan& plan = sequence->block_plan.plan;
     if (plan.distant) {
       input.skip = plan.distant->skip;
@@ -357,6 +371,8 @@ void EngineLoop::DecodeStep() {
     status = model_->Decode(decode_inputs_, decode_logits_.data());
   }
   if (metrics_) metrics_->ObserveBatchSize(static_cast<int>(ready.size()));
+  std::vector<Sequence*> decoded;
+  std::vector<float*> logits;
   for (size_t i = 0; i < ready.size(); ++i) {
     Sequence& sequence = *ready[i];
     absl::Status of_sequence = status;
@@ -368,8 +384,10 @@ void EngineLoop::DecodeStep() {
       Finish(sequence, FinishReason::kError, of_sequence);
       continue;
     }
-    AcceptToken(sequence, &decode_logits_[i * vocab]);
+    decoded.push_back(&sequence);
+    logits.push_back(&decode_logits_[i * vocab]);
   }
+  AcceptTokens(decoded, logits);
 }
 
 /// Policies that wait for the first generated token's attention.
@@ -387,33 +405,47 @@ absl::Status EngineLoop::DecideFirstToken(Sequence& sequence) {
   return status;
 }
 
-void EngineLoop::AcceptToken(Sequence& sequence, float* logits) {
-  const EngineRequest& request = sequence.request;
-  const bool may_stop = sequence.generated >= request.min_new_tokens;
-  SampledToken token;
+void EngineLoop::AcceptTokens(absl::Span<Sequence* const> sequences,
+                              absl::Span<float* const> logits) {
+  const auto vocab = static_cast<size_t>(model_->shape().vocab_size);
+  std::vector<SampledToken> tokens(sequences.size());
   {
     ScopedTimer timer(&sample_seconds_);
-    const absl::Span<const int32_t> forbidden =
-        may_stop ? absl::Span<const int32_t>() : absl::MakeConstSpan(request.stop_token_ids);
-    token = sequence.sampler->Sample(
-        absl::MakeSpan(logits, static_cast<size_t>(model_->shape().vocab_size)), forbidden);
+    for (size_t i = 0; i < sequences.size(); ++i) {
+      Sequence& sequence = *sequences[i];
+      const absl::Span<const int32_t> forbidden =
+          sequence.may_stop() ? absl::Span<const int32_t>()
+                              : absl::MakeConstSpan(sequence.request.stop_token_ids);
+      tokens[i] = sequence.sampler->Sample(absl::MakeSpan(logits[i], vocab), forbidden);
+    }
   }
+  const SteadyTime now = Clock::now();
+  inter_token_seconds_.clear();
+  const size_t before = outputs_.size();
+  for (size_t i = 0; i < sequences.size(); ++i) {
+    AcceptToken(*sequences[i], std::move(tokens[i]), now);
+  }
+  if (metrics_ == nullptr) return;
+  if (!inter_token_seconds_.empty()) metrics_->ObserveInterToken(inter_token_seconds_);
+  size_t generated = 0;
+  for (size_t i = before; i < outputs_.size(); ++i) generated += outputs_[i].tokens.size();
+  if (generated > 0) metrics_->CountGeneratedTokens(static_cast<int>(generated));
+}
+
+void EngineLoop::AcceptToken(Sequence& sequence, SampledToken token, SteadyTime now) {
+  const EngineRequest& request = sequence.request;
   EngineOutput output;
   output.id = sequence.id;
-  if (may_stop && absl::c_linear_search(request.stop_token_ids, token.token_id)) {
+  if (sequence.may_stop() && absl::c_linear_search(request.stop_token_ids, token.token_id)) {
     output.stop_token_id = token.token_id;
     return Finish(sequence, FinishReason::kStop, absl::OkStatus(), std::move(output));
   }
-  const SteadyTime now = Clock::now();
-  if (metrics_) {
-    if (sequence.generated == 0) {
-      metrics_->ObserveFirstToken(Seconds(now - sequence.submitted));
-    } else {
-      metrics_->ObserveInterToken(Seconds(now - sequence.latest_token));
-    }
-    metrics_->CountGeneratedTokens(1);
+  if (sequence.generated == 0) {
+    if (metrics_) metrics_->ObserveFirstToken(Seconds(now - sequence.submitted));
+    sequence.first_token = now;
+  } else {
+    inter_token_seconds_.push_back(Seconds(now - sequence.latest_token));
   }
-  if (sequence.generated == 0) sequence.first_token = now;
   sequence.latest_token = now;
   sequence.last_token = token.token_id;
   ++sequence.generated;
@@ -428,6 +460,7 @@ void EngineLoop::AcceptToken(Sequence& sequence, float* logits) {
 
 void EngineLoop::Finish(Sequence& sequence, FinishReason reason, absl::Status status,
                         EngineOutput output) {
+  sequence.store->CatchUp();
   output.cache = MakeCacheReport(sequence, geometry_, model_->shape().element);
   if (metrics_ && !output.cache.layers.empty()) {
     metrics_->SetCompressionRatio(sequence.request.policy->name(), output.cache.compression_ratio);
@@ -496,12 +529,16 @@ void EngineLoop::Publish() {
   const SteadyTime now = Clock::now();
   is_stale_ = is_stale_ || finished_in_step_ > 0;
   const auto age = now - last_published_;
-  const bool is_due = IsIdle() || age >= kPublishInterval || (is_stale_ && age >= kStaleInterval);
+  const bool is_due =
+      IsIdle() ||
+      (age >= kPublishRest * publish_cost_ &&
+       age >= (is_stale_ ? Clock::duration(kStaleInterval) : Clock::duration(kPublishInterval)));
   std::optional<EngineSnapshot> snapshot;
   if (is_due) {
     snapshot = MakeSnapshot();
     if (metrics_) metrics_->SetOccupancy(*snapshot);
     last_published_ = now;
+    publish_cost_ = Clock::now() - now;
     is_stale_ = false;
   }
   {
@@ -530,6 +567,7 @@ EngineSnapshot EngineLoop::MakeSnapshot() const {
     snapshot.layers[l].reserved_blocks = ledger_.layer_total(l);
   }
   for (const auto& [id, sequence] : running_) {
+    sequence->store->CatchUp();
     for (int l = 0; l < geometry_.num_layers; ++l) {
       const LayerBlockTable& table = sequence->cache->layer(l);
       const LayerOccupancy held = table.occupancy();
@@ -557,6 +595,7 @@ void EngineLoop::CheckConservation() const {
   std::vector<const SequenceCache*> caches;
   size_t reserved = 0;
   for (const auto& [id, sequence] : running_) {
+    sequence->store->CatchUp();
     caches.push_back(&*sequence->cache);
     reserved += sequence->reservation.total;
   }

@@ -92,8 +92,10 @@ class EngineLoop {
   void EditCaches();
   void FinishPrefillBatch();
   void FailPrefillBatch(const absl::Status& status);
-  /// Draws a token from `logits` and passes it on; ends the sequence where that was its last.
-  void AcceptToken(Sequence& sequence, float* logits);
+  /// Draws a token of each sequence and passes it on; ends those whose last it was.
+  ///   logits  [logits of sequence i] vocab_size of them, spoiled
+  void AcceptTokens(absl::Span<Sequence* const> sequences, absl::Span<float* const> logits);
+  void AcceptToken(Sequence& sequence, SampledToken token, SteadyTime now);
   /// Releases everything that `sequence` holds and reports. The sequence is gone afterwards.
   void Finish(Sequence& sequence, FinishReason reason, absl::Status status,
               EngineOutput output = {});
@@ -124,12 +126,16 @@ class EngineLoop {
   std::vector<float> prefill_logits_;
   std::vector<float> decode_logits_;
   std::vector<DecodeInput> decode_inputs_;
-  std::vector<EngineOutput> outputs_;  ///< of this step
+  std::vector<EngineOutput> outputs_;        ///< of this step
+  std::vector<double> inter_token_seconds_;  ///< of this step
+  /// No request that runs has an earlier deadline.
+  SteadyTime next_deadline_ = SteadyTime::max();
   int finished_in_step_ = 0;
   bool is_stale_ = false;      ///< a request was admitted or finished since the last snapshot
   double model_seconds_ = 0;   ///< of this step, attention included
   double sample_seconds_ = 0;  ///< of this step
   SteadyTime last_published_;
+  std::chrono::steady_clock::duration publish_cost_{};  ///< of the last snapshot
   std::optional<SteadyTime> drain_deadline_;
   bool stopping_ = false;
 };

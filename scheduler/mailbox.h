@@ -25,9 +25,13 @@ class Mailbox {
     if (messages.empty()) return;
     {
       std::lock_guard lock(mutex_);
-      for (T& message : messages) messages_.push_back(std::move(message));
+      if (messages_.empty()) {
+        messages_.swap(messages);  // and room for as many as the receiver has taken comes back
+      } else {
+        for (T& message : messages) messages_.push_back(std::move(message));
+        messages.clear();
+      }
     }
-    messages.clear();
     arrived_.notify_one();
   }
 
@@ -55,9 +59,10 @@ class Mailbox {
 
   /// Waits for the first message. False when closed and empty.
   bool Take(std::vector<T>* messages) {
+    messages->clear();
     std::unique_lock lock(mutex_);
     arrived_.wait(lock, [this] { return closed_ || !messages_.empty(); });
-    *messages = std::exchange(messages_, {});
+    messages->swap(messages_);
     return !messages->empty();
   }
 

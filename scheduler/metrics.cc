@@ -3,6 +3,7 @@
 #include <map>
 #include <utility>
 
+#include "absl/algorithm/container.h"
 #include "block_manager/cache_format.h"
 #include "scheduler/engine.h"
 
@@ -225,7 +226,15 @@ void Metrics::CountPromptTokens(int tokens) { series_->prompt_tokens.Increment(t
 void Metrics::CountGeneratedTokens(int tokens) { series_->generated_tokens.Increment(tokens); }
 void Metrics::ObserveQueueTime(double seconds) { series_->queue_time.Observe(seconds); }
 void Metrics::ObserveFirstToken(double seconds) { series_->first_token.Observe(seconds); }
-void Metrics::ObserveInterToken(double seconds) { series_->inter_token.Observe(seconds); }
+void Metrics::ObserveInterToken(absl::Span<const double> seconds) {
+  std::vector<double> counts(kLatencyBuckets.size() + 1);
+  double sum = 0;
+  for (const double one : seconds) {
+    ++counts[absl::c_lower_bound(kLatencyBuckets, one) - kLatencyBuckets.begin()];
+    sum += one;
+  }
+  series_->inter_token.ObserveMultiple(counts, sum);
+}
 void Metrics::ObserveEndToEnd(double seconds) { series_->end_to_end.Observe(seconds); }
 void Metrics::ObserveStepPart(std::string_view part, double seconds) {
   for (const auto& [name, histogram] : series_->parts) {

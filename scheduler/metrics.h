@@ -7,6 +7,7 @@
 #include <string_view>
 #include <vector>
 
+#include "absl/types/span.h"
 #include "prometheus/counter.h"
 #include "prometheus/gauge.h"
 #include "prometheus/histogram.h"
@@ -35,7 +36,7 @@ class Metrics {
   void CountGeneratedTokens(int tokens);
   void ObserveQueueTime(double seconds);
   void ObserveFirstToken(double seconds);
-  void ObserveInterToken(double seconds);
+  void ObserveInterToken(absl::Span<const double> seconds);
   void ObserveEndToEnd(double seconds);
   /// part: "schedule", "model", "attention", "sample".
   void ObserveStepPart(std::string_view part, double seconds);

@@ -11,6 +11,7 @@
 #include <string_view>
 #include <vector>
 
+#include "absl/container/inlined_vector.h"
 #include "absl/status/status.h"
 #include "attention/backend.h"
 #include "block_manager/cache_format.h"
@@ -85,7 +86,8 @@ struct Usage {
 /// One request's share of a step.
 struct EngineOutput {
   RequestId id = 0;
-  std::vector<SampledToken> tokens;  ///< new ones, in order; a stop token is not among them
+  absl::InlinedVector<SampledToken, 1>
+      tokens;  ///< new ones, in order; a stop token is not among them
   bool finished = false;
   // Valid when finished:
   FinishReason reason = FinishReason::kStop;

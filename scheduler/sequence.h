@@ -56,6 +56,8 @@ struct Sequence {
   SteadyTime first_token;
   SteadyTime latest_token;
 
+  /// Whether a stop token may be drawn.
+  bool may_stop() const { return generated >= request.min_new_tokens; }
   int prompt_tokens() const { return static_cast<int>(request.prompt.size()); }
   /// Tokens that may still be appended to the cache: the last one drawn never is.
   int tokens_to_append() const { return request.max_new_tokens - generated - 1; }

@@ -1,6 +1,7 @@
 #include "scheduler/sequence_store.h"
 
 #include <algorithm>
+#include <limits>
 #include <utility>
 
 #include "absl/algorithm/container.h"
@@ -56,6 +57,8 @@ SequenceStore::SequenceStore(const CachePlan& plan, const CacheGeometry& geometr
       owned_(plan.layers.size()),
       facts_(plan.layers.size()),
       importance_(plan.layers.size()),
+      places_(plan.layers.size()),
+      due_(plan.layers.size()),
       undecided_(plan.decide != DecideAt::kLayer) {
   held_plan_.layers.resize(plan.layers.size());
   held_ = context_;
@@ -89,6 +92,7 @@ void SequenceStore::NoteStore(int layer) {
   may_edit_[layer] = stores_[layer]->MayEdit();
   any_may_edit_ = absl::c_linear_search(may_edit_, true);
   append_segments_[layer] = stores_[layer]->AppendSegment();
+  due_[layer] = next_due_ = step_ + 1;
 }
 
 absl::Status SequenceStore::Settle(int layer) {
@@ -109,6 +113,7 @@ absl::Status SequenceStore::Settle(int layer) {
 
 absl::Status SequenceStore::Decide(const Policy& policy, const PolicyContext& context, int tokens,
                                    int max_new_tokens, int prompt, ModelRunner* model) {
+  CatchUp();
   decided_plan_ = *plan_;
   decided_plan_.layers = policy.Decide(context, tokens, max_new_tokens, importance_);
   decided_plan_.decide = DecideAt::kLayer;
@@ -200,25 +205,48 @@ absl::Status SequenceStore::FinishEdits() {
 }
 
 absl::StatusOr<absl::Span<const DecodeInput::Layer>> SequenceStore::Append(int position) {
-  step_.resize(stores_.size());
-  for (int layer = 0; layer < cache_->num_layers(); ++layer) {
-    LayerBlockTable& table = cache_->layer(layer);
-    DecodeInput::Layer& step = step_[layer];
-    if (const int segment = append_segments_[layer]; segment >= 0) {
-      absl::StatusOr<int> slot = table.AppendSlot(segment);
-      if (!slot.ok()) return slot.status();
-      targets_[layer] = {segment, *slot};
-      step = {table.view(), absl::MakeConstSpan(&targets_[layer], 1), 0};
-    } else {
-      absl::StatusOr<absl::Span<const TokenTarget>> targets = stores_[layer]->Append(position);
-      if (!targets.ok()) return targets.status();
-      step = {table.view(), *targets, stores_[layer]->score_recent()};
-    }
-    if (table.owned_blocks() != owned_[layer]) {
-      if (absl::Status status = Settle(layer); !status.ok()) return status;
+  if (++step_ >= next_due_) {
+    next_due_ = std::numeric_limits<int>::max();
+    for (int layer = 0; layer < cache_->num_layers(); ++layer) {
+      if (due_[layer] <= step_) {
+        if (absl::Status status = AppendToLayer(layer, position); !status.ok()) return status;
+      }
+      next_due_ = std::min(next_due_, due_[layer]);
     }
   }
-  return absl::MakeConstSpan(step_);
+  return absl::MakeConstSpan(places_);
+}
+
+absl::Status SequenceStore::AppendToLayer(int layer, int position) {
+  LayerBlockTable& table = cache_->layer(layer);
+  due_[layer] = step_ + 1;
+  if (const int segment = append_segments_[layer]; segment >= 0) {
+    CatchUpLayer(layer, step_ - 1);
+    absl::StatusOr<int> slot = table.AppendSlot(segment);
+    if (!slot.ok()) return slot.status();
+    targets_[layer] = {segment, *slot};
+    places_[layer] = {table.view(), absl::MakeConstSpan(&targets_[layer], 1), 0, step_};
+    // A store that orders edits reads its table in every step.
+    if (!may_edit_[layer]) due_[layer] += table.RoomToAppend(segment);
+  } else {
+    absl::StatusOr<absl::Span<const TokenTarget>> targets = stores_[layer]->Append(position);
+    if (!targets.ok()) return targets.status();
+    places_[layer] = {table.view(), *targets, stores_[layer]->score_recent(), step_};
+  }
+  return table.owned_blocks() == owned_[layer] ? absl::OkStatus() : Settle(layer);
+}
+
+void SequenceStore::CatchUpLayer(int layer, int step) {
+  DecodeInput::Layer& place = places_[layer];
+  const int steps = step - place.as_of;
+  if (append_segments_[layer] < 0 || place.as_of == 0 || steps <= 0) return;
+  cache_->layer(layer).AppendSlots(append_segments_[layer], steps);
+  targets_[layer].slot += steps;
+  place.as_of = step;
+}
+
+void SequenceStore::CatchUp() {
+  for (int layer = 0; layer < cache_->num_layers(); ++layer) CatchUpLayer(layer, step_);
 }
 
 }  // namespace ziggurat

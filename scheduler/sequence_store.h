@@ -51,8 +51,13 @@ class SequenceStore {
   absl::Status PrepareStep(int position, std::vector<CacheEdit>* edits);
   /// After the edits have been carried out; not called where there were none.
   absl::Status FinishEdits();
-  /// The place of the token at `position` in every layer; valid until the next call.
+  /// The place of the token at `position` in every layer, as of `step()` or earlier; valid until
+  /// the next call. Looks at no layer in which the token goes one slot on from the last one, so
+  /// that a step costs what changes.
   absl::StatusOr<absl::Span<const DecodeInput::Layer>> Append(int position);
+  int step() const { return step_; }
+  /// Lets the block tables count what Append left for later. Before anybody reads them but a step.
+  void CatchUp();
 
   const LayerFacts& facts(int layer) const { return facts_[layer]; }
   const CachePlan& plan() const { return *plan_; }
@@ -66,6 +71,8 @@ class SequenceStore {
                           ModelRunner* model);
   /// Notes how the layer's store takes tokens from now on.
   void NoteStore(int layer);
+  absl::Status AppendToLayer(int layer, int position);
+  void CatchUpLayer(int layer, int step);
   /// Sets the reservation of the layer to `bound` less what it holds.
   absl::Status Settle(int layer);
 
@@ -82,11 +89,14 @@ class SequenceStore {
   bool any_may_edit_ = false;
   std::vector<int> append_segments_;  ///< LayerStore::AppendSegment
   std::vector<TokenTarget> targets_;  ///< of layers that have one
-  std::vector<size_t> bounds_;  ///< most blocks that each layer may own from now on
-  std::vector<size_t> owned_;   ///< those that it owns
+  std::vector<size_t> bounds_;        ///< most blocks that each layer may own from now on
+  std::vector<size_t> owned_;         ///< those that it owns
   std::vector<LayerFacts> facts_;
   std::vector<double> importance_;
-  std::vector<DecodeInput::Layer> step_;
+  int step_ = 0;                            ///< calls of Append
+  std::vector<DecodeInput::Layer> places_;  ///< what Append returns
+  std::vector<int> due_;                    ///< the step in which each layer must be looked at
+  int next_due_ = 0;                        ///< the earliest of them
   bool undecided_;
 };
 

@@ -111,10 +111,10 @@ class CpuBackend final : public AttentionBackend {
   /// Calls run(task, job) for all tasks_, each once.
   template <typename Run>
   void RunTasks(const AttentionShape& shape, PoolView pool, Run run);
-  /// Adds what it takes for KV heads of item `item` to attend to a segment with queries `q`, the
-  /// item's [num_q_heads, head_dim], to tasks_, parts_ and partial_rows_.
+  /// Adds what it takes for KV heads of item `item` to attend to slots [0, num_slots) of a segment
+  /// with queries `q`, the item's [num_q_heads, head_dim], to tasks_, parts_ and partial_rows_.
   void AddDecodeTasks(const AttentionShape& shape, size_t item, const SegmentView& segment,
-                      const float* q, int first_head, int num_heads);
+                      int num_slots, const float* q, int first_head, int num_heads);
   /// The same for the distant tokens of an item, where they are not left out (PoD).
   void AddDistantTasks(const AttentionShape& shape, size_t item, const DecodeItem& of);
   /// Carries out tasks_ and forgets them.

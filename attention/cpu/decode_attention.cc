@@ -121,10 +121,10 @@ void CpuBackend::RunTasks(const AttentionShape& shape, PoolView pool, Run run) {
 // ---- Attention ---------------------------------------------------------------------------------
 
 void CpuBackend::AddDecodeTasks(const AttentionShape& shape, size_t item,
-                                const SegmentView& segment, const float* q, int first_head,
-                                int num_heads) {
+                                const SegmentView& segment, int num_slots, const float* q,
+                                int first_head, int num_heads) {
   const size_t group = shape.group_size();
-  CutSegment(segment, shape.head_dim, first_head, num_heads, 0, segment.num_slots,
+  CutSegment(segment, shape.head_dim, first_head, num_heads, 0, num_slots,
              [&](int head, int heads, int begin, int end) {
                tasks_.push_back({&segment, q + head * group * shape.head_dim, head, heads, begin,
                                  end, partial_rows_, false});
@@ -202,7 +202,9 @@ void CpuBackend::AddDistantTasks(const AttentionShape& shape, size_t item, const
     for (int first = segment.first_kv_head; first < end; ++first) {
       int last = first;
       while (last < end && attends[last]) ++last;
-      if (last > first) AddDecodeTasks(shape, item, segment, of.low_q, first, last - first);
+      if (last > first) {
+        AddDecodeTasks(shape, item, segment, segment.num_slots, of.low_q, first, last - first);
+      }
       first = last;  // which does not attend
     }
   }
@@ -221,7 +223,8 @@ void CpuBackend::DecodeAttention(const AttentionShape& shape, absl::Span<const D
       if (segment.use == SegmentUse::kBorrowedKeys) {
         borrows = true;
       } else {
-        AddDecodeTasks(shape, i, segment, q + i * row, segment.first_kv_head, segment.num_kv_heads);
+        AddDecodeTasks(shape, i, segment, LiveSlots(items[i], segment), q + i * row,
+                       segment.first_kv_head, segment.num_kv_heads);
       }
     }
   }
@@ -277,7 +280,7 @@ void CpuBackend::AccumulateScores(const AttentionShape& shape, absl::Span<const 
   for (size_t i = 0; i < items.size(); ++i) {
     for (const SegmentView& segment : items[i].segments) {
       if (segment.scores.blocks == nullptr) continue;
-      AddWeightTasks(shape, segment, 0, segment.num_slots, q + i * row);
+      AddWeightTasks(shape, segment, 0, LiveSlots(items[i], segment), q + i * row);
     }
   }
   slot_weights_.resize(num_weights_);

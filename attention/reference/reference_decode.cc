@@ -16,13 +16,13 @@ struct Token {
   std::vector<double> value;
 };
 
-std::vector<Token> DecodeTokens(const AttentionShape& shape, PoolView pool, LayerView segments,
+std::vector<Token> DecodeTokens(const AttentionShape& shape, PoolView pool, const DecodeItem& item,
                                 int kv_head) {
   std::vector<Token> tokens;
-  for (const SegmentView& view : segments) {
+  for (const SegmentView& view : item.segments) {
     const StoredSegment segment(pool, view, shape.head_dim);
     if (!segment.covers(kv_head)) continue;
-    for (int slot = 0; slot < view.num_slots; ++slot) {
+    for (int slot = 0; slot < LiveSlots(item, view); ++slot) {
       tokens.push_back({view.use, segment.DecodedVector(Side::kKeys, kv_head, slot),
                         segment.DecodedVector(Side::kValues, kv_head, slot)});
     }
@@ -69,7 +69,7 @@ double Attend(const std::vector<Token>& tokens, std::vector<double> scores, int 
 void AttendHead(const AttentionShape& shape, PoolView pool, const DecodeItem& item, int kv_head,
                 const float* q, float* out, float* lse) {
   const int dim = shape.head_dim, group = shape.group_size();
-  std::vector<Token> tokens = DecodeTokens(shape, pool, item.segments, kv_head);
+  std::vector<Token> tokens = DecodeTokens(shape, pool, item, kv_head);
   const auto is_borrowed = [](SegmentUse use) { return use == SegmentUse::kBorrowedKeys; };
   const bool borrows =
       std::any_of(tokens.begin(), tokens.end(), [&](const Token& t) { return is_borrowed(t.use); });
@@ -138,7 +138,7 @@ void ReferenceBackend::AccumulateScores(const AttentionShape& shape,
       const StoredSegment segment(pool, view, shape.head_dim);
       if (!segment.is_scored()) continue;
       for (int g = view.first_kv_head; g < view.first_kv_head + view.num_kv_heads; ++g) {
-        for (int slot = 0; slot < view.num_slots; ++slot) {
+        for (int slot = 0; slot < LiveSlots(items[i], view); ++slot) {
           const double received =
               GroupAttention(shape, segment, g, slot, q + i * shape.num_q_heads * shape.head_dim,
                              lse + i * shape.num_q_heads);

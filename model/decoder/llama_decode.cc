@@ -9,7 +9,13 @@ namespace ziggurat {
 namespace {
 
 /// The targets must be slots of segments that store keys, and cover every KV head once.
-absl::Status CheckTargets(const DecodeInput::Layer& layer, int num_kv_heads) {
+absl::Status CheckTargets(const DecodeInput& input, const DecodeInput::Layer& layer,
+                          int num_kv_heads) {
+  const int steps = input.StepsSince(layer);
+  if (steps < 0 || (steps > 0 && layer.targets.size() != 1)) {
+    return absl::InternalError(absl::StrCat(layer.targets.size(), " targets as of step ",
+                                            layer.as_of, " in step ", input.step));
+  }
   int heads = 0;
   for (const TokenTarget& target : layer.targets) {
     if (target.segment < 0 || target.segment >= static_cast<int>(layer.view.size())) {
@@ -54,7 +60,7 @@ absl::Status LlamaRunner::CheckInputs(absl::Span<const DecodeInput> inputs) cons
                                               shape().num_layers, " layers"));
     }
     for (const DecodeInput::Layer& layer : input.layers) {
-      if (absl::Status status = CheckTargets(layer, shape().num_kv_heads); !status.ok()) {
+      if (absl::Status status = CheckTargets(input, layer, shape().num_kv_heads); !status.ok()) {
         return absl::InternalError(absl::StrCat("sequence ", i, ": ", status.message()));
       }
     }
@@ -71,6 +77,7 @@ absl::Status LlamaRunner::Decode(absl::Span<const DecodeInput> inputs, float* lo
   const int half = rotary_.width();
   const DecodeBuffers::Pointers buffers = decode_buffers_.For(workspace_shape_, rows);
   items_.resize(inputs.size());
+  moved_targets_.resize(inputs.size());
   for (int i = 0; i < rows; ++i) {
     backend_->Convert(element_, weights_->Embedding(inputs[i].token_id), hidden, ElementType::kF32,
                       buffers.residual + static_cast<size_t>(i) * hidden);
@@ -95,6 +102,11 @@ absl::Status LlamaRunner::DecodeLayer(int layer_index, absl::Span<const DecodeIn
     DecodeItem& item = items_[i];
     item.segments = of_layer.view;
     item.targets = of_layer.targets;
+    if (const int steps = inputs[i].StepsSince(of_layer); steps > 0) {
+      moved_targets_[i] = of_layer.targets[0];
+      moved_targets_[i].slot += steps;
+      item.targets = absl::MakeConstSpan(&moved_targets_[i], 1);
+    }
     item.position = inputs[i].position;
     item.score_recent = of_layer.score_recent;
     item.low_q = buffers.low_q + static_cast<size_t>(i) * heads.num_q_heads * heads.head_dim;
@@ -138,7 +150,7 @@ void LlamaRunner::MeasureLazyMass(int layer, absl::Span<const DecodeInput> input
     const SegmentView& segment = inputs[i].layers[layer].view[0];
     const float* q = buffers.q + i * heads.num_q_heads * heads.head_dim;
     const float* lse = buffers.lse + i * heads.num_q_heads;
-    const int n = segment.num_slots, sinks = std::min(test.sinks, n);
+    const int n = LiveSlots(items_[i], segment), sinks = std::min(test.sinks, n);
     const int recent = std::min(test.recent, n - sinks);
     inputs[i].lazy_mass[layer] = backend_->SlotMass(heads, segment, 0, sinks, q, lse, pool_) +
                                  backend_->SlotMass(heads, segment, n - recent, n, q, lse, pool_);

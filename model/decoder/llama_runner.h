@@ -120,7 +120,9 @@ class LlamaRunner final : public ModelRunner {
   PoolView pool_;
   Batch batch_;
   DecodeBuffers decode_buffers_;
-  std::vector<DecodeItem> items_;  ///< of the layer at hand, kept for their capacity
+  // Of the layer at hand, kept for their capacity:
+  std::vector<DecodeItem> items_;
+  std::vector<TokenTarget> moved_targets_;  ///< of items whose layer is as of an earlier step
 };
 
 /// Adds the time from its making to its end to `*seconds`.

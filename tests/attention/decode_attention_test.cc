@@ -159,6 +159,28 @@ TEST_P(DecodeTwins, AgreeOnSeveralSegmentsMerged) {
   }
 }
 
+TEST_P(DecodeTwins, SeeTokensThatCameSinceTheViewWasTaken) {
+  LargestDeviation seen(Family("stale view"));
+  const AttentionShape shape = Shape(4, 2, head_dim());
+  for (const CacheFormat& format : FewFormats()) {
+    Batch batch(shape, {{{format, 64}, {format, 33}}});
+    // The same segments by views that were taken up to nine tokens before.
+    for (const int since : {1, 9}) {
+      std::vector<SegmentView> old(batch.segments[0].begin(), batch.segments[0].end());
+      old[1].num_slots -= since;
+      const TokenTarget target = {1, 32};
+      const DecodeItem stale = {old, {&target, 1}};
+      const std::vector<float> q = Queries(encoding(), shape, 1, 5);
+      for (CpuLevel level : Levels()) {
+        auto backend = *MakeCpuBackend(level, 2);
+        const Decoded now = RunDecode(*backend, shape, {batch.items[0]}, q, batch.pool.view());
+        EXPECT_EQ(RunDecode(*backend, shape, {stale}, q, batch.pool.view()).out, now.out);
+      }
+      ExpectTwins(encoding(), shape, {stale}, batch.pool.view(), &seen, {1});
+    }
+  }
+}
+
 TEST_P(DecodeTwins, AgreeOnHeadGroupsWithDifferentCounts) {
   LargestDeviation seen(Family("head groups"));
   const int kv_heads = 3;

@@ -65,6 +65,24 @@ TEST_F(LayerBlockTableTest, AppendSlotCountsUpAndTakesABlockOnlyWhenTheLastIsFul
   EXPECT_EQ(table.BlocksToAppend(segment, 29), 2u);
 }
 
+TEST_F(LayerBlockTableTest, SlotsThatFollowOneAnotherMayBeAppendedTogether) {
+  for (const auto& ring : {std::optional<RingShape>(), std::optional(RingShape{4, 18})}) {
+    LayerBlockTable one_by_one = MakeTable(), together = MakeTable();
+    for (LayerBlockTable* table : {&one_by_one, &together}) {
+      ASSERT_TRUE(table->Extend(table->AddSegment({.ring = ring}), 3).ok());
+    }
+    for (int i = 0; i < 60; ++i) {
+      const int room = std::min(together.RoomToAppend(0), i % 7);
+      together.AppendSlots(0, room);
+      Append(one_by_one, 0, room);
+      ASSERT_TRUE(together.CheckIntegrity().ok()) << together.CheckIntegrity();
+      ASSERT_EQ(together.AppendSlot(0).value(), one_by_one.AppendSlot(0).value()) << i;
+      ASSERT_EQ(together.view()[0].num_slots, one_by_one.view()[0].num_slots) << i;
+      ASSERT_EQ(together.RoomToAppend(0), one_by_one.RoomToAppend(0)) << i;
+    }
+  }
+}
+
 TEST_F(LayerBlockTableTest, FullRingOverwritesItsOldestSlotAndNeverTheSinks) {
   LayerBlockTable table = MakeTable();
   const int segment = table.AddSegment({.ring = RingShape{.sinks = 2, .recent = 3}});

@@ -33,6 +33,7 @@ TEST_F(LayerBlockTableDeathTest, GrowthPastWhatThereIs) {
   EXPECT_DEATH(static_cast<void>(high.Extend(values, 21)), "past its keys");
   ASSERT_TRUE(high.Extend(values, 20).ok());
   EXPECT_DEATH(static_cast<void>(high.AppendSlot(values)), "past its keys");
+  EXPECT_DEATH(low.AppendSlots(0, 13), "more slots appended than there is room");
 }
 
 TEST_F(LayerBlockTableDeathTest, SharingOfWhatIsNotShared) {

@@ -145,6 +145,7 @@ std::vector<Logits> DecoderHarness::Decode(const std::vector<TestSequence*>& seq
     input.token_id = tokens[i];
     input.position = sequence.length;
     input.layers = Append(sequence);
+    input.step = sequence.store->step();
     if (plan.distant) {
       input.skip = plan.distant->skip;
       input.counts = &sequence.store->distant_counts;

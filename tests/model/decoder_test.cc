@@ -389,14 +389,17 @@ TEST_F(DecoderTest, WrongDecodeInputsAreRefused) {
   const auto decode = [&](DecodeInput input) {
     return harness.runner().Decode({&input, 1}, logits.data());
   };
-  EXPECT_EQ(decode({200, 4, layers}).code(), absl::StatusCode::kInvalidArgument);
-  EXPECT_EQ(decode({-1, 4, layers}).code(), absl::StatusCode::kInvalidArgument);
-  EXPECT_EQ(decode({1, 128, layers}).code(), absl::StatusCode::kInvalidArgument);
-  EXPECT_EQ(decode({1, 4, absl::MakeSpan(layers).subspan(1)}).code(), absl::StatusCode::kInternal);
+  const int step = sequence.store->step();
+  EXPECT_EQ(decode({200, 4, layers, step}).code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(decode({-1, 4, layers, step}).code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(decode({1, 128, layers, step}).code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(decode({1, 4, absl::MakeSpan(layers).subspan(1), step}).code(),
+            absl::StatusCode::kInternal);
+  EXPECT_THAT(decode({1, 4, layers, step - 1}).ToString(), HasSubstr("as of step 1 in step 0"));
   const auto with_targets = [&](const std::vector<TokenTarget>& targets) {
     auto wrong = layers;
     wrong[1].targets = targets;
-    return decode({1, 4, wrong}).ToString();
+    return decode({1, 4, wrong, step}).ToString();
   };
   EXPECT_THAT(with_targets({{0, 5}}), HasSubstr("segment 0 has no slot 5"));
   EXPECT_THAT(with_targets({{0, -2}}), HasSubstr("segment 0 has no slot -2"));
@@ -405,7 +408,7 @@ TEST_F(DecoderTest, WrongDecodeInputsAreRefused) {
   EXPECT_THAT(with_targets({{1, 0}}), HasSubstr("there is no segment 1"));
   EXPECT_THAT(with_targets({}), HasSubstr("0 of 2 KV heads"));
   EXPECT_THAT(with_targets({{0, 4}, {0, 4}}), HasSubstr("4 of 2 KV heads"));
-  EXPECT_TRUE(decode({1, 4, layers}).ok());
+  EXPECT_TRUE(decode({1, 4, layers, step}).ok());
   EXPECT_TRUE(harness.runner().Decode({}, nullptr).ok());
 }
 

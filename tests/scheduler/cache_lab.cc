@@ -331,7 +331,11 @@ absl::Status CacheLab::Step() {
   for (int l = 0; l < options_.num_layers; ++l) {
     DecodeItem item;
     item.segments = (*layers)[l].view;
+    TokenTarget target = (*layers)[l].targets[0];
+    const int steps = store_->step() - (*layers)[l].as_of;
+    target.slot += steps;
     item.targets = (*layers)[l].targets;
+    if (steps > 0) item.targets = absl::MakeConstSpan(&target, 1);
     item.position = tokens_;
     item.score_recent = (*layers)[l].score_recent;
     item.low_q = low_q.data();
@@ -460,6 +464,7 @@ std::vector<ExpectedToken> CacheLab::Held(int layer, int kv_head) const {
 }
 
 double CacheLab::CompareStep(std::string* what) const {
+  store_->CatchUp();
   const int dim = options_.head_dim, position = tokens_ - 1;
   const CachePlan& plan = block_plan_.plan;
   const bool exact = !plan.quantization;

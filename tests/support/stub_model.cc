@@ -370,11 +370,13 @@ absl::Status StubModel::DecodeLayer(int layer, const DecodeInput& input, uint32_
       if (g < 0 || g >= segment.num_kv_heads || !HoldsRecords(segment)) continue;
       int new_slot = -2;
       for (const TokenTarget& target : at.targets) {
-        if (target.segment == s) new_slot = target.slot;
+        if (target.segment == s) new_slot = target.slot + input.StepsSince(at);
       }
-      if (new_slot >= segment.num_slots) return Wrong("no such slot", layer, head, new_slot);
+      const int slots = segment.num_slots + input.StepsSince(at);
+      if (new_slot >= slots) return Wrong("no such slot", layer, head, new_slot);
       int oldest = 0, oldest_position = input.position;
-      for (int slot = 0; slot < segment.num_slots; ++slot) {
+      const int live = std::max(segment.num_slots, new_slot + 1);
+      for (int slot = 0; slot < live; ++slot) {
         if (slot == new_slot) continue;
         uint32_t key_word = 0;
         const Record record = Read(pool_, segment, dim, g, slot, &key_word);
