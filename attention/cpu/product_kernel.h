@@ -53,7 +53,7 @@ inline void AddPanel(const float* x, int rows, const std::byte* weights, const s
   }
 }
 
-/// All vectors of a panel, for a sub-block of `size` rows of x in {1, 2, 4, 8}.
+/// All vectors of a panel, for a sub-block of `size` rows of x in {1, 2, 3, 4, 8}.
 template <class Keys>
 inline void AddSubBlock(int size, const float* x, int rows, const std::byte* weights, float* sums) {
   using Many = typename Keys::Many;
@@ -70,6 +70,8 @@ inline void AddSubBlock(int size, const float* x, int rows, const std::byte* wei
                                      sums + 2 * kLanes);
     case 4:
       return AddPanel<Many, 4, 4, 4>(x, rows, weights, soon, sums);
+    case 3:
+      return AddPanel<Many, 3, 4, 4>(x, rows, weights, soon, sums);
     case 2:
       return AddPanel<Many, 2, 4, 4>(x, rows, weights, soon, sums);
     default:

@@ -131,12 +131,12 @@ inline void ScoreTile(const float* query, int rows, const std::byte* keys, size_
   }
 }
 
-/// Queries are taken in sub-blocks of 8, 4, 2 and 1: the size of the next one.
+/// Queries are taken in sub-blocks of 8, 4, 3, 2 and 1: the size of the next one.
 constexpr int NextSubBlock(int queries_left) {
-  return queries_left >= 8 ? 8 : queries_left >= 4 ? 4 : queries_left >= 2 ? 2 : 1;
+  return queries_left >= 8 ? 8 : queries_left >= 4 ? 4 : queries_left;
 }
 
-/// ScoreTile for a sub-block of `queries` in {1, 2, 4, 8}, whole vectors.
+/// ScoreTile for a sub-block of `queries` in {1, 2, 3, 4, 8}, whole vectors.
 template <class Keys, TileRead kRead>
 inline void ScoreSubBlock(int queries, const float* query, int rows, const std::byte* keys,
                           size_t row_bytes, const std::byte* ahead, float scale, float* scores) {
@@ -147,6 +147,8 @@ inline void ScoreSubBlock(int queries, const float* query, int rows, const std::
       return ScoreTile<Many, 8, kRead>(query, rows, keys, row_bytes, ahead, scale, scores);
     case 4:
       return ScoreTile<Many, 4, kRead>(query, rows, keys, row_bytes, ahead, scale, scores);
+    case 3:
+      return ScoreTile<Many, 3, kRead>(query, rows, keys, row_bytes, ahead, scale, scores);
     case 2:
       return ScoreTile<Many, 2, kRead>(query, rows, keys, row_bytes, ahead, scale, scores);
     default:

@@ -204,7 +204,7 @@ inline void AccumulateRows(float* weights, const float* shrink, const ValueRows&
   }
 }
 
-/// A sub-block of `queries` in {1, 2, 4, 8}.
+/// A sub-block of `queries` in {1, 2, 3, 4, 8}.
 template <class Values, class Fetcher>
 inline void AccumulateSubBlock(int queries, float* weights, const float* shrink,
                                const ValueRows& values, Fetcher* fetcher, int count, int head_dim,
@@ -222,6 +222,9 @@ inline void AccumulateSubBlock(int queries, float* weights, const float* shrink,
         break;
       case 4:
         AccumulateRows<Values, 4>(w, shrink + i, values, fetcher, count, head_dim, s, sums_stride);
+        break;
+      case 3:
+        AccumulateRows<Values, 3>(w, shrink + i, values, fetcher, count, head_dim, s, sums_stride);
         break;
       case 2:
         AccumulateRows<Values, 2>(w, shrink + i, values, fetcher, count, head_dim, s, sums_stride);
