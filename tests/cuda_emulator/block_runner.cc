@@ -7,6 +7,7 @@
 #include <random>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "tests/cuda_emulator/fiber.h"
 
 namespace ziggurat::cuda_emulator {
@@ -31,16 +32,14 @@ struct Warp {
 };
 
 std::string At(std::source_location where) {
-  return std::string(where.file_name()) + ":" + std::to_string(where.line());
+  return absl::StrCat(where.file_name(), ":", where.line());
 }
 bool SamePlace(std::source_location a, std::source_location b) {
   return a.line() == b.line() && a.column() == b.column() &&
          std::string_view(a.file_name()) == b.file_name();
 }
 
-std::string IndexText(Index3 i) {
-  return "(" + std::to_string(i.x) + ", " + std::to_string(i.y) + ", " + std::to_string(i.z) + ")";
-}
+std::string IndexText(Index3 i) { return absl::StrCat("(", i.x, ", ", i.y, ", ", i.z, ")"); }
 
 /// The block that is running. One at a time in a process: kernels launch no kernels here.
 class Block {
@@ -222,9 +221,8 @@ void RunGrid(Extent3 grid, Extent3 block, size_t shared_bytes,
   const size_t threads = size_t{block.x} * block.y * block.z;
   if (threads == 0 || threads > 1024 || grid.x == 0 || grid.y == 0 || grid.z == 0 ||
       grid.y > 65535 || grid.z > 65535) {
-    throw KernelError("a launch of " + std::to_string(grid.x) + " x " + std::to_string(grid.y) +
-                      " x " + std::to_string(grid.z) + " blocks of " + std::to_string(threads) +
-                      " threads");
+    throw KernelError(absl::StrCat("a launch of ", grid.x, " x ", grid.y, " x ", grid.z,
+                                   " blocks of ", threads, " threads"));
   }
   static Block the_block;
   ThreadOrder order = chosen_order;

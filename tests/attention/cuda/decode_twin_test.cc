@@ -1,0 +1,86 @@
+// Decode attention of the GPU's kernels against the reference.
+
+#include <tuple>
+
+#include "tests/attention/cuda/device_twin.h"
+#include "tests/attention/decode_batch.h"
+
+namespace ziggurat::cuda {
+namespace {
+
+/// Queries that are bf16 numbers, as a bf16 model has them, for both kinds of kernels.
+void ExpectTwins(const AttentionShape& shape, Batch& batch, ElementType compute,
+                 LargestDeviation* seen, const std::string& what) {
+  const std::vector<float> q = Queries(Encoding::kBf16, shape, batch.items.size(), 99);
+  const Decoded expected =
+      RunDecode(*MakeReferenceBackend(), shape, batch.items, q, batch.pool.view());
+  DeviceTwin twin(batch.pool.bytes().size(), compute);
+  const Decoded actual = RunDecode(twin, shape, batch.items, q, batch.pool.view());
+  const double out = Deviation(actual.out, expected.out);
+  const double lse = Deviation(actual.lse, expected.lse);
+  seen->See(std::max(out, lse));
+  EXPECT_LE(out, Tolerance(compute)) << what;
+  EXPECT_LE(lse, Tolerance(compute)) << what;
+}
+
+/// The smallest and the largest group of grouped encodings, and what else is of `encoding`.
+std::vector<CacheFormat> FormatsOf(Encoding encoding, int head_dim) {
+  std::vector<CacheFormat> formats = EncodedFormats(head_dim);
+  std::erase_if(formats, [&](const CacheFormat& f) { return f.encoding != encoding; });
+  if (formats.size() > 2) formats.erase(formats.begin() + 1, formats.end() - 1);
+  return formats;
+}
+
+class CudaDecode : public testing::TestWithParam<std::tuple<Encoding, int, ElementType>> {
+ protected:
+  Encoding encoding() const { return std::get<0>(GetParam()); }
+  int head_dim() const { return std::get<1>(GetParam()); }
+  ElementType compute() const { return std::get<2>(GetParam()); }
+  std::string Family(const char* what) const {
+    return std::string("cuda decode ") + what + " " + std::string(EncodingName(encoding())) +
+           " D=" + std::to_string(head_dim()) + " in " + Name(compute());
+  }
+};
+
+TEST_P(CudaDecode, AgreesOnUnequalLengthsForGroups) {
+  LargestDeviation seen(Family("lengths"));
+  for (int group : {1, 4, 7, 11}) {
+    const AttentionShape shape = Shape(2 * group, 2, head_dim());
+    for (const CacheFormat& format : FormatsOf(encoding(), head_dim())) {
+      Batch batch(format, shape, {1, 33, 0, 130, 8});
+      ExpectTwins(shape, batch, compute(), &seen, Name(format) + " x " + std::to_string(group));
+    }
+  }
+}
+
+TEST_P(CudaDecode, AgreesOnSegmentsHeadGroupsAndNorms) {
+  LargestDeviation seen(Family("segments"));
+  const AttentionShape shape = Shape(8, 2, head_dim());
+  for (const CacheFormat& format : FormatsOf(encoding(), head_dim())) {
+    Batch batch(shape, {{{format, 40, 0, 1},
+                         {Merged(format), 65},
+                         {format, 100, 1, 1},
+                         {CacheFormat::kBf16, 0},
+                         {Scored(format), 31},
+                         {CacheFormat::kF32, 5}},
+                        {{format, 7}}});
+    batch.items.push_back({absl::MakeSpan(batch.segments[0]).subspan(1, 2)});
+    ExpectTwins(shape, batch, compute(), &seen, Name(format));
+  }
+}
+
+std::string CaseName(
+    const testing::TestParamInfo<std::tuple<Encoding, int, ElementType>>& instance) {
+  return std::string(EncodingName(std::get<0>(instance.param))) + "_" +
+         std::to_string(std::get<1>(instance.param)) + "_in_" + Name(std::get<2>(instance.param));
+}
+INSTANTIATE_TEST_SUITE_P(All, CudaDecode,
+                         testing::Combine(testing::Values(Encoding::kF32, Encoding::kBf16,
+                                                          Encoding::kInt8, Encoding::kFp8,
+                                                          Encoding::kInt4, Encoding::kInt2),
+                                          testing::Values(16, 32, 64, 80, 96, 128, 256),
+                                          testing::Values(ElementType::kF32, ElementType::kBf16)),
+                         CaseName);
+
+}  // namespace
+}  // namespace ziggurat::cuda
