@@ -6,6 +6,7 @@
 #include <cstdio>
 #include <cstring>
 #include <deque>
+#include <map>
 #include <memory>
 #include <numeric>
 #include <random>
@@ -18,7 +19,8 @@
 
 namespace ziggurat {
 
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+// Sanitizers, and the emulator of a GPU's thread blocks (tests/cuda_emulator).
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__) || defined(ZIGGURAT_EMULATED)
 constexpr bool kSlowBuild = true;
 #else
 constexpr bool kSlowBuild = false;
@@ -125,7 +127,13 @@ class TestPool {
         free_(num_blocks) {
     std::iota(free_.begin(), free_.end(), 0);
     std::shuffle(free_.begin(), free_.end(), std::mt19937(seed));  // neighbours in no segment
+    Sizes()[slab_.data()] = slab_.size();
   }
+  ~TestPool() { Sizes().erase(slab_.data()); }
+  TestPool(const TestPool&) = delete;
+  TestPool& operator=(const TestPool&) = delete;
+  /// Of the pool behind a view, for backends that have memory of their own.
+  static size_t BytesOf(PoolView view) { return Sizes().at(view.base); }
   PoolView view() { return {slab_.data(), block_bytes_}; }
   const std::vector<std::byte>& bytes() const { return slab_; }
   /// Makes every byte what it was when `bytes` were taken.
@@ -140,6 +148,11 @@ class TestPool {
   }
 
  private:
+  static std::map<const std::byte*, size_t>& Sizes() {
+    static std::map<const std::byte*, size_t> sizes;
+    return sizes;
+  }
+
   size_t block_bytes_;
   std::vector<std::byte> slab_;
   std::vector<BlockId> free_;

@@ -3,7 +3,7 @@
 #include <tuple>
 
 #include "tests/attention/cuda/device_twin.h"
-#include "tests/attention/decode_batch.h"
+#include "tests/attention/distant_layers.h"
 
 namespace ziggurat::cuda {
 namespace {
@@ -14,7 +14,7 @@ void ExpectTwins(const AttentionShape& shape, Batch& batch, ElementType compute,
   const std::vector<float> q = Queries(Encoding::kBf16, shape, batch.items.size(), 99);
   const Decoded expected =
       RunDecode(*MakeReferenceBackend(), shape, batch.items, q, batch.pool.view());
-  DeviceTwin twin(batch.pool.bytes().size(), compute);
+  DeviceTwin twin(compute);
   const Decoded actual = RunDecode(twin, shape, batch.items, q, batch.pool.view());
   const double out = Deviation(actual.out, expected.out);
   const double lse = Deviation(actual.lse, expected.lse);
@@ -69,6 +69,42 @@ TEST_P(CudaDecode, AgreesOnSegmentsHeadGroupsAndNorms) {
   }
 }
 
+class CudaDistantDecode : public CudaDecode {};
+
+TEST_P(CudaDistantDecode, AgreesWhateverIsSkipped) {
+  LargestDeviation seen(Family("distant"));
+  DistantCounts all;
+  for (const CacheFormat& format : FormatsOf(encoding(), head_dim())) {
+    for (int group : {2, 9}) {
+      const AttentionShape shape = Shape(TwoLayers::kHeads * group, TwoLayers::kHeads, head_dim());
+      TwoLayers layers(shape, format, 40, 70);
+      // Where 0.5 is skipped and where not would be a matter of rounding in bf16.
+      for (double skip : compute() == ElementType::kF32 ? std::vector<double>{2.0, 0.5, 0.0}
+                                                        : std::vector<double>{2.0, 0.0}) {
+        const auto run = [&](AttentionBackend& backend) {
+          return RunLayers(backend, shape, {&layers, &layers}, layers.pool.view(), Encoding::kBf16,
+                           skip)[1];
+        };
+        const DistantDecoded expected = run(*MakeReferenceBackend());
+        DeviceTwin twin(compute());
+        const DistantDecoded actual = run(twin);
+        const double deviation =
+            std::max({Deviation(actual.out, expected.out), Deviation(actual.lse, expected.lse),
+                      Deviation(Stored(actual.distant_lse), Stored(expected.distant_lse))});
+        seen.See(deviation);
+        EXPECT_LE(deviation, Tolerance(compute())) << Name(format) << " skip " << skip;
+        EXPECT_EQ(Stored(actual.low_q), Stored(expected.low_q));
+        EXPECT_EQ(actual.counts.attended, expected.counts.attended);
+        EXPECT_EQ(actual.counts.skipped, expected.counts.skipped);
+        all.attended += expected.counts.attended;
+        all.skipped += expected.counts.skipped;
+      }
+    }
+  }
+  EXPECT_GT(all.attended, 0u);
+  EXPECT_GT(all.skipped, 0u);
+}
+
 std::string CaseName(
     const testing::TestParamInfo<std::tuple<Encoding, int, ElementType>>& instance) {
   return std::string(EncodingName(std::get<0>(instance.param))) + "_" +
@@ -79,6 +115,13 @@ INSTANTIATE_TEST_SUITE_P(All, CudaDecode,
                                                           Encoding::kInt8, Encoding::kFp8,
                                                           Encoding::kInt4, Encoding::kInt2),
                                           testing::Values(16, 32, 64, 80, 96, 128, 256),
+                                          testing::Values(ElementType::kF32, ElementType::kBf16)),
+                         CaseName);
+INSTANTIATE_TEST_SUITE_P(All, CudaDistantDecode,
+                         testing::Combine(testing::Values(Encoding::kF32, Encoding::kBf16,
+                                                          Encoding::kInt8, Encoding::kFp8,
+                                                          Encoding::kInt4, Encoding::kInt2),
+                                          testing::Values(64),
                                           testing::Values(ElementType::kF32, ElementType::kBf16)),
                          CaseName);
 

@@ -14,9 +14,8 @@ namespace ziggurat::cuda {
 
 class DeviceTwin final : public AttentionBackend {
  public:
-  /// `pool_bytes`: of the slab behind every PoolView that is passed. `compute`: kBf16 gives decode
-  /// attention to the tensor cores wherever a segment fits them.
-  DeviceTwin(size_t pool_bytes, ElementType compute) : pool_bytes_(pool_bytes), compute_(compute) {}
+  /// `compute`: kBf16 gives decode attention to the tensor cores wherever a segment fits them.
+  explicit DeviceTwin(ElementType compute) : compute_(compute) {}
 
   std::string_view name() const override {
     return compute_ == ElementType::kF32 ? "cuda-f32" : "cuda-bf16";
@@ -80,7 +79,6 @@ class DeviceTwin final : public AttentionBackend {
   void Convert(ElementType from, const void* x, size_t count, ElementType to, void* out) override;
 
  private:
-  size_t pool_bytes_;
   ElementType compute_;
 };
 

@@ -31,35 +31,6 @@ double DeviceTwin::CosineSum(const float*, const float*, int, int) {
   ADD_FAILURE() << "no kernel: CosineSum";
   return 0;
 }
-void DeviceTwin::WriteTokens(const AttentionShape&, ElementType, const void*, const void*,
-                             HeadIndices, int, int, PoolView, const SegmentView&, int) {
-  ADD_FAILURE() << "no kernel: WriteTokens";
-}
-void DeviceTwin::WriteScores(const AttentionShape&, const float*, int, HeadIndices, int, int,
-                             PoolView, const SegmentView&, int) {
-  ADD_FAILURE() << "no kernel: WriteScores";
-}
-void DeviceTwin::CopyTokens(const AttentionShape&, PoolView, const SegmentView&, HeadIndices, int,
-                            int, const SegmentView&, int) {
-  ADD_FAILURE() << "no kernel: CopyTokens";
-}
-void DeviceTwin::ReadTokens(const AttentionShape&, PoolView, const SegmentView&, int, int, float*,
-                            float*) {
-  ADD_FAILURE() << "no kernel: ReadTokens";
-}
-void DeviceTwin::WriteStep(const AttentionShape&, absl::Span<const DecodeItem>, const float*,
-                           const float*, PoolView) {
-  ADD_FAILURE() << "no kernel: WriteStep";
-}
-void DeviceTwin::MergeAngles(const AttentionShape&, ElementType, const void*, const void*, int,
-                             float*) {
-  ADD_FAILURE() << "no kernel: MergeAngles";
-}
-void DeviceTwin::WriteMerged(const AttentionShape&, ElementType, const void*, const void*,
-                             const void*, const void*, HeadIndices, int, double, PoolView,
-                             const SegmentView&, const SegmentView&, int) {
-  ADD_FAILURE() << "no kernel: WriteMerged";
-}
 void DeviceTwin::AccumulateScores(const AttentionShape&, absl::Span<const DecodeItem>, const float*,
                                   const float*, PoolView) {
   ADD_FAILURE() << "no kernel: AccumulateScores";

@@ -1,23 +1,10 @@
-#include "tests/attention/cuda/device_twin.h"
-
 #include <algorithm>
+
+#include "tests/attention/cuda/cache_on_device.h"
+#include "tests/attention/cuda/device_twin.h"
 
 namespace ziggurat::cuda {
 namespace {
-
-constexpr cudaStream_t kStream = nullptr;  // the default one: every call waits for the one before
-
-/// Pool and table of one call, on the device.
-struct CacheOnDevice {
-  CacheOnDevice(PoolView host, size_t pool_bytes, const TableImage& image)
-      : pool(host.base, pool_bytes),
-        table(image.words().data(), image.words().size() * sizeof(uint32_t)),
-        view{pool.get<unsigned char>(), host.block_bytes, table.get<const uint32_t>()} {}
-
-  OnDevice pool;
-  OnDevice table;
-  DeviceCache view;
-};
 
 /// The bucket that fits these items and no more.
 DecodeBucket BucketOf(const AttentionShape& shape, absl::Span<const DecodeItem> items,
@@ -61,7 +48,7 @@ void DeviceTwin::DecodeAttention(const AttentionShape& shape, absl::Span<const D
   }
   TableImage image;
   const DeviceItems device_items = image.AddItems(items, shape, distant_rows);
-  CacheOnDevice cache(pool, pool_bytes_, image);
+  CacheOnDevice cache(pool, image);
   const DecodeBucket bucket = BucketOf(shape, items, compute_);
   OnDevice scratch(DecodeScratchBytes(bucket));
   OnDevice device_q(q, rows * shape.head_dim * 4), device_out(rows * shape.head_dim * 4);
