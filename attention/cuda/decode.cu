@@ -1,4 +1,5 @@
 // The plan of a decode step, and the merge of its partial results.
+#include "attention/cuda/block_scan.cuh"
 #include "attention/cuda/decode.h"
 #include "attention/cuda/decode_share.cuh"
 
@@ -16,12 +17,12 @@ constexpr int kMaxPerLane = 8;
 /// One block for each class: running sums over the items, kPlanThreads of them at a time.
 __global__ void __launch_bounds__(kPlanThreads)
     PlanShares(DeviceCache cache, DeviceShape shape, DeviceItems items, DecodePlans plans) {
-  __shared__ int chunk_sums[kPlanThreads];
-  __shared__ int run_sums[kPlanThreads];
+  __shared__ int scratch[2][kPlanThreads / kWarp];
+  __shared__ int sums[2];  // chunks and runs of all items so far
   const DecodePlan& plan = plans.plans[blockIdx.x];
   const int live = items.size(cache), thread = static_cast<int>(threadIdx.x);
-  int chunks_before = 0, runs_before = 0;
-  for (int base = 0; base < live || base == 0; base += kPlanThreads) {
+  if (thread == 0) plan.first_chunk[0] = plan.first_run[0] = sums[0] = sums[1] = 0;
+  for (int base = 0; base < live; base += kPlanThreads) {
     int chunks = 0, runs = 0;
     if (base + thread < live) {
       const DeviceItem& item = items.item(cache, base + thread);
@@ -32,26 +33,16 @@ __global__ void __launch_bounds__(kPlanThreads)
         chunks += segment.num_kv_heads * PassesOf(shape) * ChunksOf(segment);
       }
     }
-    chunk_sums[thread] = chunks;
-    run_sums[thread] = runs;
-    for (int reach = 1; reach < kPlanThreads; reach *= 2) {
-      __syncthreads();
-      const int more_chunks = thread >= reach ? chunk_sums[thread - reach] : 0;
-      const int more_runs = thread >= reach ? run_sums[thread - reach] : 0;
-      __syncthreads();
-      chunk_sums[thread] += more_chunks;
-      run_sums[thread] += more_runs;
-    }
+    __syncthreads();  // the sums of the items before
+    chunks = sums[0] + InclusiveSum(chunks, scratch[0]);
+    runs = sums[1] + InclusiveSum(runs, scratch[1]);
     if (base + thread < live) {
-      plan.first_chunk[base + thread + 1] = chunks_before + chunk_sums[thread];
-      plan.first_run[base + thread + 1] = runs_before + run_sums[thread];
+      plan.first_chunk[base + thread + 1] = chunks;
+      plan.first_run[base + thread + 1] = runs;
     }
     __syncthreads();
-    chunks_before += chunk_sums[kPlanThreads - 1];
-    runs_before += run_sums[kPlanThreads - 1];
-    __syncthreads();
+    if (thread == kPlanThreads - 1) sums[0] = chunks, sums[1] = runs;
   }
-  if (thread == 0) plan.first_chunk[0] = plan.first_run[0] = 0;
 }
 
 /// Calls visit(segment, plan, row) for the row of every partial result of a query head of an item.

@@ -48,12 +48,21 @@ inline std::vector<CpuLevel> Levels() {
   return levels;
 }
 
+/// Numbers of threads that make a difference.
+inline std::vector<int> ThreadCounts() {
+#if defined(ZIGGURAT_CUDA_TWIN)
+  return {1};
+#else
+  return {1, 2, 3};
+#endif
+}
+
 /// The reference, and every level with 1, 2 and 3 threads.
 inline std::vector<std::unique_ptr<AttentionBackend>> AllBackends() {
   std::vector<std::unique_ptr<AttentionBackend>> backends;
   backends.push_back(MakeReferenceBackend());
   for (CpuLevel level : Levels()) {
-    for (int threads : {1, 2, 3}) backends.push_back(*MakeCpuBackend(level, threads));
+    for (int threads : ThreadCounts()) backends.push_back(*MakeCpuBackend(level, threads));
   }
   return backends;
 }
