@@ -20,7 +20,7 @@
 namespace ziggurat {
 
 // Sanitizers, and the emulator of a GPU's thread blocks (tests/cuda_emulator).
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__) || defined(ZIGGURAT_EMULATED)
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__) || defined(ZIGGURAT_CUDA_TWIN)
 constexpr bool kSlowBuild = true;
 #else
 constexpr bool kSlowBuild = false;

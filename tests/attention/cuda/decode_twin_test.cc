@@ -31,6 +31,12 @@ std::vector<CacheFormat> FormatsOf(Encoding encoding, int head_dim) {
   return formats;
 }
 
+// Tests of other files ask for a CPU's backend, and here get the GPU's kernels.
+TEST(CudaTwin, IsTheBackendOfThisBinary) {
+  ASSERT_EQ(Levels().size(), 1u);
+  EXPECT_EQ((*MakeCpuBackend(Levels()[0], 1))->name(), "cuda-f32");
+}
+
 class CudaDecode : public testing::TestWithParam<std::tuple<Encoding, int, ElementType>> {
  protected:
   Encoding encoding() const { return std::get<0>(GetParam()); }
