@@ -2,6 +2,8 @@
 
 #include <cstring>
 
+#include "attention/cuda/segment_record.h"
+
 namespace ziggurat::cuda {
 
 template <typename Record>
@@ -18,33 +20,15 @@ void TableImage::Put(uint32_t word, const Record& record) {
   std::memcpy(words_.data() + word, &record, sizeof(Record));
 }
 
-DevicePlane TableImage::PlaneOf(const PlaneView& plane, int slots) {
-  if (plane.blocks == nullptr) return {};
-  const size_t blocks = (slots + plane.slots_per_block - 1) / plane.slots_per_block;
-  const auto word = static_cast<uint32_t>(words_.size());
-  words_.insert(words_.end(), plane.blocks, plane.blocks + blocks);
-  return {word, plane.slots_per_block, plane.head_stride_bytes, plane.offset_bytes,
-          plane.unit_bytes};
-}
-
-DeviceSegment TableImage::RecordOf(const SegmentView& s) {
-  // Grouped segments hold whole groups, also where the last is not all counted yet.
-  const int group = IsGrouped(s.encoding) ? s.group : 1;
-  const int slots = (s.num_slots + group - 1) / group * group;
-  return {static_cast<int32_t>(s.encoding),
-          s.group,
-          s.first_kv_head,
-          s.num_kv_heads,
-          s.num_slots,
-          static_cast<int32_t>(s.use),
-          PlaneOf(s.keys, slots),
-          PlaneOf(s.values, slots),
-          PlaneOf(s.key_scales, slots),
-          PlaneOf(s.value_scales, slots),
-          PlaneOf(s.key_norms, slots),
-          PlaneOf(s.value_norms, slots),
-          PlaneOf(s.scores, slots),
-          PlaneOf(s.positions, slots)};
+DeviceSegment TableImage::RecordOf(const SegmentView& segment) {
+  DeviceSegment record = RecordWithoutPlanes(segment);
+  const uint32_t slots = SlotsHeld(segment);
+  ForEachPlane(segment, &record, [&](const PlaneView& plane, DevicePlane* to, int) {
+    *to = PlaneRecord(plane, static_cast<uint32_t>(words_.size()));
+    const uint32_t blocks = (slots + plane.slots_per_block - 1) / plane.slots_per_block;
+    words_.insert(words_.end(), plane.blocks, plane.blocks + blocks);
+  });
+  return record;
 }
 
 uint32_t TableImage::AddSegment(const SegmentView& segment) {

@@ -37,7 +37,6 @@ class TableImage {
   template <typename Record>
   void Put(uint32_t word, const Record& record);
   DeviceSegment RecordOf(const SegmentView& segment);
-  DevicePlane PlaneOf(const PlaneView& plane, int slots);
 
   std::vector<uint32_t> words_;
 };
