@@ -4,8 +4,7 @@
 
 namespace ziggurat::cuda {
 
-// ---- Kernels
-// -------------------------------------------------------------------------------------
+// ---- Kernels ------------------------------------------------------------------------------------
 
 namespace {
 
@@ -23,8 +22,7 @@ __global__ void __launch_bounds__(kThreads)
 
 }  // namespace
 
-// ---- Launchers
-// -----------------------------------------------------------------------------------
+// ---- Launchers ----------------------------------------------------------------------------------
 
 void LaunchApplyPatches(const TablePatch* patches, const uint32_t* count, int capacity,
                         uint32_t* table, cudaStream_t stream) {

@@ -18,7 +18,7 @@ constexpr uint32_t kAllLanes = 0xffffffffu;
 __device__ inline int LaneOfThread() { return static_cast<int>(threadIdx.x % kWarp); }
 __device__ inline int WarpOfThread() { return static_cast<int>(threadIdx.x / kWarp); }
 
-// ---- Addresses ---------------------------------------------------------------------------------
+// ---- Addresses ----------------------------------------------------------------------------------
 
 /// The area of a head (counted from the segment's first) in the block that holds `slot`.
 __device__ inline unsigned char* AreaOf(const DeviceCache& cache, const DevicePlane& plane,
@@ -73,7 +73,7 @@ __device__ inline uint16_t* GroupEntryOf(const DeviceCache& cache, const DeviceS
          index;
 }
 
-// ---- Numbers -----------------------------------------------------------------------------------
+// ---- Numbers ------------------------------------------------------------------------------------
 
 /// Channel i of a cell, without scale and zero.
 __device__ inline float CodeValue(Encoding encoding, uint32_t cell, int i) {
@@ -128,8 +128,7 @@ __device__ inline float ChannelValue(const DeviceCache& cache, const DeviceSegme
   return Bf16ToFloat(entry[0]) * code + Bf16ToFloat(entry[head_dim]);
 }
 
-// ---- Reductions over a warp
-// ----------------------------------------------------------------------
+// ---- Reductions over a warp ---------------------------------------------------------------------
 
 __device__ inline float WarpMax(float x) {
   for (int lanes = kWarp / 2; lanes > 0; lanes /= 2) {

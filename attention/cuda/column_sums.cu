@@ -4,8 +4,7 @@
 
 namespace ziggurat::cuda {
 
-// ---- Kernels
-// -------------------------------------------------------------------------------------
+// ---- Kernels ------------------------------------------------------------------------------------
 
 namespace {
 
@@ -116,8 +115,7 @@ __global__ void __launch_bounds__(kThreads)
 
 }  // namespace
 
-// ---- Launchers
-// -----------------------------------------------------------------------------------
+// ---- Launchers ----------------------------------------------------------------------------------
 
 void LaunchColumnSums(const DeviceShape& shape, const PromptTail& tail, int begin, int end,
                       bool query_heads, float* sums, cudaStream_t stream) {

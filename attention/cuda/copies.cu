@@ -5,8 +5,7 @@
 
 namespace ziggurat::cuda {
 
-// ---- Kernels
-// -------------------------------------------------------------------------------------
+// ---- Kernels ------------------------------------------------------------------------------------
 
 namespace {
 
@@ -166,8 +165,7 @@ __global__ void __launch_bounds__(kWarp)
 
 }  // namespace
 
-// ---- Launchers
-// -----------------------------------------------------------------------------------
+// ---- Launchers ----------------------------------------------------------------------------------
 
 size_t CopyScratchBytes(int heads, int count, int head_dim) {
   return Staging::Words(heads, count, head_dim) * sizeof(uint32_t);

@@ -81,7 +81,7 @@ void LaunchDecodeAttention(const DecodeBucket& bucket, const DeviceCache& cache,
                            const DeviceItems& items, const float* q, float* out, float* lse,
                            void* scratch, cudaStream_t stream);
 
-// ---- Its parts ---------------------------------------------------------------------------------
+// ---- Its parts ----------------------------------------------------------------------------------
 
 /// At most: plain and each encoding but f32, for own and for borrowed keys.
 struct DecodePlans {

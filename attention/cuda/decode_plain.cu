@@ -4,8 +4,7 @@
 
 namespace ziggurat::cuda {
 
-// ---- Kernels
-// -------------------------------------------------------------------------------------
+// ---- Kernels ------------------------------------------------------------------------------------
 
 namespace {
 
@@ -116,8 +115,7 @@ __global__ void __launch_bounds__(kWarpsPerBlock* kWarp)
 
 }  // namespace
 
-// ---- Launchers
-// -----------------------------------------------------------------------------------
+// ---- Launchers ----------------------------------------------------------------------------------
 
 void LaunchPlainPartials(const DecodeArguments& arguments, const DecodePlan& plan,
                          cudaStream_t stream) {

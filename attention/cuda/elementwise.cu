@@ -5,8 +5,7 @@
 
 namespace ziggurat::cuda {
 
-// ---- Kernels
-// -------------------------------------------------------------------------------------
+// ---- Kernels ------------------------------------------------------------------------------------
 
 namespace {
 
@@ -81,8 +80,7 @@ unsigned BlocksFor(size_t count) {
 
 }  // namespace
 
-// ---- Launchers
-// -----------------------------------------------------------------------------------
+// ---- Launchers ----------------------------------------------------------------------------------
 
 void LaunchRmsNorm(const float* x, const float* weight, float epsilon, int rows, int width,
                    ElementType element, void* out, cudaStream_t stream) {

@@ -4,8 +4,7 @@
 
 namespace ziggurat::cuda {
 
-// ---- Kernels
-// -------------------------------------------------------------------------------------
+// ---- Kernels ------------------------------------------------------------------------------------
 
 namespace {
 
@@ -109,8 +108,7 @@ __global__ void __launch_bounds__(kWarp)
 
 }  // namespace
 
-// ---- Launchers
-// -----------------------------------------------------------------------------------
+// ---- Launchers ----------------------------------------------------------------------------------
 
 void LaunchMergeAngles(const DeviceShape& shape, ElementType element, const void* k0,
                        const void* k1, int m, float* angles, cudaStream_t stream) {

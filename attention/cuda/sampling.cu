@@ -6,8 +6,7 @@
 
 namespace ziggurat::cuda {
 
-// ---- Kernels
-// -------------------------------------------------------------------------------------
+// ---- Kernels ------------------------------------------------------------------------------------
 
 namespace {
 
@@ -62,8 +61,7 @@ struct BlockSampler {
   }
   __device__ Mass MassOf(float weight) const { return static_cast<Mass>(weight * kUnitMass); }
 
-  // ---- Logprobs: of the model's own distribution
-  // -------------------------------------------------
+  // ---- Logprobs: of the model's own distribution ------------------------------------------------
 
   /// log softmax of the token that stands at `logit`.
   __device__ static float Logprob(float logit, float best, double log_sum) {
@@ -98,8 +96,7 @@ struct BlockSampler {
     __syncthreads();  // what follows changes logits
   }
 
-  // ---- Penalties
-  // ---------------------------------------------------------------------------------
+  // ---- Penalties --------------------------------------------------------------------------------
 
   __device__ void Penalize() {
     for (int i = thread; i < request.num_forbidden; i += kThreads) {
@@ -127,8 +124,7 @@ struct BlockSampler {
     return logits[id];
   }
 
-  // ---- The draw
-  // ----------------------------------------------------------------------------------
+  // ---- The draw ---------------------------------------------------------------------------------
 
   /// The sum of mass(i) over all tokens.
   template <class MassOfToken>
@@ -282,8 +278,7 @@ __global__ void __launch_bounds__(kThreads)
 
 }  // namespace
 
-// ---- Launchers
-// -----------------------------------------------------------------------------------
+// ---- Launchers ----------------------------------------------------------------------------------
 
 void LaunchSample(float* logits, int vocab_size, const SamplingRequest* requests, int count,
                   SampledRecord* records, cudaStream_t stream) {

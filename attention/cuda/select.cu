@@ -4,8 +4,7 @@
 
 namespace ziggurat::cuda {
 
-// ---- Kernels
-// -------------------------------------------------------------------------------------
+// ---- Kernels ------------------------------------------------------------------------------------
 
 namespace {
 
@@ -126,8 +125,7 @@ __global__ void __launch_bounds__(kThreads)
 
 }  // namespace
 
-// ---- Launchers
-// -----------------------------------------------------------------------------------
+// ---- Launchers ----------------------------------------------------------------------------------
 
 void LaunchSelectBest(const float* scores, int num_heads, int candidates, int best,
                       int32_t* indices, cudaStream_t stream) {

@@ -5,8 +5,7 @@
 
 namespace ziggurat::cuda {
 
-// ---- Kernels
-// -------------------------------------------------------------------------------------
+// ---- Kernels ------------------------------------------------------------------------------------
 
 namespace {
 
@@ -117,8 +116,7 @@ size_t QueryRowsBytes(const DeviceShape& shape) { return kHeads * shape.head_dim
 
 }  // namespace
 
-// ---- Launchers
-// -----------------------------------------------------------------------------------
+// ---- Launchers ----------------------------------------------------------------------------------
 
 void LaunchAccumulateScores(const DeviceShape& shape, const DeviceCache& cache,
                             const DeviceItems& items, const float* q, const float* lse,

@@ -5,8 +5,7 @@
 
 namespace ziggurat::cuda {
 
-// ---- Kernels
-// -------------------------------------------------------------------------------------
+// ---- Kernels ------------------------------------------------------------------------------------
 
 namespace {
 
@@ -111,8 +110,7 @@ __global__ void __launch_bounds__(kWarp)
 
 }  // namespace
 
-// ---- Launchers
-// -----------------------------------------------------------------------------------
+// ---- Launchers ----------------------------------------------------------------------------------
 
 void LaunchWriteStep(const DeviceShape& shape, const DeviceCache& cache, const DeviceItems& items,
                      const float* k, const float* v, cudaStream_t stream) {

@@ -62,18 +62,23 @@ struct TensorAttend {
     highest[0] = highest[1] = -INFINITY;
     sum[0] = sum[1] = 0;
     for (int begin = run.begin; begin < run.end; begin += kChunkSlots) {
+      // Where they fit the registers, values are under way while scores are computed.
+      Values values;
+      if constexpr (Traits::kPasses == 1) LoadValues(run, begin, 0, values);
       float scores[2][4] = {};
       AddScores(run, begin, scores);
       uint32_t weights[4];
       AddWeights(run, begin, scores, weights);
       ZIGGURAT_UNROLL
-      for (int pass = 0; pass < Traits::kPasses; ++pass) AddValues(run, begin, pass, weights);
+      for (int pass = 0; pass < Traits::kPasses; ++pass) {
+        if constexpr (Traits::kPasses > 1) LoadValues(run, begin, pass, values);
+        MultiplyValues(run, pass, values, weights);
+      }
     }
     Store(run);
   }
 
-  // ---- Queries and keys
-  // --------------------------------------------------------------------------
+  // ---- Queries and keys -------------------------------------------------------------------------
 
   /// Of head r, the channels that this lane's cells of keys have.
   __device__ void LoadQueries(const DecodeRun& run) {
@@ -86,8 +91,7 @@ struct TensorAttend {
       for (int pair = 0; pair < Cell::kPairs; ++pair) {
         const int low = first + Cell::ChannelOf(pair, 0), high = first + Cell::ChannelOf(pair, 1);
         const bool is_live = r < run.heads && first < dim;
-        queries[load * Cell::kPairs + pair] =
-            is_live ? PackBf16(row[low] * a.shape.scale, row[high] * a.shape.scale) : 0;
+        queries[load * Cell::kPairs + pair] = is_live ? PackBf16(row[low], row[high]) : 0;
       }
     }
   }
@@ -158,8 +162,7 @@ struct TensorAttend {
                        pair % 2 == 0 ? 0x5410 : 0x7632);
   }
 
-  // ---- Softmax
-  // -----------------------------------------------------------------------------------
+  // ---- Softmax ----------------------------------------------------------------------------------
 
   /// Scores become weights relative to the highest so far. `weights[i]`: of head r, those of slots
   /// 8 c + i and 8 c + 4 + i.
@@ -170,9 +173,9 @@ struct TensorAttend {
     for (int i = 0; i < 4; ++i) {  // slot 4 r + i: row r or r + 8 of fragment i / 2
       const int slot = begin + 4 * r + i;
       const bool is_live = slot < run.end;
-      float factor = 1;
+      float factor = a.shape.scale;
       if (is_live) {
-        factor = SlotFactor(a.cache, *run.segment, Side::kKeys, run.head, slot);
+        factor *= SlotFactor(a.cache, *run.segment, Side::kKeys, run.head, slot);
         factors[i] = SlotFactor(a.cache, *run.segment, Side::kValues, run.head, slot);
       }
       ZIGGURAT_UNROLL
@@ -212,8 +215,7 @@ struct TensorAttend {
     }
   }
 
-  // ---- Values
-  // ------------------------------------------------------------------------------------
+  // ---- Values -----------------------------------------------------------------------------------
 
   struct Piece {
     uint32_t cells[Traits::kPieceCells];
@@ -232,27 +234,65 @@ struct TensorAttend {
     return piece;
   }
 
-  /// The eighth `r` of the rows of slots 8 c .. 8 c + 7, of those that live.
-  __device__ void AddValues(const DecodeRun& run, int begin, int pass,
-                            const uint32_t (&weights)[4]) {
+  /// Of slots first .. first + 7, those that live, the eighth of their rows that is this lane's; 0
+  /// for others.
+  struct Values {
+    Piece pieces[8];
+    int first;
+    int channel;                   ///< of the model: the first of the piece
+    const uint16_t* group_scales;  ///< of slot `first`, for channel 0
+    uint32_t scales[4];            ///< of slots first + i and first + 4 + i, for the first channel
+    uint32_t zeros[4];
+  };
+
+  __device__ void LoadValues(const DecodeRun& run, int begin, int pass, Values& values) {
     const DeviceSegment& s = *run.segment;
     const int row_bytes = a.shape.head_dim / Cell::kChannels * 4;
     const int at = (8 * pass + r) * Traits::kPieceBytes, first = begin + 8 * c;
-    const bool in_row = at < row_bytes;
-    Piece pieces[8] = {};
-    if (in_row && first < run.end) {
-      const unsigned char* rows = AreaOf(a.cache, s.values, run.head, first) + at +
-                                  first % s.values.slots_per_block * row_bytes;
-      ZIGGURAT_UNROLL
-      for (int i = 0; i < 8; ++i) {
-        if (first + i < run.end) pieces[i] = LoadPiece(rows + i * row_bytes);
+    const bool is_live = at < row_bytes && first < run.end;
+    values.first = first;
+    values.channel = at / 4 * Cell::kChannels;
+    values.group_scales = nullptr;
+    const unsigned char* rows = nullptr;
+    if (is_live) {
+      rows = AreaOf(a.cache, s.values, run.head, first) + at +
+             first % s.values.slots_per_block * row_bytes;
+      if constexpr (IsGrouped(kEncoding)) {
+        values.group_scales =
+            GroupEntryOf(a.cache, s, Side::kValues, run.head, first, 0, a.shape.head_dim);
       }
     }
     ZIGGURAT_UNROLL
+    for (int i = 0; i < 8; ++i) {
+      values.pieces[i] = {};
+      if (is_live && first + i < run.end) values.pieces[i] = LoadPiece(rows + i * row_bytes);
+    }
+    if constexpr (IsGrouped(kEncoding)) LoadValueScales(run, values.channel, values);
+  }
+
+  /// Scales and zeros of the group that holds `channel`. Eight slots from a multiple of eight stand
+  /// in one unit, one behind the other, since a group is a multiple of eight.
+  __device__ void LoadValueScales(const DecodeRun& run, int channel, Values& values) {
+    const int group = run.segment->group, stride = a.shape.head_dim / group;
+    ZIGGURAT_UNROLL
+    for (int i = 0; i < 4; ++i) values.scales[i] = values.zeros[i] = 0;
+    if (values.group_scales == nullptr) return;
+    const uint16_t* entry = values.group_scales + channel / group;
+    ZIGGURAT_UNROLL
+    for (int i = 0; i < 8; ++i) {
+      if (values.first + i >= run.end) break;
+      values.scales[i % 4] |= static_cast<uint32_t>(__ldg(entry + i * stride)) << (i / 4 * 16);
+      values.zeros[i % 4] |= static_cast<uint32_t>(__ldg(entry + i * stride + a.shape.head_dim))
+                             << (i / 4 * 16);
+    }
+  }
+
+  __device__ void MultiplyValues(const DecodeRun& run, int pass, Values& values,
+                                 const uint32_t (&weights)[4]) {
+    ZIGGURAT_UNROLL
     for (int cell = 0; cell < Traits::kPieceCells; ++cell) {
-      uint32_t scales[4] = {}, zeros[4] = {};
-      if (IsGrouped(kEncoding) && in_row) {
-        LoadValueScales(run, first, (at / 4 + cell) * Cell::kChannels, scales, zeros);
+      if (IsGrouped(kEncoding) && cell > 0 && run.segment->group < Traits::kPieceChannels) {
+        LoadValueScales(run, values.channel + cell * Cell::kChannels, values);
       }
       ZIGGURAT_UNROLL
       for (int j = 0; j < Cell::kPairs; ++j) {  // channels 2 j and 2 j + 1 of the cell
@@ -261,9 +301,11 @@ struct TensorAttend {
         for (int odd = 0; odd < 2; ++odd) {
           ZIGGURAT_UNROLL
           for (int i = 0; i < 4; ++i) {
-            x[odd][i] = PairOfSlots<kEncoding>(pieces[i].cells[cell], pieces[i + 4].cells[cell],
-                                               2 * j + odd);
-            if (IsGrouped(kEncoding)) x[odd][i] = FusedBf16(x[odd][i], scales[i], zeros[i]);
+            x[odd][i] = PairOfSlots<kEncoding>(values.pieces[i].cells[cell],
+                                               values.pieces[i + 4].cells[cell], 2 * j + odd);
+            if (IsGrouped(kEncoding)) {
+              x[odd][i] = FusedBf16(x[odd][i], values.scales[i], values.zeros[i]);
+            }
           }
         }
         float(&tile)[4] = out[pass][cell * Cell::kPairs + j];
@@ -276,23 +318,7 @@ struct TensorAttend {
     }
   }
 
-  /// Of slots first + i and first + 4 + i, for the group that holds `channel`; 0 for slots past the
-  /// end, whose codes are 0.
-  __device__ void LoadValueScales(const DecodeRun& run, int first, int channel,
-                                  uint32_t (&scales)[4], uint32_t (&zeros)[4]) {
-    const DeviceSegment& s = *run.segment;
-    ZIGGURAT_UNROLL
-    for (int i = 0; i < 8; ++i) {
-      if (first + i >= run.end) break;
-      const uint16_t* entry =
-          GroupEntryOf(a.cache, s, Side::kValues, run.head, first + i, channel, a.shape.head_dim);
-      scales[i % 4] |= static_cast<uint32_t>(__ldg(entry)) << (i / 4 * 16);
-      zeros[i % 4] |= static_cast<uint32_t>(__ldg(entry + a.shape.head_dim)) << (i / 4 * 16);
-    }
-  }
-
-  // ---- Result
-  // ------------------------------------------------------------------------------------
+  // ---- Result -----------------------------------------------------------------------------------
 
   __device__ void Store(const DecodeRun& run) {
     const int dim = a.shape.head_dim;

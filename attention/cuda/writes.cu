@@ -4,8 +4,7 @@
 
 namespace ziggurat::cuda {
 
-// ---- Kernels
-// -------------------------------------------------------------------------------------
+// ---- Kernels ------------------------------------------------------------------------------------
 
 namespace {
 
@@ -60,8 +59,7 @@ __global__ void __launch_bounds__(kThreads)
 
 }  // namespace
 
-// ---- Launchers
-// -----------------------------------------------------------------------------------
+// ---- Launchers ----------------------------------------------------------------------------------
 
 void LaunchWriteTokens(const DeviceShape& shape, ElementType element, const void* k, const void* v,
                        const DeviceIndices& rows, int count, const DeviceCache& cache,

@@ -39,7 +39,7 @@ void RunGrid(Extent3 grid, Extent3 block, size_t shared_bytes, const std::functi
 /// Since the start of the process.
 uint64_t LaunchCount();
 
-// ---- What a kernel calls -----------------------------------------------------------------------
+// ---- What a kernel calls ------------------------------------------------------------------------
 
 struct ThreadState {
   Index3 thread, block;

@@ -24,7 +24,7 @@
 #define __launch_bounds__(...)
 #define __grid_constant__
 
-// ---- Where a thread is -------------------------------------------------------------------------
+// ---- Where a thread is --------------------------------------------------------------------------
 
 using dim3 = ::ziggurat::cuda_emulator::Extent3;
 #define threadIdx (::ziggurat::cuda_emulator::CurrentThread().thread)
@@ -32,7 +32,7 @@ using dim3 = ::ziggurat::cuda_emulator::Extent3;
 #define blockDim (::ziggurat::cuda_emulator::CurrentThread().block_dim)
 #define gridDim (::ziggurat::cuda_emulator::CurrentThread().grid_dim)
 
-// ---- Vectors -----------------------------------------------------------------------------------
+// ---- Vectors ------------------------------------------------------------------------------------
 
 struct alignas(8) uint2 {
   uint32_t x, y;
@@ -51,7 +51,7 @@ inline uint4 make_uint4(uint32_t x, uint32_t y, uint32_t z, uint32_t w) { return
 inline float2 make_float2(float x, float y) { return {x, y}; }
 inline float4 make_float4(float x, float y, float z, float w) { return {x, y, z, w}; }
 
-// ---- Barriers and warps ------------------------------------------------------------------------
+// ---- Barriers and warps -------------------------------------------------------------------------
 
 inline void __syncthreads(std::source_location where = std::source_location::current()) {
   ::ziggurat::cuda_emulator::BlockBarrier(where);
@@ -135,8 +135,7 @@ inline int __all_sync(uint32_t mask, int predicate,
   return __ballot_sync(mask, predicate == 0, where) == 0;
 }
 
-// ---- Atomics: one OS thread, nothing to be done
-// --------------------------------------------------
+// ---- Atomics: one OS thread, nothing to be done -------------------------------------------------
 
 template <typename T>
 T atomicAdd(T* address, T value) {
@@ -163,8 +162,7 @@ T atomicCAS(T* address, T compare, T value) {
   return std::exchange(*address, *address == compare ? value : *address);
 }
 
-// ---- Intrinsics
-// ----------------------------------------------------------------------------------
+// ---- Intrinsics ---------------------------------------------------------------------------------
 
 template <typename T>
 T __ldg(const T* address) {
