@@ -9,8 +9,10 @@ namespace {
 
 constexpr int kWarpsPerBlock = 4;
 
+// Twelve warps on a processor (eight for the largest heads) hide the latency of memory with what
+// each has under way.
 template <Encoding kEncoding, int kMaxDim>
-__global__ void __launch_bounds__(kWarpsPerBlock* kWarp)
+__global__ void __launch_bounds__(kWarpsPerBlock* kWarp, kMaxDim <= 128 ? 3 : 2)
     TensorPartials(DecodeArguments a, DecodePlan plan) {
   const int worker = static_cast<int>(blockIdx.x) * kWarpsPerBlock + WarpOfThread();
   TensorAttend<kEncoding, kMaxDim> attend{a, plan};
