@@ -164,12 +164,19 @@ T atomicCAS(T* address, T compare, T value) {
 
 // ---- Intrinsics ---------------------------------------------------------------------------------
 
+namespace ziggurat::cuda_emulator {
+
+/// A GPU loads 8 and 16 bytes only from where they are aligned.
 template <typename T>
-T __ldg(const T* address) {
-  return *address;
+void CheckAligned(const T* address, std::source_location where) {
+  if (reinterpret_cast<uintptr_t>(address) % alignof(T) != 0) Fail("a misaligned load", where);
 }
+
+}  // namespace ziggurat::cuda_emulator
+
 template <typename T>
-T __ldcs(const T* address) {
+T __ldg(const T* address, std::source_location where = std::source_location::current()) {
+  ::ziggurat::cuda_emulator::CheckAligned(address, where);
   return *address;
 }
 inline uint32_t __float_as_uint(float x) { return std::bit_cast<uint32_t>(x); }

@@ -116,6 +116,11 @@ __global__ void PastTheEnd() {
   memory[16] = 1;
 }
 
+__global__ void LoadAcross() {
+  ZIGGURAT_SHARED_MEMORY(memory);
+  __ldg(reinterpret_cast<const uint4*>(memory + 8));
+}
+
 TEST(Emulator, RefusesABarrierThatNotAllThreadsReach) {
   const std::string error = ErrorOf(BarrierForSome, dim3{64});
   EXPECT_THAT(error, HasSubstr("emulator_test.cc"));
@@ -133,6 +138,9 @@ TEST(Emulator, RefusesAShuffleFromOutsideItsMask) {
 }
 TEST(Emulator, RefusesWritesPastTheSharedMemory) {
   EXPECT_THAT(ErrorOf(PastTheEnd, dim3{1}, 16), HasSubstr("0 bytes past its end"));
+}
+TEST(Emulator, RefusesMisalignedLoads) {
+  EXPECT_THAT(ErrorOf(LoadAcross, dim3{1}, 64), HasSubstr("a misaligned load"));
 }
 TEST(Emulator, RefusesLaunchesThatAGpuRefuses) {
   EXPECT_THAT(ErrorOf(BarrierForSome, dim3{1025}), HasSubstr("1025 threads"));
