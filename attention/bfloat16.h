@@ -4,14 +4,16 @@
 #include <bit>
 #include <cstdint>
 
+#include "attention/host_device.h"
+
 namespace ziggurat {
 
-inline float Bf16ToFloat(uint16_t bits) {
+ZIGGURAT_HOST_DEVICE inline float Bf16ToFloat(uint16_t bits) {
   return std::bit_cast<float>(static_cast<uint32_t>(bits) << 16);
 }
 
 /// Rounds to nearest, ties to even; a NaN stays a (quiet) NaN.
-inline uint16_t FloatToBf16(float value) {
+ZIGGURAT_HOST_DEVICE inline uint16_t FloatToBf16(float value) {
   const uint32_t bits = std::bit_cast<uint32_t>(value);
   if (value != value) return static_cast<uint16_t>((bits >> 16) | 0x40);
   return static_cast<uint16_t>((bits + 0x7fff + ((bits >> 16) & 1)) >> 16);

@@ -6,11 +6,13 @@
 #include <cstdint>
 #include <limits>
 
+#include "attention/host_device.h"
+
 namespace ziggurat {
 
 inline constexpr float kLargestE4m3 = 448;
 
-inline float E4m3ToFloat(uint8_t code) {
+ZIGGURAT_HOST_DEVICE inline float E4m3ToFloat(uint8_t code) {
   const uint32_t magnitude = code & 0x7f;
   float value = 0;
   if (magnitude == 0x7f) {
@@ -25,7 +27,7 @@ inline float E4m3ToFloat(uint8_t code) {
 
 /// Rounds to nearest, ties to even; what is larger than 448 becomes 448, infinity too. NaN stays
 /// NaN.
-inline uint8_t FloatToE4m3(float value) {
+ZIGGURAT_HOST_DEVICE inline uint8_t FloatToE4m3(float value) {
   const uint32_t bits = std::bit_cast<uint32_t>(value) & 0x7fffffff;
   const uint32_t sign = std::bit_cast<uint32_t>(value) >> 24 & 0x80;
   const float magnitude = std::bit_cast<float>(bits);

@@ -13,6 +13,7 @@
 
 #include "attention/bfloat16.h"
 #include "attention/fp8.h"
+#include "attention/host_device.h"
 #include "block_manager/cache_format.h"
 
 namespace ziggurat {
@@ -20,7 +21,7 @@ namespace ziggurat {
 // ---- int8, fp8: one scale for a token of a head, symmetric -------------------------------------
 
 /// The largest |x|; 0 for an empty or all-NaN span.
-inline float LargestMagnitude(const float* x, size_t count) {
+ZIGGURAT_HOST_DEVICE inline float LargestMagnitude(const float* x, size_t count) {
   float largest = 0;
   for (size_t i = 0; i < count; ++i) {
     const float magnitude = std::fabs(x[i]);
@@ -30,19 +31,19 @@ inline float LargestMagnitude(const float* x, size_t count) {
 }
 
 /// A stored channel stands for scale times its code.
-inline float TokenScale(Encoding encoding, float largest_magnitude) {
+ZIGGURAT_HOST_DEVICE inline float TokenScale(Encoding encoding, float largest_magnitude) {
   return largest_magnitude / (encoding == Encoding::kInt8 ? 127.0f : kLargestE4m3);
 }
 
 /// Round half to even, in [-127, 127].
-inline int8_t Int8Code(float x, float scale) {
+ZIGGURAT_HOST_DEVICE inline int8_t Int8Code(float x, float scale) {
   if (scale == 0) return 0;
   const float rounded = std::nearbyint(x / scale);
   if (rounded != rounded) return 0;
   return static_cast<int8_t>(rounded > 127 ? 127.0f : rounded < -127 ? -127.0f : rounded);
 }
 
-inline uint8_t Fp8Code(float x, float scale) {
+ZIGGURAT_HOST_DEVICE inline uint8_t Fp8Code(float x, float scale) {
   if (scale == 0) return 0;
   const float scaled = x / scale;
   return scaled != scaled ? uint8_t{0} : FloatToE4m3(scaled);
@@ -59,18 +60,19 @@ struct GroupScale {
 
 /// How scale and zero are rounded before codes are made from them: as they are stored.
 struct RoundToBf16 {
-  float operator()(float x) const { return Bf16ToFloat(FloatToBf16(x)); }
+  ZIGGURAT_HOST_DEVICE float operator()(float x) const { return Bf16ToFloat(FloatToBf16(x)); }
 };
 /// As the published code has it for f32 caches.
 struct KeepF32 {
-  float operator()(float x) const { return x; }
+  ZIGGURAT_HOST_DEVICE float operator()(float x) const { return x; }
 };
 
 constexpr int LargestCode(int bits) { return (1 << bits) - 1; }
 
 /// zero = lowest, scale = (highest - lowest) / (2^bits - 1). A zero is never -0.
 template <class Rounding = RoundToBf16>
-GroupScale GroupScaleOf(float lowest, float highest, int bits, Rounding round = {}) {
+ZIGGURAT_HOST_DEVICE GroupScale GroupScaleOf(float lowest, float highest, int bits,
+                                             Rounding round = {}) {
   return {round((highest - lowest) / static_cast<float>(LargestCode(bits))), round(lowest + 0.0f)};
 }
 
@@ -88,7 +90,7 @@ GroupScale GroupScaleOf(const float* x, size_t count, size_t stride, int bits,
 }
 
 /// Round half to even, in [0, 2^bits - 1]; 0 where the scale is 0 (a constant group).
-inline uint8_t GroupCode(float x, GroupScale group, int bits) {
+ZIGGURAT_HOST_DEVICE inline uint8_t GroupCode(float x, GroupScale group, int bits) {
   if (group.scale == 0) return 0;
   const float rounded = std::nearbyint((x - group.zero) / group.scale);
   if (!(rounded > 0)) return 0;

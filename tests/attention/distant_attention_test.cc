@@ -1,96 +1,11 @@
 // PoD: distant tokens attended with another layer's query and keys, while decoding and in prefill.
 
-#include "tests/attention/test_cache.h"
+#include "tests/attention/distant_layers.h"
 
 namespace ziggurat {
 namespace {
 
-ElementType QueryElement(Encoding encoding) {
-  return encoding == Encoding::kBf16 ? ElementType::kBf16 : ElementType::kF32;
-}
-double Tolerance(Encoding encoding) { return Tolerance(QueryElement(encoding)); }
-
 // ---- Decode ------------------------------------------------------------------------------------
-
-struct Decoded {
-  std::vector<float> out, lse, low_q, distant_lse;
-  DistantCounts counts;
-};
-
-/// Two layers of three KV heads: heads 0 and 2 are grouped, head 1 is not. The lower layer holds
-/// the keys of the distant tokens of 0 and 2; the upper one their values alone.
-struct TwoLayers {
-  static constexpr int kHeads = 3;
-
-  TwoLayers(const AttentionShape& shape, const CacheFormat& format, int near, int distant)
-      : pool(CacheGeometry::DefaultBlockBytes(kHeads, shape.head_dim), 600) {
-    const CacheFormat plain = KeyValueFormat(QueryElement(format.encoding));
-    for (int head = 0; head < kHeads; ++head) {
-      lower.push_back(TakeSegment(pool, plain, head, 1, shape.head_dim, near));
-      upper.push_back(TakeSegment(pool, plain, head, 1, shape.head_dim, near + head));
-      lower.push_back(TakeSegment(pool, format, head, 1, shape.head_dim, distant));
-      if (head == 1) {
-        upper.push_back(TakeSegment(pool, format, head, 1, shape.head_dim, distant));
-      } else {
-        lower.back().use = SegmentUse::kDistantKeys;
-        upper.push_back(TakeValuesSegment(pool, lower.back(), shape.head_dim));
-      }
-    }
-    uint32_t seed = 0;
-    for (const SegmentView& s : lower) FillSegment(pool.view(), s, shape.head_dim, ++seed);
-    for (const SegmentView& s : upper) {
-      FillSegment(pool.view(), s, shape.head_dim, ++seed, s.use != SegmentUse::kBorrowedKeys);
-    }
-  }
-  TestPool pool;
-  std::vector<SegmentView> lower, upper;
-};
-
-/// Both layers of each item, with `skip`; queries of the layers are unequal. Row i of every result
-/// is item i's.
-std::vector<Decoded> RunLayers(AttentionBackend& backend, const AttentionShape& shape,
-                               std::vector<TwoLayers*> caches, PoolView pool, Encoding encoding,
-                               double skip) {
-  const size_t row = static_cast<size_t>(shape.num_q_heads) * shape.head_dim;
-  std::vector<Decoded> results(caches.size());
-  for (Decoded& result : results) {
-    result.low_q.assign(row, NAN);
-    result.distant_lse.assign(shape.num_q_heads, NAN);
-  }
-  for (bool is_upper : {false, true}) {
-    std::vector<DecodeItem> items;
-    std::vector<float> q;
-    for (size_t i = 0; i < caches.size(); ++i) {
-      DecodeItem item;
-      item.segments = is_upper ? caches[i]->upper : caches[i]->lower;
-      item.low_q = results[i].low_q.data();
-      item.distant_lse = results[i].distant_lse.data();
-      item.skip = skip;
-      item.counts = &results[i].counts;
-      items.push_back(item);
-      const auto seed = static_cast<uint32_t>(caches[i]->lower[1].num_slots);
-      const Tensor own = RandomTensor(QueryElement(encoding), row, seed + (is_upper ? 1 : 2));
-      for (float x : own.floats()) q.push_back(x);
-    }
-    std::vector<float> out(q.size(), NAN), lse(items.size() * shape.num_q_heads, NAN);
-    backend.DecodeAttention(shape, items, q.data(), pool, out.data(), lse.data());
-    for (size_t i = 0; i < caches.size(); ++i) {
-      Decoded& result = results[i];
-      result.out.insert(result.out.end(), out.begin() + i * row, out.begin() + (i + 1) * row);
-      result.lse.insert(result.lse.end(), lse.begin() + i * shape.num_q_heads,
-                        lse.begin() + (i + 1) * shape.num_q_heads);
-    }
-  }
-  return results;
-}
-
-/// What was stored; the rest is still NaN.
-std::vector<float> Stored(const std::vector<float>& x) {
-  std::vector<float> stored;
-  std::copy_if(x.begin(), x.end(), std::back_inserter(stored),
-               [](float value) { return !std::isnan(value); });
-  return stored;
-}
 
 TEST(DistantDecode, AgreesWithTheReferenceWhateverIsSkipped) {
   for (int head_dim : {16, 32, 64, 80, 128}) {
@@ -107,13 +22,13 @@ TEST(DistantDecode, AgreesWithTheReferenceWhateverIsSkipped) {
               return RunLayers(backend, shape, {&layers}, layers.pool.view(), format.encoding,
                                skip)[0];
             };
-            const Decoded expected = run(*MakeReferenceBackend());
+            const DistantDecoded expected = run(*MakeReferenceBackend());
             all.attended += expected.counts.attended;
             all.skipped += expected.counts.skipped;
             // Those of the two heads that lend.
             EXPECT_EQ(Stored(expected.distant_lse).size(), 2u * group);
             for (CpuLevel level : Levels()) {
-              const Decoded actual = run(**MakeCpuBackend(level, 1));
+              const DistantDecoded actual = run(**MakeCpuBackend(level, 1));
               const double deviation = std::max(
                   {Deviation(actual.out, expected.out), Deviation(actual.lse, expected.lse),
                    Deviation(Stored(actual.distant_lse), Stored(expected.distant_lse))});
@@ -208,12 +123,12 @@ TEST(DistantDecode, GivesTheSameBitsAloneAndInACrowd) {
     for (CpuLevel level : Levels()) {
       for (TwoLayers& own : layers) {
         // The others have their own pools: only those of one pool share a step.
-        const Decoded alone = RunLayers(**MakeCpuBackend(level, 1), shape, {&own}, own.pool.view(),
-                                        format.encoding, 0.5)[0];
-        const std::vector<Decoded> crowd =
+        const DistantDecoded alone = RunLayers(**MakeCpuBackend(level, 1), shape, {&own},
+                                               own.pool.view(), format.encoding, 0.5)[0];
+        const std::vector<DistantDecoded> crowd =
             RunLayers(**MakeCpuBackend(level, 3), shape, {&own, &own, &own}, own.pool.view(),
                       format.encoding, 0.5);
-        for (const Decoded& each : crowd) {
+        for (const DistantDecoded& each : crowd) {
           EXPECT_EQ(each.out, alone.out) << Name(format);
           EXPECT_EQ(each.lse, alone.lse) << Name(format);
           EXPECT_EQ(each.counts.skipped, alone.counts.skipped) << Name(format);

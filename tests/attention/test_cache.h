@@ -6,6 +6,7 @@
 #include <cstdio>
 #include <cstring>
 #include <deque>
+#include <map>
 #include <memory>
 #include <numeric>
 #include <random>
@@ -18,7 +19,8 @@
 
 namespace ziggurat {
 
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+// Sanitizers, and the emulator of a GPU's thread blocks (tests/cuda_emulator).
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__) || defined(ZIGGURAT_CUDA_TWIN)
 constexpr bool kSlowBuild = true;
 #else
 constexpr bool kSlowBuild = false;
@@ -46,12 +48,21 @@ inline std::vector<CpuLevel> Levels() {
   return levels;
 }
 
+/// Numbers of threads that make a difference.
+inline std::vector<int> ThreadCounts() {
+#if defined(ZIGGURAT_CUDA_TWIN)
+  return {1};
+#else
+  return {1, 2, 3};
+#endif
+}
+
 /// The reference, and every level with 1, 2 and 3 threads.
 inline std::vector<std::unique_ptr<AttentionBackend>> AllBackends() {
   std::vector<std::unique_ptr<AttentionBackend>> backends;
   backends.push_back(MakeReferenceBackend());
   for (CpuLevel level : Levels()) {
-    for (int threads : {1, 2, 3}) backends.push_back(*MakeCpuBackend(level, threads));
+    for (int threads : ThreadCounts()) backends.push_back(*MakeCpuBackend(level, threads));
   }
   return backends;
 }
@@ -125,7 +136,13 @@ class TestPool {
         free_(num_blocks) {
     std::iota(free_.begin(), free_.end(), 0);
     std::shuffle(free_.begin(), free_.end(), std::mt19937(seed));  // neighbours in no segment
+    Sizes()[slab_.data()] = slab_.size();
   }
+  ~TestPool() { Sizes().erase(slab_.data()); }
+  TestPool(const TestPool&) = delete;
+  TestPool& operator=(const TestPool&) = delete;
+  /// Of the pool behind a view, for backends that have memory of their own.
+  static size_t BytesOf(PoolView view) { return Sizes().at(view.base); }
   PoolView view() { return {slab_.data(), block_bytes_}; }
   const std::vector<std::byte>& bytes() const { return slab_; }
   /// Makes every byte what it was when `bytes` were taken.
@@ -140,6 +157,11 @@ class TestPool {
   }
 
  private:
+  static std::map<const std::byte*, size_t>& Sizes() {
+    static std::map<const std::byte*, size_t> sizes;
+    return sizes;
+  }
+
   size_t block_bytes_;
   std::vector<std::byte> slab_;
   std::vector<BlockId> free_;

@@ -1,0 +1,106 @@
+// Decode attention on a GPU: one query token of each item attends to all slots of its segments.
+//
+// The slots of a step are cut into chunks of 32 and laid in one line: item by item, segment by
+// segment, head by head. Every warp takes an equal stretch of that line, whatever the lengths of
+// the sequences, and writes one partial result for each (item, segment, head) it meets; then the
+// partial results are merged by log-sum-exp (attention/attention_state.h). Where the stretches
+// begin is computed on the device from the table, so a captured launch fits every step.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "attention/cuda/device_views.h"
+#include "attention/cuda/stream.h"
+
+namespace ziggurat::cuda {
+
+constexpr int kChunkSlots = 32;
+/// Query heads of a KV head that one pass over its slots serves; more take further passes.
+constexpr int kHeadsPerPass = 8;
+constexpr int kEncodings = 6;
+
+/// Which segments one launch takes.
+struct SegmentClass {
+  static constexpr int kPlain = -1;
+
+  int32_t kernel = kPlain;   ///< an Encoding: on tensor cores; kPlain: multiply-adds in f32
+  int32_t borrowed = 0;      ///< 1: those that borrow their keys (SegmentUse)
+  int32_t tensor_cores = 0;  ///< 1: the plain launch leaves out what fits the tensor cores
+};
+
+/// The head size that a tensor-core kernel is made for which serves `head_dim`.
+ZIGGURAT_HOST_DEVICE constexpr int TensorHeadDim(int head_dim) {
+  return head_dim <= 32 ? 32 : head_dim <= 64 ? 64 : head_dim <= 128 ? 128 : 256;
+}
+/// Bytes of a value's row that a lane of such a kernel loads at once: an eighth of it, of 4, 8 or
+/// 16.
+ZIGGURAT_HOST_DEVICE constexpr int ValuePieceBytes(Encoding encoding, int tensor_head_dim) {
+  const int eighth = tensor_head_dim * EncodingBits(encoding) / 64;
+  return eighth >= 16 ? 16 : eighth >= 8 ? 8 : 4;
+}
+
+/// Whether the tensor-core kernels can take a segment: keys in whole groups of four slots, values
+/// in whole groups of eight, rows that divide into their loads, and scales that four slots, and the
+/// channels of a cell, share.
+ZIGGURAT_HOST_DEVICE inline bool FitsTensorCores(const DeviceSegment& s, int head_dim) {
+  if (s.code() == Encoding::kF32 || head_dim % 8 != 0 || head_dim > 256) return false;
+  const int row_bytes = head_dim * EncodingBits(s.code()) / 8;
+  if (row_bytes % ValuePieceBytes(s.code(), TensorHeadDim(head_dim)) != 0) return false;
+  if (s.keys.slots_per_block % 4 != 0 || s.values.slots_per_block % 8 != 0) return false;
+  return !IsGrouped(s.code()) || s.group % (32 / EncodingBits(s.code())) == 0;
+}
+
+/// Where each worker's stretch begins, for one class; in scratch memory.
+struct DecodePlan {
+  SegmentClass takes;
+  int32_t workers = 0;             ///< warps
+  int32_t* first_chunk = nullptr;  ///< [capacity + 1] chunks before each item
+  int32_t* first_run = nullptr;    ///< [capacity + 1] (segment, head, pass)s before each item
+  float* out = nullptr;            ///< [workers + runs, heads of a pass, head_dim]
+  float* lse = nullptr;            ///< [workers + runs, heads of a pass]
+};
+
+/// What the launches of a step are made for; the same for all steps that one graph serves.
+struct DecodeBucket {
+  DeviceShape shape;
+  int max_items = 0;
+  int max_runs = 0;  ///< (item, segment, KV head, pass)s
+  int workers = 0;   ///< warps of a launch: a multiple of the device's processors
+  /// Bits of encodings whose segments go to tensor cores (queries and weights rounded to bf16); 0:
+  /// all in f32.
+  uint32_t tensor_encodings = 0;
+  bool plain = true;     ///< segments that go to no tensor core may exist
+  bool distant = false;  ///< segments that borrow keys may exist
+};
+/// Scratch memory of a step.
+size_t DecodeScratchBytes(const DecodeBucket& bucket);
+
+///   q, out  [items, num_q_heads, head_dim] f32;   lse  [items, num_q_heads] or nullptr
+void LaunchDecodeAttention(const DecodeBucket& bucket, const DeviceCache& cache,
+                           const DeviceItems& items, const float* q, float* out, float* lse,
+                           void* scratch, cudaStream_t stream);
+
+// ---- Its parts ----------------------------------------------------------------------------------
+
+/// At most: plain and each encoding but f32, for own and for borrowed keys.
+struct DecodePlans {
+  DecodePlan plans[2 * kEncodings];
+  int count = 0;
+  float* near_lse = nullptr;  ///< [items, num_q_heads]; only where segments borrow keys
+};
+DecodePlans LayOutPlans(const DecodeBucket& bucket, void* scratch, size_t* bytes);
+
+struct DecodeArguments {
+  DeviceCache cache;
+  DeviceShape shape;
+  DeviceItems items;
+  const float* q = nullptr;
+  const float* near_lse = nullptr;
+};
+void LaunchPlainPartials(const DecodeArguments& arguments, const DecodePlan& plan,
+                         cudaStream_t stream);
+void LaunchTensorPartials(const DecodeArguments& arguments, const DecodePlan& plan,
+                          cudaStream_t stream);
+
+}  // namespace ziggurat::cuda

@@ -1,0 +1,131 @@
+// What stands between the GEMMs: bound by memory, a value in each thread.
+#include "attention/cuda/block_scan.cuh"
+#include "attention/cuda/elementwise.h"
+#include "attention/cuda/rotary.cuh"
+
+namespace ziggurat::cuda {
+
+// ---- Kernels ------------------------------------------------------------------------------------
+
+namespace {
+
+constexpr int kThreads = 256;
+
+/// A block for each row. `added` may be null: nothing to add.
+__global__ void __launch_bounds__(kThreads)
+    AddAndNorm(ElementType added_element, const void* added, const float* x, float* sums,
+               const float* weight, float epsilon, int width, ElementType element, void* out) {
+  __shared__ float scratch[kThreads / kWarp];
+  const size_t first = size_t{blockIdx.x} * width;
+  float squares = 0;
+  for (int i = static_cast<int>(threadIdx.x); i < width; i += kThreads) {
+    float value = x[first + i];
+    if (added != nullptr) {
+      value += LoadElement(added_element, added, first + i);
+      sums[first + i] = value;  // read again by this very thread
+    }
+    squares += value * value;
+  }
+  const float inverse = 1 / sqrtf(BlockSum(squares, scratch) / static_cast<float>(width) + epsilon);
+  for (int i = static_cast<int>(threadIdx.x); i < width; i += kThreads) {
+    StoreElement(element, out, first + i, x[first + i] * inverse * weight[i]);
+  }
+}
+
+/// A warp for each head (x) of each row (y).
+__global__ void __launch_bounds__(kWarp)
+    SplitAndRotate(DeviceShape shape, ElementType element, const void* qkv, const float* cos,
+                   const float* sin, ElementType out_element, void* q, void* k, void* v) {
+  const int dim = shape.head_dim, rotated = shape.num_q_heads + shape.num_kv_heads;
+  const int head = static_cast<int>(blockIdx.y);
+  const size_t row = blockIdx.x, from = (row * gridDim.y + head) * dim, angles = row * (dim / 2);
+  const bool is_q = head < shape.num_q_heads, is_k = !is_q && head < rotated;
+  void* to = is_q ? q : is_k ? k : v;
+  const size_t base =
+      is_q ? (row * shape.num_q_heads + head) * dim
+           : (row * shape.num_kv_heads + head - (is_k ? shape.num_q_heads : rotated)) * dim;
+  for (int c = LaneOfThread(); c < dim; c += kWarp) {
+    const float x = is_q || is_k ? Rotated(element, qkv, from, c, dim, cos + angles, sin + angles)
+                                 : LoadElement(element, qkv, from + c);
+    StoreElement(out_element, to, base + c, x);
+  }
+}
+
+/// A thread for each channel (x) of each row (y).
+__global__ void __launch_bounds__(kThreads)
+    SwiGlu(ElementType element, const void* gate_up, int width, void* out) {
+  const int i = static_cast<int>(blockIdx.y * blockDim.x + threadIdx.x);
+  if (i >= width) return;
+  const size_t row = blockIdx.x;
+  const float gate = LoadElement(element, gate_up, row * 2 * width + i);
+  const float up = LoadElement(element, gate_up, row * 2 * width + width + i);
+  StoreElement(element, out, row * width + i, gate / (1 + expf(-gate)) * up);
+}
+
+__global__ void __launch_bounds__(kThreads)
+    AddResidual(ElementType element, const void* x, size_t count, float* residual) {
+  const size_t i = size_t{blockIdx.x} * kThreads + threadIdx.x;
+  if (i < count) residual[i] += LoadElement(element, x, i);
+}
+
+__global__ void __launch_bounds__(kThreads)
+    Convert(ElementType from, const void* x, size_t count, ElementType to, void* out) {
+  const size_t i = size_t{blockIdx.x} * kThreads + threadIdx.x;
+  if (i < count) StoreElement(to, out, i, LoadElement(from, x, i));
+}
+
+unsigned BlocksFor(size_t count) {
+  return static_cast<unsigned>((count + kThreads - 1) / kThreads);
+}
+
+}  // namespace
+
+// ---- Launchers ----------------------------------------------------------------------------------
+
+void LaunchRmsNorm(const float* x, const float* weight, float epsilon, int rows, int width,
+                   ElementType element, void* out, cudaStream_t stream) {
+  if (rows == 0) return;
+  Launch(AddAndNorm, dim3{static_cast<unsigned>(rows)}, dim3{kThreads}, 0, stream, element,
+         static_cast<const void*>(nullptr), x, static_cast<float*>(nullptr), weight, epsilon, width,
+         element, out);
+}
+
+void LaunchAddResidualAndNorm(ElementType x_element, const void* x, float* residual,
+                              const float* weight, float epsilon, int rows, int width,
+                              ElementType element, void* out, cudaStream_t stream) {
+  if (rows == 0) return;
+  Launch(AddAndNorm, dim3{static_cast<unsigned>(rows)}, dim3{kThreads}, 0, stream, x_element, x,
+         static_cast<const float*>(residual), residual, weight, epsilon, width, element, out);
+}
+
+void LaunchSplitAndRotate(const DeviceShape& shape, ElementType element, const void* qkv,
+                          const float* cos, const float* sin, int rows, ElementType out_element,
+                          void* q, void* k, void* v, cudaStream_t stream) {
+  if (rows == 0) return;
+  const dim3 grid{static_cast<unsigned>(rows),
+                  static_cast<unsigned>(shape.num_q_heads + 2 * shape.num_kv_heads)};
+  Launch(SplitAndRotate, grid, dim3{kWarp}, 0, stream, shape, element, qkv, cos, sin, out_element,
+         q, k, v);
+}
+
+void LaunchSwiGlu(ElementType element, const void* gate_up, int rows, int width, void* out,
+                  cudaStream_t stream) {
+  if (rows == 0 || width == 0) return;
+  Launch(SwiGlu, dim3{static_cast<unsigned>(rows), BlocksFor(width)}, dim3{kThreads}, 0, stream,
+         element, gate_up, width, out);
+}
+
+void LaunchAddResidual(ElementType element, const void* x, size_t count, float* residual,
+                       cudaStream_t stream) {
+  if (count == 0) return;
+  Launch(AddResidual, dim3{BlocksFor(count)}, dim3{kThreads}, 0, stream, element, x, count,
+         residual);
+}
+
+void LaunchConvert(ElementType from, const void* x, size_t count, ElementType to, void* out,
+                   cudaStream_t stream) {
+  if (count == 0) return;
+  Launch(Convert, dim3{BlocksFor(count)}, dim3{kThreads}, 0, stream, from, x, count, to, out);
+}
+
+}  // namespace ziggurat::cuda

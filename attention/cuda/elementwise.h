@@ -1,0 +1,34 @@
+// What stands between the GEMMs. Each function is the one of the same name of AttentionBackend
+// (attention/backend.h); pointers are the device's.
+#pragma once
+
+#include <cstddef>
+
+#include "attention/cuda/device_views.h"
+#include "attention/cuda/stream.h"
+
+namespace ziggurat::cuda {
+
+void LaunchRmsNorm(const float* x, const float* weight, float epsilon, int rows, int width,
+                   ElementType element, void* out, cudaStream_t stream);
+
+void LaunchSplitAndRotate(const DeviceShape& shape, ElementType element, const void* qkv,
+                          const float* cos, const float* sin, int rows, ElementType out_element,
+                          void* q, void* k, void* v, cudaStream_t stream);
+
+void LaunchSwiGlu(ElementType element, const void* gate_up, int rows, int width, void* out,
+                  cudaStream_t stream);
+
+void LaunchAddResidual(ElementType element, const void* x, size_t count, float* residual,
+                       cudaStream_t stream);
+
+void LaunchConvert(ElementType from, const void* x, size_t count, ElementType to, void* out,
+                   cudaStream_t stream);
+
+/// AddResidual and then RmsNorm of the sum, in one pass: how one block of a layer ends and the next
+/// begins.
+void LaunchAddResidualAndNorm(ElementType x_element, const void* x, float* residual,
+                              const float* weight, float epsilon, int rows, int width,
+                              ElementType element, void* out, cudaStream_t stream);
+
+}  // namespace ziggurat::cuda

@@ -1,0 +1,62 @@
+// What policies ask of a layer, and what they choose by it. Each function is the one of the same
+// name of AttentionBackend (attention/backend.h), where it says what is computed; pointers are the
+// device's, and results stay there.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "attention/cuda/device_views.h"
+#include "attention/cuda/stream.h"
+#include "compression/cache_plan.h"
+
+namespace ziggurat::cuda {
+
+/// A block of a prompt's last queries and all its keys, as ColumnSums and WindowScores take them.
+struct PromptTail {
+  ElementType element = ElementType::kF32;
+  const void* q_rows = nullptr;  ///< [rows, num_q_heads, head_dim]: rows n - rows .. n - 1
+  const float* lse = nullptr;    ///< [rows, num_q_heads]
+  const void* k = nullptr;       ///< [n, num_kv_heads, head_dim]
+  int n = 0;
+  int rows = 0;
+};
+
+///   sums  [KV heads, or query heads where `query_heads`, end - begin]
+void LaunchColumnSums(const DeviceShape& shape, const PromptTail& tail, int begin, int end,
+                      bool query_heads, float* sums, cudaStream_t stream);
+
+size_t WindowScoresScratchBytes(const DeviceShape& shape, int n, int window);
+///   tail.rows is the window;   scores  [num_kv_heads, n - window]
+void LaunchWindowScores(const DeviceShape& shape, const PromptTail& tail, int kernel,
+                        ScorePooling pooling, float* scores, void* scratch, cudaStream_t stream);
+
+void LaunchSelectBest(const float* scores, int num_heads, int candidates, int best,
+                      int32_t* indices, cudaStream_t stream);
+
+size_t SelectWindowsScratchBytes(int candidates, int review);
+///   count  one number: how many indices there are
+void LaunchSelectWindows(const float* scores, int num_heads, int candidates, int review, int best,
+                         int budget, int32_t* indices, int32_t* count, void* scratch,
+                         cudaStream_t stream);
+
+size_t CosineSumScratchBytes(int rows);
+///   sum  one number
+void LaunchCosineSum(const float* a, const float* b, int rows, int width, double* sum,
+                     void* scratch, cudaStream_t stream);
+
+void LaunchAccumulateScores(const DeviceShape& shape, const DeviceCache& cache,
+                            const DeviceItems& items, const float* q, const float* lse,
+                            cudaStream_t stream);
+
+size_t SlotMassScratchBytes(const DeviceShape& shape);
+///   mass  one number
+void LaunchSlotMass(const DeviceShape& shape, const DeviceCache& cache, uint32_t segment, int begin,
+                    int end, const float* q, const float* lse, double* mass, void* scratch,
+                    cudaStream_t stream);
+
+/// out = factor * (values[0] + values[1] + ...), always in the same order.
+void LaunchOrderedSum(const double* values, int count, double factor, double* out,
+                      cudaStream_t stream);
+
+}  // namespace ziggurat::cuda

@@ -1,0 +1,126 @@
+#include "attention/cuda/step_table.h"
+
+#include <algorithm>
+#include <bit>
+#include <cstring>
+
+#include "attention/cuda/segment_record.h"
+
+namespace ziggurat::cuda {
+namespace {
+
+constexpr uint32_t kSegmentWords = sizeof(DeviceSegment) / sizeof(uint32_t);
+
+}  // namespace
+
+StepTable::StepTable(uint32_t capacity_words)
+    : mirror_(capacity_words, 0), patch_of_(capacity_words, kFull) {}
+
+/// Extents come in powers of two, so that one that is given back serves another of its kind.
+uint32_t StepTable::RoomFor(uint32_t words) { return std::bit_ceil(std::max(words, 2u)); }
+
+uint32_t StepTable::Allocate(uint32_t words) {
+  const uint32_t room = RoomFor(words);
+  std::vector<uint32_t>& free = free_[room];
+  uint32_t word = end_;
+  if (!free.empty()) {
+    word = free.back();
+    free.pop_back();
+  } else if (room > capacity_words() - end_) {
+    return kFull;
+  } else {
+    end_ += room;
+  }
+  used_ += room;
+  return word;
+}
+
+void StepTable::Free(uint32_t word, uint32_t words) {
+  const uint32_t room = RoomFor(words);
+  free_[room].push_back(word);
+  used_ -= room;
+}
+
+void StepTable::Set(uint32_t word, uint32_t value) {
+  if (mirror_[word] == value) return;
+  mirror_[word] = value;
+  if (patch_of_[word] == kFull) {
+    patch_of_[word] = static_cast<uint32_t>(patches_.size());
+    patches_.push_back({word, value});
+  }
+  patches_[patch_of_[word]].value = value;
+}
+
+void StepTable::PutWords(uint32_t word, const void* data, size_t words) {
+  for (size_t i = 0; i < words; ++i) {
+    uint32_t value;
+    std::memcpy(&value, static_cast<const std::byte*>(data) + i * sizeof(value), sizeof(value));
+    Set(word + static_cast<uint32_t>(i), value);
+  }
+}
+
+void StepTable::Sent() {
+  for (const TablePatch& patch : patches_) patch_of_[patch.word] = kFull;
+  patches_.clear();
+}
+
+bool StepTable::AddLayer(int max_segments, LayerTable* layer) {
+  layer->segments.assign(max_segments, {});
+  layer->records = Allocate(max_segments * kSegmentWords);
+  return layer->records != kFull;
+}
+
+void StepTable::RemoveLayer(LayerTable* layer) {
+  for (LayerTable::Segment& segment : layer->segments) {
+    for (LayerTable::BlockList& list : segment.lists) {
+      if (list.capacity != 0) Free(list.word, list.capacity);
+    }
+  }
+  if (layer->records != kFull) {
+    Free(layer->records, static_cast<uint32_t>(layer->segments.size()) * kSegmentWords);
+  }
+  *layer = {};
+}
+
+bool StepTable::UpdateList(const PlaneView& plane, int slots, int same_slots,
+                           LayerTable::BlockList* list) {
+  const uint32_t count = (slots + plane.slots_per_block - 1) / plane.slots_per_block;
+  uint32_t first = std::min(static_cast<uint32_t>(same_slots) / plane.slots_per_block, list->count);
+  if (count > list->capacity) {
+    // With room to grow: a list is moved, and sent again, a logarithmic number of times.
+    const uint32_t capacity = RoomFor(count + count / 4);
+    const uint32_t word = Allocate(capacity);
+    if (word == kFull) return false;
+    if (list->capacity != 0) Free(list->word, list->capacity);
+    list->word = word;
+    list->capacity = capacity;
+    first = 0;
+  }
+  for (uint32_t i = first; i < count; ++i) Set(list->word + i, plane.blocks[i]);
+  list->count = count;
+  return true;
+}
+
+bool StepTable::UpdateLayer(LayerView views, absl::Span<const int> same_slots, LayerTable* layer) {
+  for (size_t i = 0; i < views.size(); ++i) {
+    DeviceSegment record = RecordWithoutPlanes(views[i]);
+    bool has_room = true;
+    const PlaneView* before = nullptr;
+    uint32_t word = 0;
+    ForEachPlane(views[i], &record, [&](const PlaneView& plane, DevicePlane* to, int p) {
+      // Planes in the same blocks, as keys and values are, share their list.
+      if (before == nullptr || before->blocks != plane.blocks) {
+        LayerTable::BlockList& list = layer->segments[i].lists[p];
+        has_room = has_room && UpdateList(plane, SlotsHeld(views[i]), same_slots[i], &list);
+        word = list.word;
+      }
+      before = &plane;
+      *to = PlaneRecord(plane, word);
+    });
+    if (!has_room) return false;
+    Put(layer->records + static_cast<uint32_t>(i) * kSegmentWords, record);
+  }
+  return true;
+}
+
+}  // namespace ziggurat::cuda

@@ -1,0 +1,99 @@
+// A table (device_views.h) that lives as long as the daemon: the host's mirror of it, and what has
+// changed since the device last heard.
+//
+// A sequence's records and block lists stay at their words, so a step sends what its tokens changed
+// and nothing else: a count where a segment grew, a block number where a block was added. Changes
+// go as patches, one for each word, which a kernel applies on the step's stream before anything
+// reads the table (LaunchApplyPatches). Patches lie in pinned memory that the device reads itself.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <vector>
+
+#include "absl/types/span.h"
+#include "attention/cuda/device_views.h"
+#include "attention/cuda/segment_record.h"
+#include "attention/cuda/stream.h"
+
+namespace ziggurat::cuda {
+
+struct TablePatch {
+  uint32_t word = 0;
+  uint32_t value = 0;
+};
+
+/// Where a layer of a sequence stands in the table.
+struct LayerTable {
+  struct BlockList {
+    uint32_t word = 0;
+    uint32_t capacity = 0;
+    uint32_t count = 0;
+  };
+  struct Segment {
+    BlockList lists[kSegmentPlanes];
+  };
+
+  uint32_t records = 0;  ///< word of the first DeviceSegment
+  std::vector<Segment> segments;
+};
+
+/// Not thread-safe.
+class StepTable {
+ public:
+  static constexpr uint32_t kFull = 0xffffffffu;
+
+  explicit StepTable(uint32_t capacity_words);
+
+  uint32_t capacity_words() const { return static_cast<uint32_t>(mirror_.size()); }
+  uint32_t used_words() const { return used_; }
+  /// What the device has once all patches are applied.
+  absl::Span<const uint32_t> mirror() const { return mirror_; }
+
+  /// An extent of at least `words` words at an even word; kFull where there is none. Its content is
+  /// what was there before.
+  uint32_t Allocate(uint32_t words);
+  /// `words` as it was asked for.
+  void Free(uint32_t word, uint32_t words);
+
+  /// Changes a word. Costs a patch only where the value is another.
+  void Set(uint32_t word, uint32_t value);
+  template <typename Record>
+  void Put(uint32_t word, const Record& record) {
+    static_assert(sizeof(Record) % sizeof(uint32_t) == 0);
+    PutWords(word, &record, sizeof(Record) / sizeof(uint32_t));
+  }
+
+  /// Room for a layer of up to `max_segments` segments. False where the table is full.
+  bool AddLayer(int max_segments, LayerTable* layer);
+  /// Makes the layer's records those of `views`, at most as many as it has room for. Block numbers
+  /// of slots before `same_slots[i]` of segment i are what they were at the last update, and are
+  /// not looked at. False where the table is full: then the layer's records may be part old, part
+  /// new.
+  bool UpdateLayer(LayerView views, absl::Span<const int> same_slots, LayerTable* layer);
+  void RemoveLayer(LayerTable* layer);
+
+  /// Changes since the last call of Sent(), one for each word, in no order.
+  absl::Span<const TablePatch> patches() const { return patches_; }
+  /// The patches have been handed over. Their memory is the caller's from then on.
+  void Sent();
+
+ private:
+  static uint32_t RoomFor(uint32_t words);
+  void PutWords(uint32_t word, const void* data, size_t words);
+  bool UpdateList(const PlaneView& plane, int slots, int same_slots, LayerTable::BlockList* list);
+
+  std::vector<uint32_t> mirror_;
+  std::vector<uint32_t> patch_of_;  ///< index of a word's patch, or kFull
+  std::vector<TablePatch> patches_;
+  std::map<uint32_t, std::vector<uint32_t>> free_;  ///< by room
+  uint32_t end_ = 0;                                ///< no extent reaches further
+  uint32_t used_ = 0;
+};
+
+/// table[patch.word] = patch.value for patches[0 .. *count). `patches` and `count` may be pinned
+/// memory of the host; no more than `capacity` patches are applied.
+void LaunchApplyPatches(const TablePatch* patches, const uint32_t* count, int capacity,
+                        uint32_t* table, cudaStream_t stream);
+
+}  // namespace ziggurat::cuda

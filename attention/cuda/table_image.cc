@@ -1,0 +1,79 @@
+#include "attention/cuda/table_image.h"
+
+#include <cstring>
+
+#include "attention/cuda/segment_record.h"
+
+namespace ziggurat::cuda {
+
+template <typename Record>
+uint32_t TableImage::Reserve(size_t count) {
+  static_assert(sizeof(Record) % sizeof(uint32_t) == 0);
+  words_.resize((words_.size() + 1) / 2 * 2);
+  const auto word = static_cast<uint32_t>(words_.size());
+  words_.resize(words_.size() + count * sizeof(Record) / sizeof(uint32_t));
+  return word;
+}
+
+template <typename Record>
+void TableImage::Put(uint32_t word, const Record& record) {
+  std::memcpy(words_.data() + word, &record, sizeof(Record));
+}
+
+DeviceSegment TableImage::RecordOf(const SegmentView& segment) {
+  DeviceSegment record = RecordWithoutPlanes(segment);
+  const uint32_t slots = SlotsHeld(segment);
+  ForEachPlane(segment, &record, [&](const PlaneView& plane, DevicePlane* to, int) {
+    *to = PlaneRecord(plane, static_cast<uint32_t>(words_.size()));
+    const uint32_t blocks = (slots + plane.slots_per_block - 1) / plane.slots_per_block;
+    words_.insert(words_.end(), plane.blocks, plane.blocks + blocks);
+  });
+  return record;
+}
+
+uint32_t TableImage::AddSegment(const SegmentView& segment) {
+  const DeviceSegment record = RecordOf(segment);
+  const uint32_t word = Reserve<DeviceSegment>(1);
+  Put(word, record);
+  return word;
+}
+
+DeviceItems TableImage::AddItems(absl::Span<const DecodeItem> items, const AttentionShape& shape,
+                                 const DistantRows& rows) {
+  std::vector<DeviceItem> records;
+  for (const DecodeItem& item : items) {
+    const size_t i = records.size();
+    std::vector<DeviceSegment> segments;
+    for (const SegmentView& segment : item.segments) segments.push_back(RecordOf(segment));
+    DeviceItem& record = records.emplace_back();
+    record.num_segments = static_cast<int32_t>(segments.size());
+    record.segments = Reserve<DeviceSegment>(segments.size());
+    for (size_t s = 0; s < segments.size(); ++s) {
+      Put(record.segments + static_cast<uint32_t>(s * sizeof(DeviceSegment) / 4), segments[s]);
+    }
+    record.num_targets = static_cast<int32_t>(item.targets.size());
+    record.targets = Reserve<DeviceTarget>(item.targets.size());
+    for (size_t t = 0; t < item.targets.size(); ++t) {
+      Put(record.targets + static_cast<uint32_t>(2 * t),
+          DeviceTarget{item.targets[t].segment, item.targets[t].slot});
+    }
+    record.position = item.position;
+    record.score_recent = item.score_recent;
+    record.skip = static_cast<float>(item.skip);
+    const size_t row = i * shape.num_q_heads;
+    if (rows.low_q != nullptr) record.low_q = rows.low_q + row * shape.head_dim;
+    if (rows.distant_lse != nullptr) record.distant_lse = rows.distant_lse + row;
+    if (rows.counts != nullptr) record.counts = rows.counts + 2 * i;
+  }
+  DeviceItems device;
+  device.capacity = static_cast<int>(items.size());
+  device.first = Reserve<DeviceItem>(records.size());
+  for (size_t i = 0; i < records.size(); ++i) {
+    Put(device.first + static_cast<uint32_t>(i * sizeof(DeviceItem) / 4), records[i]);
+  }
+  device.count = Reserve<uint32_t>(1);
+  Put(device.count, static_cast<uint32_t>(items.size()));
+  return device;
+}
+
+}  // namespace ziggurat::cuda

@@ -1,0 +1,48 @@
+// The words of a table (device_views.h) made of the host's views of the cache.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "absl/types/span.h"
+#include "attention/backend.h"
+#include "attention/cuda/device_views.h"
+
+namespace ziggurat::cuda {
+
+/// Where the PoD rows of a step lie on the device: of item i, `low_q + i * low_q_stride` and so on;
+/// null where no item has any.
+struct DistantRows {
+  float* low_q = nullptr;                ///< [items, num_q_heads, head_dim]
+  float* distant_lse = nullptr;          ///< [items, num_q_heads]
+  unsigned long long* counts = nullptr;  ///< [items, 2] attended, skipped
+};
+
+/// A table that is built from nothing; records refer to one another by word, so it may be copied to
+/// any place.
+class TableImage {
+ public:
+  const std::vector<uint32_t>& words() const { return words_; }
+
+  /// The word at which the record of `segment` stands.
+  uint32_t AddSegment(const SegmentView& segment);
+  /// One step's items in one layer.
+  DeviceItems AddItems(absl::Span<const DecodeItem> items, const AttentionShape& shape,
+                       const DistantRows& rows = {});
+
+ private:
+  /// Room for a record, at an even word.
+  template <typename Record>
+  uint32_t Reserve(size_t count);
+  template <typename Record>
+  void Put(uint32_t word, const Record& record);
+  DeviceSegment RecordOf(const SegmentView& segment);
+
+  std::vector<uint32_t> words_;
+};
+
+inline DeviceShape DeviceShapeOf(const AttentionShape& shape) {
+  return {shape.num_q_heads, shape.num_kv_heads, shape.head_dim, shape.scale};
+}
+
+}  // namespace ziggurat::cuda

@@ -1,0 +1,62 @@
+// Tokens into blocks, out of them, and from block to block. Each function is the one of the same
+// name of AttentionBackend (attention/backend.h), where it says what is written; pointers are the
+// device's, and a segment is named by the word of the table at which its record stands. Indices lie
+// on the device, so what a statistic selected is written without the host having seen it.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "attention/cuda/device_views.h"
+#include "attention/cuda/stream.h"
+
+namespace ziggurat::cuda {
+
+/// `heads` and `unit` (tokens encoded together: a group, else 1) are those of the segment.
+struct TargetSegment {
+  uint32_t word = 0;
+  int heads = 0;
+  int unit = 1;
+};
+
+void LaunchWriteTokens(const DeviceShape& shape, ElementType element, const void* k, const void* v,
+                       const DeviceIndices& rows, int count, const DeviceCache& cache,
+                       const TargetSegment& segment, int first_slot, cudaStream_t stream);
+
+void LaunchWriteScores(const float* sums, int n, const DeviceIndices& rows, int count,
+                       const DeviceCache& cache, const TargetSegment& segment, int first_slot,
+                       cudaStream_t stream);
+
+void LaunchReadTokens(const DeviceShape& shape, const DeviceCache& cache, uint32_t segment,
+                      int first, int count, float* k, float* v, cudaStream_t stream);
+
+/// Tokens on their way from segment to segment: all are read before any is written.
+size_t CopyScratchBytes(int heads, int count, int head_dim);
+void LaunchCopyTokens(const DeviceShape& shape, const DeviceCache& cache, uint32_t from,
+                      const DeviceIndices& slots, int count, const TargetSegment& to,
+                      int first_slot, void* scratch, cudaStream_t stream);
+
+///   k, v  [items, num_kv_heads, head_dim] f32
+void LaunchWriteStep(const DeviceShape& shape, const DeviceCache& cache, const DeviceItems& items,
+                     const float* k, const float* v, cudaStream_t stream);
+
+/// The rotary embedding of a step and the write of its keys and values, in one pass over the
+/// projection: what SplitAndRotate and WriteStep do, without K and V in between.
+///   qkv       [items, (num_q_heads + 2 num_kv_heads) * head_dim] in `element`
+///   cos, sin  [items, head_dim / 2] f32
+///   q         [items, num_q_heads, head_dim] f32
+void LaunchRotateAndWriteStep(const DeviceShape& shape, const DeviceCache& cache,
+                              const DeviceItems& items, ElementType element, const void* qkv,
+                              const float* cos, const float* sin, float* q, cudaStream_t stream);
+
+void LaunchMergeAngles(const DeviceShape& shape, ElementType element, const void* k0,
+                       const void* k1, int m, float* angles, cudaStream_t stream);
+
+size_t MergeScratchBytes(int heads, int count, int head_dim);
+/// `upper` is the record of the same segment as the upper layer sees it.
+void LaunchWriteMerged(const DeviceShape& shape, ElementType element, const void* k0,
+                       const void* v0, const void* k1, const void* v1, const DeviceIndices& rows,
+                       int count, double t, const DeviceCache& cache, const TargetSegment& lower,
+                       uint32_t upper, int first_slot, void* scratch, cudaStream_t stream);
+
+}  // namespace ziggurat::cuda

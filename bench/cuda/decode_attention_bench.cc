@@ -1,0 +1,194 @@
+// How near decode attention comes to the memory bandwidth of this GPU, measured in the same run.
+//
+//   cuda_decode_bench            every case
+//
+// The bandwidth is that of a copy within the device's memory, read and written bytes together. What
+// attention must read is the live bytes of its blocks; its time is that of a whole call (plan,
+// partial results, merge), the median of many.
+
+#include <cuda_runtime_api.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "attention/cuda/decode.h"
+#include "attention/cuda/table_image.h"
+#include "block_manager/sequence_cache.h"
+
+namespace ziggurat::cuda {
+namespace {
+
+void Check(cudaError_t error, const char* what) {
+  if (error == cudaSuccess) return;
+  std::fprintf(stderr, "cuda_decode_bench: %s: %s\n", what, cudaGetErrorString(error));
+  std::exit(1);
+}
+
+/// Memory of the device, its bytes all `fill`.
+class DeviceBytes {
+ public:
+  explicit DeviceBytes(size_t bytes, int fill = 0) {
+    Check(cudaMalloc(&data_, bytes), "cudaMalloc");
+    Check(cudaMemset(data_, fill, bytes), "cudaMemset");
+  }
+  ~DeviceBytes() { cudaFree(data_); }
+  DeviceBytes(const DeviceBytes&) = delete;
+  DeviceBytes& operator=(const DeviceBytes&) = delete;
+  template <typename T>
+  T* get() const {
+    return static_cast<T*>(data_);
+  }
+
+ private:
+  void* data_ = nullptr;
+};
+
+/// Median seconds of `work`, which is queued on the default stream.
+double SecondsOf(const std::function<void()>& work) {
+  constexpr int kWarmUps = 5, kRepeats = 31;
+  cudaEvent_t begin, end;
+  Check(cudaEventCreate(&begin), "cudaEventCreate");
+  Check(cudaEventCreate(&end), "cudaEventCreate");
+  std::vector<double> seconds;
+  for (int i = 0; i < kWarmUps + kRepeats; ++i) {
+    Check(cudaEventRecord(begin), "cudaEventRecord");
+    work();
+    Check(cudaEventRecord(end), "cudaEventRecord");
+    Check(cudaEventSynchronize(end), "a kernel");
+    float milliseconds = 0;
+    Check(cudaEventElapsedTime(&milliseconds, begin, end), "cudaEventElapsedTime");
+    if (i >= kWarmUps) seconds.push_back(static_cast<double>(milliseconds) / 1000);
+  }
+  cudaEventDestroy(begin);
+  cudaEventDestroy(end);
+  std::nth_element(seconds.begin(), seconds.begin() + kRepeats / 2, seconds.end());
+  return seconds[kRepeats / 2];
+}
+
+double CopyBytesPerSecond() {
+  constexpr size_t kBytes = size_t{2} << 30;
+  DeviceBytes from(kBytes), to(kBytes);
+  return 2 * static_cast<double>(kBytes) / SecondsOf([&] {
+           Check(
+               cudaMemcpyAsync(to.get<void>(), from.get<void>(), kBytes, cudaMemcpyDeviceToDevice),
+               "a copy");
+         });
+}
+
+struct Case {
+  std::string name;
+  CacheFormat format;
+  std::vector<int> lengths;
+};
+
+constexpr AttentionShape kShape = {32, 8, 128, 0.08838834764831845f};
+
+/// Sequences of these lengths, grown side by side as a daemon grows them, so that the blocks of one
+/// are no neighbours.
+std::vector<std::unique_ptr<LayerBlockTable>> GrowTables(const Case& c, BlockPool* pool,
+                                                         const CacheGeometry* geometry) {
+  std::vector<std::unique_ptr<LayerBlockTable>> tables;
+  for (size_t i = 0; i < c.lengths.size(); ++i) {
+    tables.push_back(std::make_unique<LayerBlockTable>(pool, geometry));
+    tables.back()->AddSegment({c.format});
+  }
+  constexpr int kStride = 64;  // whole groups
+  for (int at = 0; at < *std::max_element(c.lengths.begin(), c.lengths.end()); at += kStride) {
+    for (size_t i = 0; i < tables.size(); ++i) {
+      const int more = std::min(kStride, c.lengths[i] - at);
+      if (more > 0 && !tables[i]->Extend(0, more).ok()) std::abort();
+    }
+  }
+  return tables;
+}
+
+void Run(const Case& c, double copy_bytes_per_second, int processors) {
+  const CacheGeometry geometry = {
+      1, kShape.num_kv_heads, kShape.head_dim,
+      CacheGeometry::DefaultBlockBytes(kShape.num_kv_heads, kShape.head_dim)};
+  size_t blocks = 0;
+  for (int length : c.lengths) blocks += geometry.BlocksFor(c.format, kShape.num_kv_heads, length);
+  auto pool = BlockPool::Create(blocks, geometry.block_bytes);
+  if (!pool.ok()) std::abort();
+  const auto tables = GrowTables(c, pool->get(), &geometry);
+  std::vector<DecodeItem> items;
+  double live_bytes = 0;
+  for (const auto& table : tables) {
+    items.push_back({table->view()});
+    live_bytes += static_cast<double>(table->occupancy().live_bytes);
+  }
+  TableImage image;
+  const DeviceItems device_items = image.AddItems(items, kShape);
+  DeviceBytes table(image.words().size() * 4);
+  Check(cudaMemcpy(table.get<void>(), image.words().data(), image.words().size() * 4,
+                   cudaMemcpyHostToDevice),
+        "the table");
+  // 0x3c3c is a small bf16, and a code like any other.
+  DeviceBytes slab(blocks * geometry.block_bytes, 0x3c);
+  const DeviceCache cache{slab.get<unsigned char>(), geometry.block_bytes,
+                          table.get<const uint32_t>()};
+  DecodeBucket bucket;
+  bucket.shape = DeviceShapeOf(kShape);
+  bucket.max_items = static_cast<int>(items.size());
+  bucket.max_runs = bucket.max_items * kShape.num_kv_heads;
+  bucket.workers = 12 * processors;
+  bucket.tensor_encodings = 1u << static_cast<int>(c.format.encoding);
+  bucket.plain = false;
+  const size_t rows = items.size() * kShape.num_q_heads;
+  DeviceBytes q(rows * kShape.head_dim * 4, 0x3c), out(rows * kShape.head_dim * 4), lse(rows * 4);
+  DeviceBytes scratch(DecodeScratchBytes(bucket));
+  const double seconds = SecondsOf([&] {
+    LaunchDecodeAttention(bucket, cache, device_items, q.get<float>(), out.get<float>(),
+                          lse.get<float>(), scratch.get<void>(), nullptr);
+  });
+  Check(cudaGetLastError(), "a launch");
+  std::printf("%-34s %9.1f us  %7.3f GB  %7.1f GB/s  %5.1f %% of a copy\n", c.name.c_str(),
+              seconds * 1e6, live_bytes / 1e9, live_bytes / seconds / 1e9,
+              100 * live_bytes / seconds / copy_bytes_per_second);
+}
+
+/// 64 to 32,768, evenly in their logarithms.
+std::vector<int> MixedLengths(int count) {
+  std::vector<int> lengths;
+  for (int i = 0; i < count; ++i) {
+    const double length = 64 * std::pow(512, static_cast<double>(i) / (count - 1));
+    lengths.push_back(static_cast<int>(length) / 64 * 64);
+  }
+  return lengths;
+}
+
+int Main() {
+  int devices = 0;
+  if (cudaGetDeviceCount(&devices) != cudaSuccess || devices == 0) {
+    std::printf("SKIP: no GPU\n");
+    return 77;
+  }
+  cudaDeviceProp properties;
+  Check(cudaGetDeviceProperties(&properties, 0), "cudaGetDeviceProperties");
+  const double copy = CopyBytesPerSecond();
+  std::printf("%s, %d processors; a copy moves %.1f GB/s\n", properties.name,
+              properties.multiProcessorCount, copy / 1e9);
+  const std::vector<int> even(64, 8192), one(1, 1024);
+  std::vector<Case> cases;
+  for (const CacheFormat& format :
+       {CacheFormat::kBf16, CacheFormat{Encoding::kInt8}, CacheFormat{Encoding::kFp8},
+        CacheFormat{Encoding::kInt4, 32}, CacheFormat{Encoding::kInt2, 32}}) {
+    const std::string name = CacheFormatName(format);
+    cases.push_back({name + ", 64 x 8,192", format, even});
+    cases.push_back({name + ", 64 x 64..32,768", format, MixedLengths(64)});
+    cases.push_back({name + ", 1 x 1,024", format, one});
+  }
+  for (const Case& c : cases) Run(c, copy, properties.multiProcessorCount);
+  return 0;
+}
+
+}  // namespace
+}  // namespace ziggurat::cuda
+
+int main() { return ziggurat::cuda::Main(); }

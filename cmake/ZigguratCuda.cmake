@@ -1,0 +1,25 @@
+# The kernels for NVIDIA GPUs, wherever nvcc is: they compile and link without a GPU. Which cards
+# they are compiled for is ZIGGURAT_CUDA_ARCHITECTURES (preset `cuda`: all; else what a server has).
+find_program(ZIGGURAT_NVCC nvcc HINTS ENV CUDACXX PATHS /usr/local/cuda/bin)
+if(ZIGGURAT_NVCC AND ZIGGURAT_SANITIZER STREQUAL "")
+  set(ZIGGURAT_HAS_NVCC ON)
+else()
+  set(ZIGGURAT_HAS_NVCC OFF)
+endif()
+option(ZIGGURAT_CUDA_KERNELS "Build the CUDA kernels with nvcc" ${ZIGGURAT_HAS_NVCC})
+set(ZIGGURAT_CUDA_ARCHITECTURES "90" CACHE STRING "Compute capabilities to compile the CUDA kernels for")
+
+if(ZIGGURAT_CUDA_KERNELS)
+  if(NOT ZIGGURAT_NVCC)
+    message(FATAL_ERROR "ZIGGURAT_CUDA_KERNELS is on, but there is no nvcc; put it on PATH or set CUDACXX")
+  endif()
+  set(CMAKE_CUDA_COMPILER ${ZIGGURAT_NVCC})
+  set(CMAKE_CUDA_ARCHITECTURES ${ZIGGURAT_CUDA_ARCHITECTURES})
+  enable_language(CUDA)
+  find_package(CUDAToolkit REQUIRED)
+  # CMake 3.25 does not know that nvcc has C++20.
+  if(NOT DEFINED CMAKE_CUDA20_STANDARD_COMPILE_OPTION)
+    set(CMAKE_CUDA20_STANDARD_COMPILE_OPTION "-std=c++20")
+    set(CMAKE_CUDA20_EXTENSION_COMPILE_OPTION "-std=c++20")
+  endif()
+endif()

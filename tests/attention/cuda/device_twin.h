@@ -1,0 +1,85 @@
+// The kernels of attention/cuda behind the interface of a backend, with everything on the host:
+// each call copies what it needs to the device and the results back. For tests alone, which then
+// read the same for every backend; what it costs to copy the whole pool does not matter here.
+#pragma once
+
+#include <vector>
+
+#include "attention/backend.h"
+#include "attention/cuda/decode.h"
+#include "attention/cuda/table_image.h"
+#include "tests/attention/cuda/device_memory.h"
+
+namespace ziggurat::cuda {
+
+class DeviceTwin final : public AttentionBackend {
+ public:
+  /// `compute`: kBf16 gives decode attention to the tensor cores wherever a segment fits them.
+  explicit DeviceTwin(ElementType compute) : compute_(compute) {}
+
+  std::string_view name() const override {
+    return compute_ == ElementType::kF32 ? "cuda-f32" : "cuda-bf16";
+  }
+
+  void PrefillAttention(const AttentionShape& shape, const PackedSequences& sequences,
+                        ElementType element, const void* q, const void* k, const void* v, void* out,
+                        float* lse) override;
+  void PrefillDistantAttention(const AttentionShape& shape, int n, ElementType element,
+                               const void* q, const void* k, const void* v,
+                               const DistantPrefill& distant, void* out, float* lse,
+                               DistantCounts* counts) override;
+
+  void WindowScores(const AttentionShape& shape, ElementType element, const void* q_window,
+                    const float* lse, const void* k, int n, int window, int kernel,
+                    ScorePooling pooling, float* scores) override;
+  void ColumnSums(const AttentionShape& shape, ElementType element, const void* q_rows,
+                  const float* lse, const void* k, int n, int rows, int begin, int end,
+                  ScoreRows score_rows, float* sums) override;
+  void SelectBest(const float* scores, int num_heads, int candidates, int best,
+                  int32_t* indices) override;
+  int SelectWindows(const float* scores, int num_heads, int candidates, int review, int best,
+                    int budget, int32_t* indices) override;
+  double CosineSum(const float* a, const float* b, int rows, int width) override;
+
+  void WriteTokens(const AttentionShape& shape, ElementType element, const void* k, const void* v,
+                   HeadIndices indices, int first_row, int count, PoolView pool,
+                   const SegmentView& segment, int first_slot) override;
+  void WriteScores(const AttentionShape& shape, const float* sums, int n, HeadIndices indices,
+                   int first_row, int count, PoolView pool, const SegmentView& segment,
+                   int first_slot) override;
+  void CopyTokens(const AttentionShape& shape, PoolView pool, const SegmentView& from,
+                  HeadIndices slots, int first, int count, const SegmentView& to,
+                  int first_slot) override;
+  void ReadTokens(const AttentionShape& shape, PoolView pool, const SegmentView& segment, int first,
+                  int count, float* k, float* v) override;
+  void WriteStep(const AttentionShape& shape, absl::Span<const DecodeItem> items, const float* k,
+                 const float* v, PoolView pool) override;
+
+  void MergeAngles(const AttentionShape& shape, ElementType element, const void* k0, const void* k1,
+                   int m, float* angles) override;
+  void WriteMerged(const AttentionShape& shape, ElementType element, const void* k0, const void* v0,
+                   const void* k1, const void* v1, HeadIndices indices, int count, double t,
+                   PoolView pool, const SegmentView& lower, const SegmentView& upper,
+                   int first_slot) override;
+
+  void DecodeAttention(const AttentionShape& shape, absl::Span<const DecodeItem> items,
+                       const float* q, PoolView pool, float* out, float* lse) override;
+  void AccumulateScores(const AttentionShape& shape, absl::Span<const DecodeItem> items,
+                        const float* q, const float* lse, PoolView pool) override;
+  double SlotMass(const AttentionShape& shape, const SegmentView& segment, int begin, int end,
+                  const float* q, const float* lse, PoolView pool) override;
+
+  void RmsNorm(const float* x, const float* weight, float epsilon, int rows, int width,
+               ElementType element, void* out) override;
+  void SplitAndRotate(const AttentionShape& shape, ElementType element, const void* qkv,
+                      const float* cos, const float* sin, int rows, ElementType out_element,
+                      void* q, void* k, void* v) override;
+  void SwiGlu(ElementType element, const void* gate_up, int rows, int width, void* out) override;
+  void AddResidual(ElementType element, const void* x, size_t count, float* residual) override;
+  void Convert(ElementType from, const void* x, size_t count, ElementType to, void* out) override;
+
+ private:
+  ElementType compute_;
+};
+
+}  // namespace ziggurat::cuda

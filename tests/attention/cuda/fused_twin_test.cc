@@ -1,0 +1,80 @@
+// Kernels that do two functions of a backend in one pass, against the reference doing both.
+
+#include "attention/cuda/elementwise.h"
+#include "tests/attention/cuda/cache_on_device.h"
+
+namespace ziggurat::cuda {
+namespace {
+
+const float* Floats(const Tensor& tensor) { return static_cast<const float*>(tensor.data()); }
+
+TEST(CudaFused, RotatesAndWritesAStepInOnePass) {
+  constexpr int kItems = 5, kSlots = 40;
+  const AttentionShape shape = Shape(6, 3, 32);
+  const size_t heads = shape.num_q_heads + 2 * shape.num_kv_heads;
+  for (ElementType element : {ElementType::kF32, ElementType::kBf16}) {
+    const Tensor qkv = RandomTensor(element, kItems * heads * 32, 1);
+    const Tensor cos = RandomTensor(ElementType::kF32, kItems * 16, 2);
+    const Tensor sin = RandomTensor(ElementType::kF32, kItems * 16, 3);
+    TestCache cache(shape, std::vector<SegmentSpec>(kItems, {CacheFormat::kF32, kSlots}));
+    std::vector<TokenTarget> targets;
+    for (int i = 0; i < kItems; ++i) targets.push_back({0, 7 * i});
+    std::vector<DecodeItem> items(kItems);
+    for (int i = 0; i < kItems; ++i) {
+      items[i].segments = {&cache.segments[i], 1};
+      items[i].targets = {&targets[i], 1};
+    }
+    TableImage image;
+    const DeviceItems device_items = image.AddItems(items, shape);
+    CacheOnDevice device(cache.pool.view(), image);
+    OnDevice device_qkv(qkv.data(), qkv.bytes.size()), device_cos(cos.data(), cos.bytes.size());
+    OnDevice device_sin(sin.data(), sin.bytes.size()), device_q(kItems * 6 * 32 * sizeof(float));
+    LaunchRotateAndWriteStep(DeviceShapeOf(shape), device.view, device_items, element,
+                             device_qkv.get(), device_cos.get<float>(), device_sin.get<float>(),
+                             device_q.get<float>(), kStream);
+    device.pool.CopyTo(cache.pool.view().base);
+    std::vector<float> actual_q(kItems * 6 * 32);
+    device_q.CopyTo(actual_q.data());
+
+    const auto reference = MakeReferenceBackend();
+    std::vector<float> q(actual_q.size()), k(kItems * 3 * 32), v(k.size());
+    reference->SplitAndRotate(shape, element, qkv.data(), Floats(cos), Floats(sin), kItems,
+                              ElementType::kF32, q.data(), k.data(), v.data());
+    EXPECT_LE(Deviation(actual_q, q), 1e-6);
+    std::vector<float> written_k(k.size()), written_v(v.size());
+    for (int i = 0; i < kItems; ++i) {
+      reference->ReadTokens(shape, cache.pool.view(), cache.segments[i], 7 * i, 1,
+                            written_k.data() + i * 96, written_v.data() + i * 96);
+    }
+    EXPECT_LE(Deviation(written_k, k), 1e-6);
+    EXPECT_EQ(written_v, v);
+  }
+}
+
+TEST(CudaFused, AddsAResidualAndNormalizesInOnePass) {
+  for (auto [rows, width] : {std::pair{1, 64}, {3, 1000}}) {
+    const Tensor x = RandomTensor(ElementType::kBf16, size_t{1} * rows * width, 1);
+    const Tensor residual = RandomTensor(ElementType::kF32, x.size(), 2);
+    const Tensor weight = RandomTensor(ElementType::kF32, width, 3);
+    OnDevice device_x(x.data(), x.bytes.size()), device_weight(weight.data(), weight.bytes.size());
+    OnDevice device_sum(residual.data(), residual.bytes.size());
+    OnDevice device_out(residual.bytes.size());
+    LaunchAddResidualAndNorm(ElementType::kBf16, device_x.get(), device_sum.get<float>(),
+                             device_weight.get<float>(), 1e-5f, rows, width, ElementType::kF32,
+                             device_out.get(), kStream);
+    std::vector<float> sum(x.size()), out(x.size());
+    device_sum.CopyTo(sum.data());
+    device_out.CopyTo(out.data());
+
+    const auto reference = MakeReferenceBackend();
+    std::vector<float> expected_sum = residual.floats(), expected(x.size());
+    reference->AddResidual(ElementType::kBf16, x.data(), x.size(), expected_sum.data());
+    reference->RmsNorm(expected_sum.data(), Floats(weight), 1e-5f, rows, width, ElementType::kF32,
+                       expected.data());
+    EXPECT_EQ(sum, expected_sum);
+    EXPECT_LE(Deviation(out, expected), 1e-6);
+  }
+}
+
+}  // namespace
+}  // namespace ziggurat::cuda

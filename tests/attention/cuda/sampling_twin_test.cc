@@ -1,0 +1,198 @@
+// Sampling on the device against the CPU's sampler.
+
+#include <cmath>
+#include <map>
+#include <random>
+#include <vector>
+
+#include "attention/cuda/sampling.h"
+#include "gtest/gtest.h"
+#include "model/sampling/sampling.h"
+#include "tests/attention/cuda/device_memory.h"
+
+namespace ziggurat::cuda {
+namespace {
+
+/// One sequence: what it asks for, and what it has had.
+struct Sequence {
+  SamplingParameters parameters;
+  std::vector<int32_t> prompt;
+  std::vector<int32_t> forbidden;
+};
+
+/// Steps of several sequences, on the CPU and on the device, from the same logits.
+class Twins {
+ public:
+  Twins(std::vector<Sequence> sequences, int vocab_size)
+      : sequences_(std::move(sequences)), vocab_size_(vocab_size) {
+    for (const Sequence& s : sequences_) {
+      samplers_.emplace_back(s.parameters, s.prompt, vocab_size);
+      randoms_.emplace_back(*s.parameters.seed);
+      outputs_.emplace_back();
+    }
+  }
+
+  void ExpectSame(const std::vector<std::vector<float>>& logits, const std::string& what) {
+    const std::vector<SampledRecord> records = OnTheDevice(logits);
+    for (size_t i = 0; i < sequences_.size(); ++i) {
+      std::vector<float> scratch = logits[i];
+      const SampledToken expected =
+          samplers_[i].Sample(absl::MakeSpan(scratch), sequences_[i].forbidden);
+      const std::string where = what + " sequence " + std::to_string(i);
+      EXPECT_EQ(records[i].token_id, expected.token_id) << where;
+      ExpectNear(records[i].logprob, expected.logprob, where);
+      ASSERT_EQ(records[i].num_top, static_cast<int>(expected.top.size())) << where;
+      for (size_t n = 0; n < expected.top.size(); ++n) {
+        EXPECT_EQ(records[i].top_ids[n], expected.top[n].token_id) << where << " top " << n;
+        ExpectNear(records[i].top_logprobs[n], expected.top[n].logprob, where);
+      }
+      ++outputs_[i][expected.token_id];
+    }
+  }
+
+ private:
+  static void ExpectNear(float actual, float expected, const std::string& where) {
+    if (std::isinf(expected)) {
+      EXPECT_EQ(actual, expected) << where;
+    } else {
+      EXPECT_NEAR(actual, expected, 1e-5) << where;
+    }
+  }
+
+  std::vector<SeenToken> SeenBy(size_t i) const {
+    const SamplingParameters& p = sequences_[i].parameters;
+    std::map<int32_t, SeenToken> seen;
+    if (p.repetition_penalty != 1) {
+      for (int32_t id : sequences_[i].prompt) {
+        if (id >= 0 && id < vocab_size_) seen[id].id = id;
+      }
+    }
+    for (const auto& [id, count] : outputs_[i]) {
+      seen[id].id = id;
+      seen[id].output_count = count;
+    }
+    std::vector<SeenToken> list;
+    for (const auto& [id, token] : seen) list.push_back(token);
+    return list;
+  }
+
+  std::vector<SampledRecord> OnTheDevice(const std::vector<std::vector<float>>& logits) {
+    std::vector<float> packed;
+    std::vector<SamplingRequest> requests;
+    std::vector<std::unique_ptr<OnDevice>> lists;
+    for (size_t i = 0; i < sequences_.size(); ++i) {
+      const Sequence& s = sequences_[i];
+      const SamplingParameters& p = s.parameters;
+      packed.insert(packed.end(), logits[i].begin(), logits[i].end());
+      const std::vector<SeenToken> seen = SeenBy(i);
+      lists.push_back(std::make_unique<OnDevice>(seen.data(), seen.size() * sizeof(SeenToken)));
+      auto* device_seen = lists.back()->get<SeenToken>();
+      lists.push_back(std::make_unique<OnDevice>(s.forbidden.data(), s.forbidden.size() * 4));
+      // The sampler draws a number only where it needs one.
+      const double uniform =
+          p.temperature == 0 ? 0 : static_cast<double>(randoms_[i]() >> 11) * 0x1.0p-53;
+      requests.push_back({p.temperature, p.top_k, p.top_p, p.min_p, p.repetition_penalty,
+                          p.presence_penalty, p.frequency_penalty, p.logprobs, uniform, device_seen,
+                          lists.back()->get<const int32_t>(), static_cast<int32_t>(seen.size()),
+                          static_cast<int32_t>(s.forbidden.size())});
+    }
+    OnDevice device_logits(packed.data(), packed.size() * sizeof(float));
+    OnDevice device_requests(requests.data(), requests.size() * sizeof(SamplingRequest));
+    OnDevice device_records(requests.size() * sizeof(SampledRecord));
+    LaunchSample(device_logits.get<float>(), vocab_size_, device_requests.get<SamplingRequest>(),
+                 static_cast<int>(requests.size()), device_records.get<SampledRecord>(), nullptr);
+    std::vector<SampledRecord> records(requests.size());
+    device_records.CopyTo(records.data());
+    return records;
+  }
+
+  std::vector<Sequence> sequences_;
+  int vocab_size_;
+  std::vector<Sampler> samplers_;
+  std::vector<std::mt19937_64> randoms_;
+  std::vector<std::map<int32_t, int>> outputs_;
+};
+
+/// Logits in steps of 1/8, so that many are equal; in some rows NaN and infinities.
+std::vector<float> RandomLogits(int vocab_size, std::mt19937& random, bool odd) {
+  std::normal_distribution<float> normal(0, 3);
+  std::vector<float> logits(vocab_size);
+  for (float& x : logits) x = std::round(8 * normal(random)) / 8;
+  if (!odd) return logits;
+  logits[random() % vocab_size] = NAN;
+  logits[random() % vocab_size] = -INFINITY;
+  logits[random() % vocab_size] = -NAN;
+  return logits;
+}
+
+SamplingParameters Parameters(float temperature, int top_k, float top_p, float min_p,
+                              uint64_t seed) {
+  SamplingParameters p;
+  p.temperature = temperature;
+  p.top_k = top_k;
+  p.top_p = top_p;
+  p.min_p = min_p;
+  p.seed = seed;
+  return p;
+}
+
+std::vector<Sequence> AllKinds() {
+  std::vector<Sequence> sequences;
+  uint64_t seed = 0;
+  for (float temperature : {0.0f, 0.7f, 1.5f}) {
+    for (int top_k : {0, 1, 7, 40}) {
+      for (auto [top_p, min_p] :
+           {std::pair{1.0f, 0.0f}, {0.9f, 0.0f}, {1.0f, 0.1f}, {0.5f, 0.2f}}) {
+        Sequence& s = sequences.emplace_back();
+        s.parameters = Parameters(temperature, top_k, top_p, min_p, ++seed);
+        s.parameters.logprobs = static_cast<int>(seed % 5) - 1;
+        if (seed % 3 == 1) s.parameters.repetition_penalty = 1.3f;
+        if (seed % 3 == 2) s.parameters.presence_penalty = 0.5f;
+        if (seed % 4 == 3) s.parameters.frequency_penalty = 0.25f;
+        s.prompt = {3, 3, 17, 900000, -1};
+        if (seed % 2 == 0) s.forbidden = {5, 11};
+      }
+    }
+  }
+  return sequences;
+}
+
+TEST(CudaSampling, DrawsWhatTheSamplerDraws) {
+  std::mt19937 random(1);
+  for (int vocab_size : {50, 257, 1000}) {
+    const std::vector<Sequence> sequences = AllKinds();
+    Twins twins(sequences, vocab_size);
+    for (int step = 0; step < 6; ++step) {
+      std::vector<std::vector<float>> logits;
+      for (size_t i = 0; i < sequences.size(); ++i) {
+        logits.push_back(RandomLogits(vocab_size, random, step % 2 == 1));
+      }
+      twins.ExpectSame(
+          logits, "vocabulary " + std::to_string(vocab_size) + " step " + std::to_string(step));
+    }
+  }
+}
+
+TEST(CudaSampling, SaysSomethingWhereNoLogitDoes) {
+  std::vector<Sequence> sequences(2);
+  for (Sequence& s : sequences) s.parameters = Parameters(1, 0, 0.9f, 0, 4);
+  sequences[1].parameters.logprobs = 2;
+  sequences[1].forbidden = {0, 1};
+  Twins twins(sequences, 40);
+  twins.ExpectSame({std::vector<float>(40, -INFINITY), std::vector<float>(40, NAN)},
+                   "nothing is possible");
+}
+
+TEST(CudaSampling, GivesTheBestTwentyAndTheInfiniteOne) {
+  Sequence s;
+  s.parameters = Parameters(0, 0, 1, 0, 4);
+  s.parameters.logprobs = 20;
+  std::mt19937 random(2);
+  std::vector<float> logits = RandomLogits(700, random, false), infinite = logits;
+  infinite[300] = INFINITY;
+  Twins twins({s, s}, 700);
+  twins.ExpectSame({logits, infinite}, "twenty");
+}
+
+}  // namespace
+}  // namespace ziggurat::cuda

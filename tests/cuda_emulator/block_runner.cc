@@ -1,0 +1,257 @@
+#include "tests/cuda_emulator/block_runner.h"
+
+#include <algorithm>
+#include <exception>
+#include <memory>
+#include <numeric>
+#include <random>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "tests/cuda_emulator/fiber.h"
+
+namespace ziggurat::cuda_emulator {
+namespace {
+
+constexpr unsigned kWarpSize = 32;
+constexpr std::byte kPoison{0xff};
+constexpr size_t kGuardBytes = 256;  ///< behind the shared memory; must stay as it is
+
+enum class Waiting : uint8_t { kNo, kAtBarrier, kForWarp, kReturned };
+
+struct Thread {
+  ThreadState state;
+  Waiting waiting = Waiting::kNo;
+  std::source_location where;
+  uint32_t mask = 0;
+};
+
+struct Warp {
+  LaneValue arrived[kWarpSize];
+  uint32_t unread = 0;  ///< lanes that were released and have not read yet
+};
+
+std::string At(std::source_location where) {
+  return absl::StrCat(where.file_name(), ":", where.line());
+}
+bool SamePlace(std::source_location a, std::source_location b) {
+  return a.line() == b.line() && a.column() == b.column() &&
+         std::string_view(a.file_name()) == b.file_name();
+}
+
+std::string IndexText(Index3 i) { return absl::StrCat("(", i.x, ", ", i.y, ", ", i.z, ")"); }
+
+/// The block that is running. One at a time in a process: kernels launch no kernels here.
+class Block {
+ public:
+  void Run(const ThreadState& first, size_t shared_bytes, const std::function<void()>& kernel,
+           ThreadOrder order);
+  ThreadState& current() { return threads_[now_].state; }
+  std::byte* shared() { return shared_.data(); }
+  unsigned lane() const { return static_cast<unsigned>(now_) % kWarpSize; }
+
+  void Barrier(std::source_location where) {
+    Thread& thread = threads_[now_];
+    thread.waiting = Waiting::kAtBarrier;
+    thread.where = where;
+    fibers_[now_]->Leave();
+  }
+  void Exchange(uint32_t mask, const LaneValue& own, std::source_location where,
+                const std::function<void(const LaneValue*)>& read);
+
+ private:
+  void Prepare(const ThreadState& first, size_t shared_bytes, const std::function<void()>& kernel);
+  std::vector<size_t> Order(ThreadOrder order) const;
+  bool ReleaseBarrier();
+  void ExplainStandstill() const;
+  uint32_t LanesOfWarp() const;
+  bool AllArrived(uint32_t mask, std::source_location where) const;
+
+  std::vector<Thread> threads_;
+  std::vector<Warp> warps_;
+  std::vector<std::unique_ptr<Fiber>> fibers_;  ///< kept from block to block
+  std::vector<std::byte> shared_;
+  std::function<void()> body_;
+  std::exception_ptr error_;
+  size_t now_ = 0;
+  size_t live_ = 0;
+};
+
+Block* running = nullptr;
+ThreadOrder chosen_order = ThreadOrder::kAlternating;
+uint64_t launches = 0;
+
+void Block::Prepare(const ThreadState& first, size_t shared_bytes,
+                    const std::function<void()>& kernel) {
+  const Extent3 dim = first.block_dim;
+  const size_t count = size_t{dim.x} * dim.y * dim.z;
+  threads_.assign(count, {});
+  warps_.assign((count + kWarpSize - 1) / kWarpSize, {});
+  shared_.assign(shared_bytes + kGuardBytes, kPoison);
+  error_ = nullptr;
+  live_ = count;
+  body_ = [this, &kernel] {
+    try {
+      kernel();
+    } catch (...) {
+      error_ = std::current_exception();
+    }
+    threads_[now_].waiting = Waiting::kReturned;
+    --live_;
+  };
+  while (fibers_.size() < count) fibers_.push_back(std::make_unique<Fiber>());
+  for (size_t t = 0; t < count; ++t) {
+    threads_[t].state = first;
+    threads_[t].state.thread = {static_cast<unsigned>(t % dim.x),
+                                static_cast<unsigned>(t / dim.x % dim.y),
+                                static_cast<unsigned>(t / dim.x / dim.y)};
+    fibers_[t]->Begin(&body_);
+  }
+}
+
+std::vector<size_t> Block::Order(ThreadOrder order) const {
+  std::vector<size_t> turns(threads_.size());
+  std::iota(turns.begin(), turns.end(), 0);
+  if (order == ThreadOrder::kDescending) std::reverse(turns.begin(), turns.end());
+  if (order == ThreadOrder::kShuffled) std::shuffle(turns.begin(), turns.end(), std::mt19937(7));
+  return turns;
+}
+
+void Block::Run(const ThreadState& first, size_t shared_bytes, const std::function<void()>& kernel,
+                ThreadOrder order) {
+  Prepare(first, shared_bytes, kernel);
+  const std::vector<size_t> turns = Order(order);
+  while (live_ > 0) {
+    bool moved = false;
+    for (size_t t : turns) {
+      if (threads_[t].waiting != Waiting::kNo) continue;
+      now_ = t;
+      moved = true;
+      fibers_[t]->Resume();
+      if (error_ != nullptr) std::rethrow_exception(error_);
+    }
+    if (!moved && !ReleaseBarrier()) ExplainStandstill();
+  }
+  for (size_t i = shared_bytes; i < shared_.size(); ++i) {
+    if (shared_[i] != kPoison) {
+      throw KernelError("shared memory was written " + std::to_string(i - shared_bytes) +
+                        " bytes past its end");
+    }
+  }
+}
+
+/// Only a barrier that every thread of the block stands at, in the same line, opens.
+bool Block::ReleaseBarrier() {
+  for (const Thread& thread : threads_) {
+    if (thread.waiting != Waiting::kAtBarrier) return false;
+    if (!SamePlace(thread.where, threads_[0].where)) return false;
+  }
+  for (Thread& thread : threads_) thread.waiting = Waiting::kNo;
+  return true;
+}
+
+void Block::ExplainStandstill() const {
+  std::string text = "no thread of block " + IndexText(threads_[0].state.block) + " can go on:";
+  size_t told = 0, returned = 0;
+  std::source_location last;
+  for (const Thread& thread : threads_) {
+    if (thread.waiting == Waiting::kReturned) ++returned;
+    if (thread.waiting == Waiting::kReturned || told >= 4) continue;
+    if (told > 0 && SamePlace(last, thread.where)) continue;
+    text += "\n  thread " + IndexText(thread.state.thread) + " waits at " + At(thread.where);
+    text += thread.waiting == Waiting::kAtBarrier
+                ? " for the block"
+                : " for the lanes of mask " + std::to_string(thread.mask);
+    last = thread.where;
+    ++told;
+  }
+  throw KernelError(text + "\n  " + std::to_string(returned) + " of " +
+                    std::to_string(threads_.size()) + " threads have returned");
+}
+
+uint32_t Block::LanesOfWarp() const {
+  const size_t first = now_ / kWarpSize * kWarpSize;
+  const size_t lanes = std::min<size_t>(kWarpSize, threads_.size() - first);
+  return lanes == kWarpSize ? 0xffffffffu : (1u << lanes) - 1;
+}
+
+bool Block::AllArrived(uint32_t mask, std::source_location where) const {
+  const size_t first = now_ / kWarpSize * kWarpSize;
+  for (unsigned lane = 0; lane < kWarpSize; ++lane) {
+    if ((mask >> lane & 1) == 0 || first + lane == now_) continue;
+    const Thread& thread = threads_[first + lane];
+    if (thread.waiting != Waiting::kForWarp || thread.mask != mask) return false;
+    if (!SamePlace(thread.where, where)) return false;
+  }
+  return true;
+}
+
+void Block::Exchange(uint32_t mask, const LaneValue& own, std::source_location where,
+                     const std::function<void(const LaneValue*)>& read) {
+  // A warp that is not full has no lanes for the rest of the mask.
+  mask &= LanesOfWarp();
+  if ((mask >> lane() & 1) == 0) Fail("a lane is not in the mask it waits with", where);
+  const size_t first = now_ / kWarpSize * kWarpSize;
+  Warp& warp = warps_[now_ / kWarpSize];
+  // Values of the operation before this one that are still to be read.
+  while ((warp.unread & mask) != 0) fibers_[now_]->Leave();
+  warp.arrived[lane()] = own;
+  if (AllArrived(mask, where)) {
+    warp.unread |= mask;
+    for (unsigned other = 0; other < kWarpSize; ++other) {
+      if ((mask >> other & 1) != 0) threads_[first + other].waiting = Waiting::kNo;
+    }
+  } else {
+    threads_[now_].waiting = Waiting::kForWarp;
+    threads_[now_].mask = mask;
+    threads_[now_].where = where;
+    fibers_[now_]->Leave();
+  }
+  read(warp.arrived);
+  warp.unread &= ~(1u << lane());
+}
+
+}  // namespace
+
+void SetOrder(ThreadOrder order) { chosen_order = order; }
+uint64_t LaunchCount() { return launches; }
+
+void RunGrid(Extent3 grid, Extent3 block, size_t shared_bytes,
+             const std::function<void()>& kernel) {
+  const size_t threads = size_t{block.x} * block.y * block.z;
+  if (threads == 0 || threads > 1024 || grid.x == 0 || grid.y == 0 || grid.z == 0 ||
+      grid.y > 65535 || grid.z > 65535) {
+    throw KernelError(absl::StrCat("a launch of ", grid.x, " x ", grid.y, " x ", grid.z,
+                                   " blocks of ", threads, " threads"));
+  }
+  static Block the_block;
+  ThreadOrder order = chosen_order;
+  if (order == ThreadOrder::kAlternating) order = static_cast<ThreadOrder>(launches % 3);
+  ++launches;
+  ThreadState first;
+  first.block_dim = block;
+  first.grid_dim = grid;
+  running = &the_block;
+  for (unsigned z = 0; z < grid.z; ++z) {
+    for (unsigned y = 0; y < grid.y; ++y) {
+      for (unsigned x = 0; x < grid.x; ++x) {
+        first.block = {x, y, z};
+        the_block.Run(first, shared_bytes, kernel, order);
+      }
+    }
+  }
+}
+
+const ThreadState& CurrentThread() { return running->current(); }
+std::byte* DynamicSharedMemory() { return running->shared(); }
+void BlockBarrier(std::source_location where) { running->Barrier(where); }
+void WarpExchange(uint32_t mask, const LaneValue& own, std::source_location where,
+                  const std::function<void(const LaneValue* of_lanes)>& read) {
+  running->Exchange(mask, own, where, read);
+}
+unsigned CurrentLane() { return running->lane(); }
+void Fail(const std::string& what, std::source_location where) {
+  throw KernelError(what + ", at " + At(where));
+}
+
+}  // namespace ziggurat::cuda_emulator

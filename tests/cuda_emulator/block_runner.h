@@ -1,0 +1,65 @@
+// Runs thread blocks of a kernel on the CPU: every thread is a fiber, blocks follow one another.
+//
+// What a GPU leaves undefined is an error here, with the source line: a barrier that only some
+// threads of a block reach, or at which they stand in different lines; a warp operation whose mask
+// names lanes that never come; a shuffle from a lane outside the mask; a dynamic shared memory that
+// was written past its end. Races are not looked for, but threads run in another order from launch
+// to launch (SetOrder), which a missing barrier seldom survives.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <source_location>
+#include <stdexcept>
+#include <string>
+
+namespace ziggurat::cuda_emulator {
+
+/// What a launch throws when the kernel did what no kernel may.
+class KernelError : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
+struct Index3 {
+  unsigned x = 0, y = 0, z = 0;
+};
+struct Extent3 {
+  unsigned x = 1, y = 1, z = 1;
+};
+
+/// In which order the threads of a block take turns.
+enum class ThreadOrder : uint8_t { kAscending, kDescending, kShuffled, kAlternating };
+/// kAlternating (the default): each of the others in turn, one for each launch.
+void SetOrder(ThreadOrder order);
+
+/// Runs `kernel` for every thread of every block. Shared memory is filled with 0xff before each.
+void RunGrid(Extent3 grid, Extent3 block, size_t shared_bytes, const std::function<void()>& kernel);
+/// Since the start of the process.
+uint64_t LaunchCount();
+
+// ---- What a kernel calls ------------------------------------------------------------------------
+
+struct ThreadState {
+  Index3 thread, block;
+  Extent3 block_dim, grid_dim;
+};
+/// Of the thread that is running.
+const ThreadState& CurrentThread();
+std::byte* DynamicSharedMemory();
+
+void BlockBarrier(std::source_location where);
+
+/// What a lane shows the others in a warp operation.
+struct LaneValue {
+  uint64_t words[4] = {};
+};
+/// Waits for all lanes of `mask`, then `read` sees what they brought. `read` must not wait.
+void WarpExchange(uint32_t mask, const LaneValue& own, std::source_location where,
+                  const std::function<void(const LaneValue* of_lanes)>& read);
+unsigned CurrentLane();
+/// Fails the launch.
+[[noreturn]] void Fail(const std::string& what, std::source_location where);
+
+}  // namespace ziggurat::cuda_emulator

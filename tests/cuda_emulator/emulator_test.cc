@@ -1,0 +1,212 @@
+// The emulator itself: what kernels may do works, and what they may not fails with the place.
+
+#include <string>
+#include <vector>
+
+#include "attention/cuda/platform.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/cuda_emulator/fiber.h"
+
+namespace ziggurat::cuda {
+namespace {
+
+using cuda_emulator::KernelError;
+using cuda_emulator::SetOrder;
+using cuda_emulator::ThreadOrder;
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+constexpr uint32_t kAllLanes = 0xffffffffu;
+
+std::string ErrorOf(void (*kernel)(), dim3 block, size_t shared_bytes = 0) {
+  try {
+    Launch(kernel, dim3{1}, block, shared_bytes, nullptr);
+  } catch (const KernelError& error) {
+    return error.what();
+  }
+  return "";
+}
+
+TEST(Fiber, KeepsItsStackBetweenStretches) {
+  cuda_emulator::Fiber fiber;
+  std::vector<int> seen;
+  const std::function<void()> body = [&] {
+    for (int i = 0; i < 3; ++i) {
+      seen.push_back(i);
+      fiber.Leave();
+    }
+  };
+  fiber.Begin(&body);
+  fiber.Resume();
+  seen.push_back(10);
+  fiber.Resume();
+  seen.push_back(11);
+  while (!fiber.is_done()) fiber.Resume();
+  EXPECT_THAT(seen, ElementsAre(0, 10, 1, 11, 2));
+}
+
+__global__ void WriteIndices(int* out) {
+  const unsigned thread = threadIdx.x + blockDim.x * (threadIdx.y + blockDim.y * threadIdx.z);
+  const unsigned block = blockIdx.x + gridDim.x * (blockIdx.y + gridDim.y * blockIdx.z);
+  out[block * blockDim.x * blockDim.y * blockDim.z + thread] += static_cast<int>(1 + block);
+}
+
+TEST(Emulator, RunsEveryThreadOfEveryBlockOnce) {
+  std::vector<int> out(2 * 3 * 2 * 5 * 4 * 3);
+  Launch(WriteIndices, dim3{2, 3, 2}, dim3{5, 4, 3}, 0, nullptr, out.data());
+  for (size_t i = 0; i < out.size(); ++i) EXPECT_EQ(out[i], 1 + static_cast<int>(i) / 60);
+}
+
+/// Sums 0 .. blockDim-1 over a tree in shared memory; `barriers` false leaves the barriers out.
+__global__ void TreeSum(bool barriers, int* out) {
+  ZIGGURAT_SHARED_MEMORY(memory);
+  int* values = reinterpret_cast<int*>(memory);
+  values[threadIdx.x] = static_cast<int>(threadIdx.x);
+  for (unsigned half = blockDim.x / 2; half > 0; half /= 2) {
+    if (barriers) __syncthreads();
+    if (threadIdx.x < half) values[threadIdx.x] += values[threadIdx.x + half];
+  }
+  if (threadIdx.x == 0) *out = values[0];
+}
+
+TEST(Emulator, BarriersOrderSharedMemoryInEveryThreadOrder) {
+  for (auto order : {ThreadOrder::kAscending, ThreadOrder::kDescending, ThreadOrder::kShuffled}) {
+    SetOrder(order);
+    int sum = 0;
+    Launch(TreeSum, dim3{1}, dim3{128}, 128 * sizeof(int), nullptr, true, &sum);
+    EXPECT_EQ(sum, 127 * 128 / 2);
+  }
+  SetOrder(ThreadOrder::kAlternating);
+}
+
+TEST(Emulator, ShowsAMissingBarrierInSomeThreadOrder) {
+  int wrong = 0;
+  for (int launch = 0; launch < 3; ++launch) {
+    int sum = 0;
+    Launch(TreeSum, dim3{1}, dim3{128}, 128 * sizeof(int), nullptr, false, &sum);
+    wrong += sum != 127 * 128 / 2;
+  }
+  EXPECT_GT(wrong, 0);
+}
+
+__global__ void BarrierForSome() {
+  if (threadIdx.x < 40) __syncthreads();
+}
+__global__ void BarriersInTwoLines() {
+  if (threadIdx.x < 32) {
+    __syncthreads();
+  } else {
+    __syncthreads();
+  }
+}
+__global__ void ShuffleForSome() {
+  if (threadIdx.x != 3) __shfl_xor_sync(kAllLanes, 1.0f, 1);
+}
+__global__ void WarpAndBlock() {
+  if (threadIdx.x < 16) {
+    __syncwarp();
+  } else {
+    __syncthreads();
+  }
+}
+__global__ void OutsideTheMask() { __shfl_sync(threadIdx.x < 16 ? 0xffffu : 0xffff0000u, 1, 20); }
+__global__ void PastTheEnd() {
+  ZIGGURAT_SHARED_MEMORY(memory);
+  memory[16] = 1;
+}
+
+__global__ void LoadAcross() {
+  ZIGGURAT_SHARED_MEMORY(memory);
+  __ldg(reinterpret_cast<const uint4*>(memory + 8));
+}
+
+TEST(Emulator, RefusesABarrierThatNotAllThreadsReach) {
+  const std::string error = ErrorOf(BarrierForSome, dim3{64});
+  EXPECT_THAT(error, HasSubstr("emulator_test.cc"));
+  EXPECT_THAT(error, HasSubstr("24 of 64 threads have returned"));
+}
+TEST(Emulator, RefusesABarrierInTwoLines) {
+  EXPECT_THAT(ErrorOf(BarriersInTwoLines, dim3{64}), HasSubstr("thread (32, 0, 0) waits at"));
+}
+TEST(Emulator, RefusesAWarpOperationThatALaneOfItsMaskMisses) {
+  EXPECT_THAT(ErrorOf(ShuffleForSome, dim3{32}), HasSubstr("for the lanes of mask"));
+  EXPECT_THAT(ErrorOf(WarpAndBlock, dim3{32}), HasSubstr("0 of 32 threads have returned"));
+}
+TEST(Emulator, RefusesAShuffleFromOutsideItsMask) {
+  EXPECT_THAT(ErrorOf(OutsideTheMask, dim3{32}), HasSubstr("outside its mask"));
+}
+TEST(Emulator, RefusesWritesPastTheSharedMemory) {
+  EXPECT_THAT(ErrorOf(PastTheEnd, dim3{1}, 16), HasSubstr("0 bytes past its end"));
+}
+TEST(Emulator, RefusesMisalignedLoads) {
+  EXPECT_THAT(ErrorOf(LoadAcross, dim3{1}, 64), HasSubstr("a misaligned load"));
+}
+TEST(Emulator, RefusesLaunchesThatAGpuRefuses) {
+  EXPECT_THAT(ErrorOf(BarrierForSome, dim3{1025}), HasSubstr("1025 threads"));
+}
+
+__global__ void Shuffles(int* out) {
+  const int lane = static_cast<int>(threadIdx.x % 32);
+  int* own = out + 6 * threadIdx.x;
+  own[0] = __shfl_sync(kAllLanes, lane, 5);
+  own[1] = __shfl_xor_sync(kAllLanes, lane, 3);
+  own[2] = __shfl_up_sync(kAllLanes, lane, 2);
+  own[3] = __shfl_down_sync(kAllLanes, lane, 2, 8);
+  own[4] = static_cast<int>(__ballot_sync(kAllLanes, lane % 3 == 0));
+  own[5] = 2 * __any_sync(kAllLanes, lane == 31) + __all_sync(kAllLanes, lane < 31);
+}
+
+TEST(Emulator, ShufflesAndVotesAsWarpsDo) {
+  std::vector<int> out(6 * 64);
+  Launch(Shuffles, dim3{1}, dim3{64}, 0, nullptr, out.data());
+  uint32_t thirds = 0;
+  for (int lane = 0; lane < 32; lane += 3) thirds |= 1u << lane;
+  for (int t = 0; t < 64; ++t) {
+    const int lane = t % 32;
+    EXPECT_THAT(std::vector<int>(out.begin() + 6 * t, out.begin() + 6 * t + 6),
+                ElementsAre(5, lane ^ 3, lane < 2 ? lane : lane - 2, lane % 8 < 6 ? lane + 2 : lane,
+                            static_cast<int>(thirds), 2));
+  }
+}
+
+/// Halves of a warp at their own pace: each exchanges among itself, one of them more often.
+__global__ void HalvesApart(int* out) {
+  const int lane = static_cast<int>(threadIdx.x);
+  const uint32_t mask = lane < 16 ? 0xffffu : 0xffff0000u;
+  int value = lane;
+  for (int i = 0; i < (lane < 16 ? 4 : 1); ++i) value += __shfl_xor_sync(mask, value, 1);
+  value = __shfl_sync(kAllLanes, value, lane ^ 16);
+  out[lane] = value;
+}
+
+TEST(Emulator, LetsPartsOfAWarpGoApart) {
+  std::vector<int> out(32);
+  Launch(HalvesApart, dim3{1}, dim3{32}, 0, nullptr, out.data());
+  for (int lane = 0; lane < 32; ++lane) {
+    const int other = lane ^ 16, pair = other + (other ^ 1);
+    EXPECT_EQ(out[lane], other < 16 ? 8 * pair : pair) << lane;
+  }
+}
+
+__global__ void Count(int* count, float* sum) {
+  atomicAdd(count, 2);
+  atomicAdd(sum, 0.5f);
+  atomicMax(count + 1, static_cast<int>(threadIdx.x));
+}
+
+TEST(Emulator, CountsAtomically) {
+  int count[2] = {1, 7};
+  float sum = 0;
+  Launch(Count, dim3{3}, dim3{64}, 0, nullptr, count, &sum);
+  EXPECT_THAT(count, ElementsAre(1 + 2 * 192, 63));
+  EXPECT_EQ(sum, 96);
+}
+
+TEST(Emulator, PermutesBytes) {
+  EXPECT_EQ(__byte_perm(0x33221100, 0x77665544, 0x5410), 0x55441100u);
+  EXPECT_EQ(__byte_perm(0x33221100, 0x77665544, 0x7632), 0x77663322u);
+}
+
+}  // namespace
+}  // namespace ziggurat::cuda
