@@ -44,7 +44,11 @@ DeviceItems TableImage::AddItems(absl::Span<const DecodeItem> items, const Atten
   for (const DecodeItem& item : items) {
     const size_t i = records.size();
     std::vector<DeviceSegment> segments;
-    for (const SegmentView& segment : item.segments) segments.push_back(RecordOf(segment));
+    for (const SegmentView& segment : item.segments) {
+      SegmentView live = segment;
+      live.num_slots = LiveSlots(item, segment);
+      segments.push_back(RecordOf(live));
+    }
     DeviceItem& record = records.emplace_back();
     record.num_segments = static_cast<int32_t>(segments.size());
     record.segments = Reserve<DeviceSegment>(segments.size());
