@@ -65,6 +65,7 @@ struct LayerSnapshot {
 /// idle, else at most 100 ms old, and 10 ms where a request was admitted or finished since.
 struct EngineSnapshot {
   size_t block_bytes = 0;
+  int block_tokens = 0;  ///< of one layer, in the type that they are computed in
   size_t total_blocks = 0;
   size_t used_blocks = 0;
   size_t reserved_blocks = 0;

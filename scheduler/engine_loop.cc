@@ -89,6 +89,7 @@ void EngineLoop::Step() {
   const double attention_before = model_->attention_seconds();
   const bool has_work = !IsIdle();
   model_seconds_ = sample_seconds_ = 0;
+  tokens_in_step_ = 0;
 
   ExpireDeadlines();
   Admit();
@@ -98,6 +99,7 @@ void EngineLoop::Step() {
   Publish();
 
   if (!has_work || metrics_ == nullptr) return;
+  if (tokens_in_step_ > 0) metrics_->ObserveStepTokens(tokens_in_step_);
   const double attention = model_->attention_seconds() - attention_before;
   const double total = Seconds(Clock::now() - start);
   metrics_->ObserveStepPart("model", model_seconds_ - attention);
@@ -168,7 +170,10 @@ void EngineLoop::Admit() {
                               model_->shape().vocab_size);
     sequence->state = RequestState::kPrefilling;
     sequence->admitted = Clock::now();
-    if (metrics_) metrics_->ObserveQueueTime(Seconds(sequence->admitted - sequence->submitted));
+    if (metrics_) {
+      metrics_->ObserveQueueTime(Seconds(sequence->admitted - sequence->submitted));
+      metrics_->ObserveAdmittedBlocks(sequence->block_plan.total_blocks);
+    }
     spdlog::debug("[{}] admitted: {} prompt tokens, {}, {} blocks reserved", sequence->request.name,
                   sequence->prompt_tokens(), sequence->policy_text, sequence->reservation.total);
     is_stale_ = true;
@@ -280,6 +285,7 @@ void EngineLoop::FinishPrefillBatch() {
     sequence->state = RequestState::kDecoding;
     sequence->logical_tokens = sequence->prompt_tokens();
     if (metrics_) metrics_->CountPromptTokens(sequence->prompt_tokens());
+    tokens_in_step_ += sequence->prompt_tokens();
     decoding_.push_back(sequence);
     AcceptToken(*sequence, &prefill_logits_[i * vocab]);
   }
@@ -357,6 +363,7 @@ void EngineLoop::DecodeStep() {
     status = model_->Decode(decode_inputs_, decode_logits_.data());
   }
   if (metrics_) metrics_->ObserveBatchSize(static_cast<int>(ready.size()));
+  tokens_in_step_ += static_cast<int>(ready.size());
   for (size_t i = 0; i < ready.size(); ++i) {
     Sequence& sequence = *ready[i];
     absl::Status of_sequence = status;
@@ -408,6 +415,7 @@ void EngineLoop::AcceptToken(Sequence& sequence, float* logits) {
   if (metrics_) {
     if (sequence.generated == 0) {
       metrics_->ObserveFirstToken(Seconds(now - sequence.submitted));
+      metrics_->ObservePrefill(Seconds(now - sequence.admitted));
     } else {
       metrics_->ObserveInterToken(Seconds(now - sequence.latest_token));
     }
@@ -481,6 +489,10 @@ void EngineLoop::Report(const Sequence& sequence, FinishReason reason, absl::Sta
   if (metrics_) {
     metrics_->CountFinished(FinishReasonName(reason));
     metrics_->ObserveEndToEnd(output.total_seconds);
+    if (sequence.generated > 0) {
+      metrics_->ObserveDecode(Seconds(sequence.latest_token - sequence.first_token));
+      metrics_->ObserveTokens(sequence.prompt_tokens(), sequence.generated);
+    }
   }
   spdlog::debug("[{}] finished: {}, {} prompt and {} generated tokens, {:.3f} s, {} blocks of {}",
                 sequence.request.name, FinishReasonName(reason), output.usage.prompt_tokens,
@@ -517,6 +529,8 @@ void EngineLoop::Publish() {
 EngineSnapshot EngineLoop::MakeSnapshot() const {
   EngineSnapshot snapshot;
   snapshot.block_bytes = geometry_.block_bytes;
+  snapshot.block_tokens =
+      geometry_.SlotsPerBlock(KeyValueFormat(model_->shape().element), geometry_.num_kv_heads);
   snapshot.total_blocks = pool_->num_blocks();
   snapshot.used_blocks = pool_->used_blocks();
   snapshot.reserved_blocks = ledger_.total();

@@ -126,6 +126,7 @@ class EngineLoop {
   std::vector<DecodeInput> decode_inputs_;
   std::vector<EngineOutput> outputs_;  ///< of this step
   int finished_in_step_ = 0;
+  int tokens_in_step_ = 0;     ///< computed; of a prompt, those of its last prefill step
   bool is_stale_ = false;      ///< a request was admitted or finished since the last snapshot
   double model_seconds_ = 0;   ///< of this step, attention included
   double sample_seconds_ = 0;  ///< of this step
