@@ -9,7 +9,10 @@ packages=(
   libabsl-dev prometheus-cpp-dev libcpp-httplib-dev libspdlog-dev libcli11-dev nlohmann-json3-dev
   libpcre2-dev libsentencepiece-dev libutf8proc-dev
   libgtest-dev libgmock-dev librapidcheck-dev libbenchmark-dev prometheus
+  openssl python3-yaml python3-jsonschema
 )
+# Where another package brings a kubectl, Debian's would be in its way; the tests take either.
+command -v kubectl >/dev/null || packages+=(kubernetes-client)
 
 missing=()
 for package in "${packages[@]}"; do
