@@ -50,7 +50,7 @@ class Rules(unittest.TestCase):
                               capture_output=True, text=True).stdout
         groups = yaml.safe_load(made)["spec"]["groups"]
         self.assertEqual([rule for group in groups for rule in group["rules"]],
-                         [rule for rule in rules()])
+                         list(rules()))
 
     def test_have_names_of_their_own(self):
         names = [(rule.get("alert") or rule["record"], str(rule.get("labels"))) for rule in rules()]
@@ -61,7 +61,7 @@ class Rules(unittest.TestCase):
         recorded = {rule["record"] for rule in rules() if "record" in rule}
         seen = set()
         for where, expression in all_expressions():
-            for name in re.findall(r"[a-z_]*:ziggurat[a-z0-9_:]*|\bziggurat:?[a-z0-9_:]*", expression):
+            for name in re.findall(r"(?:[a-z_]*:)?ziggurat[_:][a-z0-9_:]+", expression):
                 base = re.sub(r"_(bucket|sum|count)$", "", name)
                 self.assertTrue(name in recorded or f"`{base}`" in docs, f"{where}: {name}")
                 seen.add(base)
