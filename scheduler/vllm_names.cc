@@ -17,11 +17,13 @@ struct Name {
   const char* theirs;
 };
 
-// The same value under another name. vLLM has called the time between two tokens by two names.
+// The same value under another name. Some have two: vLLM has renamed them, and older dashboards and
+// pickers ask for the older one.
 constexpr Name kNames[] = {
     {"ziggurat_requests_waiting", "vllm:num_requests_waiting"},
     {"ziggurat_requests_running", "vllm:num_requests_running"},
     {"ziggurat_kv_utilization", "vllm:kv_cache_usage_perc"},
+    {"ziggurat_kv_utilization", "vllm:gpu_cache_usage_perc"},
     {"ziggurat_preemptions_total", "vllm:num_preemptions_total"},
     {"ziggurat_prompt_tokens_total", "vllm:prompt_tokens_total"},
     {"ziggurat_generated_tokens_total", "vllm:generation_tokens_total"},
@@ -34,6 +36,7 @@ constexpr Name kNames[] = {
     {"ziggurat_decode_seconds", "vllm:request_decode_time_seconds"},
     {"ziggurat_request_prompt_tokens", "vllm:request_prompt_tokens"},
     {"ziggurat_request_generated_tokens", "vllm:request_generation_tokens"},
+    {"ziggurat_request_generated_tokens", "vllm:request_max_num_generation_tokens"},
     {"ziggurat_step_tokens", "vllm:iteration_tokens_total"},
 };
 

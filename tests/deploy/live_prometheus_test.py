@@ -12,12 +12,19 @@ LOAD_SECONDS = 12
 POLICIES = ("full", "pyramidkv(budget=256,window=16)", "simlayerkv+kivi(bits=4)", "streaming")
 
 
+def finished(daemon):
+    samples = daemon.metrics()
+    return sum(samples[f'ziggurat_requests_finished_total{{reason="{reason}"}}']
+               for reason in ("stop", "length"))
+
+
 def load(daemon, seconds):
     """Keeps a few requests of several policies running; the last are running at the end."""
     prompt = (ROOT / "models/needle-llama/example-prompt.txt").read_text()
     deadline = time.monotonic() + seconds
     running, started = [], 0
-    while time.monotonic() < deadline:
+    # However slow the machine is, each policy has finished a request.
+    while time.monotonic() < deadline or finished(daemon) < 2 * len(POLICIES):
         running = [process for process in running if process.poll() is None]
         while len(running) < 4:
             policy = POLICIES[started % len(POLICIES)]
@@ -51,6 +58,19 @@ class LivePrometheus(unittest.TestCase):
                 process.wait()
 
 
+# What the dashboard that vLLM publishes asks for, and whether it is a histogram.
+DASHBOARD = {
+    "e2e_request_latency_seconds": True, "time_per_output_token_seconds": True,
+    "inter_token_latency_seconds": True, "time_to_first_token_seconds": True,
+    "request_prompt_tokens": True, "request_generation_tokens": True,
+    "request_queue_time_seconds": True, "request_prefill_time_seconds": True,
+    "request_decode_time_seconds": True, "request_max_num_generation_tokens": True,
+    "prompt_tokens_total": False, "generation_tokens_total": False, "num_requests_running": False,
+    "num_requests_waiting": False, "gpu_cache_usage_perc": False, "kv_cache_usage_perc": False,
+    "request_success_total": False,
+}
+
+
 class VllmNames(unittest.TestCase):
     """What an endpoint picker and vLLM's dashboards read of a running daemon."""
 
@@ -71,6 +91,10 @@ class VllmNames(unittest.TestCase):
         for ours, theirs in same.items():
             self.assertEqual(samples[ours], samples[theirs + label], theirs)
         self.assertEqual(samples["ziggurat_generated_tokens_total"], 8)
+        for name in DASHBOARD:
+            for suffix in ("_bucket", "_sum", "_count") if DASHBOARD[name] else ("",):
+                self.assertTrue(any(sample.startswith(f"vllm:{name}{suffix}{{")
+                                    for sample in samples), name + suffix)
         config = [name for name in samples if name.startswith("vllm:cache_config_info{")]
         blocks = int(samples["ziggurat_pool_blocks_total"] / 8)
         self.assertEqual(len(config), 1)

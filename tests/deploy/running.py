@@ -85,7 +85,7 @@ class Prometheus(Process):
 
     def __init__(self, folder, target):
         config = yaml.safe_load((PROMETHEUS / "prometheus.yml").read_text())
-        config["global"] = {"scrape_interval": "500ms", "scrape_timeout": "500ms",
+        config["global"] = {"scrape_interval": "1s", "scrape_timeout": "1s",
                             "evaluation_interval": "1s"}
         config["rule_files"] = [str(path) for path in RULE_FILES]
         config["scrape_configs"][0]["static_configs"] = [{"targets": [target]}]

@@ -56,6 +56,7 @@ TEST(VllmNames, GiveTheSameValuesWithTheModelsName) {
            "vllm:num_requests_waiting{model_name=\"needle\"} 7\n",
            "vllm:num_requests_running{model_name=\"needle\"} 4\n",
            "vllm:kv_cache_usage_perc{model_name=\"needle\"} 0.5\n",
+           "vllm:gpu_cache_usage_perc{model_name=\"needle\"} 0.5\n",
            "vllm:prompt_tokens_total{model_name=\"needle\"} 200\n",
            "vllm:num_preemptions_total{model_name=\"needle\"} 0\n",
            "vllm:inter_token_latency_seconds_count{model_name=\"needle\"} 1\n",
