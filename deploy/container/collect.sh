@@ -22,10 +22,11 @@ package_of() {
 
 needed=$(readelf -d "$binary" | sed -n 's/.*(NEEDED).*\[\(.*\)\]/\1/p')
 while read -r name _ path _; do
-  # Only what the binary names: packages bring what their libraries need.
-  if package=$(package_of "$path") && [ -n "$package" ]; then
-    grep -qxF "$name" <<<"$needed" && echo "$package"
-  else
+  package=$(package_of "$path") || package=
+  if [ -z "$package" ]; then
     cp -L "$path" "$out/lib/$name"
+  elif grep -qxF "$name" <<<"$needed"; then
+    # Only what the binary names itself: packages bring what their libraries need.
+    echo "$package"
   fi
 done < <(ldd "$binary" | grep '=> /') | sort -u >"$out/packages"

@@ -14,6 +14,6 @@ if [ -n "$(ls -A "$out/lib")" ]; then
   echo /usr/local/lib/ziggurat >/etc/ld.so.conf.d/ziggurat.conf
   ldconfig
 fi
-useradd --system --uid 65532 --user-group --no-create-home --shell /usr/sbin/nologin ziggurat
+useradd --uid 65532 --user-group --no-create-home --shell /usr/sbin/nologin ziggurat
 rm -rf "$out" "$0"
 ziggurat --version

@@ -24,6 +24,7 @@ from dockerfile import parse
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 SUITE = "bookworm"
+PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"  # a container's
 # In a mount namespace of its own, so that nothing stays mounted whatever happens.
 ENTER = ["unshare", "--mount", "--pid", "--fork", "--kill-child", "sh", "-euc"]
 MOUNTS = 'mount -t proc proc "$0/proc"; mount --rbind /dev "$0/dev"; '
@@ -58,8 +59,7 @@ class Root:
 
     def run(self, command):
         script = MOUNTS + 'exec chroot "$0" sh -c "cd $1 && exec $2"'
-        environment = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
-                       "HOME": "/root", **self.environment}
+        environment = {"PATH": PATH, "HOME": "/root", **self.environment}
         jobs = os.environ.get("CMAKE_BUILD_PARALLEL_LEVEL")
         if jobs:
             environment["CMAKE_BUILD_PARALLEL_LEVEL"] = jobs
@@ -107,8 +107,7 @@ def serve(stage, root):
     (user,) = stage.of("USER")
     command = stage.of("ENTRYPOINT")[-1].words() + stage.of("CMD")[-1].words()
     probe = json.loads(re.search(r"CMD (\[.*\])", stage.of("HEALTHCHECK")[-1].text).group(1))
-    environment = {"PATH": "/usr/local/bin:/usr/bin:/bin",
-                   "MODEL": str(ROOT / "models/needle-llama")}
+    environment = {"PATH": PATH, "MODEL": str(ROOT / "models/needle-llama")}
     chroot = f'exec chroot --userspec={user.text} "$0" "$@"'
     # Not in a process namespace of its own: the signal below is for tini alone.
     daemon = subprocess.Popen(["unshare", "--mount", "sh", "-euc", WITH_MODEL + chroot,
