@@ -149,7 +149,9 @@ def main():
         sys.exit(__doc__)
     folder = pathlib.Path(sys.argv[1]).resolve()
     folder.mkdir(parents=True, exist_ok=True)
-    stages = parse((ROOT / "Dockerfile").read_text())
+    # As committed, like all that goes into the build.
+    stages = parse(subprocess.run(["git", "-C", str(ROOT), "show", "HEAD:Dockerfile"], check=True,
+                                  capture_output=True, text=True).stdout)
     fresh = folder / "fresh"
     say("debootstrap")
     subprocess.run(["debootstrap", "--variant=minbase", "--include=ca-certificates", SUITE,
