@@ -9,7 +9,7 @@ started=$SECONDS
 say() { printf '\n\033[1m%s\033[0m\n' "$*"; }
 
 say "1. Dependencies (Debian packages)"
-scripts/install-dependencies.sh
+scripts/install-dependencies.sh --build
 say "2. Build (build/ziggurat)"
 scripts/build.sh release ziggurat
 

@@ -67,6 +67,7 @@ struct LayerSnapshot {
 /// s).
 struct EngineSnapshot {
   size_t block_bytes = 0;
+  int block_tokens = 0;  ///< of one layer, in the type that they are computed in
   size_t total_blocks = 0;
   size_t used_blocks = 0;
   size_t reserved_blocks = 0;

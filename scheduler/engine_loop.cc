@@ -90,6 +90,7 @@ void EngineLoop::Step() {
   const double attention_before = model_->attention_seconds();
   const bool has_work = !IsIdle();
   model_seconds_ = sample_seconds_ = 0;
+  tokens_in_step_ = 0;
 
   ExpireDeadlines();
   Admit();
@@ -99,6 +100,7 @@ void EngineLoop::Step() {
   Publish();
 
   if (!has_work || metrics_ == nullptr) return;
+  if (tokens_in_step_ > 0) metrics_->ObserveStepTokens(tokens_in_step_);
   const double attention = model_->attention_seconds() - attention_before;
   const double total = Seconds(Clock::now() - start);
   metrics_->ObserveStepPart("model", model_seconds_ - attention);
@@ -177,7 +179,10 @@ void EngineLoop::Admit() {
     if (sequence->request.deadline.has_value()) {
       next_deadline_ = std::min(next_deadline_, *sequence->request.deadline);
     }
-    if (metrics_) metrics_->ObserveQueueTime(Seconds(sequence->admitted - sequence->submitted));
+    if (metrics_) {
+      metrics_->ObserveQueueTime(Seconds(sequence->admitted - sequence->submitted));
+      metrics_->ObserveAdmittedBlocks(sequence->block_plan.total_blocks);
+    }
     spdlog::debug("[{}] admitted: {} prompt tokens, {}, {} blocks reserved", sequence->request.name,
                   sequence->prompt_tokens(), sequence->policy_text, sequence->reservation.total);
     is_stale_ = true;
@@ -291,6 +296,7 @@ void EngineLoop::FinishPrefillBatch() {
     sequence->state = RequestState::kDecoding;
     sequence->logical_tokens = sequence->prompt_tokens();
     if (metrics_) metrics_->CountPromptTokens(sequence->prompt_tokens());
+    tokens_in_step_ += sequence->prompt_tokens();
     decoding_.push_back(sequence);
     there.push_back(sequence);
     logits.push_back(&prefill_logits_[i * vocab]);
@@ -371,6 +377,7 @@ void EngineLoop::DecodeStep() {
     status = model_->Decode(decode_inputs_, decode_logits_.data());
   }
   if (metrics_) metrics_->ObserveBatchSize(static_cast<int>(ready.size()));
+  tokens_in_step_ += static_cast<int>(ready.size());
   std::vector<Sequence*> decoded;
   std::vector<float*> logits;
   for (size_t i = 0; i < ready.size(); ++i) {
@@ -441,7 +448,10 @@ void EngineLoop::AcceptToken(Sequence& sequence, SampledToken token, SteadyTime 
     return Finish(sequence, FinishReason::kStop, absl::OkStatus(), std::move(output));
   }
   if (sequence.generated == 0) {
-    if (metrics_) metrics_->ObserveFirstToken(Seconds(now - sequence.submitted));
+    if (metrics_) {
+      metrics_->ObserveFirstToken(Seconds(now - sequence.submitted));
+      metrics_->ObservePrefill(Seconds(now - sequence.admitted));
+    }
     sequence.first_token = now;
   } else {
     inter_token_seconds_.push_back(Seconds(now - sequence.latest_token));
@@ -514,6 +524,10 @@ void EngineLoop::Report(const Sequence& sequence, FinishReason reason, absl::Sta
   if (metrics_) {
     metrics_->CountFinished(FinishReasonName(reason));
     metrics_->ObserveEndToEnd(output.total_seconds);
+    if (sequence.generated > 0) {
+      metrics_->ObserveDecode(Seconds(sequence.latest_token - sequence.first_token));
+      metrics_->ObserveTokens(sequence.prompt_tokens(), sequence.generated);
+    }
   }
   spdlog::debug("[{}] finished: {}, {} prompt and {} generated tokens, {:.3f} s, {} blocks of {}",
                 sequence.request.name, FinishReasonName(reason), output.usage.prompt_tokens,
@@ -554,6 +568,8 @@ void EngineLoop::Publish() {
 EngineSnapshot EngineLoop::MakeSnapshot() const {
   EngineSnapshot snapshot;
   snapshot.block_bytes = geometry_.block_bytes;
+  snapshot.block_tokens =
+      geometry_.SlotsPerBlock(KeyValueFormat(model_->shape().element), geometry_.num_kv_heads);
   snapshot.total_blocks = pool_->num_blocks();
   snapshot.used_blocks = pool_->used_blocks();
   snapshot.reserved_blocks = ledger_.total();

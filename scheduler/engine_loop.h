@@ -131,6 +131,7 @@ class EngineLoop {
   /// No request that runs has an earlier deadline.
   SteadyTime next_deadline_ = SteadyTime::max();
   int finished_in_step_ = 0;
+  int tokens_in_step_ = 0;     ///< computed; of a prompt, those of its last prefill step
   bool is_stale_ = false;      ///< a request was admitted or finished since the last snapshot
   double model_seconds_ = 0;   ///< of this step, attention included
   double sample_seconds_ = 0;  ///< of this step

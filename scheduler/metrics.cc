@@ -6,6 +6,7 @@
 #include "absl/algorithm/container.h"
 #include "block_manager/cache_format.h"
 #include "scheduler/engine.h"
+#include "scheduler/vllm_names.h"
 
 namespace ziggurat {
 namespace {
@@ -21,6 +22,10 @@ const Histogram::BucketBoundaries kStepBuckets = {1e-5, 2.5e-5, 5e-5, 1e-4, 2.5e
                                                   1e-3, 2.5e-3, 5e-3, 0.01, 0.025,  0.05,
                                                   0.1,  0.25,   0.5,  1,    2.5};
 const Histogram::BucketBoundaries kBatchBuckets = {1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024};
+const Histogram::BucketBoundaries kTokenBuckets = {
+    1, 4, 16, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384, 32768, 65536, 131072, 1048576};
+const Histogram::BucketBoundaries kBlockBuckets = {8,    16,   32,   64,    128,   256,    512,
+                                                   1024, 2048, 4096, 16384, 65536, 262144, 1048576};
 
 Gauge& OneGauge(prometheus::Registry& registry, const char* name, const char* help) {
   return prometheus::BuildGauge().Name(name).Help(help).Register(registry).Add({});
@@ -82,7 +87,11 @@ struct Metrics::Series {
                                "Free blocks promised to running requests")),
         pool_high_water(
             OneGauge(r, "ziggurat_pool_blocks_high_water", "Most blocks ever used at once")),
+        utilization(OneGauge(r, "ziggurat_kv_utilization",
+                             "Blocks used and reserved over blocks of the pool, 0 to 1")),
         block_bytes(OneGauge(r, "ziggurat_pool_block_bytes", "Bytes of one block")),
+        block_tokens(OneGauge(r, "ziggurat_pool_block_tokens",
+                              "Tokens of a layer that a block holds as they are computed")),
         workspace_capacity(OneGauge(r, "ziggurat_workspace_capacity_bytes",
                                     "Bytes reserved for the prefill workspace")),
         workspace_high_water(OneGauge(r, "ziggurat_workspace_high_water_bytes",
@@ -102,10 +111,26 @@ struct Metrics::Series {
                                  "From submission to the first token (TTFT)", kLatencyBuckets)),
         inter_token(OneHistogram(r, "ziggurat_inter_token_seconds",
                                  "Between two tokens of a request (ITL)", kLatencyBuckets)),
+        prefill(OneHistogram(r, "ziggurat_prefill_seconds", "From admission to the first token",
+                             kLatencyBuckets)),
+        decode(OneHistogram(r, "ziggurat_decode_seconds", "From the first token to the last",
+                            kLatencyBuckets)),
         end_to_end(OneHistogram(r, "ziggurat_request_seconds", "From submission to the last token",
                                 kLatencyBuckets)),
         batch_size(OneHistogram(r, "ziggurat_decode_batch_size", "Sequences of a decode step",
-                                kBatchBuckets)) {
+                                kBatchBuckets)),
+        step_tokens(OneHistogram(r, "ziggurat_step_tokens", "Tokens computed by an engine step",
+                                 kTokenBuckets)),
+        request_prompt_tokens(OneHistogram(r, "ziggurat_request_prompt_tokens",
+                                           "Prompt tokens of a finished request", kTokenBuckets)),
+        request_generated_tokens(OneHistogram(r, "ziggurat_request_generated_tokens",
+                                              "Tokens generated for a finished request",
+                                              kTokenBuckets)),
+        admitted_blocks(OneHistogram(r, "ziggurat_admitted_blocks",
+                                     "Blocks of the plan that a request was admitted with",
+                                     kBlockBuckets)) {
+    // Admission against whole plans leaves nothing to preempt for, so nothing counts here.
+    OneCounter(r, "ziggurat_preemptions_total", "Running requests that had to give up blocks");
     for (const char* part : {"schedule", "model", "attention", "sample"}) {
       parts.emplace_back(part, &step_part.Add({{"part", part}}, kStepBuckets));
     }
@@ -138,7 +163,9 @@ struct Metrics::Series {
   Gauge& pool_used;
   Gauge& pool_reserved;
   Gauge& pool_high_water;
+  Gauge& utilization;
   Gauge& block_bytes;
+  Gauge& block_tokens;
   Gauge& workspace_capacity;
   Gauge& workspace_high_water;
   Gauge& running;
@@ -150,8 +177,14 @@ struct Metrics::Series {
   Histogram& queue_time;
   Histogram& first_token;
   Histogram& inter_token;
+  Histogram& prefill;
+  Histogram& decode;
   Histogram& end_to_end;
   Histogram& batch_size;
+  Histogram& step_tokens;
+  Histogram& request_prompt_tokens;
+  Histogram& request_generated_tokens;
+  Histogram& admitted_blocks;
   std::vector<std::pair<std::string_view, Histogram*>> parts;  ///< observed in every step
   std::vector<Layer> layers;
   std::vector<Counter*> lazy_layers;
@@ -186,7 +219,12 @@ void Metrics::SetOccupancy(const EngineSnapshot& snapshot) {
   s.pool_used.Set(static_cast<double>(snapshot.used_blocks));
   s.pool_reserved.Set(static_cast<double>(snapshot.reserved_blocks));
   s.pool_high_water.Set(static_cast<double>(snapshot.high_water_blocks));
+  if (snapshot.total_blocks > 0) {
+    s.utilization.Set(static_cast<double>(snapshot.used_blocks + snapshot.reserved_blocks) /
+                      static_cast<double>(snapshot.total_blocks));
+  }
   s.block_bytes.Set(static_cast<double>(snapshot.block_bytes));
+  s.block_tokens.Set(snapshot.block_tokens);
   s.workspace_capacity.Set(static_cast<double>(snapshot.workspace_capacity_bytes));
   s.workspace_high_water.Set(static_cast<double>(snapshot.workspace_high_water_bytes));
   s.running.Set(snapshot.running);
@@ -224,6 +262,13 @@ void Metrics::CountRefused(std::string_view reason) {
 }
 void Metrics::CountPromptTokens(int tokens) { series_->prompt_tokens.Increment(tokens); }
 void Metrics::CountGeneratedTokens(int tokens) { series_->generated_tokens.Increment(tokens); }
+void Metrics::ObserveAdmittedBlocks(size_t blocks) {
+  series_->admitted_blocks.Observe(static_cast<double>(blocks));
+}
+void Metrics::ObserveTokens(int prompt_tokens, int generated_tokens) {
+  series_->request_prompt_tokens.Observe(prompt_tokens);
+  series_->request_generated_tokens.Observe(generated_tokens);
+}
 void Metrics::ObserveQueueTime(double seconds) { series_->queue_time.Observe(seconds); }
 void Metrics::ObserveFirstToken(double seconds) { series_->first_token.Observe(seconds); }
 void Metrics::ObserveInterToken(absl::Span<const double> seconds) {
@@ -235,6 +280,8 @@ void Metrics::ObserveInterToken(absl::Span<const double> seconds) {
   }
   series_->inter_token.ObserveMultiple(counts, sum);
 }
+void Metrics::ObservePrefill(double seconds) { series_->prefill.Observe(seconds); }
+void Metrics::ObserveDecode(double seconds) { series_->decode.Observe(seconds); }
 void Metrics::ObserveEndToEnd(double seconds) { series_->end_to_end.Observe(seconds); }
 void Metrics::ObserveStepPart(std::string_view part, double seconds) {
   for (const auto& [name, histogram] : series_->parts) {
@@ -242,5 +289,18 @@ void Metrics::ObserveStepPart(std::string_view part, double seconds) {
   }
 }
 void Metrics::ObserveBatchSize(int sequences) { series_->batch_size.Observe(sequences); }
+void Metrics::ObserveStepTokens(int tokens) { series_->step_tokens.Observe(tokens); }
+
+void Metrics::ExportVllmNames(std::string model_name) {
+  std::lock_guard lock(mutex_);
+  vllm_model_name_ = std::move(model_name);
+}
+
+std::vector<prometheus::MetricFamily> Metrics::Collect() const {
+  std::vector<prometheus::MetricFamily> families = registry_->Collect();
+  std::lock_guard lock(mutex_);
+  if (!vllm_model_name_.empty()) AddVllmNames(vllm_model_name_, &families);
+  return families;
+}
 
 }  // namespace ziggurat

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -11,6 +12,7 @@
 #include "prometheus/counter.h"
 #include "prometheus/gauge.h"
 #include "prometheus/histogram.h"
+#include "prometheus/metric_family.h"
 #include "prometheus/registry.h"
 
 namespace ziggurat {
@@ -34,18 +36,30 @@ class Metrics {
   void CountRefused(std::string_view reason);  ///< "invalid", "queue_full", ...: docs/metrics.md
   void CountPromptTokens(int tokens);
   void CountGeneratedTokens(int tokens);
+  void ObserveAdmittedBlocks(size_t blocks);  ///< of the plan that a request was admitted with
+  /// Of a finished request that has generated something.
+  void ObserveTokens(int prompt_tokens, int generated_tokens);
   void ObserveQueueTime(double seconds);
   void ObserveFirstToken(double seconds);
   void ObserveInterToken(absl::Span<const double> seconds);
+  void ObservePrefill(double seconds);  ///< from admission to the first token
+  void ObserveDecode(double seconds);   ///< from the first token to the last
   void ObserveEndToEnd(double seconds);
   /// part: "schedule", "model", "attention", "sample".
   void ObserveStepPart(std::string_view part, double seconds);
   void ObserveBatchSize(int sequences);
+  /// Tokens that a step has computed; those of a prompt count in the step that ends its prefill.
+  void ObserveStepTokens(int tokens);
 
-  prometheus::Registry& registry() { return *registry_; }
+  /// From now on Collect gives the values under vLLM's names too, for the model of that name.
+  void ExportVllmNames(std::string model_name);
+  /// What a scrape sees.
+  std::vector<prometheus::MetricFamily> Collect() const;
 
  private:
   std::shared_ptr<prometheus::Registry> registry_;
+  mutable std::mutex mutex_;     ///< guards vllm_model_name_
+  std::string vllm_model_name_;  ///< empty: none of vLLM's names
   struct Series;
   prometheus::Gauge& FormatGauge(const std::string& format);
   std::shared_ptr<Series> series_;

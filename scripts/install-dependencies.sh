@@ -1,15 +1,30 @@
 #!/usr/bin/env bash
 # Installs what Ziggurat builds and tests with, from Debian 12's own packages. Asks nothing; does
 # nothing when all is there. Needs root, or sudo.
+#   --build              only what building takes
+#   --without-libtorch   for those who bring their own
 set -euo pipefail
 
+torch=(libtorch-dev)
 packages=(
   build-essential cmake ninja-build git pkg-config curl ca-certificates
-  libtorch-dev libdnnl-dev libgrpc++-dev libprotobuf-dev protobuf-compiler protobuf-compiler-grpc
+  libdnnl-dev libgrpc++-dev libprotobuf-dev protobuf-compiler protobuf-compiler-grpc
   libabsl-dev prometheus-cpp-dev libcpp-httplib-dev libspdlog-dev libcli11-dev nlohmann-json3-dev
   libpcre2-dev libsentencepiece-dev libutf8proc-dev
-  libgtest-dev libgmock-dev librapidcheck-dev libbenchmark-dev prometheus
+  libgtest-dev libgmock-dev librapidcheck-dev libbenchmark-dev
 )
+for_tests=(prometheus openssl python3-yaml python3-jsonschema)
+# Where another package brings a kubectl, Debian's would be in its way; the tests take either.
+command -v kubectl >/dev/null || for_tests+=(kubernetes-client)
+
+for option in "$@"; do
+  case "$option" in
+    --build) for_tests=() ;;
+    --without-libtorch) torch=() ;;
+    *) echo "install-dependencies: unknown option '$option'" >&2; exit 2 ;;
+  esac
+done
+packages+=("${torch[@]}" "${for_tests[@]}")
 
 missing=()
 for package in "${packages[@]}"; do

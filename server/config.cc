@@ -21,6 +21,12 @@ absl::Status CheckRange(const std::string& flag, int64_t value, int64_t lowest, 
       absl::StrCat(flag, " is ", value, ": must be from ", lowest, " to ", highest));
 }
 
+absl::Status CheckMetricsCompat(const std::string& compat) {
+  if (compat.empty() || compat == "vllm") return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("--metrics-compat is '", compat, "': must be vllm"));
+}
+
 absl::Status CheckPolicies(const ServeConfig& config) {
   if (auto policy = ParsePolicy(config.compression, config.resources); !policy.ok()) {
     return absl::InvalidArgumentError(
@@ -136,6 +142,7 @@ absl::Status Validate(const ServeConfig& config) {
       CheckRange("--max-streams", config.max_streams, 0, 1 << 20),
       CheckRange("--drain-timeout", absl::ToInt64Seconds(config.drain_timeout), 0, 86400),
       ParseLogLevel(config.log_level).status(),
+      CheckMetricsCompat(config.metrics_compat),
       CheckPolicies(config),
   };
   for (const absl::Status& check : checks) {

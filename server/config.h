@@ -27,8 +27,8 @@ struct Endpoint {
 absl::StatusOr<Endpoint> ParseEndpoint(std::string_view text);
 std::string FormatEndpoint(const Endpoint& endpoint);
 
-/// Reads PoD groups given as NAME=FILE. INVALID_ARGUMENT or NOT_FOUND name the flag's value and what
-/// is wrong with it, or with the file.
+/// Reads PoD groups given as NAME=FILE. INVALID_ARGUMENT or NOT_FOUND name the flag's value and
+/// what is wrong with it, or with the file.
 absl::StatusOr<std::vector<std::shared_ptr<const PodGroups>>> LoadPodGroups(
     const std::vector<std::string>& names_and_files);
 
@@ -53,6 +53,7 @@ struct ServeConfig {
   int max_message_bytes = 16 << 20;  ///< of one gRPC message from a client
   int max_streams = 0;               ///< open Generate calls; 0: twice max_running + max_queue
   std::string log_level = "info";
+  std::string metrics_compat;  ///< "vllm": its metric names beside ours; empty: ours only
   absl::Duration drain_timeout = absl::Seconds(30);
   bool check_integrity = false;  ///< prove after every step that no block is lost; for tests
 

@@ -60,6 +60,7 @@ absl::Status Daemon::Serve(std::unique_ptr<ModelRunner> runner, ServedModel mode
   if (!engine.ok()) return engine.status();
   engine_ = *std::move(engine);
   if (absl::Status status = CheckDefaultPolicy(); !status.ok()) return status;
+  if (config_.metrics_compat == "vllm") metrics_.ExportVllmNames(model.name);
   delivery_ = std::make_unique<Delivery>(engine_.get(), model.tokenizer.get());
   service_ =
       std::make_unique<ZigguratService>(engine_.get(), delivery_.get(), &metrics_, std::move(model),

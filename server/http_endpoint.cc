@@ -44,8 +44,7 @@ absl::StatusOr<std::unique_ptr<HttpEndpoint>> HttpEndpoint::Start(const Endpoint
   server.set_keep_alive_max_count(1);  // a kept connection would hold one of the few threads
 
   server.Get("/metrics", [metrics](const httplib::Request&, httplib::Response& response) {
-    response.set_content(prometheus::TextSerializer().Serialize(metrics->registry().Collect()),
-                         kMetricsType);
+    response.set_content(prometheus::TextSerializer().Serialize(metrics->Collect()), kMetricsType);
   });
   server.Get("/healthz", [](const httplib::Request&, httplib::Response& response) {
     response.set_content("ok\n", "text/plain");

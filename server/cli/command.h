@@ -26,5 +26,6 @@ Command AddEval(CLI::App& app);
 Command AddMakeModel(CLI::App& app);
 Command AddCalibrate(CLI::App& app);
 Command AddBench(CLI::App& app);
+Command AddHealth(CLI::App& app);
 
 }  // namespace ziggurat

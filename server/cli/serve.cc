@@ -267,6 +267,10 @@ Command AddServe(CLI::App& app) {
                    "Seconds that running requests get when the daemon is told to end")
       ->type_name("SECONDS")
       ->capture_default_str();
+  serve
+      ->add_option("--metrics-compat", config.metrics_compat,
+                   "vllm: /metrics gives the values under vLLM's names too")
+      ->type_name("NAMES");
   serve->add_flag("--check-integrity", config.check_integrity,
                   "Prove after every step that no block is lost, and abort otherwise (slow)");
   serve->add_option("--log-level", config.log_level, "trace, debug, info, warn, error or off")

@@ -75,6 +75,9 @@ TEST(ConfigTest, NamesTheFlagAndTheValueThatIsWrong) {
   config.max_running = 0;
   ExpectRefused(config, "--max-running", "0");
   config = Valid();
+  config.metrics_compat = "other";
+  ExpectRefused(config, "--metrics-compat", "other");
+  config = Valid();
   config.max_queue = -1;
   ExpectRefused(config, "--max-queue", "-1");
   config = Valid();

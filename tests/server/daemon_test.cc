@@ -136,6 +136,40 @@ TEST(DaemonTest, ServesMetricsAndProbesOverHttp) {
   EXPECT_THAT(metrics.body, HasSubstr("# TYPE ziggurat_kv_blocks gauge"));
 }
 
+TEST(DaemonTest, ServesTheSameValuesUnderVllmsNamesWhereAsked) {
+  ServeConfig config = StubDaemon::DefaultConfig();
+  config.metrics_compat = "vllm";
+  StubDaemon daemon(config);
+  ASSERT_TRUE(daemon.Generate(IdRequest(kPrompt, 5)).status.ok());
+  daemon.WaitIdle();
+  const std::string page = HttpGet(daemon, "/metrics").body;
+  const std::string label = "{model_name=\"stub\"} ";
+  for (const auto& [ours, theirs] : std::initializer_list<std::pair<std::string, std::string>>{
+           {"ziggurat_prompt_tokens_total 5\n", "vllm:prompt_tokens_total" + label + "5\n"},
+           {"ziggurat_generated_tokens_total 5\n", "vllm:generation_tokens_total" + label + "5\n"},
+           {"ziggurat_inter_token_seconds_count 4\n",
+            "vllm:inter_token_latency_seconds_count" + label + "4\n"},
+           // The prompt's tokens, and the four that were fed back.
+           {"ziggurat_step_tokens_sum 9\n", "vllm:iteration_tokens_total_sum" + label + "9\n"},
+           {"ziggurat_prefill_seconds_count 1\n",
+            "vllm:request_prefill_time_seconds_count" + label + "1\n"},
+           {"ziggurat_decode_seconds_count 1\n",
+            "vllm:request_decode_time_seconds_count" + label + "1\n"},
+           {"ziggurat_request_generated_tokens_sum 5\n",
+            "vllm:request_generation_tokens_sum" + label + "5\n"},
+           {"ziggurat_requests_finished_total{reason=\"length\"} 1\n",
+            "vllm:request_success_total{finished_reason=\"length\",model_name=\"stub\"} 1\n"},
+       }) {
+    EXPECT_THAT(page, HasSubstr(ours));
+    EXPECT_THAT(page, HasSubstr(theirs));
+  }
+  const v1::GetCacheResponse cache = daemon.Cache();
+  EXPECT_THAT(page, HasSubstr("block_size=\"16\",model_name=\"stub\",num_gpu_blocks=\"" +
+                              std::to_string(cache.total_blocks() / cache.layers_size()) + "\""));
+  // Four layers, one block of each for nine tokens.
+  EXPECT_THAT(page, HasSubstr("ziggurat_admitted_blocks_sum 4\n"));
+}
+
 TEST(DaemonTest, CountsEveryRefusalOnceByItsReason) {
   ServeConfig config = StubDaemon::DefaultConfig();
   config.allow_compression = {"full"};

@@ -130,7 +130,7 @@ size_t EngineBench::weight_bytes() const {
 /// Read from the series that the daemon shows too.
 StepParts EngineBench::PartsSoFar() {
   StepParts parts;
-  for (const prometheus::MetricFamily& family : metrics_.registry().Collect()) {
+  for (const prometheus::MetricFamily& family : metrics_.Collect()) {
     if (family.name != "ziggurat_step_seconds") continue;
     for (const prometheus::ClientMetric& metric : family.metric) {
       const std::string& part = metric.label.front().value;

@@ -1,0 +1,53 @@
+# The daemon in a container:
+#   docker build --target cpu -t ziggurat:0.1.0-cpu .
+#   docker run --read-only -v MODEL_FOLDER:/model:ro -p 50051:50051 -p 9400:9400 ziggurat:0.1.0-cpu
+# Every RUN is a script of this repository. docs/deployment.md says what of this was proved, and how.
+
+# ---- cpu: Debian, with everything from its own packages -----------------------------------------
+FROM debian:bookworm-20250520-slim AS build-cpu
+WORKDIR /src
+COPY scripts scripts
+RUN scripts/install-dependencies.sh --build
+COPY . .
+RUN scripts/build.sh release ziggurat_cli
+RUN deploy/container/collect.sh build/ziggurat /out
+
+FROM debian:bookworm-20250520-slim AS cpu
+COPY deploy/container/install-runtime.sh /tmp/install-runtime.sh
+COPY --from=build-cpu /out /tmp/out
+RUN /tmp/install-runtime.sh /tmp/out
+USER 65532:65532
+LABEL org.opencontainers.image.title="Ziggurat, on CPUs"
+EXPOSE 50051 9400
+HEALTHCHECK --interval=10s --timeout=5s --start-period=10m --retries=3 \
+  CMD ["ziggurat", "health", "--timeout=4"]
+ENTRYPOINT ["/usr/bin/tini", "--", "ziggurat"]
+CMD ["serve", "--model=/model", "--listen=0.0.0.0:50051", "--http=0.0.0.0:9400"]
+
+# ---- cuda: NVIDIA's runtime, with a libtorch for CUDA 13 ----------------------------------------
+# Where that libtorch is, and what its archive must hash to, is yours to say:
+#   docker build --target cuda --build-arg LIBTORCH_URL=... --build-arg LIBTORCH_SHA256=... .
+FROM nvidia/cuda:13.0.1-devel-ubuntu24.04 AS build-cuda
+ARG LIBTORCH_URL
+ARG LIBTORCH_SHA256
+ENV CMAKE_PREFIX_PATH=/opt/libtorch
+WORKDIR /src
+COPY scripts scripts
+COPY deploy/container/install-libtorch.sh deploy/container/install-libtorch.sh
+RUN scripts/install-dependencies.sh --build --without-libtorch
+RUN deploy/container/install-libtorch.sh /opt/libtorch
+COPY . .
+RUN scripts/build.sh release ziggurat_cli
+RUN deploy/container/collect.sh build/ziggurat /out
+
+FROM nvidia/cuda:13.0.1-runtime-ubuntu24.04 AS cuda
+COPY deploy/container/install-runtime.sh /tmp/install-runtime.sh
+COPY --from=build-cuda /out /tmp/out
+RUN /tmp/install-runtime.sh /tmp/out
+USER 65532:65532
+EXPOSE 50051 9400
+LABEL org.opencontainers.image.title="Ziggurat, with CUDA"
+HEALTHCHECK --interval=10s --timeout=5s --start-period=10m --retries=3 \
+  CMD ["ziggurat", "health", "--timeout=4"]
+ENTRYPOINT ["/usr/bin/tini", "--", "ziggurat"]
+CMD ["serve", "--model=/model", "--listen=0.0.0.0:50051", "--http=0.0.0.0:9400"]

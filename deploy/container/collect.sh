@@ -1,0 +1,32 @@
+#!/usr/bin/env bash
+# Collects what the daemon needs to run: collect.sh BINARY OUT
+#   OUT/bin       the binary, without symbols
+#   OUT/lib       libraries that no package brings
+#   OUT/packages  a line for each package that brings one of the others
+set -euo pipefail
+binary=$1
+out=$2
+
+mkdir -p "$out/bin" "$out/lib"
+strip -o "$out/bin/ziggurat" "$binary"
+
+# The package of a library, by the path that it was installed at: /lib is /usr/lib by now, and some
+# are links that alternatives keep.
+package_of() {
+  local path
+  for path in "$1" "/usr$1" "$(readlink -f "$1")"; do
+    dpkg-query -S "$path" 2>/dev/null | cut -d: -f1 | head -n 1 && return
+  done
+  return 1
+}
+
+needed=$(readelf -d "$binary" | sed -n 's/.*(NEEDED).*\[\(.*\)\]/\1/p')
+while read -r name _ path _; do
+  package=$(package_of "$path") || package=
+  if [ -z "$package" ]; then
+    cp -L "$path" "$out/lib/$name"
+  elif grep -qxF "$name" <<<"$needed"; then
+    # Only what the binary names itself: packages bring what their libraries need.
+    echo "$package"
+  fi
+done < <(ldd "$binary" | grep '=> /') | sort -u >"$out/packages"

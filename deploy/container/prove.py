@@ -1,0 +1,168 @@
+#!/usr/bin/python3
+"""Builds the target `cpu` of the Dockerfile without a container engine, and runs what it gives.
+
+    sudo deploy/container/prove.py FOLDER        FOLDER: empty, with 8 GB of room
+
+Every stage is a fresh root made by debootstrap, in which the stage's COPY and RUN are carried out as
+they stand, from a tree that holds what git tracks. Then the last stage is run as its USER, on a root
+file system that is read-only, with the bundled model as /model: it must become healthy by its own
+HEALTHCHECK, answer a request, and end with 0 when it is told to. What this does not prove: that the
+base image is what debootstrap makes, and what a container engine would do otherwise.
+"""
+import json
+import os
+import pathlib
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+
+from dockerfile import parse
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+SUITE = "bookworm"
+PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"  # a container's
+# In a mount namespace of its own, so that nothing stays mounted whatever happens.
+ENTER = ["unshare", "--mount", "--pid", "--fork", "--kill-child", "sh", "-euc"]
+MOUNTS = 'mount -t proc proc "$0/proc"; mount --rbind /dev "$0/dev"; '
+WITH_MODEL = ('mount --bind "$0" "$0"; mount --bind "$MODEL" "$0/model"; ' + MOUNTS +
+              'mount -o remount,ro,bind "$0/model"; mount -o remount,ro,bind "$0"; ')
+
+
+def say(what):
+    print(f"[{time.strftime('%H:%M:%S')}] {what}", flush=True)
+
+
+def tracked_tree(folder):
+    """What a clone would have, less what .dockerignore leaves out."""
+    kept = [line[1:] for line in (ROOT / ".dockerignore").read_text().splitlines()
+            if line.startswith("!")]
+    archive = subprocess.Popen(["git", "-C", str(ROOT), "archive", "HEAD", *kept],
+                               stdout=subprocess.PIPE)
+    subprocess.run(["tar", "-x", "-C", str(folder)], stdin=archive.stdout, check=True)
+    if archive.wait() != 0:
+        raise RuntimeError("git archive failed")
+
+
+class Root:
+    """A root file system and the state that instructions change."""
+
+    def __init__(self, path, fresh):
+        self.path, self.directory, self.environment = path, "/", {}
+        subprocess.run(["cp", "-a", str(fresh), str(path)], check=True)
+
+    def inside(self, path):
+        return self.path / str(pathlib.PurePosixPath(self.directory, path)).lstrip("/")
+
+    def run(self, command):
+        script = MOUNTS + 'exec chroot "$0" sh -c "cd $1 && exec $2"'
+        environment = {"PATH": PATH, "HOME": "/root", **self.environment}
+        jobs = os.environ.get("CMAKE_BUILD_PARALLEL_LEVEL")
+        if jobs:
+            environment["CMAKE_BUILD_PARALLEL_LEVEL"] = jobs
+        subprocess.run([*ENTER, script, str(self.path), self.directory, command], check=True,
+                       env=environment)
+
+    def copy(self, sources, target):
+        target_path = self.inside(target)
+        for source in sources:
+            if source.is_dir():
+                shutil.copytree(source, target_path, symlinks=True, dirs_exist_ok=True)
+            else:
+                target_path.parent.mkdir(parents=True, exist_ok=True)
+                shutil.copy(source, target_path)
+
+
+def build(stages, name, folder, fresh, tree, built):
+    stage = stages[name]
+    if not stage.base.startswith(f"debian:{SUITE}"):
+        raise RuntimeError(f"{name}: only stages of Debian {SUITE} can be made here")
+    root = built[name] = Root(folder / name, fresh)
+    for step in stage.instructions:
+        say(f"{name}: {step.word} {step.text}")
+        if step.word == "WORKDIR":
+            root.directory = step.text
+            root.inside(".").mkdir(parents=True, exist_ok=True)
+        elif step.word == "COPY":
+            origin = step.option("from")
+            if origin and origin not in built:
+                build(stages, origin, folder, fresh, tree, built)
+            *sources, target = step.operands()
+            base = built[origin].path if origin else tree
+            root.copy([base / source.lstrip("/") for source in sources], target)
+        elif step.word == "RUN":
+            root.run(step.text)
+        elif step.word == "ENV":
+            key, _, value = step.text.partition("=")
+            root.environment[key] = value
+    return root
+
+
+def serve(stage, root):
+    """Runs ENTRYPOINT and CMD, HEALTHCHECK beside them, a request, and SIGTERM."""
+    (root.path / "model").mkdir(exist_ok=True)
+    (user,) = stage.of("USER")
+    command = stage.of("ENTRYPOINT")[-1].words() + stage.of("CMD")[-1].words()
+    probe = json.loads(re.search(r"CMD (\[.*\])", stage.of("HEALTHCHECK")[-1].text).group(1))
+    environment = {"PATH": PATH, "MODEL": str(ROOT / "models/needle-llama")}
+    chroot = f'exec chroot --userspec={user.text} "$0" "$@"'
+    # Not in a process namespace of its own: the signal below is for tini alone.
+    daemon = subprocess.Popen(["unshare", "--mount", "sh", "-euc", WITH_MODEL + chroot,
+                               str(root.path), *command], env=environment)
+
+    def beside(*arguments):
+        return subprocess.run(["nsenter", f"--mount=/proc/{daemon.pid}/ns/mnt", "chroot",
+                               "--userspec=" + user.text, str(root.path), *arguments],
+                              env=environment, capture_output=True, text=True)
+
+    try:
+        deadline = time.monotonic() + 60
+        while beside(*probe).returncode != 0:
+            if daemon.poll() is not None or time.monotonic() > deadline:
+                raise RuntimeError("never healthy")
+            time.sleep(0.5)
+        say("healthy by its own HEALTHCHECK")
+        mounts = pathlib.Path(f"/proc/{daemon.pid}/mountinfo").read_text()
+        if not re.search(r" / ro[, ]", mounts):
+            raise RuntimeError("the root is not read-only: " + mounts)
+        answer = beside("ziggurat", "generate", " The old house", "--max-tokens", "8")
+        if answer.returncode != 0 or not answer.stdout.strip():
+            raise RuntimeError("no answer: " + answer.stderr)
+        say(f"answers: {answer.stdout.strip()!r}")
+        uid = re.search(r"^Uid:\t(\d+)", pathlib.Path(f"/proc/{daemon.pid}/status").read_text(), re.M)
+        if uid.group(1) != user.text.split(":")[0]:
+            raise RuntimeError("runs as " + uid.group(1))
+        daemon.send_signal(signal.SIGTERM)
+        if daemon.wait(60) != 0:
+            raise RuntimeError(f"ended with {daemon.returncode}")
+        say(f"ran as user {user.text} on a read-only root, and ended with 0")
+    finally:
+        daemon.kill()
+        daemon.wait()
+
+
+def main():
+    if len(sys.argv) != 2 or os.geteuid() != 0:
+        sys.exit(__doc__)
+    folder = pathlib.Path(sys.argv[1]).resolve()
+    folder.mkdir(parents=True, exist_ok=True)
+    # As committed, like all that goes into the build.
+    stages = parse(subprocess.run(["git", "-C", str(ROOT), "show", "HEAD:Dockerfile"], check=True,
+                                  capture_output=True, text=True).stdout)
+    fresh = folder / "fresh"
+    say("debootstrap")
+    subprocess.run(["debootstrap", "--variant=minbase", "--include=ca-certificates", SUITE,
+                    str(fresh)], check=True, stdout=subprocess.DEVNULL)
+    with tempfile.TemporaryDirectory() as tree:
+        tracked_tree(pathlib.Path(tree))
+        root = build(stages, "cpu", folder, fresh, pathlib.Path(tree), {})
+    size = subprocess.run(["du", "-sm", str(root.path)], capture_output=True, text=True).stdout
+    say(f"the image's root holds {size.split()[0]} MB")
+    serve(stages["cpu"], root)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,116 @@
+"""A daemon and a Prometheus server, as processes of a test."""
+import contextlib
+import json
+import os
+import pathlib
+import signal
+import socket
+import subprocess
+import time
+import urllib.parse
+import urllib.request
+
+import yaml
+
+from expressions import PROMETHEUS, ROOT, RULE_FILES
+
+BINARY = os.environ.get("ZIGGURAT_BINARY", str(ROOT / "build/ziggurat"))
+
+
+def wait_until(condition, seconds, what):
+    deadline = time.monotonic() + seconds
+    while True:
+        with contextlib.suppress(OSError):
+            if condition():
+                return
+        if time.monotonic() > deadline:
+            raise TimeoutError(what)
+        time.sleep(0.05)
+
+
+def http_get(address, path):
+    with urllib.request.urlopen(f"http://{address}{path}", timeout=10) as answer:
+        return answer.read().decode()
+
+
+class Process:
+    """Ends with the block that it is used in."""
+
+    def __init__(self, arguments, log):
+        self.log = pathlib.Path(log)
+        with self.log.open("w") as log_file:
+            self.process = subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=log_file,
+                                            text=True)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.process.send_signal(signal.SIGKILL)
+        self.process.wait()
+        self.process.stdout.close()
+
+
+class Daemon(Process):
+    """`ziggurat serve` with the bundled model on free ports."""
+
+    def __init__(self, folder, *flags):
+        super().__init__([BINARY, "serve", "--model", str(ROOT / "models/needle-llama"),
+                          "--listen", "127.0.0.1:0", "--http", "127.0.0.1:0", *flags],
+                         pathlib.Path(folder) / "daemon.log")
+        ready = self.process.stdout.readline()
+        if not ready.startswith("ready "):
+            raise RuntimeError("no daemon: " + self.log.read_text())
+        ports = dict(word.split("=") for word in ready.split()[1:])
+        self.grpc, self.http = ports["grpc"], ports["http"]
+
+    def generate(self, prompt, *flags):
+        """`ziggurat generate` in the background."""
+        process = subprocess.Popen([BINARY, "generate", "--server", self.grpc, *flags],
+                                   stdin=subprocess.PIPE, stdout=subprocess.DEVNULL,
+                                   stderr=subprocess.DEVNULL, text=True)
+        process.stdin.write(prompt)
+        process.stdin.close()
+        return process
+
+    def metrics(self):
+        """name{labels} -> value of a scrape."""
+        lines = http_get(self.http, "/metrics").splitlines()
+        return {name: float(value) for name, value in
+                (line.rsplit(" ", 1) for line in lines if line and not line.startswith("#"))}
+
+
+class Prometheus(Process):
+    """A server with the configuration and the rules of deploy/prometheus, in a hurry."""
+
+    def __init__(self, folder, target):
+        config = yaml.safe_load((PROMETHEUS / "prometheus.yml").read_text())
+        config["global"] = {"scrape_interval": "1s", "scrape_timeout": "1s",
+                            "evaluation_interval": "1s"}
+        config["rule_files"] = [str(path) for path in RULE_FILES]
+        config["scrape_configs"][0]["static_configs"] = [{"targets": [target]}]
+        path = pathlib.Path(folder) / "prometheus.yml"
+        path.write_text(yaml.safe_dump(config))
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            self.address = "127.0.0.1:%d" % free.getsockname()[1]
+        super().__init__(["prometheus", f"--config.file={path}",
+                          f"--storage.tsdb.path={folder}/data",
+                          f"--web.listen-address={self.address}"],
+                         pathlib.Path(folder) / "prometheus.log")
+        wait_until(lambda: http_get(self.address, "/-/ready"), 30, "prometheus does not start")
+
+    def _ask(self, path):
+        answer = json.loads(http_get(self.address, "/api/v1/" + path))
+        assert answer["status"] == "success", answer
+        return answer["data"]
+
+    def query(self, expression):
+        """The values of an instant query."""
+        data = self._ask("query?" + urllib.parse.urlencode({"query": expression}))
+        if data["resultType"] == "scalar":
+            return [float(data["result"][1])]
+        return [float(sample["value"][1]) for sample in data["result"]]
+
+    def rules(self):
+        return [rule for group in self._ask("rules")["groups"] for rule in group["rules"]]
