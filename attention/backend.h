@@ -88,11 +88,10 @@ struct DecodeItem {
 };
 
 /// Slots of a segment that are live in this step.
-inline int LiveSlots(const DecodeItem& item, const SegmentView& segment) {
-  const auto index = static_cast<int>(&segment - item.segments.data());
-  int slots = segment.num_slots;
+inline int LiveSlots(const DecodeItem& item, int segment) {
+  int slots = item.segments[segment].num_slots;
   for (const TokenTarget& target : item.targets) {
-    if (target.segment == index) slots = std::max(slots, target.slot + 1);
+    if (target.segment == segment) slots = std::max(slots, target.slot + 1);
   }
   return slots;
 }

@@ -1,10 +1,15 @@
 # The kernels for NVIDIA GPUs, wherever nvcc is: they compile and link without a GPU. Which cards
 # they are compiled for is ZIGGURAT_CUDA_ARCHITECTURES (preset `cuda`: all; else what a server has).
 find_program(ZIGGURAT_NVCC nvcc HINTS ENV CUDACXX PATHS /usr/local/cuda/bin)
+set(ZIGGURAT_HAS_NVCC OFF)
 if(ZIGGURAT_NVCC AND ZIGGURAT_SANITIZER STREQUAL "")
-  set(ZIGGURAT_HAS_NVCC ON)
-else()
-  set(ZIGGURAT_HAS_NVCC OFF)
+  execute_process(COMMAND ${ZIGGURAT_NVCC} --version OUTPUT_VARIABLE version ERROR_QUIET)
+  # Older ones are not tried: where nobody asked for the kernels they should not break the build.
+  if(version MATCHES "release ([0-9]+)" AND CMAKE_MATCH_1 GREATER_EQUAL 13)
+    set(ZIGGURAT_HAS_NVCC ON)
+  else()
+    message(STATUS "CUDA kernels are left out: ${ZIGGURAT_NVCC} is older than 13")
+  endif()
 endif()
 option(ZIGGURAT_CUDA_KERNELS "Build the CUDA kernels with nvcc" ${ZIGGURAT_HAS_NVCC})
 set(ZIGGURAT_CUDA_ARCHITECTURES "90" CACHE STRING "Compute capabilities to compile the CUDA kernels for")

@@ -18,7 +18,8 @@ using Clock = std::chrono::steady_clock;
 // A snapshot walks every running sequence, so its rate is bounded, and its share of the time.
 constexpr auto kPublishInterval = std::chrono::milliseconds(100);
 constexpr auto kStaleInterval = std::chrono::milliseconds(10);
-constexpr int kPublishRest = 100;  ///< times as long as the last one took
+constexpr int kPublishRest = 100;  // times as long as the last one took, but ...
+constexpr auto kLongestPublishRest = std::chrono::seconds(2);
 constexpr auto kDeadlineSlack = std::chrono::milliseconds(50);
 
 double Seconds(Clock::duration duration) { return std::chrono::duration<double>(duration).count(); }
@@ -428,24 +429,23 @@ void EngineLoop::AcceptTokens(absl::Span<Sequence* const> sequences,
   }
   const SteadyTime now = Clock::now();
   inter_token_seconds_.clear();
-  const size_t before = outputs_.size();
+  int generated = 0;
   for (size_t i = 0; i < sequences.size(); ++i) {
-    AcceptToken(*sequences[i], std::move(tokens[i]), now);
+    generated += AcceptToken(*sequences[i], std::move(tokens[i]), now) ? 1 : 0;
   }
-  if (metrics_ == nullptr) return;
+  if (metrics_ == nullptr || generated == 0) return;
   if (!inter_token_seconds_.empty()) metrics_->ObserveInterToken(inter_token_seconds_);
-  size_t generated = 0;
-  for (size_t i = before; i < outputs_.size(); ++i) generated += outputs_[i].tokens.size();
-  if (generated > 0) metrics_->CountGeneratedTokens(static_cast<int>(generated));
+  metrics_->CountGeneratedTokens(generated);
 }
 
-void EngineLoop::AcceptToken(Sequence& sequence, SampledToken token, SteadyTime now) {
+bool EngineLoop::AcceptToken(Sequence& sequence, SampledToken token, SteadyTime now) {
   const EngineRequest& request = sequence.request;
   EngineOutput output;
   output.id = sequence.id;
   if (sequence.may_stop() && absl::c_linear_search(request.stop_token_ids, token.token_id)) {
     output.stop_token_id = token.token_id;
-    return Finish(sequence, FinishReason::kStop, absl::OkStatus(), std::move(output));
+    Finish(sequence, FinishReason::kStop, absl::OkStatus(), std::move(output));
+    return false;
   }
   if (sequence.generated == 0) {
     if (metrics_) {
@@ -461,9 +461,11 @@ void EngineLoop::AcceptToken(Sequence& sequence, SampledToken token, SteadyTime 
   ++sequence.generated;
   output.tokens.push_back(std::move(token));
   if (sequence.generated >= request.max_new_tokens) {
-    return Finish(sequence, FinishReason::kLength, absl::OkStatus(), std::move(output));
+    Finish(sequence, FinishReason::kLength, absl::OkStatus(), std::move(output));
+  } else {
+    outputs_.push_back(std::move(output));
   }
-  outputs_.push_back(std::move(output));
+  return true;
 }
 
 // ---- The end of a request ----------------------------------------------------------------------
@@ -545,7 +547,7 @@ void EngineLoop::Publish() {
   const auto age = now - last_published_;
   const bool is_due =
       IsIdle() ||
-      (age >= kPublishRest * publish_cost_ &&
+      (age >= std::min<Clock::duration>(kPublishRest * publish_cost_, kLongestPublishRest) &&
        age >= (is_stale_ ? Clock::duration(kStaleInterval) : Clock::duration(kPublishInterval)));
   std::optional<EngineSnapshot> snapshot;
   if (is_due) {
@@ -565,7 +567,7 @@ void EngineLoop::Publish() {
   outbox_->SendAll(outputs_);
 }
 
-EngineSnapshot EngineLoop::MakeSnapshot() const {
+EngineSnapshot EngineLoop::MakeSnapshot() {
   EngineSnapshot snapshot;
   snapshot.block_bytes = geometry_.block_bytes;
   snapshot.block_tokens =
@@ -607,7 +609,7 @@ EngineSnapshot EngineLoop::MakeSnapshot() const {
   return snapshot;
 }
 
-void EngineLoop::CheckConservation() const {
+void EngineLoop::CheckConservation() {
   std::vector<const SequenceCache*> caches;
   size_t reserved = 0;
   for (const auto& [id, sequence] : running_) {

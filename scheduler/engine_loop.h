@@ -95,7 +95,8 @@ class EngineLoop {
   /// Draws a token of each sequence and passes it on; ends those whose last it was.
   ///   logits  [logits of sequence i] vocab_size of them, spoiled
   void AcceptTokens(absl::Span<Sequence* const> sequences, absl::Span<float* const> logits);
-  void AcceptToken(Sequence& sequence, SampledToken token, SteadyTime now);
+  /// False: it was a stop token, which is not passed on.
+  bool AcceptToken(Sequence& sequence, SampledToken token, SteadyTime now);
   /// Releases everything that `sequence` holds and reports. The sequence is gone afterwards.
   void Finish(Sequence& sequence, FinishReason reason, absl::Status status,
               EngineOutput output = {});
@@ -104,8 +105,8 @@ class EngineLoop {
   void FinishAll(FinishReason reason, const absl::Status& status);
   void Report(const Sequence& sequence, FinishReason reason, absl::Status status,
               EngineOutput output);
-  EngineSnapshot MakeSnapshot() const;
-  void CheckConservation() const;
+  EngineSnapshot MakeSnapshot();
+  void CheckConservation();
 
   const EngineOptions options_;
   const CacheGeometry geometry_;

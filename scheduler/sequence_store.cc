@@ -209,7 +209,10 @@ absl::StatusOr<absl::Span<const DecodeInput::Layer>> SequenceStore::Append(int p
     next_due_ = std::numeric_limits<int>::max();
     for (int layer = 0; layer < cache_->num_layers(); ++layer) {
       if (due_[layer] <= step_) {
-        if (absl::Status status = AppendToLayer(layer, position); !status.ok()) return status;
+        if (absl::Status status = AppendToLayer(layer, position); !status.ok()) {
+          --step_;  // for layers behind this one nothing has been appended
+          return status;
+        }
       }
       next_due_ = std::min(next_due_, due_[layer]);
     }

@@ -52,8 +52,8 @@ class SequenceStore {
   /// After the edits have been carried out; not called where there were none.
   absl::Status FinishEdits();
   /// The place of the token at `position` in every layer, as of `step()` or earlier; valid until
-  /// the next call. Looks at no layer in which the token goes one slot on from the last one, so
-  /// that a step costs what changes.
+  /// the next call. Where it fails the sequence can only be ended. Looks at no layer in which the
+  /// token goes one slot on from the last one, so that a step costs what changes.
   absl::StatusOr<absl::Span<const DecodeInput::Layer>> Append(int position);
   int step() const { return step_; }
   /// Lets the block tables count what Append left for later. Before anybody reads them but a step.

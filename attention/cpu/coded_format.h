@@ -25,15 +25,11 @@ inline const std::byte* UnitOf(const HeadBlocks& scales, int head, int slot, int
          head * scales.head_stride + static_cast<size_t>(slot % slots / group) * scales.unit_bytes;
 }
 
-constexpr int kMaxHeadDim = 256;
-
-/// Values_: how values are read: LookedUpValues or WidenedValues, or by way of tiles F32Values.
-template <class Codes, class Values_>
-struct CodedFormat {
+/// What does not depend on how values are read.
+template <class Codes>
+struct CodedScores {
   using V = typename Codes::Simd;
   using Keys = CodedKeys<Codes>;
-  using Values = Values_;
-  using Tiles = F32Values<V>;
 
   static void Pack(int count, int head_dim, const float* q, float* packed) {
     PackQueries<Keys>(
@@ -41,23 +37,32 @@ struct CodedFormat {
   }
   static void Score(const DecodeJob& job, int head, const float* packed, int begin, int count,
                     BlockFetcher* fetcher, float* spare, float* scores);
-  static void Accumulate(const DecodeJob& job, int head, int begin, int count,
-                         const std::byte* const* rows, BlockFetcher* fetcher, float* weights,
-                         const float* shrink, float* sums);
 
- private:
+ protected:
   static void ScaleQueries(const DecodeJob& job, int head, int slot, const float* packed,
                            float* scaled, float* bias);
   static void LoadValueScales(const DecodeJob& job, int head, int begin, int count, float* scales,
                               float* zeros);
 };
 
+/// Values_: how values are read: LookedUpValues or WidenedValues, or by way of tiles F32Values.
+template <class Codes, class Values_>
+struct CodedFormat : CodedScores<Codes> {
+  using V = typename Codes::Simd;
+  using Values = Values_;
+  using Tiles = F32Values<V>;
+
+  static void Accumulate(const DecodeJob& job, int head, int begin, int count,
+                         const std::byte* const* rows, BlockFetcher* fetcher, float* weights,
+                         const float* shrink, float* sums);
+};
+
 /// What a group's scales and zeros make of the queries: score = scaled . codes + bias.
 ///   slot    the first one of the group
 ///   scaled  as `packed`
-template <class Codes, class Values_>
-void CodedFormat<Codes, Values_>::ScaleQueries(const DecodeJob& job, int head, int slot,
-                                               const float* packed, float* scaled, float* bias) {
+template <class Codes>
+void CodedScores<Codes>::ScaleQueries(const DecodeJob& job, int head, int slot, const float* packed,
+                                      float* scaled, float* bias) {
   constexpr int kCells = Keys::kCells;
   const int dim = job.head_dim;
   alignas(64) float scale_zero[2 * kMaxHeadDim];
@@ -85,9 +90,9 @@ void CodedFormat<Codes, Values_>::ScaleQueries(const DecodeJob& job, int head, i
 }
 
 /// Scales of values [begin, begin + count) of one head, those of each value side by side.
-template <class Codes, class Values_>
-void CodedFormat<Codes, Values_>::LoadValueScales(const DecodeJob& job, int head, int begin,
-                                                  int count, float* scales, float* zeros) {
+template <class Codes>
+void CodedScores<Codes>::LoadValueScales(const DecodeJob& job, int head, int begin, int count,
+                                         float* scales, float* zeros) {
   const int group = job.code_group, groups = job.head_dim / group;
   const size_t zeros_at = static_cast<size_t>(job.head_dim) * 2;  // [group][groups] bf16 behind
   for (int t = 0; t < count;) {
@@ -100,10 +105,9 @@ void CodedFormat<Codes, Values_>::LoadValueScales(const DecodeJob& job, int head
   }
 }
 
-template <class Codes, class Values_>
-void CodedFormat<Codes, Values_>::Score(const DecodeJob& job, int head, const float* packed,
-                                        int begin, int count, BlockFetcher* fetcher, float* spare,
-                                        float* scores) {
+template <class Codes>
+void CodedScores<Codes>::Score(const DecodeJob& job, int head, const float* packed, int begin,
+                               int count, BlockFetcher* fetcher, float* spare, float* scores) {
   const int dim = job.head_dim, group = job.code_group, rows = dim / Keys::kCells;
   const int slots_per_block = static_cast<int>(job.keys.slots_per_block);
   const size_t row_bytes = static_cast<size_t>(slots_per_block) * 4;
@@ -115,20 +119,19 @@ void CodedFormat<Codes, Values_>::Score(const DecodeJob& job, int head, const fl
   for (int t = 0; t < count;) {
     const int slot = begin + t, first = slot % slots_per_block;
     int slots = Smaller(Smaller(V::kLanes, count - t), slots_per_block - first);
+    const std::byte* cells = job.keys.base +
+                             job.keys.blocks[slot / slots_per_block] * job.keys.block_bytes +
+                             head * job.keys.head_stride + static_cast<size_t>(first) * 4;
     if constexpr (Codes::kGrouped) {
       slots = Smaller(slots, group - slot % group);
       if (slot / group != unit) {
         unit = slot / group;
         ScaleQueries(job, head, slot, packed, scaled, bias);
         queries = scaled;
-        // A key's part of the scales of its group.
-        const size_t bytes = static_cast<size_t>(dim) * 4;
-        Prefetch(fetcher->Take(bytes, job.keys.base), bytes);
+        const size_t bytes = static_cast<size_t>(dim) * 4;  // the keys' scales of a group
+        Prefetch(fetcher->Take(bytes, cells), bytes);
       }
     }
-    const std::byte* cells = job.keys.base +
-                             job.keys.blocks[slot / slots_per_block] * job.keys.block_bytes +
-                             head * job.keys.head_stride + static_cast<size_t>(first) * 4;
     const std::byte* ahead = fetcher->Take(rows * slots * size_t{4}, cells);
     for (int i = 0; i < job.group_size;) {
       const int size = NextSubBlock(job.group_size - i);
@@ -176,13 +179,20 @@ void CodedFormat<Codes, Values_>::Accumulate(const DecodeJob& job, int head, int
   for (float& one : keep) one = 1;
   // As many as a tile, or the scales, have room for.
   const int most = kValueTileFloats / stride;
-  NoFetcher no_fetcher;
   const std::byte* tile_rows[kChunk];
+  // Tiles are in cache: what is ahead is fetched while they are made.
+  NoFetcher no_fetcher;
+  std::conditional_t<kInTiles, NoFetcher, BlockFetcher>* ahead;
+  if constexpr (kInTiles) {
+    ahead = &no_fetcher;
+  } else {
+    ahead = fetcher;
+  }
   for (int t = 0; t < count; t += most) {
     const int some = Smaller(most, count - t);
     ValueRows values = {rows + t, head * job.values.head_stride};
     if constexpr (Codes::kGrouped) {
-      LoadValueScales(job, head, begin + t, some, scales, zeros);
+      CodedScores<Codes>::LoadValueScales(job, head, begin + t, some, scales, zeros);
       values.scales = scales;
       values.zeros = zeros;
       values.groups = dim / group;
@@ -199,15 +209,9 @@ void CodedFormat<Codes, Values_>::Accumulate(const DecodeJob& job, int head, int
     }
     for (int i = 0; i < job.group_size;) {
       const int size = NextSubBlock(job.group_size - i);
-      float* of_queries = sums + static_cast<size_t>(i) * stride;
-      const float* shrinks = t == 0 ? shrink + i : keep;
-      if constexpr (kInTiles) {
-        AccumulateSubBlock<Values>(size, weights + i * kScoreStride + t, shrinks, values,
-                                   &no_fetcher, some, dim, of_queries, stride);
-      } else {
-        AccumulateSubBlock<Values>(size, weights + i * kScoreStride + t, shrinks, values, fetcher,
-                                   some, dim, of_queries, stride);
-      }
+      AccumulateSubBlock<Values>(size, weights + i * kScoreStride + t, t == 0 ? shrink + i : keep,
+                                 values, ahead, some, dim, sums + static_cast<size_t>(i) * stride,
+                                 stride);
       i += size;
     }
   }

@@ -219,11 +219,12 @@ void CpuBackend::DecodeAttention(const AttentionShape& shape, absl::Span<const D
   for (std::vector<Part>& parts : parts_) parts.clear();
   bool borrows = false;
   for (size_t i = 0; i < items.size(); ++i) {
-    for (const SegmentView& segment : items[i].segments) {
+    for (int s = 0; s < static_cast<int>(items[i].segments.size()); ++s) {
+      const SegmentView& segment = items[i].segments[s];
       if (segment.use == SegmentUse::kBorrowedKeys) {
         borrows = true;
       } else {
-        AddDecodeTasks(shape, i, segment, LiveSlots(items[i], segment), q + i * row,
+        AddDecodeTasks(shape, i, segment, LiveSlots(items[i], s), q + i * row,
                        segment.first_kv_head, segment.num_kv_heads);
       }
     }
@@ -278,9 +279,10 @@ void CpuBackend::AccumulateScores(const AttentionShape& shape, absl::Span<const 
   tasks_.clear();
   num_weights_ = 0;
   for (size_t i = 0; i < items.size(); ++i) {
-    for (const SegmentView& segment : items[i].segments) {
+    for (int s = 0; s < static_cast<int>(items[i].segments.size()); ++s) {
+      const SegmentView& segment = items[i].segments[s];
       if (segment.scores.blocks == nullptr) continue;
-      AddWeightTasks(shape, segment, 0, LiveSlots(items[i], segment), q + i * row);
+      AddWeightTasks(shape, segment, 0, LiveSlots(items[i], s), q + i * row);
     }
   }
   slot_weights_.resize(num_weights_);

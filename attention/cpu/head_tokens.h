@@ -5,12 +5,10 @@
 #include <cstdint>
 #include <vector>
 
+#include "attention/cpu/kernels.h"
 #include "block_manager/segment_view.h"
 
 namespace ziggurat::cpu {
-
-/// The largest head size that backends work for.
-inline constexpr int kMaxHeadDim = 256;
 
 /// The area of the `head`-th head of a segment in the block that holds `slot`.
 inline std::byte* AreaOf(PoolView pool, const PlaneView& plane, int head, int slot) {

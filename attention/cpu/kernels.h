@@ -19,6 +19,8 @@ namespace ziggurat::cpu {
 constexpr int kChunk = 128;
 /// Room behind a row of scores for the last vector that is stored whole.
 constexpr int kScoreStride = kChunk + 16;
+/// The largest head size that backends work for.
+constexpr int kMaxHeadDim = 256;
 /// Query rows that one micro kernel takes at a time.
 constexpr int kMaxQueries = 8;
 /// Keys of one job of column sums, and query tokens that it takes at a time.

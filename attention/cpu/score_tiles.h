@@ -1,9 +1,9 @@
 // Scores of a tile of keys. Decode, prefill and the statistics are built of these.
 //
 // Keys come in *rows* of 4-byte cells: row r holds channels r*x .. r*x+x-1 (x = 1 for f32, 2 for
-// bf16) of neighbouring slots side by side, so that one lane is one slot and the scores of a whole
-// vector of slots are a sum over rows, without any horizontal sum. Blocks store keys in this
-// layout; prefill packs its keys into it, and codes are unpacked into it.
+// bf16, 4 to 16 for codes) of neighbouring slots side by side, so that one lane is one slot and the
+// scores of a whole vector of slots are a sum over rows, without any horizontal sum. Blocks store
+// keys in this layout, and prefill packs its keys into it.
 #pragma once
 
 #include <xmmintrin.h>
@@ -166,7 +166,7 @@ inline void ScorePartialTile(int queries, const float* query, int rows, const st
     return ScoreTile<One, 1, TileRead::kPartial>(query, rows, keys, row_bytes, nullptr, scale,
                                                  scores, slots);
   }
-  float one[256];  // rows * kCells <= head_dim
+  float one[kMaxHeadDim];  // rows * kCells <= head_dim
   for (int i = 0; i < queries; ++i) {
     for (int r = 0; r < rows; ++r) {
       __builtin_memcpy(&one[r * Many::kCells], &query[(r * queries + i) * Many::kCells],

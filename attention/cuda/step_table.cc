@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "attention/cuda/segment_record.h"
+#include "block_manager/check.h"
 
 namespace ziggurat::cuda {
 namespace {
@@ -101,17 +102,21 @@ bool StepTable::UpdateList(const PlaneView& plane, int slots, int same_slots,
   return true;
 }
 
-bool StepTable::UpdateLayer(LayerView views, absl::Span<const int> same_slots, LayerTable* layer) {
-  for (size_t i = 0; i < views.size(); ++i) {
-    DeviceSegment record = RecordWithoutPlanes(views[i]);
+bool StepTable::UpdateLayer(const DecodeItem& item, absl::Span<const int> same_slots,
+                            LayerTable* layer) {
+  CheckThat(item.segments.size() <= layer->segments.size(), "a layer with too many segments");
+  for (size_t i = 0; i < item.segments.size(); ++i) {
+    SegmentView view = item.segments[i];
+    view.num_slots = LiveSlots(item, static_cast<int>(i));
+    DeviceSegment record = RecordWithoutPlanes(view);
     bool has_room = true;
     const PlaneView* before = nullptr;
     uint32_t word = 0;
-    ForEachPlane(views[i], &record, [&](const PlaneView& plane, DevicePlane* to, int p) {
+    ForEachPlane(view, &record, [&](const PlaneView& plane, DevicePlane* to, int p) {
       // Planes in the same blocks, as keys and values are, share their list.
       if (before == nullptr || before->blocks != plane.blocks) {
         LayerTable::BlockList& list = layer->segments[i].lists[p];
-        has_room = has_room && UpdateList(plane, SlotsHeld(views[i]), same_slots[i], &list);
+        has_room = has_room && UpdateList(plane, SlotsHeld(view), same_slots[i], &list);
         word = list.word;
       }
       before = &plane;

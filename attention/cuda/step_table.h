@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "absl/types/span.h"
+#include "attention/backend.h"
 #include "attention/cuda/device_views.h"
 #include "attention/cuda/segment_record.h"
 #include "attention/cuda/stream.h"
@@ -38,7 +39,7 @@ struct LayerTable {
   std::vector<Segment> segments;
 };
 
-/// Not thread-safe.
+/// The device's copy must start as zeros: words that are 0 are never sent. Not thread-safe.
 class StepTable {
  public:
   static constexpr uint32_t kFull = 0xffffffffu;
@@ -66,11 +67,12 @@ class StepTable {
 
   /// Room for a layer of up to `max_segments` segments. False where the table is full.
   bool AddLayer(int max_segments, LayerTable* layer);
-  /// Makes the layer's records those of `views`, at most as many as it has room for. Block numbers
-  /// of slots before `same_slots[i]` of segment i are what they were at the last update, and are
-  /// not looked at. False where the table is full: then the layer's records may be part old, part
-  /// new.
-  bool UpdateLayer(LayerView views, absl::Span<const int> same_slots, LayerTable* layer);
+  /// Makes the layer's records those of the item's segments, at most as many as it has room for
+  /// (CHECK), with their live slots (LiveSlots). Block numbers of slots before `same_slots[i]` of
+  /// segment i are what they were at the last update, and are not looked at. False where the table
+  /// is full: then records may name lists that have moved, and the layer must be removed before
+  /// anything is launched.
+  bool UpdateLayer(const DecodeItem& item, absl::Span<const int> same_slots, LayerTable* layer);
   void RemoveLayer(LayerTable* layer);
 
   /// Changes since the last call of Sent(), one for each word, in no order.

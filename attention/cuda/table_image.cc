@@ -44,9 +44,9 @@ DeviceItems TableImage::AddItems(absl::Span<const DecodeItem> items, const Atten
   for (const DecodeItem& item : items) {
     const size_t i = records.size();
     std::vector<DeviceSegment> segments;
-    for (const SegmentView& segment : item.segments) {
-      SegmentView live = segment;
-      live.num_slots = LiveSlots(item, segment);
+    for (int s = 0; s < static_cast<int>(item.segments.size()); ++s) {
+      SegmentView live = item.segments[s];
+      live.num_slots = LiveSlots(item, s);
       segments.push_back(RecordOf(live));
     }
     DeviceItem& record = records.emplace_back();

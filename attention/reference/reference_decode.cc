@@ -19,10 +19,12 @@ struct Token {
 std::vector<Token> DecodeTokens(const AttentionShape& shape, PoolView pool, const DecodeItem& item,
                                 int kv_head) {
   std::vector<Token> tokens;
-  for (const SegmentView& view : item.segments) {
+  for (int s = 0; s < static_cast<int>(item.segments.size()); ++s) {
+    const SegmentView& view = item.segments[s];
     const StoredSegment segment(pool, view, shape.head_dim);
     if (!segment.covers(kv_head)) continue;
-    for (int slot = 0; slot < LiveSlots(item, view); ++slot) {
+    const int slots = LiveSlots(item, s);
+    for (int slot = 0; slot < slots; ++slot) {
       tokens.push_back({view.use, segment.DecodedVector(Side::kKeys, kv_head, slot),
                         segment.DecodedVector(Side::kValues, kv_head, slot)});
     }
@@ -134,11 +136,13 @@ void ReferenceBackend::AccumulateScores(const AttentionShape& shape,
                                         absl::Span<const DecodeItem> items, const float* q,
                                         const float* lse, PoolView pool) {
   for (size_t i = 0; i < items.size(); ++i) {
-    for (const SegmentView& view : items[i].segments) {
+    for (int s = 0; s < static_cast<int>(items[i].segments.size()); ++s) {
+      const SegmentView& view = items[i].segments[s];
       const StoredSegment segment(pool, view, shape.head_dim);
       if (!segment.is_scored()) continue;
+      const int slots = LiveSlots(items[i], s);
       for (int g = view.first_kv_head; g < view.first_kv_head + view.num_kv_heads; ++g) {
-        for (int slot = 0; slot < LiveSlots(items[i], view); ++slot) {
+        for (int slot = 0; slot < slots; ++slot) {
           const double received =
               GroupAttention(shape, segment, g, slot, q + i * shape.num_q_heads * shape.head_dim,
                              lse + i * shape.num_q_heads);

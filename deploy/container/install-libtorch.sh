@@ -10,6 +10,7 @@ archive=$(mktemp)
 trap 'rm -f "$archive"' EXIT
 curl --fail --silent --show-error --location --output "$archive" "$LIBTORCH_URL"
 echo "$LIBTORCH_SHA256  $archive" | sha256sum --check --quiet
+apt-get update -qq
 apt-get install -y -qq --no-install-recommends unzip >/dev/null
 unpacked=$(mktemp -d)
 unzip -q "$archive" -d "$unpacked"

@@ -150,7 +150,7 @@ void LlamaRunner::MeasureLazyMass(int layer, absl::Span<const DecodeInput> input
     const SegmentView& segment = inputs[i].layers[layer].view[0];
     const float* q = buffers.q + i * heads.num_q_heads * heads.head_dim;
     const float* lse = buffers.lse + i * heads.num_q_heads;
-    const int n = LiveSlots(items_[i], segment), sinks = std::min(test.sinks, n);
+    const int n = LiveSlots(items_[i], 0), sinks = std::min(test.sinks, n);
     const int recent = std::min(test.recent, n - sinks);
     inputs[i].lazy_mass[layer] = backend_->SlotMass(heads, segment, 0, sinks, q, lse, pool_) +
                                  backend_->SlotMass(heads, segment, n - recent, n, q, lse, pool_);

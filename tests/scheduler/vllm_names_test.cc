@@ -49,7 +49,7 @@ TEST(VllmNames, GiveTheSameValuesWithTheModelsName) {
   metrics.DeclareLayers(3);
   metrics.SetOccupancy(SmallCache());
   metrics.CountPromptTokens(200);
-  metrics.ObserveInterToken(0.3);
+  metrics.ObserveInterToken({0.3});
   metrics.ObserveTokens(200, 5);
   const std::string page = Page(metrics);
   for (const char* line : {

@@ -75,6 +75,19 @@ TEST_P(CudaDecode, AgreesOnSegmentsHeadGroupsAndNorms) {
   }
 }
 
+TEST_P(CudaDecode, SeesTokensThatCameSinceTheViewWasTaken) {
+  LargestDeviation seen(Family("stale view"));
+  const AttentionShape shape = Shape(4, 2, head_dim());
+  for (const CacheFormat& format : FormatsOf(encoding(), head_dim())) {
+    Batch batch(shape, {{{format, 64}, {format, 33}}});
+    std::vector<SegmentView> old(batch.segments[0].begin(), batch.segments[0].end());
+    old[1].num_slots -= 9;
+    const TokenTarget target = {1, 32};
+    batch.items.push_back({old, {&target, 1}});
+    ExpectTwins(shape, batch, compute(), &seen, Name(format));
+  }
+}
+
 class CudaDistantDecode : public CudaDecode {};
 
 TEST_P(CudaDistantDecode, AgreesWhateverIsSkipped) {

@@ -104,7 +104,12 @@ TEST(StepTable, ServesGrowingSequencesWithTheSameLaunchAndFewWords) {
       views.push_back(batch.segments[i][0]);
       views.back().num_slots = lengths[i] + step;
       const int same = step == 0 ? 0 : views.back().num_slots - 1;
-      ASSERT_TRUE(table.UpdateLayer({&views.back(), 1}, {&same, 1}, &layers[i]));
+      // Every other step by a view that was taken a token before.
+      SegmentView seen = views.back();
+      if (step % 2 == 1) --seen.num_slots;
+      const TokenTarget target = {0, views.back().num_slots - 1};
+      const DecodeItem item = {{&seen, 1}, {&target, 1}};
+      ASSERT_TRUE(table.UpdateLayer(item, {&same, 1}, &layers[i]));
     }
     if (step > 0) words_after_first += table.patches().size();
     Send(table, device_table);
