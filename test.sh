@@ -51,4 +51,4 @@ if [ "$mode" = all ]; then
 fi
 
 say "Release: all tests"
-run_tests build
+run_tests build -j2
