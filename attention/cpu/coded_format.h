@@ -31,10 +31,6 @@ struct CodedScores {
   using V = typename Codes::Simd;
   using Keys = CodedKeys<Codes>;
 
-  static void Pack(int count, int head_dim, const float* q, float* packed) {
-    PackQueries<Keys>(
-        count, head_dim, [&](int i) { return q + static_cast<size_t>(i) * head_dim; }, packed);
-  }
   static void Score(const DecodeJob& job, int head, const float* packed, int begin, int count,
                     BlockFetcher* fetcher, float* spare, float* scores);
 

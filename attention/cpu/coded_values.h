@@ -62,9 +62,6 @@ struct WidenedValues : SingleValues<typename Codes::Simd> {
                    typename Simd::Float* out) {
     out[0] = Codes::Load(values.at(t, unit * kUnitBytes));
   }
-  static void PutInOrder(const float* sums, float factor, float* out) {
-    for (int i = 0; i < kChannels; ++i) out[i] = sums[i] * factor;
-  }
 };
 
 // ---- Tiles -------------------------------------------------------------------------------------

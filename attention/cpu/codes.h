@@ -68,57 +68,48 @@ struct Fp8Codes {
   }
 };
 
-template <class V>
-struct Int4Codes {
-  using Simd = V;
-  static constexpr int kBits = 4;
-  static constexpr bool kGrouped = true;
-  static constexpr float kFactor = 1;
-  using QueryCells = float __attribute__((vector_size(8 * sizeof(float))));
-
-  static void Channels(typename V::Bits cells, typename V::Float* channels) {
-    channels[0] = V::Low4(cells);
-    channels[1] = V::Low4(V::template ShiftRight<4>(cells));
-    channels[2] = V::Low4(V::template ShiftRight<8>(cells));
-    channels[3] = V::Low4(V::template ShiftRight<12>(cells));
-    channels[4] = V::Low4(V::template ShiftRight<16>(cells));
-    channels[5] = V::Low4(V::template ShiftRight<20>(cells));
-    channels[6] = V::Low4(V::template ShiftRight<24>(cells));
-    channels[7] = V::Low4(V::template ShiftRight<28>(cells));
-  }
-  static typename V::Float Load(const std::byte* p) { return V::Low4(V::Spread4(p)); }
-
-  // LookedUpValues:
-  static typename V::Float Steps() { return V::Low4(V::Counting()); }
-  static void Spread32(const std::byte* p, typename V::Bits* codes) { V::Spread32x4(p, codes); }
-  /// That entry i of what Spread32 gives belongs to.
-  static constexpr int ChannelOf(int i) { return i % 4 * 8 + i / 4; }
+/// `kCount` floats, as many channels as a cell has.
+template <int kCount>
+struct FloatCells;
+template <>
+struct FloatCells<8> {
+  using Type = float __attribute__((vector_size(8 * sizeof(float))));
+};
+template <>
+struct FloatCells<16> {
+  using Type = float __attribute__((vector_size(16 * sizeof(float))));
 };
 
-template <class V>
-struct Int2Codes {
+/// int4 and int2.
+template <class V, int kBits_>
+struct GroupedCodes {
   using Simd = V;
-  static constexpr int kBits = 2;
+  static constexpr int kBits = kBits_;
   static constexpr bool kGrouped = true;
   static constexpr float kFactor = 1;
-  using QueryCells = float __attribute__((vector_size(16 * sizeof(float))));
+  static constexpr int kChannelsPerCell = 32 / kBits;
+  using QueryCells = typename FloatCells<kChannelsPerCell>::Type;
 
   static void Channels(typename V::Bits cells, typename V::Float* channels) {
     Unpack<0>(cells, channels);
   }
-  static typename V::Float Load(const std::byte* p) { return V::Low2(V::Spread2(p)); }
+  static typename V::Float Load(const std::byte* p) {
+    return V::template Low<kBits>(V::template Spread<kBits>(p));
+  }
 
   // LookedUpValues:
-  static typename V::Float Steps() { return V::Low2(V::Counting()); }
-  static void Spread32(const std::byte* p, typename V::Bits* codes) { V::Spread32x2(p, codes); }
+  static typename V::Float Steps() { return V::template Low<kBits>(V::Counting()); }
+  static void Spread32(const std::byte* p, typename V::Bits* codes) {
+    V::template Spread32<kBits>(p, codes);
+  }
   /// That entry i of what Spread32 gives belongs to.
-  static constexpr int ChannelOf(int i) { return i % 2 * 16 + i / 2; }
+  static constexpr int ChannelOf(int i) { return i % kBits * kChannelsPerCell + i / kBits; }
 
  private:
   template <int kFirst>
   static void Unpack(typename V::Bits cells, typename V::Float* channels) {
-    if constexpr (kFirst < 16) {
-      channels[kFirst] = V::Low2(V::template ShiftRight<2 * kFirst>(cells));
+    if constexpr (kFirst < kChannelsPerCell) {
+      channels[kFirst] = V::template Low<kBits>(V::template ShiftRight<kBits * kFirst>(cells));
       Unpack<kFirst + 1>(cells, channels);
     }
   }

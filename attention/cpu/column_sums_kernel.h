@@ -15,19 +15,19 @@ struct ColumnScratch {
     packed = job.scratch;
     sums = packed + kQueryTokens * job.group_size * PaddedDim(job.head_dim);
     scores = sums + static_cast<size_t>(job.group_size) * kColumnsPerJob;
-    keys = reinterpret_cast<std::byte*>(scores + kMaxQueries * kScoreStride);
+    keys = scores + kMaxQueries * kScoreStride;
   }
-  float* packed;    ///< queries of kQueryTokens tokens
-  float* sums;      ///< [group_size, kColumnsPerJob]
-  float* scores;    ///< [kMaxQueries, kScoreStride]
-  std::byte* keys;  ///< all keys of the job, chunk after chunk
+  float* packed;  ///< queries of kQueryTokens tokens
+  float* sums;    ///< [group_size, kColumnsPerJob]
+  float* scores;  ///< [kMaxQueries, kScoreStride]
+  float* keys;    ///< all keys of the job, chunk after chunk
 };
 
 /// Adds what `count` query tokens, from the job's token `first` on, give to `width` keys from
 /// `begin` on, to the sums of their heads.
 template <class Keys>
 inline void AddColumns(const ColumnSumsJob& job, int first, int count, int begin, int width,
-                       const std::byte* keys, const ColumnScratch& scratch) {
+                       const float* keys, const ColumnScratch& scratch) {
   using V = typename Keys::Simd;
   const int group = job.group_size, queries = count * group;
   const int rows = job.head_dim / Keys::kChannelsPerRow;
@@ -61,11 +61,11 @@ void ColumnSums(const ColumnSumsJob& job) {
   const int dim = job.head_dim, group = job.group_size;
   const int rows = dim / Keys::kChannelsPerRow, width = job.end - job.begin;
   const int heads = job.head_stride == 0 ? 1 : group;
-  const size_t chunk_bytes = static_cast<size_t>(kChunk) * rows * 4;
+  const size_t chunk_cells = static_cast<size_t>(kChunk) * rows;
   const ColumnScratch scratch(job);
   for (int begin = job.begin; begin < job.end; begin += kChunk) {
     PackKeys<Keys>(job.k, job.kv_row_bytes, rows, begin, Smaller(kChunk, job.end - begin),
-                   scratch.keys + (begin - job.begin) / kChunk * chunk_bytes);
+                   scratch.keys + (begin - job.begin) / kChunk * chunk_cells);
   }
   for (int head = 0; head < heads; ++head) {
     __builtin_memset(job.sums + head * job.head_stride, 0, sizeof(float) * width);
@@ -79,7 +79,7 @@ void ColumnSums(const ColumnSumsJob& job) {
     __builtin_memset(scratch.sums, 0, sizeof(float) * heads * kColumnsPerJob);
     for (int begin = job.begin; begin < job.end; begin += kChunk) {
       AddColumns<Keys>(job, first, count, begin, Smaller(kChunk, job.end - begin),
-                       scratch.keys + (begin - job.begin) / kChunk * chunk_bytes, scratch);
+                       scratch.keys + (begin - job.begin) / kChunk * chunk_cells, scratch);
     }
     for (int head = 0; head < heads; ++head) {
       float* sums = job.sums + head * job.head_stride;

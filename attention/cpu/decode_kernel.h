@@ -30,14 +30,11 @@ inline void FindValueRows(const DecodeJob& job, int begin, int count, const std:
 
 /// Keys and values as they are, f32 or bf16.   Keys, NarrowKeys: how keys are read a full vector,
 /// and a half one, at a time
-template <class Keys, class NarrowKeys, class Values_>
+template <class Keys_, class NarrowKeys, class Values_>
 struct PlainFormat {
+  using Keys = Keys_;
   using Values = Values_;
 
-  static void Pack(int count, int head_dim, const float* q, float* packed) {
-    PackQueries<Keys>(
-        count, head_dim, [&](int i) { return q + static_cast<size_t>(i) * head_dim; }, packed);
-  }
   /// Scores of slots [begin, begin + count) of one head: scores[i][t], kScoreStride apart, in units
   /// of log2.   packed: the group's queries; spare: room for as many floats, and one a query
   static void Score(const DecodeJob& job, int head, const float* packed, int begin, int count,
@@ -123,20 +120,20 @@ struct DecodeScratch {
 
 /// One head's part of a chunk.
 template <class Format>
-inline void DecodeChunk(const Format& format, const DecodeJob& job, int head, int begin, int count,
+inline void DecodeChunk(const DecodeJob& job, int head, int begin, int count,
                         const std::byte* const* rows, BlockFetcher* fetcher,
                         const DecodeScratch& scratch) {
   using Values = typename Format::Values;
   using V = typename Values::Simd;
   const size_t first = static_cast<size_t>(head) * job.group_size;
-  format.Score(job, head, scratch.packed + first * job.head_dim, begin, count, fetcher,
-               scratch.spare, scratch.scores);
+  Format::Score(job, head, scratch.packed + first * job.head_dim, begin, count, fetcher,
+                scratch.spare, scratch.scores);
   for (int i = 0; i < job.group_size; ++i) {
     scratch.shrink[i] = SoftmaxChunk<V>(scratch.scores + i * kScoreStride, count, count,
                                         &scratch.running[first + i]);
   }
-  format.Accumulate(job, head, begin, count, rows, fetcher, scratch.scores, scratch.shrink,
-                    scratch.sums + first * AccumulatorFloats<Values>(job.head_dim));
+  Format::Accumulate(job, head, begin, count, rows, fetcher, scratch.scores, scratch.shrink,
+                     scratch.sums + first * AccumulatorFloats<Values>(job.head_dim));
 }
 
 /// Fetches ahead for the chunk behind slot `next`, which may be the first of the following job.
@@ -149,26 +146,28 @@ inline void PlanNext(const DecodeJob& job, int next, BlockFetcher* fetcher) {
 }
 
 template <class Format>
-inline void Start(const Format& format, const DecodeJob& job, BlockFetcher* fetcher,
-                  float* packed) {
+inline void Start(const DecodeJob& job, BlockFetcher* fetcher, float* packed) {
   if (job.is_first) {
     fetcher->Plan(job, job.begin, Smaller(job.begin + kChunk, job.end));
     fetcher->FetchAll();
   }
   for (int head = 0; head < job.num_heads; ++head) {
     const size_t first = static_cast<size_t>(head) * job.group_size * job.head_dim;
-    format.Pack(job.group_size, job.head_dim, job.q + first, packed + first);
+    PackQueries<typename Format::Keys>(
+        job.group_size, job.head_dim,
+        [&](int i) { return job.q + first + static_cast<size_t>(i) * job.head_dim; },
+        packed + first);
   }
 }
 
 template <class Format>
-void Decode(const Format& format, const DecodeJob& job) {
+void Decode(const DecodeJob& job) {
   using Values = typename Format::Values;
   const int queries = job.num_heads * job.group_size, dim = job.head_dim;
   const int sums_stride = AccumulatorFloats<Values>(dim);
   const DecodeScratch scratch(job.scratch, queries, dim);
   BlockFetcher fetcher;
-  Start(format, job, &fetcher, scratch.packed);
+  Start<Format>(job, &fetcher, scratch.packed);
   for (int i = 0; i < queries; ++i) scratch.running[i] = Running();
   __builtin_memset(scratch.sums, 0, sizeof(float) * queries * sums_stride);
 
@@ -178,7 +177,7 @@ void Decode(const Format& format, const DecodeJob& job) {
     const std::byte* rows[kChunk];
     FindValueRows(job, begin, count, rows);
     for (int head = 0; head < job.num_heads; ++head) {
-      DecodeChunk(format, job, head, begin, count, rows, &fetcher, scratch);
+      DecodeChunk<Format>(job, head, begin, count, rows, &fetcher, scratch);
     }
     fetcher.FetchAll();  // the last chunk of a segment may be shorter than what comes next
   }
@@ -191,18 +190,18 @@ void Decode(const Format& format, const DecodeJob& job) {
 
 /// BlockKernels::slot_weights.
 template <class Format>
-void SlotWeights(const Format& format, const DecodeJob& job, const float* lse, float* sums) {
+void SlotWeights(const DecodeJob& job, const float* lse, float* sums) {
   using V = typename Format::Values::Simd;
   const DecodeScratch scratch(job.scratch, job.num_heads * job.group_size, job.head_dim);
   BlockFetcher fetcher;
-  Start(format, job, &fetcher, scratch.packed);
+  Start<Format>(job, &fetcher, scratch.packed);
   for (int begin = job.begin; begin < job.end; begin += kChunk) {
     const int count = Smaller(kChunk, job.end - begin);
     PlanNext(job, begin + kChunk, &fetcher);
     for (int head = 0; head < job.num_heads; ++head) {
       const size_t first = static_cast<size_t>(head) * job.group_size;
-      format.Score(job, head, scratch.packed + first * job.head_dim, begin, count, &fetcher,
-                   scratch.spare, scratch.scores);
+      Format::Score(job, head, scratch.packed + first * job.head_dim, begin, count, &fetcher,
+                    scratch.spare, scratch.scores);
       float sum[kScoreStride] = {};
       for (int i = 0; i < job.group_size; ++i) {
         AddWeights<V>(scratch.scores + i * kScoreStride, lse[first + i], count, sum);

@@ -39,11 +39,11 @@ void DistantPrefill(const DistantPrefillJob& job) {
   const int sums_stride = AccumulatorFloats<Values>(dim);
   float* scratch = near_job.scratch;
   const Attended near(&scratch, queries, dim), distant(&scratch, queries, dim);
-  float* scores = scratch + KeyScratchFloats(dim);
+  const ChunkScratch chunk(scratch, dim);
   near.Start<Keys>(near_job, near_job.q);
   distant.Start<Keys>(near_job, job.low_q);
   const auto attend = [&](const KeyRange& range, const Attended& state) {
-    AttendRange<Keys, Values>(near_job, range, scratch, scores, state);
+    AttendRange<Keys, Values>(near_job, range, chunk, state);
   };
   const int band = Larger(job.sinks, near_job.first - job.recent + 1);
   attend({near_job.k, 0, Smaller(job.sinks, end), 0, kAnyDistance}, near);

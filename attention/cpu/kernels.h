@@ -126,16 +126,18 @@ constexpr size_t PaddedFloats(size_t count) { return (count + 15) / 16 * 16; }
 constexpr size_t PaddedDim(size_t head_dim) { return (head_dim + 31) / 32 * 32; }
 /// One chunk of keys, packed.
 constexpr size_t KeyScratchFloats(size_t head_dim) { return (kChunk + 16) * PaddedDim(head_dim); }
+/// One chunk of values, widened.
+constexpr size_t ValueScratchFloats(size_t head_dim) { return kChunk * PaddedDim(head_dim); }
 /// Packed queries, accumulators, running maxima and sums, scores; queries scaled for a group of
 /// codes.
 constexpr size_t DecodeScratchFloats(size_t rows, size_t head_dim) {
   return rows * (3 * PaddedDim(head_dim) + kScoreStride) + 4 * PaddedFloats(rows);
 }
-/// Packed queries, accumulators, running maxima and sums; a chunk of packed keys; scores of one
+/// Packed queries, accumulators, running maxima and sums; a chunk of keys and values; scores of one
 /// sub-block of queries.
 constexpr size_t PrefillScratchFloats(size_t rows, size_t head_dim) {
   return rows * 2 * PaddedDim(head_dim) + PaddedFloats(2 * rows) + KeyScratchFloats(head_dim) +
-         kMaxQueries * kScoreStride;
+         ValueScratchFloats(head_dim) + kMaxQueries * kScoreStride;
 }
 /// Two of the first three.
 constexpr size_t DistantScratchFloats(size_t rows, size_t head_dim) {

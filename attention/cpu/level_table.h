@@ -17,9 +17,9 @@ template <class V, class Keys, class Values>
 constexpr ElementKernels MakeElementKernels() {
   using Element = typename Keys::Element;
   return {
-      .prefill = Prefill<Keys, Values>,
-      .distant_prefill = DistantPrefill<Keys, Values>,
-      .column_sums = ColumnSums<Keys>,
+      .prefill = Prefill<PackedKeys<Keys>, PackedValues<Values>>,
+      .distant_prefill = DistantPrefill<PackedKeys<Keys>, PackedValues<Values>>,
+      .column_sums = ColumnSums<PackedKeys<Keys>>,
       .rms_norm = RmsNormRow<V, Element>,
       .swiglu = SwiGluRow<V, Element>,
       .add = AddRange<V, Element>,
@@ -35,9 +35,8 @@ template <class Keys, class NarrowKeys, class Values>
 constexpr BlockKernels MakePlainKernels() {
   using Format = PlainFormat<Keys, NarrowKeys, Values>;
   return {
-      .decode = [](const DecodeJob& job) { Decode(Format(), job); },
-      .slot_weights = [](const DecodeJob& job, const float* lse,
-                         float* sums) { SlotWeights(Format(), job, lse, sums); },
+      .decode = Decode<Format>,
+      .slot_weights = SlotWeights<Format>,
   };
 }
 
@@ -50,12 +49,11 @@ constexpr BlockKernels MakeCodedKernels() {
       .decode =
           [](const DecodeJob& job) {
             if constexpr (Values::kIsAtHand) {
-              if (Values::Takes(job.head_dim, job.code_group)) return Decode(Format(), job);
+              if (Values::Takes(job.head_dim, job.code_group)) return Decode<Format>(job);
             }
-            return Decode(Tiled(), job);
+            return Decode<Tiled>(job);
           },
-      .slot_weights = [](const DecodeJob& job, const float* lse,
-                         float* sums) { SlotWeights(Tiled(), job, lse, sums); },
+      .slot_weights = SlotWeights<Tiled>,
   };
 }
 
@@ -68,8 +66,8 @@ constexpr CpuKernels MakeCpuKernels(ProductKernels product = {}) {
                      MakePlainKernels<Keys<V>, Keys<Narrow>, Values<V>>(),
                      MakeCodedKernels<Int8Codes<V>, WidenedValues<Int8Codes<V>>>(),
                      MakeCodedKernels<Fp8Codes<V>, WidenedValues<Fp8Codes<V>>>(),
-                     MakeCodedKernels<Int4Codes<V>, LookedUpValues<Int4Codes<V>>>(),
-                     MakeCodedKernels<Int2Codes<V>, LookedUpValues<Int2Codes<V>>>()},
+                     MakeCodedKernels<GroupedCodes<V, 4>, LookedUpValues<GroupedCodes<V, 4>>>(),
+                     MakeCodedKernels<GroupedCodes<V, 2>, LookedUpValues<GroupedCodes<V, 2>>>()},
           .product = product,
           .cosine = Cosine<V>};
 }

@@ -18,7 +18,7 @@ using cpu::ProductKernels;
 constexpr int kPanel = PackedWeights::kPanel;
 constexpr size_t kPanelRowBytes = 4 * kPanel;
 /// Rows of x that meet a panel while it is in cache; a multiple of the kernels' 8.
-constexpr int kRowsPerTask = 64;
+constexpr int kRowsPerTask = 128;
 /// Up to here weights come from memory faster than oneDNN reads them.
 constexpr int kFewRows = 16;
 

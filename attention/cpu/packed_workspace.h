@@ -1,28 +1,103 @@
 // Queries and keys of a contiguous workspace, packed for the micro kernels.
 #pragma once
 
+#include <type_traits>
+
 #include "attention/cpu/score_tiles.h"
+#include "attention/cpu/value_tiles.h"
 
 namespace ziggurat::cpu {
 namespace {
 
-/// Packs keys [begin, begin + count) into tiles of [rows][kLanes] cells; lanes past the last key
+// Packed once, keys and values meet many queries: what has to be widened to be multiplied is
+// widened then.
+
+template <class Keys>
+constexpr bool kIsUnfolded =
+    std::is_same_v<typename Keys::Many, UnfoldedBf16Keys<typename Keys::Simd>>;
+
+/// How `Keys`, and `Values`, of a workspace are multiplied once they are packed.
+template <class Keys>
+using PackedKeys =
+    std::conditional_t<std::is_same_v<typename Keys::Many, WidenedBf16Keys<typename Keys::Simd>>,
+                       UnfoldedBf16Keys<typename Keys::Simd>, Keys>;
+template <class Values>
+using PackedValues = std::conditional_t<std::is_same_v<Values, Bf16Values<typename Values::Simd>>,
+                                        UnfoldedBf16Values<typename Values::Simd>, Values>;
+
+/// Keys of a tile: as many vectors as eight queries have accumulators for.
+template <class V>
+constexpr int kTileKeys = V::kAccumulators / 8 * V::kLanes;
+
+/// Writes a row of cells, one of each of kLanes keys, into a tile.
+template <class Keys>
+inline void StoreCells(typename Keys::Simd::Bits cells, int row, float* tile) {
+  using V = typename Keys::Simd;
+  if constexpr (kIsUnfolded<Keys>) {
+    V::Store(tile + (2 * row) * kTileKeys<V>, V::Low(cells));
+    V::Store(tile + (2 * row + 1) * kTileKeys<V>, V::High(cells));
+  } else {
+    V::Store(tile + row * kTileKeys<V>, V::AsFloat(cells));
+  }
+}
+
+/// Packs the keys at `k`, of which there are `count`, into one vector of each row of a tile; lanes
+/// past the last key are zero.
+template <class Keys>
+inline void PackLanes(const std::byte* k, size_t row_bytes, int cells, int count, float* tile) {
+  using V = typename Keys::Simd;
+  int c = 0;
+  if (count >= V::kLanes) {
+    for (; c + V::kLanes <= cells; c += V::kLanes) {
+      typename V::Bits square[V::kLanes];
+      for (int t = 0; t < V::kLanes; ++t) square[t] = V::LoadBits(k + t * row_bytes + c * 4);
+      V::Transpose(square);
+      for (int i = 0; i < V::kLanes; ++i) StoreCells<Keys>(square[i], c + i, tile);
+    }
+  }
+  for (; c < cells; ++c) {
+    uint32_t row[V::kLanes] = {};
+    for (int t = 0; t < Smaller(V::kLanes, count); ++t) {
+      __builtin_memcpy(&row[t], k + t * row_bytes + c * 4, 4);
+    }
+    StoreCells<Keys>(V::LoadBits(row), c, tile);
+  }
+}
+
+/// Packs keys [begin, begin + count) into tiles of [rows][kTileKeys] cells; those past the last key
 /// are zero.
 template <class Keys>
 inline void PackKeys(const std::byte* k, size_t row_bytes, int rows, int begin, int count,
-                     std::byte* packed) {
-  constexpr int kLanes = Keys::Simd::kLanes;
-  for (int t = 0; t < count; t += kLanes) {
-    const std::byte* from = k + (begin + t) * row_bytes;
-    const int lanes = Smaller(kLanes, count - t);
-    if (lanes < kLanes) __builtin_memset(packed, 0, static_cast<size_t>(rows) * kLanes * 4);
-    for (int r = 0; r < rows; ++r) {
-      std::byte* to = packed + static_cast<size_t>(r) * kLanes * 4;
-      for (int lane = 0; lane < lanes; ++lane) {
-        __builtin_memcpy(to + lane * 4, from + lane * row_bytes + r * 4, 4);
-      }
+                     float* packed) {
+  using V = typename Keys::Simd;
+  constexpr int kTile = kTileKeys<V>;
+  const int cells = kIsUnfolded<Keys> ? rows / 2 : rows;
+  for (int t = 0; t < count; t += kTile) {
+    float* const tile = packed + static_cast<size_t>(t) * rows;
+    for (int lane = 0; lane < kTile; lane += V::kLanes) {
+      PackLanes<Keys>(k + (begin + t + lane) * row_bytes, row_bytes, cells, count - t - lane,
+                      tile + lane);
     }
-    packed += static_cast<size_t>(rows) * kLanes * 4;
+  }
+}
+
+/// Where the values of a chunk lie: those of the workspace, or widened ones in `scratch`,
+/// [count][PaddedDim].
+template <class Values>
+inline void PackValues(const std::byte* v, size_t row_bytes, int head_dim, int begin, int count,
+                       float* scratch, const std::byte** rows) {
+  using V = typename Values::Simd;
+  for (int t = 0; t < count; ++t) {
+    const std::byte* row = v + (begin + t) * row_bytes;
+    if constexpr (std::is_same_v<Values, UnfoldedBf16Values<V>>) {
+      float* const wide = scratch + t * PaddedDim(head_dim);
+      ForEachVector<V>(head_dim, [&](size_t c, int lanes) {
+        V::Store(wide + c,
+                 LoadUpTo<V, Bf16Element>(reinterpret_cast<const uint16_t*>(row) + c, lanes));
+      });
+      row = reinterpret_cast<const std::byte*>(wide);
+    }
+    rows[t] = row;
   }
 }
 
@@ -48,15 +123,17 @@ inline void PackQueryRows(const std::byte* q, size_t q_row_bytes, int group_size
       packed);
 }
 
-/// Scores of `size` queries against the first `width` keys of a packed chunk.
+/// Scores of `size` queries against the first `width` keys of a packed chunk, and some behind them.
 template <class Keys>
-inline void ScorePackedKeys(int size, const float* query, int rows, const std::byte* packed_keys,
+inline void ScorePackedKeys(int size, const float* query, int rows, const float* packed_keys,
                             int width, float scale, float* scores) {
-  constexpr int kLanes = Keys::Simd::kLanes;
-  for (int t = 0; t < width; t += kLanes) {
-    const std::byte* tile = packed_keys + static_cast<size_t>(t) * rows * 4;
-    ScoreSubBlock<Keys, TileRead::kWhole>(size, query, rows, tile, kLanes * 4, nullptr, scale,
-                                          scores + t);
+  using V = typename Keys::Simd;
+  constexpr int kTile = kTileKeys<V>;
+  for (int t = 0; t < width; t += kTile) {
+    const float* tile = packed_keys + static_cast<size_t>(t) * rows;
+    ScoreSubBlock<Keys, TileRead::kWhole, kTile / V::kLanes>(
+        size, query, rows, reinterpret_cast<const std::byte*>(tile), kTile * 4, nullptr, scale,
+        scores + t);
   }
 }
 

@@ -9,7 +9,13 @@ namespace ziggurat::cpu {
 namespace {
 
 /// Query rows (tokens x group) of a prefill job: they share the packing of each chunk of keys.
-constexpr int kRowsPerTile = 128;
+constexpr int kRowsPerTile = 256;
+
+/// Tokens of a prefill job: whole sub-blocks of eight rows where there is room for that.
+int TokensPerTile(int group_size) {
+  const int tokens = kRowsPerTile / group_size;
+  return tokens >= 8 ? tokens / 8 * 8 : std::max(1, tokens);
+}
 
 const std::byte* At(const void* base, size_t bytes) {
   return static_cast<const std::byte*>(base) + bytes;
@@ -80,7 +86,7 @@ void CpuBackend::PrefillAttention(const AttentionShape& shape, const PackedSeque
                                   ElementType element, const void* q, const void* k, const void* v,
                                   void* out, float* lse) {
   const PrefillTensors tensors = {shape, element, q, k, v, out, lse};
-  const int tile = std::max(1, kRowsPerTile / shape.group_size());
+  const int tile = TokensPerTile(shape.group_size());
   const std::vector<PrefillTask> tasks = CutPrompts(shape, sequences, tile);
   scratch_.Reserve(
       PrefillScratchFloats(static_cast<size_t>(tile) * shape.group_size(), shape.head_dim));
@@ -96,7 +102,7 @@ void CpuBackend::PrefillDistantAttention(const AttentionShape& shape, int n, Ele
                                          const DistantPrefill& distant, void* out, float* lse,
                                          DistantCounts* counts) {
   const PrefillTensors tensors = {shape, element, q, k, v, out, lse};
-  const int tile = std::max(1, kRowsPerTile / shape.group_size());
+  const int tile = TokensPerTile(shape.group_size());
   const int offsets[] = {0, n};
   const std::vector<PrefillTask> tasks = CutPrompts(shape, {offsets}, tile);
   scratch_.Reserve(

@@ -32,6 +32,18 @@ struct Attended {
   Running* running;  ///< [queries]
 };
 
+/// What is packed of one chunk, and the scores of a sub-block of queries.
+struct ChunkScratch {
+  ChunkScratch(float* scratch, int head_dim)
+      : keys(scratch),
+        values(keys + KeyScratchFloats(head_dim)),
+        scores(values + ValueScratchFloats(head_dim)) {}
+
+  float* keys;
+  float* values;
+  float* scores;  ///< [kMaxQueries, kScoreStride]
+};
+
 /// Keys of positions [begin, end) for the queries that are at least `nearest` and at most
 /// `farthest` tokens behind them.
 struct KeyRange {
@@ -44,25 +56,30 @@ struct KeyRange {
 constexpr int kAnyDistance = 1 << 30;
 
 /// Attends to the keys of a range.
-///   keys    scratch for one packed chunk
-///   scores  scratch [kMaxQueries, kScoreStride]
 template <class Keys, class Values>
-void AttendRange(const PrefillJob& job, const KeyRange& range, float* keys, float* scores,
+void AttendRange(const PrefillJob& job, const KeyRange& range, const ChunkScratch& chunk,
                  const Attended& state) {
   using V = typename Values::Simd;
   const int dim = job.head_dim, queries = job.count * job.group_size;
   const int rows = dim / Keys::kChannelsPerRow;
   const int sums_stride = AccumulatorFloats<Values>(dim);
   const float scale = job.scale * kLog2E;
-  auto* packed_keys = reinterpret_cast<std::byte*>(keys);
+  float* const scores = chunk.scores;
   const std::byte* value_rows[kChunk];
   NoFetcher no_fetcher;
   for (int begin = range.begin; begin < range.end; begin += kChunk) {
     const int count = Smaller(kChunk, range.end - begin);
-    PackKeys<Keys>(range.k, job.kv_row_bytes, rows, begin, count, packed_keys);
-    for (int t = 0; t < count; ++t) value_rows[t] = job.v + (begin + t) * job.kv_row_bytes;
+    PackKeys<Keys>(range.k, job.kv_row_bytes, rows, begin, count, chunk.keys);
+    PackValues<Values>(job.v, job.kv_row_bytes, dim, begin, count, chunk.values, value_rows);
+    int fetched = begin + count;
     for (int i = 0; i < queries;) {
       const int size = NextSubBlock(queries - i);
+      // Rows of one head are too far apart for the hardware to see what comes next.
+      const int last = Smaller(range.end, begin + kChunk + kChunk * (i + size) / queries);
+      for (; fetched < last; ++fetched) {
+        Prefetch(range.k + fetched * job.kv_row_bytes, dim * sizeof(typename Keys::Element::Type));
+        Prefetch(job.v + fetched * job.kv_row_bytes, dim * sizeof(typename Keys::Element::Type));
+      }
       // Keys of this chunk that query row r may see.
       const auto first_of = [&](int r) {
         return Larger(0, job.first + r / job.group_size - range.farthest - begin);
@@ -73,7 +90,7 @@ void AttendRange(const PrefillJob& job, const KeyRange& range, float* keys, floa
       const int width = end_of(i + size - 1);
       if (first_of(i) < width) {
         float shrink[kMaxQueries];
-        ScorePackedKeys<Keys>(size, state.packed + static_cast<size_t>(i) * dim, rows, packed_keys,
+        ScorePackedKeys<Keys>(size, state.packed + static_cast<size_t>(i) * dim, rows, chunk.keys,
                               width, scale, scores);
         for (int j = 0; j < size; ++j) {
           shrink[j] = SoftmaxInterval<V>(scores + j * kScoreStride, first_of(i + j), end_of(i + j),
@@ -110,10 +127,9 @@ void Prefill(const PrefillJob& job) {
   float* scratch = job.scratch;
   const Attended state(&scratch, queries, job.head_dim);
   state.Start<Keys>(job, job.q);
-  float* scores = scratch + KeyScratchFloats(job.head_dim);
   // The last query's own key is the last one.
-  AttendRange<Keys, Values>(job, {job.k, 0, job.first + job.count, 0, kAnyDistance}, scratch,
-                            scores, state);
+  AttendRange<Keys, Values>(job, {job.k, 0, job.first + job.count, 0, kAnyDistance},
+                            ChunkScratch(scratch, job.head_dim), state);
   for (int i = 0; i < queries; ++i) {
     StoreRow<Values>(job, i, state.sums + static_cast<size_t>(i) * sums_stride, state.running[i]);
   }

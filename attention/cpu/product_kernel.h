@@ -2,6 +2,8 @@
 // time. How a row of weights meets the cells of a query is that of keys (score_tiles.h).
 #pragma once
 
+#include <type_traits>
+
 #include "attention/cpu/packed_workspace.h"
 #include "attention/cpu/score_tiles.h"
 
@@ -13,17 +15,44 @@ constexpr size_t kPanelRowBytes = 256;
 /// Rows after which a fetched line is needed, where a panel is read in one pass.
 constexpr int kSoon = 64;
 
+/// Fetches `kLines` lines into cache with every row of a panel that is multiplied.
+template <int kLines>
+struct FetchLines {
+  const std::byte* ahead;
+
+  void Row() {
+    constexpr auto kHint = kLines == 4 ? _MM_HINT_T0 : _MM_HINT_T1;
+#pragma GCC unroll 4
+    for (int line = 0; line < kLines; ++line, ahead += 64) {
+      _mm_prefetch(reinterpret_cast<const char*>(ahead), kHint);
+    }
+  }
+};
+
+/// Fetches half a row of a panel into cache with every so many rows that are multiplied.
+struct FetchNowAndThen {
+  const std::byte* ahead;
+  int every;
+  int left = 1;
+
+  void Row() {
+    if (--left > 0) return;
+    left = every;
+    _mm_prefetch(reinterpret_cast<const char*>(ahead), _MM_HINT_T1);
+    _mm_prefetch(reinterpret_cast<const char*>(ahead + 64), _MM_HINT_T1);
+    ahead += kPanelRowBytes;
+  }
+};
+
 /// sums[i][v] += x i . weights of vector v, for NQ rows of x and `Vectors` vectors of outputs.
 ///   x        [rows][NQ][kCells]
 ///   weights  row r at weights + r * kPanelRowBytes
 ///   sums     [NQ] rows, a panel apart
-///   ahead    `Fetch` lines from there on are fetched into cache with every row
-template <class Keys, int NQ, int Vectors, int Fetch>
-inline void AddPanel(const float* x, int rows, const std::byte* weights, const std::byte* ahead,
+template <class Keys, int NQ, int Vectors, class Fetch>
+inline void AddPanel(const float* x, int rows, const std::byte* weights, Fetch* fetch,
                      float* sums) {
   using V = typename Keys::Simd;
   constexpr int kStride = kPanelVectors * V::kLanes;
-  constexpr auto kFetchHint = Fetch == 4 ? _MM_HINT_T0 : _MM_HINT_T1;
   typename V::Float sum[NQ][Vectors];
 #pragma GCC unroll 8
   for (int i = 0; i < NQ; ++i) {
@@ -32,11 +61,8 @@ inline void AddPanel(const float* x, int rows, const std::byte* weights, const s
   }
   for (int r = 0; r < rows; ++r) {
     const std::byte* p = weights + r * kPanelRowBytes;
+    fetch->Row();
     typename Keys::Row row[Vectors];
-#pragma GCC unroll 4
-    for (int line = 0; line < Fetch; ++line, ahead += 64) {
-      _mm_prefetch(reinterpret_cast<const char*>(ahead), kFetchHint);
-    }
 #pragma GCC unroll 4
     for (int v = 0; v < Vectors; ++v) row[v] = Keys::Load(p + v * 64);
 #pragma GCC unroll 8
@@ -59,23 +85,23 @@ inline void AddSubBlock(int size, const float* x, int rows, const std::byte* wei
   using Many = typename Keys::Many;
   using One = typename Keys::One;
   constexpr int kLanes = Keys::Simd::kLanes;
-  const std::byte* soon = weights + kSoon * kPanelRowBytes;
-  const std::byte* next = weights + rows * kPanelRowBytes;
+  // In one pass over the panel what is needed soon is fetched; eight rows take two passes, of which
+  // each fetches a half of the next panel: the first alone would wait for memory, and the second
+  // leave it idle.
+  FetchLines<4> soon{weights + kSoon * kPanelRowBytes};
+  FetchLines<2> next{weights + rows * kPanelRowBytes};
   switch (size) {
     case 8:
-      // Two passes over the panel, of which each fetches a half of what comes next: the first one
-      // alone would wait for memory, and the second leave it idle.
-      AddPanel<Many, 8, 2, 2>(x, rows, weights, next, sums);
-      return AddPanel<Many, 8, 2, 2>(x, rows, weights + 128, next + rows * size_t{128},
-                                     sums + 2 * kLanes);
+      AddPanel<Many, 8, 2>(x, rows, weights, &next, sums);
+      return AddPanel<Many, 8, 2>(x, rows, weights + 128, &next, sums + 2 * kLanes);
     case 4:
-      return AddPanel<Many, 4, 4, 4>(x, rows, weights, soon, sums);
+      return AddPanel<Many, 4, 4>(x, rows, weights, &soon, sums);
     case 3:
-      return AddPanel<Many, 3, 4, 4>(x, rows, weights, soon, sums);
+      return AddPanel<Many, 3, 4>(x, rows, weights, &soon, sums);
     case 2:
-      return AddPanel<Many, 2, 4, 4>(x, rows, weights, soon, sums);
+      return AddPanel<Many, 2, 4>(x, rows, weights, &soon, sums);
     default:
-      return AddPanel<One, 1, 4, 4>(x, rows, weights, soon, sums);
+      return AddPanel<One, 1, 4>(x, rows, weights, &soon, sums);
   }
 }
 
@@ -96,16 +122,63 @@ void PackProductRows(const uint16_t* x, int count, int in_features, float* chann
       packed);
 }
 
+/// Rows of weights that are widened at once: half a panel of them stays in the nearest cache,
+/// beside eight rows of x, while all of x meets it.
+constexpr int kWidenedRows = 96;
+
+/// Two vectors of `rows` rows of a panel, widened for HalvesOfBf16Keys.
+template <class V>
+inline void WidenHalfPanel(const std::byte* weights, int rows, float* to) {
+  for (int r = 0; r < rows; ++r, to += kPanelRowBytes / sizeof(float)) {
+#pragma GCC unroll 2
+    for (int v = 0; v < 2; ++v) {
+      const typename V::Bits bits = V::LoadBits(weights + r * kPanelRowBytes + v * 64);
+      V::Store(to + v * V::kLanes, V::Low(bits));
+      V::Store(to + (2 + v) * V::kLanes, V::High(bits));
+    }
+  }
+}
+
+/// The first `count` rows of x, a multiple of 8: enough of them to widen the weights only once.
+template <class V>
+inline void AddWidenedProduct(const ProductJob& job, int count) {
+  alignas(64) float widened[kWidenedRows * kPanelRowBytes / sizeof(float)];
+  const int rows = job.in_features / 2;
+  for (int first = 0; first < rows; first += kWidenedRows) {
+    const int some = Smaller(kWidenedRows, rows - first);
+    const std::byte* weights = job.weights + first * kPanelRowBytes;
+    for (int half = 0; half < 2; ++half) {
+      WidenHalfPanel<V>(weights + half * 128, some, widened);
+      // What is widened next, spread over the whole of this half.
+      FetchNowAndThen fetch{weights + (half == 0 ? 128 : some * kPanelRowBytes), count / 8};
+      for (int i = 0; i < count; i += 8) {
+        AddPanel<HalvesOfBf16Keys<V>, 8, 2>(
+            job.packed + static_cast<size_t>(i) * job.in_features + size_t{16} * first, some,
+            reinterpret_cast<const std::byte*>(widened), &fetch,
+            job.sums + i * kPanelVectors * V::kLanes + half * 2 * V::kLanes);
+      }
+    }
+  }
+}
+
 /// ProductKernels::add.
 template <class Keys>
 void AddProduct(const ProductJob& job) {
+  using V = typename Keys::Simd;
+  int done = 0;
+  if constexpr (std::is_same_v<typename Keys::Many, WidenedBf16Keys<V>>) {
+    if (job.count >= 16) {
+      done = job.count / 8 * 8;
+      AddWidenedProduct<V>(job, done);
+    }
+  }
   // So many rows of a panel, and of x, stay in the nearest caches while they meet.
   constexpr int kRowsAtOnce = 1024;
   const int rows = job.in_features / 2;
   for (int first = 0; first < rows; first += kRowsAtOnce) {
     const int some = Smaller(kRowsAtOnce, rows - first);
     const std::byte* weights = job.weights + first * kPanelRowBytes;
-    for (int i = 0; i < job.count;) {
+    for (int i = done; i < job.count;) {
       const int size = NextSubBlock(job.count - i);
       const int cells = size == 1 ? Keys::One::kCells : Keys::Many::kCells;
       const float* x = job.packed + static_cast<size_t>(i) * job.in_features +

@@ -40,6 +40,14 @@ struct F32Keys {
   static void PackRow(const float* channels, float* cells) { cells[0] = channels[0]; }
 };
 
+/// Rows of f32 that were made of bf16 when they were packed, two of a row of cells.
+template <class V>
+struct UnfoldedBf16Keys : F32Keys<V> {
+  using Element = Bf16Element;
+  using One = UnfoldedBf16Keys;
+  using Many = UnfoldedBf16Keys;
+};
+
 /// Row of bf16 keys without BF16 instructions: both halves widened, two FMAs.
 template <class V>
 struct WidenedBf16Keys {
@@ -65,6 +73,16 @@ struct WidenedBf16Keys {
   }
 };
 
+/// The same, widened before: the low halves of two vectors, then the high halves of both.
+template <class V>
+struct HalvesOfBf16Keys : WidenedBf16Keys<V> {
+  using Row = typename WidenedBf16Keys<V>::Row;
+
+  static Row Load(const std::byte* p) {
+    return {V::AsFloat(V::LoadBits(p)), V::AsFloat(V::LoadBits(p + 2 * V::kLanes * sizeof(float)))};
+  }
+};
+
 /// How a tile of keys is read.
 enum class TileRead {
   kFetching,  ///< whole vectors; meanwhile as much of what will be needed soon is fetched into L2
@@ -72,62 +90,65 @@ enum class TileRead {
   kPartial,   ///< fewer than kLanes slots; lanes behind them are not read
 };
 
-/// scores[i][lane] = scale * (query i . key of that lane), for NQ queries and one vector of keys.
+/// scores[i][lane] = scale * (query i . key of that lane), for NQ queries and `Vectors` vectors of
+/// keys, one behind the other in every row.
 ///   query       [rows][NQ][kCells]
 ///   keys        row r at keys + r * row_bytes
 ///   ahead       kFetching: [rows * kLanes * 4] bytes to fetch
 ///   scores      [NQ] rows, kScoreStride apart
 ///   slots       kPartial: of the tile
-template <class Keys, int NQ, TileRead kRead>
+template <class Keys, int NQ, TileRead kRead, int Vectors = 1>
 inline void ScoreTile(const float* query, int rows, const std::byte* keys, size_t row_bytes,
                       const std::byte* ahead, float scale, float* scores, int slots = 0) {
   using V = typename Keys::Simd;
+  constexpr int kVectorBytes = V::kLanes * 4;
   // Enough independent sums to hide the latency of a multiply-add.
-  constexpr int kSums = Smaller(4, Larger(1, V::kAccumulators / NQ));
-  typename V::Float sum[NQ][kSums];
+  constexpr int kSums = Smaller(4, Larger(1, V::kAccumulators / (NQ * Vectors)));
+  typename V::Float sum[NQ][kSums][Vectors];
 #pragma GCC unroll 8
   for (int i = 0; i < NQ; ++i) {
 #pragma GCC unroll 4
-    for (int u = 0; u < kSums; ++u) sum[i][u] = V::Zero();
+    for (int u = 0; u < kSums; ++u) {
+#pragma GCC unroll 2
+      for (int v = 0; v < Vectors; ++v) sum[i][u][v] = V::Zero();
+    }
   }
+  const auto add_row = [&](int r, auto* row_sums, int u) __attribute__((always_inline)) {
+    const std::byte* p = keys + r * row_bytes;
+    typename Keys::Row row[Vectors];
+#pragma GCC unroll 2
+    for (int v = 0; v < Vectors; ++v) {
+      row[v] =
+          kRead == TileRead::kPartial ? Keys::Load(p, slots) : Keys::Load(p + v * kVectorBytes);
+    }
+#pragma GCC unroll 8
+    for (int i = 0; i < NQ; ++i) {
+      const float* cells = query + (r * NQ + i) * Keys::kCells;
+#pragma GCC unroll 2
+      for (int v = 0; v < Vectors; ++v) {
+        row_sums[i][u][v] = Keys::Dot(row_sums[i][u][v], row[v], cells);
+      }
+    }
+  };
   int r = 0;
   for (; r + kSums <= rows; r += kSums) {
 #pragma GCC unroll 4
     for (int u = 0; u < kSums; ++u) {
-      const std::byte* p = keys + (r + u) * row_bytes;
-      typename Keys::Row row;
-      if constexpr (kRead == TileRead::kPartial) {
-        row = Keys::Load(p, slots);
-      } else {
-        row = Keys::Load(p);
-      }
       if constexpr (kRead == TileRead::kFetching) {
-        _mm_prefetch(reinterpret_cast<const char*>(ahead + (r + u) * (V::kLanes * 4)), _MM_HINT_T1);
+        _mm_prefetch(reinterpret_cast<const char*>(ahead + (r + u) * kVectorBytes), _MM_HINT_T1);
       }
-#pragma GCC unroll 8
-      for (int i = 0; i < NQ; ++i) {
-        sum[i][u] = Keys::Dot(sum[i][u], row, query + ((r + u) * NQ + i) * Keys::kCells);
-      }
+      add_row(r + u, sum, u);
     }
   }
-  for (; r < rows; ++r) {
-    const std::byte* p = keys + r * row_bytes;
-    typename Keys::Row row;
-    if constexpr (kRead == TileRead::kPartial) {
-      row = Keys::Load(p, slots);
-    } else {
-      row = Keys::Load(p);
-    }
-#pragma GCC unroll 8
-    for (int i = 0; i < NQ; ++i) {
-      sum[i][0] = Keys::Dot(sum[i][0], row, query + (r * NQ + i) * Keys::kCells);
-    }
-  }
+  for (; r < rows; ++r) add_row(r, sum, 0);
 #pragma GCC unroll 8
   for (int i = 0; i < NQ; ++i) {
+#pragma GCC unroll 2
+    for (int v = 0; v < Vectors; ++v) {
 #pragma GCC unroll 4
-    for (int u = 1; u < kSums; ++u) sum[i][0] = V::Add(sum[i][0], sum[i][u]);
-    V::Store(scores + i * kScoreStride, V::Mul(sum[i][0], V::Set(scale)));
+      for (int u = 1; u < kSums; ++u) sum[i][0][v] = V::Add(sum[i][0][v], sum[i][u][v]);
+      V::Store(scores + i * kScoreStride + v * V::kLanes, V::Mul(sum[i][0][v], V::Set(scale)));
+    }
   }
 }
 
@@ -137,22 +158,24 @@ constexpr int NextSubBlock(int queries_left) {
 }
 
 /// ScoreTile for a sub-block of `queries` in {1, 2, 3, 4, 8}, whole vectors.
-template <class Keys, TileRead kRead>
+template <class Keys, TileRead kRead, int Vectors = 1>
 inline void ScoreSubBlock(int queries, const float* query, int rows, const std::byte* keys,
                           size_t row_bytes, const std::byte* ahead, float scale, float* scores) {
+  const auto score = [&]<class How, int NQ>() {
+    ScoreTile<How, NQ, kRead, Vectors>(query, rows, keys, row_bytes, ahead, scale, scores);
+  };
   using Many = typename Keys::Many;
-  using One = typename Keys::One;
   switch (queries) {
     case 8:
-      return ScoreTile<Many, 8, kRead>(query, rows, keys, row_bytes, ahead, scale, scores);
+      return score.template operator()<Many, 8>();
     case 4:
-      return ScoreTile<Many, 4, kRead>(query, rows, keys, row_bytes, ahead, scale, scores);
+      return score.template operator()<Many, 4>();
     case 3:
-      return ScoreTile<Many, 3, kRead>(query, rows, keys, row_bytes, ahead, scale, scores);
+      return score.template operator()<Many, 3>();
     case 2:
-      return ScoreTile<Many, 2, kRead>(query, rows, keys, row_bytes, ahead, scale, scores);
+      return score.template operator()<Many, 2>();
     default:
-      return ScoreTile<One, 1, kRead>(query, rows, keys, row_bytes, ahead, scale, scores);
+      return score.template operator()<typename Keys::One, 1>();
   }
 }
 

@@ -46,6 +46,11 @@ struct Simd8 {
     s = _mm_add_ps(s, _mm_movehl_ps(s, s));
     return _mm_cvtss_f32(_mm_add_ss(s, _mm_movehdup_ps(s)));
   }
+  static float First(Float x) { return _mm256_cvtss_f32(x); }
+  /// False where one is NaN.
+  static bool AllAtMost(Float x, Float limit) {
+    return _mm256_movemask_ps(_mm256_cmp_ps(x, limit, _CMP_NLE_UQ)) == 0;
+  }
   static float Largest(Float x) {
     __m128 s = _mm_max_ps(_mm256_castps256_ps128(x), _mm256_extractf128_ps(x, 1));
     s = _mm_max_ps(s, _mm_movehl_ps(s, s));
@@ -58,6 +63,29 @@ struct Simd8 {
     const __m256i lane = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
     return _mm256_maskload_epi32(static_cast<const int*>(p),
                                  _mm256_cmpgt_epi32(_mm256_set1_epi32(cells), lane));
+  }
+  /// Of the square of kLanes rows of cells.
+  static void Transpose(Bits* rows) {
+    Bits pairs[8];
+#pragma GCC unroll 4
+    for (int i = 0; i < 8; i += 2) {
+      pairs[i] = _mm256_unpacklo_epi32(rows[i], rows[i + 1]);
+      pairs[i + 1] = _mm256_unpackhi_epi32(rows[i], rows[i + 1]);
+    }
+    // quads[4 * g + c]: of rows 4g to 4g + 3 the cells c and c + 4.
+    Bits quads[8];
+#pragma GCC unroll 2
+    for (int i = 0; i < 8; i += 4) {
+      quads[i] = _mm256_unpacklo_epi64(pairs[i], pairs[i + 2]);
+      quads[i + 1] = _mm256_unpackhi_epi64(pairs[i], pairs[i + 2]);
+      quads[i + 2] = _mm256_unpacklo_epi64(pairs[i + 1], pairs[i + 3]);
+      quads[i + 3] = _mm256_unpackhi_epi64(pairs[i + 1], pairs[i + 3]);
+    }
+#pragma GCC unroll 4
+    for (int c = 0; c < 4; ++c) {
+      rows[c] = _mm256_permute2x128_si256(quads[c], quads[4 + c], 0x20);
+      rows[4 + c] = _mm256_permute2x128_si256(quads[c], quads[4 + c], 0x31);
+    }
   }
   static Float AsFloat(Bits x) { return _mm256_castsi256_ps(x); }
   /// The first, and the second, bf16 of each cell.
@@ -83,9 +111,11 @@ struct Simd8 {
   static Bits AndOr(Bits x, uint32_t mask, uint32_t bits) {
     return _mm256_or_si256(_mm256_and_si256(x, SetBits(mask)), SetBits(bits));
   }
-  /// The integer in the lowest 4, or 2, bits of each cell.
-  static Float Low4(Bits x) { return _mm256_cvtepi32_ps(_mm256_and_si256(x, SetBits(15))); }
-  static Float Low2(Bits x) { return _mm256_cvtepi32_ps(_mm256_and_si256(x, SetBits(3))); }
+  /// The integer in the lowest kBits, 4 or 2, of each cell.
+  template <int kBits>
+  static Float Low(Bits x) {
+    return _mm256_cvtepi32_ps(_mm256_and_si256(x, SetBits((1 << kBits) - 1)));
+  }
   /// fraction * 2 - bias where bits & exponent is 0, fraction elsewhere.
   static Float FixSubnormals(Bits bits, uint32_t exponent, Float fraction, Float bias) {
     const Bits field = _mm256_and_si256(bits, SetBits(exponent));
@@ -98,17 +128,13 @@ struct Simd8 {
   static Bits LoadSignedBytes(const void* p) {
     return _mm256_cvtepi8_epi32(_mm_loadl_epi64(static_cast<const __m128i*>(p)));
   }
-  /// kLanes codes of 4, or 2, bits, one in the lowest bits of each cell; others above it.
-  static Bits Spread4(const void* p) {
-    int cell;
-    __builtin_memcpy(&cell, p, 4);
-    return _mm256_srlv_epi32(_mm256_set1_epi32(cell),
-                             _mm256_setr_epi32(0, 4, 8, 12, 16, 20, 24, 28));
-  }
-  static Bits Spread2(const void* p) {
-    uint16_t cell;
-    __builtin_memcpy(&cell, p, 2);
-    return _mm256_srlv_epi32(_mm256_set1_epi32(cell), _mm256_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14));
+  /// kLanes codes of kBits, 4 or 2, one in the lowest bits of each cell; others above it.
+  template <int kBits>
+  static Bits Spread(const void* p) {
+    uint32_t cell = 0;
+    __builtin_memcpy(&cell, p, kBits);
+    const __m256i lanes = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
+    return _mm256_srlv_epi32(SetBits(cell), _mm256_mullo_epi32(lanes, SetBits(kBits)));
   }
 
   static Float LoadBf16(const uint16_t* p) {

@@ -36,11 +36,42 @@ struct Simd16 {
     return _mm512_maskz_mov_ps(_mm512_cmp_ps_mask(a, b, _CMP_NLT_UQ), x);
   }
   static float Sum(Float x) { return _mm512_reduce_add_ps(x); }
+  static float First(Float x) { return _mm512_cvtss_f32(x); }
+  static bool AllAtMost(Float x, Float limit) {
+    return _mm512_cmp_ps_mask(x, limit, _CMP_NLE_UQ) == 0;
+  }
   static float Largest(Float x) { return _mm512_reduce_max_ps(x); }
 
   static Bits LoadBits(const void* p) { return _mm512_loadu_si512(p); }
   static Bits LoadBits(const void* p, int cells) {
     return _mm512_maskz_loadu_epi32(static_cast<__mmask16>((1u << cells) - 1), p);
+  }
+  static void Transpose(Bits* rows) {
+    Bits pairs[16], quads[16];
+#pragma GCC unroll 8
+    for (int i = 0; i < 16; i += 2) {
+      pairs[i] = _mm512_unpacklo_epi32(rows[i], rows[i + 1]);
+      pairs[i + 1] = _mm512_unpackhi_epi32(rows[i], rows[i + 1]);
+    }
+    // quads[4 * g + c]: of rows 4g to 4g + 3 the cells c, c + 4, c + 8 and c + 12.
+#pragma GCC unroll 4
+    for (int i = 0; i < 16; i += 4) {
+      quads[i] = _mm512_unpacklo_epi64(pairs[i], pairs[i + 2]);
+      quads[i + 1] = _mm512_unpackhi_epi64(pairs[i], pairs[i + 2]);
+      quads[i + 2] = _mm512_unpacklo_epi64(pairs[i + 1], pairs[i + 3]);
+      quads[i + 3] = _mm512_unpackhi_epi64(pairs[i + 1], pairs[i + 3]);
+    }
+#pragma GCC unroll 4
+    for (int c = 0; c < 4; ++c) {
+      const Bits low_even = _mm512_shuffle_i32x4(quads[c], quads[4 + c], 0x88);
+      const Bits low_odd = _mm512_shuffle_i32x4(quads[c], quads[4 + c], 0xdd);
+      const Bits high_even = _mm512_shuffle_i32x4(quads[8 + c], quads[12 + c], 0x88);
+      const Bits high_odd = _mm512_shuffle_i32x4(quads[8 + c], quads[12 + c], 0xdd);
+      rows[c] = _mm512_shuffle_i32x4(low_even, high_even, 0x88);
+      rows[4 + c] = _mm512_shuffle_i32x4(low_odd, high_odd, 0x88);
+      rows[8 + c] = _mm512_shuffle_i32x4(low_even, high_even, 0xdd);
+      rows[12 + c] = _mm512_shuffle_i32x4(low_odd, high_odd, 0xdd);
+    }
   }
   static Float AsFloat(Bits x) { return _mm512_castsi512_ps(x); }
   static Float Low(Bits x) { return _mm512_castsi512_ps(_mm512_slli_epi32(x, 16)); }
@@ -65,37 +96,32 @@ struct Simd16 {
   static Bits AndOr(Bits x, uint32_t mask, uint32_t bits) {
     return _mm512_ternarylogic_epi32(x, SetBits(mask), SetBits(bits), 0xea);
   }
-  // A permutation looks at the lowest 4 bits of an index alone: neither mask nor conversion.
-  static Float Low4(Bits x) {
-    return _mm512_permutexvar_ps(
-        x, _mm512_setr_ps(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15));
-  }
-  static Float Low2(Bits x) {
-    return _mm512_permutexvar_ps(x, _mm512_setr_ps(0, 1, 2, 3, 0, 1, 2, 3, 0, 1, 2, 3, 0, 1, 2, 3));
-  }
   static Bits Counting() {
     return _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
   }
   /// Entry `index` of 16; of an index the lowest 4 bits count.
   static Float Lookup(Float table, Bits index) { return _mm512_permutexvar_ps(index, table); }
-  /// For each lane l the lowest 4 (2) bits of out[v] are the code of channel c of a row of 32:
-  ///   4 bits  l = 4k + j,  c = 8j + 4v + k
-  ///   2 bits  l = 2k + j,  c = 16j + 8v + k
-  static void Spread32x4(const void* p, Bits* out) {
-    const Bits cells = _mm512_broadcast_i32x4(_mm_loadu_si128(static_cast<const __m128i*>(p)));
-    out[0] = _mm512_srlv_epi32(
-        cells, _mm512_setr_epi32(0, 0, 0, 0, 4, 4, 4, 4, 8, 8, 8, 8, 12, 12, 12, 12));
-    out[1] = _mm512_srlv_epi32(
-        cells, _mm512_setr_epi32(16, 16, 16, 16, 20, 20, 20, 20, 24, 24, 24, 24, 28, 28, 28, 28));
+  // Which spares a mask and a conversion.
+  template <int kBits>
+  static Float Low(Bits x) {
+    return Lookup(ToFloat(_mm512_and_si512(Counting(), SetBits((1 << kBits) - 1))), x);
   }
-  static void Spread32x2(const void* p, Bits* out) {
-    long long cells;
-    __builtin_memcpy(&cells, p, 8);
-    const Bits all = _mm512_set1_epi64(cells);
-    out[0] = _mm512_srlv_epi32(
-        all, _mm512_setr_epi32(0, 0, 2, 2, 4, 4, 6, 6, 8, 8, 10, 10, 12, 12, 14, 14));
-    out[1] = _mm512_srlv_epi32(
-        all, _mm512_setr_epi32(16, 16, 18, 18, 20, 20, 22, 22, 24, 24, 26, 26, 28, 28, 30, 30));
+  /// For each lane l = kBits * k + j the lowest kBits, 4 or 2, of out[v] are the code of channel
+  ///   c = (32 / kBits) * j + (16 / kBits) * v + k
+  /// of a row of 32.
+  template <int kBits>
+  static void Spread32(const void* p, Bits* out) {
+    Bits cells;
+    if constexpr (kBits == 4) {
+      cells = _mm512_broadcast_i32x4(_mm_loadu_si128(static_cast<const __m128i*>(p)));
+    } else {
+      long long both;
+      __builtin_memcpy(&both, p, sizeof(both));
+      cells = _mm512_set1_epi64(both);
+    }
+    const Bits shifts = _mm512_and_si512(Counting(), SetBits(~(kBits - 1)));
+    out[0] = _mm512_srlv_epi32(cells, shifts);
+    out[1] = _mm512_srlv_epi32(cells, _mm512_add_epi32(shifts, SetBits(16)));
   }
   static Float FixSubnormals(Bits bits, uint32_t exponent, Float fraction, Float bias) {
     return _mm512_mask_fmsub_ps(fraction, _mm512_testn_epi32_mask(bits, SetBits(exponent)), Set(2),
@@ -105,20 +131,15 @@ struct Simd16 {
   static Bits LoadSignedBytes(const void* p) {
     return _mm512_cvtepi8_epi32(_mm_loadu_si128(static_cast<const __m128i*>(p)));
   }
-  static Bits Spread4(const void* p) {
-    int low, high;
+  template <int kBits>
+  static Bits Spread(const void* p) {
+    int low, high = 0;
     __builtin_memcpy(&low, p, 4);
-    __builtin_memcpy(&high, static_cast<const char*>(p) + 4, 4);
-    const Bits cells = _mm512_mask_set1_epi32(_mm512_set1_epi32(low), 0xff00, high);
+    if constexpr (kBits == 4) __builtin_memcpy(&high, static_cast<const char*>(p) + 4, 4);
+    const Bits cells = kBits == 4 ? _mm512_mask_set1_epi32(_mm512_set1_epi32(low), 0xff00, high)
+                                  : _mm512_set1_epi32(low);
     return _mm512_srlv_epi32(
-        cells, _mm512_setr_epi32(0, 4, 8, 12, 16, 20, 24, 28, 0, 4, 8, 12, 16, 20, 24, 28));
-  }
-  static Bits Spread2(const void* p) {
-    int cell;
-    __builtin_memcpy(&cell, p, 4);
-    return _mm512_srlv_epi32(
-        _mm512_set1_epi32(cell),
-        _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30));
+        cells, _mm512_and_si512(_mm512_mullo_epi32(Counting(), SetBits(kBits)), SetBits(31)));
   }
 
   static Float LoadBf16(const uint16_t* p) {

@@ -24,9 +24,12 @@ inline float SoftmaxChunk(float* scores, int count, int width, Running* running)
   for (int t = count; t < padded; ++t) scores[t] = kLowest;
   typename V::Float highest = V::Set(kLowest);
   for (int t = 0; t < padded; t += V::kLanes) highest = V::Max(highest, V::Load(scores + t));
-  const float before = running->highest;
-  const float chunk_highest = V::Largest(highest);
-  if (!(chunk_highest <= before)) running->highest = chunk_highest;
+  float shrink = 1;
+  if (!V::AllAtMost(highest, V::Set(running->highest))) {
+    const float before = running->highest;
+    running->highest = V::Largest(highest);
+    shrink = V::First(Exp2<V>(V::Set(before - running->highest)));
+  }
   const typename V::Float shift = V::Set(running->highest);
   typename V::Float sum = V::Zero();
   for (int t = 0; t < padded; t += V::kLanes) {
@@ -34,8 +37,6 @@ inline float SoftmaxChunk(float* scores, int count, int width, Running* running)
     V::Store(scores + t, weight);
     sum = V::Add(sum, weight);
   }
-  const float shrink =
-      before == running->highest ? 1.0f : __builtin_exp2f(before - running->highest);
   running->sum = running->sum * shrink + V::Sum(sum);
   return shrink;
 }

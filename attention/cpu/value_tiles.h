@@ -45,6 +45,11 @@ struct SingleValues {
   static typename V::Float Add(typename V::Float sum, Value value, typename V::Float weight) {
     return V::Fma(weight, value, sum);
   }
+  /// The accumulators of one unit, times `factor`, in the order of channels: here of a unit of one
+  /// vector.
+  static void PutInOrder(const float* sums, float factor, float* out) {
+    for (int i = 0; i < V::kLanes; ++i) out[i] = sums[i] * factor;
+  }
 };
 
 /// Values are read in units of one vector of cells. Of bf16 the even and the odd channels of a unit
@@ -60,10 +65,12 @@ struct F32Values : SingleValues<V> {
                    typename V::Float* out) {
     out[0] = V::AsFloat(load(values.at(t, unit * F32Values::kUnitBytes)));
   }
-  /// The accumulators of one unit, times `factor`, in the order of channels.
-  static void PutInOrder(const float* sums, float factor, float* out) {
-    for (int i = 0; i < kChannels; ++i) out[i] = sums[i] * factor;
-  }
+};
+
+/// f32 that was made of bf16 before.
+template <class V>
+struct UnfoldedBf16Values : F32Values<V> {
+  using Element = Bf16Element;
 };
 
 template <class V>

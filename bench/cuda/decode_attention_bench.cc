@@ -124,7 +124,7 @@ void Run(const Case& c, double copy_bytes_per_second, int processors) {
     live_bytes += static_cast<double>(table->occupancy().live_bytes);
   }
   TableImage image;
-  const DeviceItems device_items = image.AddItems(items, kShape);
+  const DeviceItems device_items = image.AddItems(items);
   DeviceBytes table(image.words().size() * 4);
   Check(cudaMemcpy(table.get<void>(), image.words().data(), image.words().size() * 4,
                    cudaMemcpyHostToDevice),

