@@ -13,6 +13,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
+#include "attention/backend_memory.h"
 #include "block_manager/segment_view.h"
 #include "compression/cache_plan.h"
 
@@ -110,9 +111,10 @@ struct HeadIndices {
 };
 
 /// A backend owns its threads and scratch memory. One caller at a time (the engine thread).
-class AttentionBackend {
+/// Pointers are to the backend's memory (BackendMemory) where nothing else is said; views, items
+/// and the counts in them are the host's.
+class AttentionBackend : public BackendMemory {
  public:
-  virtual ~AttentionBackend() = default;
   virtual std::string_view name()
       const = 0;  ///< "reference", "cpu-avx2", "cpu-avx512", "cpu-avx512bf16", ...
 
@@ -287,6 +289,19 @@ class AttentionBackend {
   /// out[i] = convert(x[i]), round to nearest even.
   virtual void Convert(ElementType from, const void* x, size_t count, ElementType to,
                        void* out) = 0;
+
+  /// out[r] = table[ids[r]].   table [vocabulary, width] in `element`; ids the host's; out [ids,
+  /// width] f32
+  virtual void EmbedTokens(ElementType element, const void* table, absl::Span<const int32_t> ids,
+                           int width, float* out);
+
+  /// Cosines and sines of the rotary embedding at positions first, first + 1, ... Angles are
+  /// computed in double: at position 100,000 a float angle would already be wrong in the third
+  /// digit.
+  ///   inverse_frequencies  [width], the host's: radians per position
+  ///   cos, sin             [count, width]
+  virtual void FillAngles(absl::Span<const float> inverse_frequencies, int first, int count,
+                          float* cos, float* sin);
 };
 
 /// Plain loops in double and float, one thread.

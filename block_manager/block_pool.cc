@@ -65,8 +65,8 @@ size_t ReservedBytes(size_t num_blocks, size_t block_bytes) {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<BlockPool>> BlockPool::Create(size_t num_blocks,
-                                                             size_t block_bytes) {
+absl::StatusOr<std::unique_ptr<BlockPool>> BlockPool::Create(size_t num_blocks, size_t block_bytes,
+                                                             std::byte* memory) {
   if (num_blocks == 0 || num_blocks > std::numeric_limits<BlockId>::max()) {
     return absl::InvalidArgumentError(
         absl::StrCat("a block pool needs 1 to 2^32 - 1 blocks, not ", num_blocks));
@@ -76,17 +76,20 @@ absl::StatusOr<std::unique_ptr<BlockPool>> BlockPool::Create(size_t num_blocks,
         absl::StrCat("block_bytes must be a positive multiple of 64, not ", block_bytes));
   }
   const bool overflows = block_bytes > std::numeric_limits<size_t>::max() / 2 / num_blocks;
-  std::byte* const base = overflows ? nullptr : Reserve(ReservedBytes(num_blocks, block_bytes));
+  std::byte* const base = overflows           ? nullptr
+                          : memory != nullptr ? memory
+                                              : Reserve(ReservedBytes(num_blocks, block_bytes));
   if (base == nullptr) {
     return absl::ResourceExhaustedError(absl::StrCat("cannot reserve ", num_blocks, " blocks of ",
                                                      block_bytes, " bytes for the KV cache"));
   }
-  ASAN_POISON_MEMORY_REGION(base, num_blocks * block_bytes);
-  return std::unique_ptr<BlockPool>(new BlockPool(base, num_blocks, block_bytes));
+  const bool is_hosts = memory == nullptr;
+  if (is_hosts) ASAN_POISON_MEMORY_REGION(base, num_blocks * block_bytes);
+  return std::unique_ptr<BlockPool>(new BlockPool(base, is_hosts, num_blocks, block_bytes));
 }
 
-BlockPool::BlockPool(std::byte* base, size_t num_blocks, size_t block_bytes)
-    : base_(base), block_bytes_(block_bytes), reference_counts_(num_blocks) {
+BlockPool::BlockPool(std::byte* base, bool is_hosts, size_t num_blocks, size_t block_bytes)
+    : base_(base), is_hosts_(is_hosts), block_bytes_(block_bytes), reference_counts_(num_blocks) {
   free_.reserve(num_blocks);  // so that Release never allocates
 }
 
@@ -96,6 +99,7 @@ BlockPool::~BlockPool() {
                  num_blocks());
     std::abort();
   }
+  if (!is_hosts_) return;
   ASAN_UNPOISON_MEMORY_REGION(base_, num_blocks() * block_bytes_);
   munmap(base_, ReservedBytes(num_blocks(), block_bytes_));
 }
@@ -114,7 +118,7 @@ absl::Status BlockPool::Allocate(absl::Span<BlockId> out) {
       free_.pop_back();
     }
     reference_counts_[id] = 1;
-    ASAN_UNPOISON_MEMORY_REGION(view().Block(id), block_bytes_);
+    if (is_hosts_) ASAN_UNPOISON_MEMORY_REGION(view().Block(id), block_bytes_);
   }
   return absl::OkStatus();
 }
@@ -139,7 +143,7 @@ void BlockPool::Release(absl::Span<const BlockId> blocks) {
     CheckInUse(id, "release of");
     if (--reference_counts_[id] == 0) {
       free_.push_back(id);
-      ASAN_POISON_MEMORY_REGION(view().Block(id), block_bytes_);
+      if (is_hosts_) ASAN_POISON_MEMORY_REGION(view().Block(id), block_bytes_);
     }
   }
 }

@@ -27,8 +27,10 @@ namespace ziggurat {
 class BlockPool {
  public:
   /// Fails with INVALID_ARGUMENT for zero sizes, 2^32 blocks or more, or a block size that is no
-  /// multiple of 64; with RESOURCE_EXHAUSTED where the memory cannot be reserved.
-  static absl::StatusOr<std::unique_ptr<BlockPool>> Create(size_t num_blocks, size_t block_bytes);
+  /// multiple of 64; with RESOURCE_EXHAUSTED where the memory cannot be reserved. `memory`: a
+  /// device's, which outlives the pool and is never touched by it; null: the host's.
+  static absl::StatusOr<std::unique_ptr<BlockPool>> Create(size_t num_blocks, size_t block_bytes,
+                                                           std::byte* memory = nullptr);
   ~BlockPool();
   BlockPool(const BlockPool&) = delete;
   BlockPool& operator=(const BlockPool&) = delete;
@@ -57,10 +59,11 @@ class BlockPool {
   absl::Status CheckIntegrity(absl::Span<const BlockId> owners) const;
 
  private:
-  BlockPool(std::byte* base, size_t num_blocks, size_t block_bytes);
+  BlockPool(std::byte* base, bool is_hosts, size_t num_blocks, size_t block_bytes);
   void CheckInUse(BlockId id, const char* what) const;
 
   std::byte* base_;
+  bool is_hosts_;
   size_t block_bytes_;
   std::vector<uint32_t> reference_counts_;
   std::vector<BlockId> free_;  // a stack of blocks that were used before

@@ -12,6 +12,7 @@ if(ZIGGURAT_NVCC AND ZIGGURAT_SANITIZER STREQUAL "")
   endif()
 endif()
 option(ZIGGURAT_CUDA_KERNELS "Build the CUDA kernels with nvcc" ${ZIGGURAT_HAS_NVCC})
+option(ZIGGURAT_CUDA_DAEMON "Link CUDA into the ziggurat binary itself" OFF)
 set(ZIGGURAT_CUDA_ARCHITECTURES "90" CACHE STRING "Compute capabilities to compile the CUDA kernels for")
 
 if(ZIGGURAT_CUDA_KERNELS)

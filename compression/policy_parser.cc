@@ -10,9 +10,9 @@
 #include <utility>
 #include <vector>
 
-#include "absl/strings/ascii.h"
 #include "compression/composition.h"
 #include "compression/composition_rules.h"
+#include "compression/edit_distance.h"
 #include "compression/parameter_value.h"
 #include "compression/policy.h"
 #include "compression/policy_syntax.h"
@@ -22,21 +22,6 @@ namespace ziggurat {
 namespace {
 
 using Value = PolicyArguments::Value;
-
-/// Levenshtein distance, letters in either case alike.
-size_t EditDistance(std::string_view a, std::string_view b) {
-  std::vector<size_t> row(b.size() + 1);
-  for (size_t j = 0; j <= b.size(); ++j) row[j] = j;
-  for (size_t i = 1; i <= a.size(); ++i) {
-    size_t diagonal = std::exchange(row[0], i);
-    for (size_t j = 1; j <= b.size(); ++j) {
-      const bool same = absl::ascii_tolower(a[i - 1]) == absl::ascii_tolower(b[j - 1]);
-      const size_t substituted = diagonal + (same ? 0 : 1);
-      diagonal = std::exchange(row[j], std::min({substituted, row[j] + 1, row[j - 1] + 1}));
-    }
-  }
-  return row.back();
-}
 
 /// " (did you mean 'snapkv'?)" where a name is near enough to be a slip, else "".
 std::string SuggestName(std::string_view found, absl::Span<const std::string_view> names) {

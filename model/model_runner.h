@@ -9,10 +9,12 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "attention/backend.h"
 #include "block_manager/segment_view.h"
 #include "compression/cache_plan.h"
+#include "model/sampling/sampling.h"
 
 namespace ziggurat {
 
@@ -48,7 +50,8 @@ struct LayerMeasured {
   /// selection found less (KeepWindows), or the layer is lazy.
   int kept_tokens = 0;
   /// The position of each, ascending: [num_kv_heads, kept_tokens]. Empty where they are the first
-  /// `first_tokens` and, behind them, the last ones. Valid until the next call.
+  /// `first_tokens` and, behind them, the last ones; and where a device selected them and the plan
+  /// has no distant tokens, which alone are laid out by position. Valid until the next call.
   absl::Span<const int32_t> kept;
   int first_tokens = 0;
   /// MergeRole::kUpper: tokens per KV head that stay unmerged.
@@ -97,6 +100,7 @@ struct DecodeInput {
   };
   absl::Span<const Layer> layers;  ///< [num_layers]
   int step = 0;                    ///< of the sequence, at least as_of of every layer
+  uint64_t sequence = 0;           ///< the same in every step of a sequence, and no other's ever
 
   int StepsSince(const Layer& layer) const { return step - layer.as_of; }
 
@@ -109,6 +113,12 @@ struct DecodeInput {
   /// in `lazy_mass` [num_layers].
   const LazyTest* lazy_test = nullptr;
   double* lazy_mass = nullptr;
+};
+
+/// How the token of a DecodeInput is drawn.
+struct TokenDraw {
+  Sampler* sampler = nullptr;
+  absl::Span<const int32_t> forbidden;  ///< Sampler::Sample
 };
 
 /// Copies tokens within one layer of one sequence (AttentionBackend::CopyTokens).
@@ -148,6 +158,16 @@ class ModelRunner {
   virtual ~ModelRunner() = default;
   virtual const ModelShape& shape() const = 0;
 
+  /// Memory for the pool where the model runs on a device that has its own; null: it is to be the
+  /// host's. Once, before AttachPool. RESOURCE_EXHAUSTED: there is not as much.
+  virtual absl::StatusOr<std::byte*> AllocatePool(size_t /*num_blocks*/, size_t /*block_bytes*/) {
+    return nullptr;
+  }
+  /// What AllocatePool could give. UNIMPLEMENTED where the pool is in the host's memory.
+  virtual absl::StatusOr<size_t> FreePoolBytes() {
+    return absl::UnimplementedError("the pool is in the host's memory");
+  }
+
   /// The pool that the views of all later calls refer to. Called by the pool's owner before the
   /// first batch. The default is for models that never touch blocks.
   virtual void AttachPool(PoolView /*pool*/) {}
@@ -183,6 +203,17 @@ class ModelRunner {
 
   /// logits [inputs, vocab_size] f32.
   virtual absl::Status Decode(absl::Span<const DecodeInput> inputs, float* logits) = 0;
+
+  /// Whether the model draws the tokens of a step itself, so that no logits come to the host.
+  virtual bool draws_tokens() const { return false; }
+  /// Decode, and a token of each input by what its sampler says; only where draws_tokens().
+  ///   draws   [inputs]
+  ///   tokens  [inputs]
+  virtual absl::Status DecodeTokens(absl::Span<const DecodeInput> /*inputs*/,
+                                    absl::Span<const TokenDraw> /*draws*/,
+                                    SampledToken* /*tokens*/) {
+    return absl::UnimplementedError("this model draws no tokens");
+  }
 
   /// Carries out edits of caches, in order, between steps.
   virtual absl::Status EditCache(absl::Span<const CacheEdit> edits) = 0;

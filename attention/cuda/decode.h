@@ -19,6 +19,14 @@ constexpr int kChunkSlots = 32;
 /// Query heads of a KV head that one pass over its slots serves; more take further passes.
 constexpr int kHeadsPerPass = 8;
 constexpr int kEncodings = 6;
+/// Passes over the slots of a KV head.
+ZIGGURAT_HOST_DEVICE inline int PassesOf(const DeviceShape& shape) {
+  return (shape.group_size() + kHeadsPerPass - 1) / kHeadsPerPass;
+}
+/// (segment, KV head, pass)s of a segment that covers `kv_heads` heads.
+ZIGGURAT_HOST_DEVICE inline int RunsOf(const DeviceShape& shape, int kv_heads) {
+  return kv_heads * PassesOf(shape);
+}
 
 /// Which segments one launch takes.
 struct SegmentClass {

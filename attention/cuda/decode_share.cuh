@@ -17,9 +17,6 @@ __device__ inline bool Takes(const SegmentClass& of, const DeviceSegment& s, int
 __device__ inline int ChunksOf(const DeviceSegment& s) {
   return (s.num_slots + kChunkSlots - 1) / kChunkSlots;
 }
-__device__ inline int PassesOf(const DeviceShape& shape) {
-  return (shape.group_size() + kHeadsPerPass - 1) / kHeadsPerPass;
-}
 /// Rows of a partial result.
 ZIGGURAT_HOST_DEVICE inline int HeadsOfPass(const DeviceShape& shape) {
   return shape.group_size() < kHeadsPerPass ? shape.group_size() : kHeadsPerPass;

@@ -74,6 +74,29 @@ __global__ void __launch_bounds__(kThreads)
   if (i < count) StoreElement(to, out, i, LoadElement(from, x, i));
 }
 
+/// A block for each token.
+__global__ void __launch_bounds__(kThreads)
+    EmbedTokens(ElementType element, const void* table, const int32_t* ids, int width, float* out) {
+  const size_t from = static_cast<size_t>(ids[blockIdx.x]) * width, to = size_t{blockIdx.x} * width;
+  for (int c = static_cast<int>(threadIdx.x); c < width; c += kThreads) {
+    out[to + c] = LoadElement(element, table, from + c);
+  }
+}
+
+/// A thread for each angle. `positions` may be null: first, first + 1, ...
+__global__ void __launch_bounds__(kThreads)
+    FillAngles(const int32_t* positions, int first, size_t count, const float* inverse_frequencies,
+               int width, float* cos_of, float* sin_of) {
+  const size_t i = size_t{blockIdx.x} * kThreads + threadIdx.x;
+  if (i >= count) return;
+  const int row = static_cast<int>(i / width);
+  const int position = positions != nullptr ? positions[row] : first + row;
+  const double angle =
+      static_cast<double>(position) * static_cast<double>(inverse_frequencies[i % width]);
+  cos_of[i] = static_cast<float>(cos(angle));
+  sin_of[i] = static_cast<float>(sin(angle));
+}
+
 unsigned BlocksFor(size_t count) {
   return static_cast<unsigned>((count + kThreads - 1) / kThreads);
 }
@@ -120,6 +143,35 @@ void LaunchAddResidual(ElementType element, const void* x, size_t count, float* 
   if (count == 0) return;
   Launch(AddResidual, dim3{BlocksFor(count)}, dim3{kThreads}, 0, stream, element, x, count,
          residual);
+}
+
+void LaunchEmbedTokens(ElementType element, const void* table, const int32_t* ids, int count,
+                       int width, float* out, cudaStream_t stream) {
+  if (count == 0) return;
+  Launch(EmbedTokens, dim3{static_cast<unsigned>(count)}, dim3{kThreads}, 0, stream, element, table,
+         ids, width, out);
+}
+
+namespace {
+
+void LaunchAngles(const int32_t* positions, int first, int count, const float* inverse_frequencies,
+                  int width, float* cos, float* sin, cudaStream_t stream) {
+  const size_t angles = static_cast<size_t>(count) * width;
+  if (angles == 0) return;
+  Launch(FillAngles, dim3{BlocksFor(angles)}, dim3{kThreads}, 0, stream, positions, first, angles,
+         inverse_frequencies, width, cos, sin);
+}
+
+}  // namespace
+
+void LaunchFillAngles(const int32_t* positions, int count, const float* inverse_frequencies,
+                      int width, float* cos, float* sin, cudaStream_t stream) {
+  LaunchAngles(positions, 0, count, inverse_frequencies, width, cos, sin, stream);
+}
+
+void LaunchFillAngles(int first, int count, const float* inverse_frequencies, int width, float* cos,
+                      float* sin, cudaStream_t stream) {
+  LaunchAngles(nullptr, first, count, inverse_frequencies, width, cos, sin, stream);
 }
 
 void LaunchConvert(ElementType from, const void* x, size_t count, ElementType to, void* out,

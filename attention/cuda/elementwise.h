@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 
 #include "attention/cuda/device_views.h"
 #include "attention/cuda/stream.h"
@@ -24,6 +25,18 @@ void LaunchAddResidual(ElementType element, const void* x, size_t count, float* 
 
 void LaunchConvert(ElementType from, const void* x, size_t count, ElementType to, void* out,
                    cudaStream_t stream);
+
+/// Row i of `out` is that of token ids[i].   table [vocabulary, width];   out [count, width] f32
+void LaunchEmbedTokens(ElementType element, const void* table, const int32_t* ids, int count,
+                       int width, float* out, cudaStream_t stream);
+
+/// The rotary embedding's cosines and sines, from angles in double.
+///   positions  [count];  inverse_frequencies  [width];  cos, sin  [count, width]
+void LaunchFillAngles(const int32_t* positions, int count, const float* inverse_frequencies,
+                      int width, float* cos, float* sin, cudaStream_t stream);
+/// positions first, first + 1, ...
+void LaunchFillAngles(int first, int count, const float* inverse_frequencies, int width, float* cos,
+                      float* sin, cudaStream_t stream);
 
 /// AddResidual and then RmsNorm of the sum, in one pass: how one block of a layer ends and the next
 /// begins.

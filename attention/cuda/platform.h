@@ -6,6 +6,8 @@
 
 #include <cuda_runtime.h>
 
+#include "attention/cuda/runtime_check.h"
+
 /// The dynamic shared memory of the block, as bytes.
 #define ZIGGURAT_SHARED_MEMORY(name) extern __shared__ __align__(16) unsigned char name[]
 #define ZIGGURAT_UNROLL _Pragma("unroll")
@@ -17,6 +19,7 @@ template <typename Kernel, typename... Arguments>
 void Launch(Kernel kernel, dim3 grid, dim3 block, size_t shared_bytes, cudaStream_t stream,
             Arguments... arguments) {
   kernel<<<grid, block, shared_bytes, stream>>>(arguments...);
+  CheckCall(cudaGetLastError(), __PRETTY_FUNCTION__);
 }
 
 }  // namespace ziggurat::cuda
@@ -36,7 +39,8 @@ namespace ziggurat::cuda {
 template <typename Kernel, typename... Arguments>
 void Launch(Kernel kernel, dim3 grid, dim3 block, size_t shared_bytes, cudaStream_t,
             Arguments... arguments) {
-  cuda_emulator::RunGrid(grid, block, shared_bytes, [&] { kernel(arguments...); });
+  cuda_emulator::Submit(
+      [=] { cuda_emulator::RunGrid(grid, block, shared_bytes, [&] { kernel(arguments...); }); });
 }
 
 }  // namespace ziggurat::cuda

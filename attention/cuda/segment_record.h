@@ -15,6 +15,11 @@ inline int SlotsHeld(const SegmentView& s) {
   return (s.num_slots + group - 1) / group * group;
 }
 
+/// Blocks of a plane that hold `slots` slots.
+inline uint32_t BlocksOf(const PlaneView& plane, int slots) {
+  return (static_cast<uint32_t>(slots) + plane.slots_per_block - 1) / plane.slots_per_block;
+}
+
 inline DeviceSegment RecordWithoutPlanes(const SegmentView& s) {
   DeviceSegment record;
   record.encoding = static_cast<int32_t>(s.encoding);

@@ -123,6 +123,37 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
+unsigned BlocksFor(int count) { return static_cast<unsigned>((count + kThreads - 1) / kThreads); }
+
+/// A thread for each token (x) of each head (y).
+__global__ void __launch_bounds__(kThreads)
+    KeepSelected(const int32_t* best_of, size_t stride, int best, int first_recent, int recent,
+                 int32_t* kept) {
+  const int i = static_cast<int>(blockIdx.x * kThreads + threadIdx.x), head = blockIdx.y;
+  if (i >= best + recent) return;
+  kept[static_cast<size_t>(head) * (best + recent) + i] =
+      i < best ? best_of[head * stride + i] : first_recent + i - best;
+}
+
+/// A thread for each number (x) of each head (y).
+__global__ void __launch_bounds__(kThreads)
+    Complement(const int32_t* chosen, int count, int n, int32_t* rest) {
+  const int i = static_cast<int>(blockIdx.x * kThreads + threadIdx.x), head = blockIdx.y;
+  if (i >= n) return;
+  const int32_t* own = chosen + static_cast<size_t>(head) * count;
+  int below = 0;  // numbers of the list that are less than i
+  for (int end = count; below < end;) {
+    const int middle = (below + end) / 2;
+    if (own[middle] < i) {
+      below = middle + 1;
+    } else {
+      end = middle;
+    }
+  }
+  if (below < count && own[below] == i) return;
+  rest[static_cast<size_t>(head) * (n - count) + i - below] = i;
+}
+
 }  // namespace
 
 // ---- Launchers ----------------------------------------------------------------------------------
@@ -132,6 +163,20 @@ void LaunchSelectBest(const float* scores, int num_heads, int candidates, int be
   if (best == 0 || num_heads == 0) return;
   Launch(SelectBest, dim3{static_cast<unsigned>(num_heads)}, dim3{kCutThreads}, 0, stream, scores,
          candidates, best, indices);
+}
+
+void LaunchKeepSelected(const int32_t* best_of, size_t stride, int heads, int best,
+                        int first_recent, int recent, int32_t* kept, cudaStream_t stream) {
+  if (heads == 0 || best + recent == 0) return;
+  Launch(KeepSelected, dim3{BlocksFor(best + recent), static_cast<unsigned>(heads)}, dim3{kThreads},
+         0, stream, best_of, stride, best, first_recent, recent, kept);
+}
+
+void LaunchComplement(const int32_t* chosen, int heads, int count, int n, int32_t* rest,
+                      cudaStream_t stream) {
+  if (heads == 0 || n == 0) return;
+  Launch(Complement, dim3{BlocksFor(n), static_cast<unsigned>(heads)}, dim3{kThreads}, 0, stream,
+         chosen, count, n, rest);
 }
 
 size_t SelectWindowsScratchBytes(int candidates, int review) {

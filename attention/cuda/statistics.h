@@ -34,6 +34,12 @@ void LaunchWindowScores(const DeviceShape& shape, const PromptTail& tail, int ke
 void LaunchSelectBest(const float* scores, int num_heads, int candidates, int best,
                       int32_t* indices, cudaStream_t stream);
 
+/// These two are of BackendMemory (attention/backend_memory.h).
+void LaunchKeepSelected(const int32_t* best_of, size_t stride, int heads, int best,
+                        int first_recent, int recent, int32_t* kept, cudaStream_t stream);
+void LaunchComplement(const int32_t* chosen, int heads, int count, int n, int32_t* rest,
+                      cudaStream_t stream);
+
 size_t SelectWindowsScratchBytes(int candidates, int review);
 ///   count  one number: how many indices there are
 void LaunchSelectWindows(const float* scores, int num_heads, int candidates, int review, int best,

@@ -45,11 +45,15 @@ void StepTable::Free(uint32_t word, uint32_t words) {
 void StepTable::Set(uint32_t word, uint32_t value) {
   if (mirror_[word] == value) return;
   mirror_[word] = value;
+  Resend(word);
+}
+
+void StepTable::Resend(uint32_t word) {
   if (patch_of_[word] == kFull) {
     patch_of_[word] = static_cast<uint32_t>(patches_.size());
-    patches_.push_back({word, value});
+    patches_.push_back({word, 0});
   }
-  patches_[patch_of_[word]].value = value;
+  patches_[patch_of_[word]].value = mirror_[word];
 }
 
 void StepTable::PutWords(uint32_t word, const void* data, size_t words) {
@@ -85,7 +89,7 @@ void StepTable::RemoveLayer(LayerTable* layer) {
 
 bool StepTable::UpdateList(const PlaneView& plane, int slots, int same_slots,
                            LayerTable::BlockList* list) {
-  const uint32_t count = (slots + plane.slots_per_block - 1) / plane.slots_per_block;
+  const uint32_t count = BlocksOf(plane, slots);
   uint32_t first = std::min(static_cast<uint32_t>(same_slots) / plane.slots_per_block, list->count);
   if (count > list->capacity) {
     // With room to grow: a list is moved, and sent again, a logarithmic number of times.

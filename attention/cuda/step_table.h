@@ -65,6 +65,9 @@ class StepTable {
     PutWords(word, &record, sizeof(Record) / sizeof(uint32_t));
   }
 
+  /// Sends a word again, though it has not changed here: the device may have changed it.
+  void Resend(uint32_t word);
+
   /// Room for a layer of up to `max_segments` segments. False where the table is full.
   bool AddLayer(int max_segments, LayerTable* layer);
   /// Makes the layer's records those of the item's segments, at most as many as it has room for
@@ -92,6 +95,33 @@ class StepTable {
   uint32_t end_ = 0;                                ///< no extent reaches further
   uint32_t used_ = 0;
 };
+
+/// How a layer of an item goes on from step to step without a patch: its new token goes one slot
+/// on, in a segment that grows as far (DecodeInput::Layer). Words that are written here are the
+/// device's: the mirror has them as of the last patch.
+struct DeviceGrowth {
+  uint32_t num_slots = 0;  ///< word of the growing segment's count; 0: nothing grows
+  uint32_t slot = 0;       ///< word of the target's slot
+  int32_t base_slots = 0;  ///< what both were in step `as_of`
+  int32_t base_slot = 0;
+  int32_t as_of = 0;
+  int32_t padding = 0;
+};
+
+/// Where the items of all layers stand, and how they go on; those of a layer follow one another,
+/// and so do the layers.
+struct StepItems {
+  uint32_t items = 0;    ///< word of the first DeviceItem: [layers, capacity]
+  uint32_t growths = 0;  ///< word of the first DeviceGrowth: [layers, capacity]
+  uint32_t count = 0;    ///< word that holds how many items a layer has
+  int32_t layers = 0;
+  int32_t capacity = 0;
+};
+
+/// Gives every item its position, and what has grown its slots of this step.
+///   positions, steps  [items]
+void LaunchBeginStep(const StepItems& items, const int32_t* positions, const int32_t* steps,
+                     uint32_t* table, cudaStream_t stream);
 
 /// table[patch.word] = patch.value for patches[0 .. *count). `patches` and `count` may be pinned
 /// memory of the host; no more than `capacity` patches are applied.

@@ -22,11 +22,10 @@ void TableImage::Put(uint32_t word, const Record& record) {
 
 DeviceSegment TableImage::RecordOf(const SegmentView& segment) {
   DeviceSegment record = RecordWithoutPlanes(segment);
-  const uint32_t slots = SlotsHeld(segment);
+  const int slots = SlotsHeld(segment);
   ForEachPlane(segment, &record, [&](const PlaneView& plane, DevicePlane* to, int) {
     *to = PlaneRecord(plane, static_cast<uint32_t>(words_.size()));
-    const uint32_t blocks = (slots + plane.slots_per_block - 1) / plane.slots_per_block;
-    words_.insert(words_.end(), plane.blocks, plane.blocks + blocks);
+    words_.insert(words_.end(), plane.blocks, plane.blocks + BlocksOf(plane, slots));
   });
   return record;
 }
@@ -38,8 +37,12 @@ uint32_t TableImage::AddSegment(const SegmentView& segment) {
   return word;
 }
 
-DeviceItems TableImage::AddItems(absl::Span<const DecodeItem> items, const AttentionShape& shape,
-                                 const DistantRows& rows) {
+TargetSegment TableImage::AddTarget(const SegmentView& segment) {
+  return {AddSegment(segment), segment.num_kv_heads,
+          IsGrouped(segment.encoding) ? segment.group : 1};
+}
+
+DeviceItems TableImage::AddItems(absl::Span<const DecodeItem> items, unsigned long long* counts) {
   std::vector<DeviceItem> records;
   for (const DecodeItem& item : items) {
     const size_t i = records.size();
@@ -64,10 +67,9 @@ DeviceItems TableImage::AddItems(absl::Span<const DecodeItem> items, const Atten
     record.position = item.position;
     record.score_recent = item.score_recent;
     record.skip = static_cast<float>(item.skip);
-    const size_t row = i * shape.num_q_heads;
-    if (rows.low_q != nullptr) record.low_q = rows.low_q + row * shape.head_dim;
-    if (rows.distant_lse != nullptr) record.distant_lse = rows.distant_lse + row;
-    if (rows.counts != nullptr) record.counts = rows.counts + 2 * i;
+    record.low_q = item.low_q;
+    record.distant_lse = item.distant_lse;
+    if (counts != nullptr) record.counts = counts + 2 * i;
   }
   DeviceItems device;
   device.capacity = static_cast<int>(items.size());

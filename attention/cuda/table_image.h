@@ -7,16 +7,9 @@
 #include "absl/types/span.h"
 #include "attention/backend.h"
 #include "attention/cuda/device_views.h"
+#include "attention/cuda/writes.h"
 
 namespace ziggurat::cuda {
-
-/// Where the PoD rows of a step lie on the device: of item i, `low_q + i * low_q_stride` and so on;
-/// null where no item has any.
-struct DistantRows {
-  float* low_q = nullptr;                ///< [items, num_q_heads, head_dim]
-  float* distant_lse = nullptr;          ///< [items, num_q_heads]
-  unsigned long long* counts = nullptr;  ///< [items, 2] attended, skipped
-};
 
 /// A table that is built from nothing; records refer to one another by word, so it may be copied to
 /// any place.
@@ -26,9 +19,10 @@ class TableImage {
 
   /// The word at which the record of `segment` stands.
   uint32_t AddSegment(const SegmentView& segment);
-  /// One step's items in one layer.
-  DeviceItems AddItems(absl::Span<const DecodeItem> items, const AttentionShape& shape,
-                       const DistantRows& rows = {});
+  TargetSegment AddTarget(const SegmentView& segment);
+  /// One step's items in one layer, whose pointers are the device's.
+  ///   counts  [items, 2] attended, skipped: the device's in place of each item's own; may be null
+  DeviceItems AddItems(absl::Span<const DecodeItem> items, unsigned long long* counts = nullptr);
 
  private:
   /// Room for a record, at an even word.

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <vector>
 
 #include "absl/strings/str_cat.h"
 
@@ -69,7 +68,12 @@ class EditRunner {
   absl::Status operator()(const CopyEdit& edit) {
     if (absl::Status status = Check(edit); !status.ok()) return status;
     HeadIndices slots;
-    if (!edit.slots.empty()) slots = {edit.slots.data(), static_cast<size_t>(edit.count)};
+    if (!edit.slots.empty()) {
+      const size_t bytes = edit.slots.size() * sizeof(int32_t);
+      auto* listed = static_cast<int32_t*>(backend_.Lend(bytes));
+      backend_.Upload(edit.slots.data(), bytes, listed);
+      slots = {listed, static_cast<size_t>(edit.count)};
+    }
     backend_.CopyTokens(shape_, pool_, *edit.from, slots, edit.first, edit.count, *edit.to,
                         edit.first_slot);
     return absl::OkStatus();
@@ -77,37 +81,27 @@ class EditRunner {
 
   absl::Status operator()(const MergeEdit& edit) {
     if (absl::Status status = Check(edit); !status.ok()) return status;
-    const size_t heads = shape_.num_kv_heads, m = edit.count;
-    const size_t merged = m - edit.retained;
-    const size_t row = heads * shape_.head_dim;
-    std::vector<float> k0(m * row), v0(m * row), k1(m * row), v1(m * row);
-    backend_.ReadTokens(shape_, pool_, *edit.lower_tail, 0, edit.count, k0.data(), v0.data());
-    backend_.ReadTokens(shape_, pool_, *edit.upper_tail, 0, edit.count, k1.data(), v1.data());
-    std::vector<float> angles(heads * m);
-    backend_.MergeAngles(shape_, ElementType::kF32, k0.data(), k1.data(), edit.count,
-                         angles.data());
-    std::vector<int32_t> retained(heads * edit.retained), rest;
-    backend_.SelectBest(angles.data(), shape_.num_kv_heads, edit.count, edit.retained,
-                        retained.data());
-    for (size_t head = 0; head < heads; ++head) {
-      const int32_t* next = retained.data() + head * edit.retained;
-      const int32_t* end = next + edit.retained;
-      for (int t = 0; t < edit.count; ++t) {
-        if (next != end && *next == t) {
-          ++next;
-        } else {
-          rest.push_back(t);
-        }
-      }
-    }
-    backend_.WriteMerged(shape_, ElementType::kF32, k0.data(), v0.data(), k1.data(), v1.data(),
-                         {rest.data(), merged}, static_cast<int>(merged), edit.t, pool_,
+    const int heads = shape_.num_kv_heads, m = edit.count, merged = m - edit.retained;
+    // Of both layers the decoded tails; then the angles, and which tokens stay and which do not.
+    const size_t tail = static_cast<size_t>(m) * heads * shape_.head_dim;
+    const size_t tokens = static_cast<size_t>(m) * heads;
+    auto* k0 = static_cast<float*>(backend_.Lend(MergeEditBytes(shape_, m)));
+    float *v0 = k0 + tail, *k1 = v0 + tail, *v1 = k1 + tail, *angles = v1 + tail;
+    auto* retained = reinterpret_cast<int32_t*>(angles + tokens);
+    int32_t* rest = retained + static_cast<size_t>(heads) * edit.retained;
+    backend_.ReadTokens(shape_, pool_, *edit.lower_tail, 0, m, k0, v0);
+    backend_.ReadTokens(shape_, pool_, *edit.upper_tail, 0, m, k1, v1);
+    backend_.MergeAngles(shape_, ElementType::kF32, k0, k1, m, angles);
+    backend_.SelectBest(angles, heads, m, edit.retained, retained);
+    backend_.Complement(retained, heads, edit.retained, m, rest);
+    backend_.WriteMerged(shape_, ElementType::kF32, k0, v0, k1, v1,
+                         {rest, static_cast<size_t>(merged)}, merged, edit.t, pool_,
                          *edit.lower_merged, *edit.upper_merged, edit.first_merged_slot);
-    const HeadIndices kept{retained.data(), static_cast<size_t>(edit.retained)};
-    backend_.WriteTokens(shape_, ElementType::kF32, k0.data(), v0.data(), kept, 0, edit.retained,
-                         pool_, *edit.lower_retained, edit.first_retained_slot);
-    backend_.WriteTokens(shape_, ElementType::kF32, k1.data(), v1.data(), kept, 0, edit.retained,
-                         pool_, *edit.upper_retained, edit.first_retained_slot);
+    const HeadIndices kept{retained, static_cast<size_t>(edit.retained)};
+    backend_.WriteTokens(shape_, ElementType::kF32, k0, v0, kept, 0, edit.retained, pool_,
+                         *edit.lower_retained, edit.first_retained_slot);
+    backend_.WriteTokens(shape_, ElementType::kF32, k1, v1, kept, 0, edit.retained, pool_,
+                         *edit.upper_retained, edit.first_retained_slot);
     return absl::OkStatus();
   }
 
@@ -118,6 +112,11 @@ class EditRunner {
 };
 
 }  // namespace
+
+size_t MergeEditBytes(const AttentionShape& shape, int count) {
+  const size_t tokens = static_cast<size_t>(count) * shape.num_kv_heads;
+  return tokens * (4 * shape.head_dim + 2) * sizeof(float);
+}
 
 absl::Status RunCacheEdits(AttentionBackend& backend, const AttentionShape& shape, PoolView pool,
                            absl::Span<const CacheEdit> edits) {

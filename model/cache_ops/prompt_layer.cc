@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 #include <numeric>
 #include <utility>
 
@@ -57,7 +56,7 @@ void PromptLayers::Prepare(int layer, const PromptTensors& at) {
   const auto* q = static_cast<const std::byte*>(at.q);
   const auto* k = static_cast<const std::byte*>(at.k);
   if (const int rows = buffers_.window_rows; rows > 0) {
-    std::memcpy(buffers_.window_q, q + (tokens_ - rows) * q_row, rows * q_row);
+    backend_->Copy(q + (tokens_ - rows) * q_row, rows * q_row, buffers_.window_q);
   }
   if (buffers_.low_q == nullptr) return;  // no PoD, or nothing of the prompt is distant yet
   // Queries and keys of the heads whose group begins here serve the layers above.
@@ -66,12 +65,9 @@ void PromptLayers::Prepare(int layer, const PromptTensors& at) {
   auto* low_k = static_cast<std::byte*>(buffers_.low_k);
   for (int head = 0; head < shape_.num_kv_heads; ++head) {
     if (!plan_->distant->groups->IsShared(layer, head)) continue;
-    for (int t = 0; t < tokens_; ++t) {
-      const size_t q_at = t * q_row + head * group * head_bytes,
-                   k_at = t * k_row + head * head_bytes;
-      std::memcpy(low_q + q_at, q + q_at, group * head_bytes);
-      std::memcpy(low_k + k_at, k + k_at, head_bytes);
-    }
+    const size_t q_at = head * group * head_bytes, k_at = head * head_bytes;
+    backend_->CopyRows(q + q_at, q_row, group * head_bytes, tokens_, low_q + q_at, q_row);
+    backend_->CopyRows(k + k_at, k_row, head_bytes, tokens_, low_k + k_at, k_row);
   }
 }
 
@@ -95,6 +91,10 @@ void PromptLayers::AttendDistant(int layer, const PromptTensors& at) {
                                borrows_.data(), buffers_.low_q, buffers_.low_k};
   backend_->PrefillDistantAttention(shape_, tokens_, element_, at.q, at.k, at.v, distant, at.q,
                                     at.lse, &distant_counts_);
+}
+
+int32_t* PromptLayers::LendIndices(size_t count) const {
+  return static_cast<int32_t*>(backend_->Lend(count * sizeof(int32_t)));
 }
 
 // ---- Which tokens stay -------------------------------------------------------------------------
@@ -130,14 +130,15 @@ LayerMeasured PromptLayers::Measure(int layer, const PromptTensors& at) {
   measured.kept_tokens = measured.first_tokens = tokens_;
   const auto keep_ring = [&](int sinks, int recent) {
     measured.kept = {};
+    selection_stands_ = false;
     measured.first_tokens = std::min(sinks, tokens_);
     measured.kept_tokens = std::min(sinks + recent, tokens_);
   };
-  if (selected_ > 0) {
+  selection_stands_ = selected_ > 0;
+  if (selection_stands_) {
     measured.kept_tokens = selected_;
     measured.first_tokens = 0;
-    measured.kept = absl::MakeConstSpan(buffers_.selection,
-                                        static_cast<size_t>(shape_.num_kv_heads) * selected_);
+    measured.kept = KeptOnHost();
   }
   if (const auto* ring = std::get_if<KeepRing>(&plan.edit)) keep_ring(ring->sinks, ring->recent);
   if (plan.lazy && tokens_ > plan.lazy->sinks + plan.lazy->recent && IsLazy(*plan.lazy, at)) {
@@ -147,8 +148,8 @@ LayerMeasured PromptLayers::Measure(int layer, const PromptTensors& at) {
   if (plan.merge == MergeRole::kLower) {
     const size_t bytes = ElementBytes(element_) * static_cast<size_t>(tokens_) *
                          shape_.num_kv_heads * shape_.head_dim;
-    std::memcpy(buffers_.lower_k, at.k, bytes);
-    std::memcpy(buffers_.lower_v, at.v, bytes);
+    backend_->Copy(at.k, bytes, buffers_.lower_k);
+    backend_->Copy(at.v, bytes, buffers_.lower_v);
   } else if (plan.merge == MergeRole::kUpper) {
     measured.retained_tokens = SelectRetained(*plan_->merge, at);
   }
@@ -167,16 +168,28 @@ const float* PromptLayers::LastLse(const PromptTensors& at, int rows) const {
   return at.lse + static_cast<size_t>(tokens_ - rows) * shape_.num_q_heads;
 }
 
-void PromptLayers::KeepSelected(const std::vector<int32_t>& best_of, int best, int recent,
+void PromptLayers::KeepSelected(const int32_t* best_of, size_t stride, int best, int recent,
                                 int layer) {
   selected_ = best + recent;
+  const auto keep = [&](int head, int heads) {
+    backend_->KeepSelected(best_of + head * stride, stride, heads, best, tokens_ - recent, recent,
+                           buffers_.selection + static_cast<size_t>(head) * selected_);
+  };
+  if (!plan_->distant) return keep(0, shape_.num_kv_heads);
   for (int head = 0; head < shape_.num_kv_heads; ++head) {
     // In PoD a head that follows keeps what its lowest layer kept.
-    if (plan_->distant && plan_->distant->groups->Lowest(layer, head) != layer) continue;
-    int32_t* kept = buffers_.selection + static_cast<size_t>(head) * selected_;
-    std::copy_n(best_of.begin() + static_cast<std::ptrdiff_t>(head) * best, best, kept);
-    std::iota(kept + best, kept + selected_, tokens_ - recent);
+    if (plan_->distant->groups->Lowest(layer, head) == layer) keep(head, 1);
   }
+}
+
+/// What a device selected comes to the host only where the scheduler lays tokens out by position.
+absl::Span<const int32_t> PromptLayers::KeptOnHost() {
+  const size_t count = static_cast<size_t>(shape_.num_kv_heads) * selected_;
+  if (backend_->is_hosts()) return {buffers_.selection, count};
+  if (!plan_->distant) return {};
+  host_selection_.resize(count);
+  backend_->Download(buffers_.selection, count * sizeof(int32_t), host_selection_.data());
+  return host_selection_;
 }
 
 void PromptLayers::SelectBest(const WindowScoreStatistic& statistic, const KeepBest& edit,
@@ -184,9 +197,9 @@ void PromptLayers::SelectBest(const WindowScoreStatistic& statistic, const KeepB
   const int window = statistic.window, candidates = tokens_ - window;
   backend_->WindowScores(shape_, element_, LastQueries(window), LastLse(at, window), at.k, tokens_,
                          window, statistic.kernel, statistic.pooling, buffers_.scores);
-  std::vector<int32_t> best(static_cast<size_t>(shape_.num_kv_heads) * edit.best);
-  backend_->SelectBest(buffers_.scores, shape_.num_kv_heads, candidates, edit.best, best.data());
-  KeepSelected(best, edit.best, edit.recent, layer);
+  int32_t* best = LendIndices(static_cast<size_t>(shape_.num_kv_heads) * edit.best);
+  backend_->SelectBest(buffers_.scores, shape_.num_kv_heads, candidates, edit.best, best);
+  KeepSelected(best, edit.best, edit.best, edit.recent, layer);
 }
 
 void PromptLayers::SelectHeavy(const KeepHeavy& edit, const PromptTensors& at) {
@@ -196,13 +209,13 @@ void PromptLayers::SelectHeavy(const KeepHeavy& edit, const PromptTensors& at) {
                        tokens_, ScoreRows::kKvHeads, buffers_.scores);
   selected_ = 0;
   if (edit.heavy + edit.recent >= tokens_) return;
-  std::vector<int32_t> best(static_cast<size_t>(shape_.num_kv_heads) * edit.heavy);
+  int32_t* best = LendIndices(static_cast<size_t>(shape_.num_kv_heads) * edit.heavy);
   for (int head = 0; head < shape_.num_kv_heads; ++head) {
     backend_->SelectBest(buffers_.scores + static_cast<size_t>(head) * tokens_, 1,
                          tokens_ - edit.recent, edit.heavy,
-                         best.data() + static_cast<size_t>(head) * edit.heavy);
+                         best + static_cast<size_t>(head) * edit.heavy);
   }
-  KeepSelected(best, edit.heavy, edit.recent, 0);
+  KeepSelected(best, edit.heavy, edit.heavy, edit.recent, 0);
 }
 
 void PromptLayers::SelectWindows(const KeepWindows& edit, const PromptTensors& at) {
@@ -212,15 +225,10 @@ void PromptLayers::SelectWindows(const KeepWindows& edit, const PromptTensors& a
   backend_->ColumnSums(shape_, element_, LastQueries(edit.observe), LastLse(at, edit.observe), at.k,
                        tokens_, edit.observe, 0, candidates, ScoreRows::kQueryHeads,
                        buffers_.scores);
-  std::vector<int32_t> of_all_heads(edit.budget);
-  const int count =
-      backend_->SelectWindows(buffers_.scores, shape_.num_q_heads, candidates, edit.review,
-                              edit.best, edit.budget, of_all_heads.data());
-  std::vector<int32_t> best;
-  for (int head = 0; head < shape_.num_kv_heads; ++head) {
-    best.insert(best.end(), of_all_heads.begin(), of_all_heads.begin() + count);
-  }
-  KeepSelected(best, count, edit.observe, 0);
+  int32_t* of_all_heads = LendIndices(edit.budget);
+  const int count = backend_->SelectWindows(buffers_.scores, shape_.num_q_heads, candidates,
+                                            edit.review, edit.best, edit.budget, of_all_heads);
+  KeepSelected(of_all_heads, 0, count, edit.observe, 0);
 }
 
 void PromptLayers::MeasureStored(const WindowScoreStatistic& statistic, int layer,
@@ -234,8 +242,10 @@ void PromptLayers::MeasureStored(const WindowScoreStatistic& statistic, int laye
   const size_t rows = shape_.num_kv_heads;
   measure(statistic.kernel, buffers_.stored_scores + layer * rows * tokens_);
   measure(1, buffers_.scores);
+  std::vector<float> all(rows * candidates);
+  backend_->Download(buffers_.scores, all.size() * sizeof(float), all.data());
   for (size_t head = 0; head < rows; ++head) {
-    const absl::Span<const float> scores(buffers_.scores + head * candidates, candidates);
+    const absl::Span<const float> scores(all.data() + head * candidates, candidates);
     importance_ += (plan_->importance == LayerImportance::kGini ? Gini(scores) : Entropy(scores)) /
                    static_cast<double>(rows);
   }
@@ -249,8 +259,10 @@ absl::Status PromptLayers::SelectStored(int layer, const KeepBest& edit,
   }
   const size_t heads = shape_.num_kv_heads;
   std::vector<int32_t> best(heads * edit.best);
+  int32_t* selected = LendIndices(best.size());
   backend_->SelectBest(buffers_.stored_scores + layer * heads * tokens_, shape_.num_kv_heads,
-                       tokens_ - edit.recent, edit.best, best.data());
+                       tokens_ - edit.recent, edit.best, selected);
+  backend_->Download(selected, best.size() * sizeof(int32_t), best.data());
   kept->clear();
   for (size_t head = 0; head < heads; ++head) {
     kept->insert(kept->end(), best.begin() + static_cast<std::ptrdiff_t>(head * edit.best),
@@ -270,8 +282,10 @@ bool PromptLayers::IsLazy(const LazyTest& test, const PromptTensors& at) {
        {std::pair<int, int>(0, test.sinks), std::pair<int, int>(tokens_ - test.recent, tokens_)}) {
     std::vector<float> sums(static_cast<size_t>(shape_.num_kv_heads) * (end - begin));
     if (sums.empty()) continue;
+    auto* received = static_cast<float*>(backend_->Lend(sums.size() * sizeof(float)));
     backend_->ColumnSums(shape_, element_, LastQueries(rows), LastLse(at, rows), at.k, tokens_,
-                         rows, begin, end, ScoreRows::kKvHeads, sums.data());
+                         rows, begin, end, ScoreRows::kKvHeads, received);
+    backend_->Download(received, sums.size() * sizeof(float), sums.data());
     mass += std::accumulate(sums.begin(), sums.end(), 0.0);
   }
   importance_ = mass / (static_cast<double>(rows) * shape_.num_kv_heads);
@@ -285,8 +299,10 @@ int PromptLayers::SelectRetained(const MergeOptions& merge, const PromptTensors&
   retained_ = merge.Retained(tokens_);
   if (merge.by_threshold) {
     retained_ = 0;
+    std::vector<float> all(heads * n);
+    backend_->Download(angles, all.size() * sizeof(float), all.data());
     for (size_t head = 0; head < heads; ++head) {
-      const float* of_head = angles + head * n;
+      const float* of_head = all.data() + head * n;
       const auto [least, most] = std::minmax_element(of_head, of_head + n);
       const double cut = *most - merge.retain * (*most - *least);
       retained_ = std::max<int>(
@@ -296,24 +312,15 @@ int PromptLayers::SelectRetained(const MergeOptions& merge, const PromptTensors&
   }
   // [G, retained], and behind them [G, n - retained]: those that are merged.
   backend_->SelectBest(angles, shape_.num_kv_heads, tokens_, retained_, buffers_.selection);
-  int32_t* merged = buffers_.selection + heads * retained_;
-  for (size_t head = 0; head < heads; ++head) {
-    const int32_t* next = buffers_.selection + head * retained_;
-    const int32_t* end = next + retained_;
-    for (int t = 0; t < tokens_; ++t) {
-      if (next != end && *next == t) {
-        ++next;
-      } else {
-        *merged++ = t;
-      }
-    }
-  }
+  backend_->Complement(buffers_.selection, shape_.num_kv_heads, retained_, tokens_,
+                       buffers_.selection + heads * retained_);
   return retained_;
 }
 
 void PromptLayers::LastAttention(const PromptTensors& at, int rows, float* attention) const {
   const size_t n = tokens_, heads = shape_.num_q_heads;
   std::vector<float> of_row;  // [num_q_heads, tokens that the row sees]
+  auto* received = static_cast<float*>(backend_->Lend(heads * n * sizeof(float)));
   for (int row = 0; row < rows; ++row) {
     // The last query of a prompt that ends there.
     const int seen = tokens_ - rows + row + 1;
@@ -321,7 +328,8 @@ void PromptLayers::LastAttention(const PromptTensors& at, int rows, float* atten
                     row * heads * shape_.head_dim * ElementBytes(element_);
     of_row.resize(heads * seen);
     backend_->ColumnSums(shape_, element_, q, LastLse(at, rows) + row * heads, at.k, seen, 1, 0,
-                         seen, ScoreRows::kQueryHeads, of_row.data());
+                         seen, ScoreRows::kQueryHeads, received);
+    backend_->Download(received, of_row.size() * sizeof(float), of_row.data());
     for (size_t head = 0; head < heads; ++head) {
       float* out = attention + (head * rows + row) * n;
       std::copy_n(of_row.begin() + static_cast<std::ptrdiff_t>(head * seen), seen, out);
@@ -334,18 +342,24 @@ double PromptLayers::Recall(const LayerMeasured& measured, const PromptTensors& 
   const int n = tokens_, heads = shape_.num_kv_heads;
   if (measured.kept_tokens == n) return 1;
   const int rows = std::min({kRecallRows, n, buffers_.window_rows});
-  float* sums = buffers_.recall_sums;
   backend_->ColumnSums(shape_, element_, LastQueries(rows), LastLse(at, rows), at.k, n, rows, 0, n,
-                       ScoreRows::kKvHeads, sums);
+                       ScoreRows::kKvHeads, buffers_.recall_sums);
+  std::vector<float> sums(static_cast<size_t>(heads) * n);
+  backend_->Download(buffers_.recall_sums, sums.size() * sizeof(float), sums.data());
+  std::vector<int32_t> selected;
+  if (selection_stands_) {
+    selected.resize(static_cast<size_t>(heads) * selected_);
+    backend_->Download(buffers_.selection, selected.size() * sizeof(int32_t), selected.data());
+  }
   double share = 0;
   for (int head = 0; head < heads; ++head) {
-    const float* of_head = sums + static_cast<size_t>(head) * n;
+    const float* of_head = sums.data() + static_cast<size_t>(head) * n;
     double kept = 0;
     for (int i = 0; i < measured.kept_tokens; ++i) {
       const int row = i < measured.first_tokens ? i : n - measured.kept_tokens + i;
-      kept += of_head[measured.kept.empty()
+      kept += of_head[selected.empty()
                           ? row
-                          : measured.kept[static_cast<size_t>(head) * measured.kept_tokens + i]];
+                          : selected[static_cast<size_t>(head) * measured.kept_tokens + i]];
     }
     // The sum over all keys is `rows`, but of a head whose LSE is also that of another layer's keys
     // (PoD).

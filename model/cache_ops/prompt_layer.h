@@ -65,9 +65,11 @@ class PromptLayers {
   /// Rows of the saved queries, and lse, of the last `rows` tokens.
   const void* LastQueries(int rows) const;
   const float* LastLse(const PromptTensors& at, int rows) const;
-  /// Spreads `best` selected positions per head, [num_kv_heads, best], to rows of best + recent and
-  /// adds the last `recent` tokens. Only heads whose group starts at `layer` change.
-  void KeepSelected(const std::vector<int32_t>& best_of, int best, int recent, int layer);
+  /// Spreads `best` selected positions per head, `stride` apart, to rows of best + recent and adds
+  /// the last `recent` tokens. Only heads whose group starts at `layer` change.
+  void KeepSelected(const int32_t* best_of, size_t stride, int best, int recent, int layer);
+  absl::Span<const int32_t> KeptOnHost();
+  int32_t* LendIndices(size_t count) const;
 
   absl::Status CheckWrite(const LayerWrite& write) const;
   absl::Status WriteMergedPair(const PromptTensors& at, PoolView pool, const LayerWrite& write);
@@ -85,10 +87,12 @@ class PromptLayers {
   std::vector<uint8_t> borrows_;
 
   // The tokens that a layer kept; a follower's are those of its leader.
-  int selected_ = 0;       ///< per head, in buffers_.selection; 0: none were selected, all stay
+  int selected_ = 0;  ///< per head, in buffers_.selection; 0: none were selected, all stay
+  bool selection_stands_ = false;  ///< the layer at hand keeps those
+  std::vector<int32_t> host_selection_;
   int retained_ = 0;       ///< MiniCache
   double importance_ = 0;  ///< of the layer at hand
-  LayerMeasured last_;     ///< of the layer at hand
+  LayerMeasured last_;     ///< likewise
 };
 
 }  // namespace ziggurat

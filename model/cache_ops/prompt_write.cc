@@ -56,9 +56,9 @@ void PromptLayers::WriteRange(const PromptTensors& at, PoolView pool, const Segm
   HeadIndices indices;
   int first_row = 0;
   std::vector<int32_t> rows;
-  if (!last_.kept.empty()) {
+  if (selection_stands_) {
     indices = {
-        last_.kept.data() + static_cast<size_t>(segment.first_kv_head) * kept + range.first_token,
+        buffers_.selection + static_cast<size_t>(segment.first_kv_head) * kept + range.first_token,
         static_cast<size_t>(kept)};
   } else if (end <= last_.first_tokens || range.first_token >= last_.first_tokens) {
     first_row = end <= last_.first_tokens ? range.first_token : tokens_ - kept + range.first_token;
@@ -66,7 +66,9 @@ void PromptLayers::WriteRange(const PromptTensors& at, PoolView pool, const Segm
     for (int i = range.first_token; i < end; ++i) {
       rows.push_back(i < last_.first_tokens ? i : tokens_ - kept + i);
     }
-    indices = {rows.data(), 0};
+    int32_t* listed = LendIndices(rows.size());
+    backend_->Upload(rows.data(), rows.size() * sizeof(int32_t), listed);
+    indices = {listed, 0};
   }
   backend_->WriteTokens(shape_, element_, k, at.v, indices, first_row, range.count, pool, segment,
                         range.first_slot);

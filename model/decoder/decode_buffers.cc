@@ -50,14 +50,23 @@ size_t Lay(const WorkspaceShape& shape, int rows, std::byte* base,
 }  // namespace
 
 DecodeBuffers::Pointers DecodeBuffers::For(const WorkspaceShape& shape, int rows) {
-  Pointers pointers;
   if (rows > capacity_rows_) {
     capacity_rows_ = std::max({rows, capacity_rows_ + capacity_rows_ / 2, 8});
-    const size_t bytes = Lay(shape, capacity_rows_, nullptr, &pointers);
-    memory_.reset(new (std::align_val_t{64}) std::byte[bytes]);
+    memory_.reset(new (std::align_val_t{64}) std::byte[BytesFor(shape, capacity_rows_)]);
   }
-  Lay(shape, rows, memory_.get(), &pointers);
+  return Over(shape, rows, memory_.get());
+}
+
+DecodeBuffers::Pointers DecodeBuffers::Over(const WorkspaceShape& shape, int rows,
+                                            std::byte* base) {
+  Pointers pointers;
+  Lay(shape, rows, base, &pointers);
   return pointers;
+}
+
+size_t DecodeBuffers::BytesFor(const WorkspaceShape& shape, int rows) {
+  Pointers counted;
+  return Lay(shape, rows, nullptr, &counted);
 }
 
 }  // namespace ziggurat

@@ -34,6 +34,10 @@ class DecodeBuffers {
   };
   Pointers For(const WorkspaceShape& shape, int rows);
 
+  /// The same in memory of the caller's, of BytesFor(shape, rows) bytes.
+  static Pointers Over(const WorkspaceShape& shape, int rows, std::byte* base);
+  static size_t BytesFor(const WorkspaceShape& shape, int rows);
+
  private:
   struct Deleter {
     void operator()(std::byte* p) const { ::operator delete[](p, std::align_val_t{64}); }

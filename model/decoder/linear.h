@@ -41,6 +41,11 @@ class LinearFactory {
   virtual ~LinearFactory() = default;
   virtual std::string_view name() const = 0;  ///< "onednn", "at::linear"
 
+  /// Whether weights stay in the host's memory, where who gave them keeps them alive.
+  virtual bool is_hosts() const { return true; }
+  /// The same bytes where the decoder's backend reads them.
+  virtual absl::StatusOr<const void*> Keep(const void* host, size_t /*bytes*/) { return host; }
+
   /// `weight` [out_features, in_features], f32 or bf16, is copied or kept as the implementation
   /// likes; `bias` [out_features] f32, or an undefined tensor.
   virtual absl::StatusOr<std::unique_ptr<Linear>> Make(const at::Tensor& weight,

@@ -72,24 +72,34 @@ absl::Status LlamaRunner::Decode(absl::Span<const DecodeInput> inputs, float* lo
   if (inputs.empty()) return absl::OkStatus();
   if (absl::Status status = CheckInputs(inputs); !status.ok()) return status;
   UseThreads();
+  if (steps_ != nullptr) return steps_->Decode(inputs, logits);
   const int rows = static_cast<int>(inputs.size());
   const int hidden = shape().hidden_size;
-  const int half = rotary_.width();
+  const size_t half = inverse_frequencies_.size();
   const DecodeBuffers::Pointers buffers = decode_buffers_.For(workspace_shape_, rows);
   items_.resize(inputs.size());
   moved_targets_.resize(inputs.size());
   for (int i = 0; i < rows; ++i) {
-    backend_->Convert(element_, weights_->Embedding(inputs[i].token_id), hidden, ElementType::kF32,
-                      buffers.residual + static_cast<size_t>(i) * hidden);
-    rotary_.FillRow(inputs[i].position, buffers.cos + static_cast<size_t>(i) * half,
-                    buffers.sin + static_cast<size_t>(i) * half);
+    backend_->EmbedTokens(element_, weights_->embedding(), {&inputs[i].token_id, 1}, hidden,
+                          buffers.residual + static_cast<size_t>(i) * hidden);
+    backend_->FillAngles(inverse_frequencies_, inputs[i].position, 1, buffers.cos + i * half,
+                         buffers.sin + i * half);
   }
   for (int layer = 0; layer < shape().num_layers; ++layer) {
     if (absl::Status status = DecodeLayer(layer, inputs, buffers); !status.ok()) return status;
   }
-  backend_->RmsNorm(buffers.residual, weights_->final_norm().data(), norm_epsilon_, rows, hidden,
-                    element_, buffers.normed);
+  backend_->RmsNorm(buffers.residual, weights_->final_norm(), norm_epsilon_, rows, hidden, element_,
+                    buffers.normed);
   return weights_->head().Run(buffers.normed, rows, ElementType::kF32, logits);
+}
+
+absl::Status LlamaRunner::DecodeTokens(absl::Span<const DecodeInput> inputs,
+                                       absl::Span<const TokenDraw> draws, SampledToken* tokens) {
+  if (steps_ == nullptr) return ModelRunner::DecodeTokens(inputs, draws, tokens);
+  if (inputs.empty()) return absl::OkStatus();
+  if (absl::Status status = CheckInputs(inputs); !status.ok()) return status;
+  UseThreads();
+  return steps_->DecodeTokens(inputs, draws, tokens);
 }
 
 absl::Status LlamaRunner::DecodeLayer(int layer_index, absl::Span<const DecodeInput> inputs,
@@ -115,7 +125,7 @@ absl::Status LlamaRunner::DecodeLayer(int layer_index, absl::Span<const DecodeIn
     item.counts = inputs[i].counts;
   }
 
-  backend_->RmsNorm(buffers.residual, layer.attention_norm.data(), norm_epsilon_, rows,
+  backend_->RmsNorm(buffers.residual, layer.attention_norm, norm_epsilon_, rows,
                     shape().hidden_size, element_, buffers.normed);
   if (auto status = layer.qkv->Run(buffers.normed, rows, element_, buffers.wide); !status.ok()) {
     return status;

@@ -4,7 +4,6 @@
 #include <omp.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cmath>
 #include <exception>
 #include <new>
@@ -13,14 +12,10 @@
 #include "absl/strings/str_cat.h"
 #include "block_manager/block_pool.h"
 #include "block_manager/sequence_cache.h"
+#include "model/decoder/decoder_memory.h"
 #include "model/decoder/llama_runner.h"
 
 namespace ziggurat {
-namespace {
-
-double Now() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
 
 absl::Status CheckOptions(const DecoderOptions& options) {
   if (options.threads < 1) {
@@ -38,60 +33,37 @@ absl::Status CheckOptions(const DecoderOptions& options) {
   return absl::OkStatus();
 }
 
-WorkspaceShape MakeWorkspaceShape(const ModelConfig& config, const DecoderOptions& options) {
-  WorkspaceShape shape;
-  shape.model.num_layers = config.num_layers;
-  shape.model.num_q_heads = config.num_q_heads;
-  shape.model.num_kv_heads = config.num_kv_heads;
-  shape.model.head_dim = config.head_dim;
-  shape.model.hidden_size = config.hidden_size;
-  shape.model.vocab_size = config.vocab_size;
-  shape.model.max_context_tokens = config.MaxContextTokens();
-  shape.model.element = options.element;
-  shape.model.architecture = std::string(ArchitectureName(config.architecture));
-  shape.ffn_size = config.intermediate_size;
-  shape.chunk_tokens = options.chunk_tokens;
-  return shape;
+AttentionShape AttentionShapeOf(const ModelConfig& config) {
+  return {config.num_q_heads, config.num_kv_heads, config.head_dim,
+          1.0f / std::sqrt(static_cast<float>(config.head_dim))};
 }
 
-}  // namespace
-
-ScopedSeconds::ScopedSeconds(double* seconds) : seconds_(seconds), start_(Now()) {}
-ScopedSeconds::~ScopedSeconds() { *seconds_ += Now() - start_; }
-
-LlamaRunner::LlamaRunner(const ModelConfig& config, std::unique_ptr<LlamaWeights> weights,
-                         const DecoderOptions& options, std::unique_ptr<AttentionBackend> backend,
-                         std::unique_ptr<WorkspaceRegion> workspace)
+LlamaRunner::LlamaRunner(const ModelConfig& config, const DecoderOptions& options, LlamaParts parts)
     : options_(options),
       workspace_shape_(MakeWorkspaceShape(config, options)),
-      attention_shape_{config.num_q_heads, config.num_kv_heads, config.head_dim,
-                       1.0f / std::sqrt(static_cast<float>(config.head_dim))},
+      attention_shape_(AttentionShapeOf(config)),
       element_(options.element),
       element_bytes_(ElementBytes(options.element)),
       norm_epsilon_(static_cast<float>(config.rms_norm_eps)),
-      rotary_(RopeInverseFrequencies(config)),
-      weights_(std::move(weights)),
-      backend_(std::move(backend)),
-      workspace_(std::move(workspace)) {}
+      inverse_frequencies_(RopeInverseFrequencies(config)),
+      backend_(std::move(parts.backend)),
+      weights_(std::move(parts.weights)),
+      workspace_(std::move(parts.workspace)),
+      steps_(std::move(parts.steps)) {}
 
-absl::StatusOr<std::unique_ptr<LlamaRunner>> LlamaRunner::Create(
-    const ModelConfig& config, std::unique_ptr<LlamaWeights> weights, const DecoderOptions& options,
-    std::unique_ptr<AttentionBackend> backend) {
-  const WorkspaceShape shape = MakeWorkspaceShape(config, options);
-  // Room for a batch of which every prompt needs everything that a plan may ask for; it becomes
-  // resident only as far as batches use it.
-  PrefillNeeds most;
-  most.window_rows = -1;
-  most.score_heads = config.num_q_heads;
-  most.selects = most.lower_kv = most.group_qk = most.recall = true;
-  most.stored_score_layers = config.num_layers;
-  PromptBuffers counted;
-  auto workspace = WorkspaceRegion::Create(
-      PrefillLayout::Of(shape, options.max_prefill_tokens).total_bytes +
-      LayPromptNeeds(shape.model, options.max_prefill_tokens, most, nullptr, &counted));
-  if (!workspace.ok()) return workspace.status();
-  return std::unique_ptr<LlamaRunner>(new LlamaRunner(config, std::move(weights), options,
-                                                      std::move(backend), *std::move(workspace)));
+void LlamaRunner::AttachPool(PoolView pool) {
+  pool_ = pool;
+  if (steps_ != nullptr) steps_->AttachPool(pool);
+}
+
+absl::StatusOr<std::byte*> LlamaRunner::AllocatePool(size_t num_blocks, size_t block_bytes) {
+  if (steps_ == nullptr) return nullptr;
+  return steps_->AllocatePool(num_blocks, block_bytes);
+}
+
+absl::StatusOr<size_t> LlamaRunner::FreePoolBytes() {
+  if (steps_ == nullptr) return ModelRunner::FreePoolBytes();
+  return steps_->FreePoolBytes();
 }
 
 size_t LlamaRunner::WorkspaceBytes(int tokens) const {
@@ -104,14 +76,15 @@ size_t LlamaRunner::PromptNeedsBytes(int prompt_tokens, const PrefillNeeds& need
 }
 
 void LlamaRunner::UseThreads() const {
+  if (steps_ != nullptr) return steps_->UseDevice();
   // A setting of the calling thread, which need not be the one that loaded the model.
   omp_set_num_threads(options_.threads);
 }
 
 absl::Status LlamaRunner::RunMlp(const LlamaLayer& layer, int rows, float* residual, void* normed,
                                  void* wide, void* gated) {
-  backend_->RmsNorm(residual, layer.mlp_norm.data(), norm_epsilon_, rows, shape().hidden_size,
-                    element_, normed);
+  backend_->RmsNorm(residual, layer.mlp_norm, norm_epsilon_, rows, shape().hidden_size, element_,
+                    normed);
   absl::Status status = layer.gate_up->Run(normed, rows, element_, wide);
   if (!status.ok()) return status;
   backend_->SwiGlu(element_, wide, rows, workspace_shape_.ffn_size, gated);
@@ -177,16 +150,22 @@ absl::StatusOr<std::unique_ptr<ModelRunner>> LoadLlamaDecoder(
   if (absl::Status status = CheckOptions(options); !status.ok()) return status;
   omp_set_num_threads(options.threads);
   try {
-    auto weights = LlamaWeights::Load(config, checkpoint, options.element);
+    auto weights =
+        LlamaWeights::Load(config, checkpoint, options.element, MakeLinearFactory(options.element));
     if (!weights.ok()) return weights.status();
     // Loading frees as much as it keeps; the allocator would hold on to it.
     malloc_trim(0);
-    auto runner = LlamaRunner::Create(config, *std::move(weights), options, std::move(backend));
-    if (!runner.ok()) return runner.status();
+    // It becomes resident only as far as batches use it.
+    auto workspace = WorkspaceRegion::Create(
+        WorkspaceCapacityBytes(MakeWorkspaceShape(config, options), options.max_prefill_tokens));
+    if (!workspace.ok()) return workspace.status();
+    auto runner = std::make_unique<LlamaRunner>(
+        config, options,
+        LlamaParts{std::move(backend), *std::move(weights), *std::move(workspace), nullptr});
     if (options.warm_up) {
-      if (absl::Status status = (*runner)->WarmUp(); !status.ok()) return status;
+      if (absl::Status status = runner->WarmUp(); !status.ok()) return status;
     }
-    return *std::move(runner);
+    return runner;
   } catch (const std::bad_alloc&) {
     return absl::ResourceExhaustedError("out of memory while loading the weights");
   } catch (const std::exception& error) {  // libtorch's

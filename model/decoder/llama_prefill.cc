@@ -1,6 +1,5 @@
 // Layer-major prefill of a packed batch of prompts.
 #include <algorithm>
-#include <cstring>
 
 #include "absl/strings/str_cat.h"
 #include "model/decoder/llama_runner.h"
@@ -85,16 +84,15 @@ absl::Status LlamaRunner::BeginPrefill(absl::Span<const PrefillPrompt> prompts) 
 
 void LlamaRunner::EmbedPrompts(absl::Span<const PrefillPrompt> prompts) {
   const int hidden = shape().hidden_size;
-  const int half = rotary_.width();
+  const size_t half = inverse_frequencies_.size();
   for (size_t i = 0; i < prompts.size(); ++i) {
     const auto& ids = prompts[i].token_ids;
-    for (size_t position = 0; position < ids.size(); ++position) {
-      const size_t row = batch_.offsets[i] + position;
-      backend_->Convert(element_, weights_->Embedding(ids[position]), hidden, ElementType::kF32,
-                        Part<float>(batch_.layout.residual, row, hidden));
-      rotary_.FillRow(static_cast<int>(position), Part<float>(batch_.layout.cos, row, half),
-                      Part<float>(batch_.layout.sin, row, half));
-    }
+    const size_t first = batch_.offsets[i];
+    backend_->EmbedTokens(element_, weights_->embedding(), ids, hidden,
+                          Part<float>(batch_.layout.residual, first, hidden));
+    backend_->FillAngles(inverse_frequencies_, 0, static_cast<int>(ids.size()),
+                         Part<float>(batch_.layout.cos, first, half),
+                         Part<float>(batch_.layout.sin, first, half));
   }
 }
 
@@ -203,12 +201,11 @@ absl::Status LlamaRunner::Project(const LlamaLayer& layer, int first, int rows) 
   const AttentionShape& heads = attention_shape_;
   const size_t q_width = static_cast<size_t>(heads.num_q_heads) * heads.head_dim;
   const size_t kv_width = static_cast<size_t>(heads.num_kv_heads) * heads.head_dim;
-  const int half = rotary_.width();
+  const size_t half = inverse_frequencies_.size();
   void* normed = ElementPart(at.normed);
   void* qkv = ElementPart(at.wide);
-  backend_->RmsNorm(Part<float>(at.residual, first, shape().hidden_size),
-                    layer.attention_norm.data(), norm_epsilon_, rows, shape().hidden_size, element_,
-                    normed);
+  backend_->RmsNorm(Part<float>(at.residual, first, shape().hidden_size), layer.attention_norm,
+                    norm_epsilon_, rows, shape().hidden_size, element_, normed);
   if (auto status = layer.qkv->Run(normed, rows, element_, qkv); !status.ok()) return status;
   backend_->SplitAndRotate(heads, element_, qkv, Part<float>(at.cos, first, half),
                            Part<float>(at.sin, first, half), rows, element_,
@@ -229,7 +226,7 @@ absl::Status LlamaRunner::EndRows(const LlamaLayer& layer, int first, int rows,
       std::any_of(batch_.prompts.begin(), batch_.prompts.end(), [](const PromptLayers& prompt) {
         return prompt.plan().importance == LayerImportance::kCosine;
       });
-  if (compares) std::memcpy(Part<float>(at.before), residual, rows * hidden * sizeof(float));
+  if (compares) backend_->Copy(residual, rows * hidden * sizeof(float), Part<float>(at.before));
   absl::Status status = layer.output->Accumulate(ElementPart(at.q, first, q_width), rows, residual);
   if (!status.ok()) return status;
   if (compares) AddCosines(first, rows, cosines);
@@ -286,19 +283,24 @@ absl::Status LlamaRunner::FinishPrefill(float* logits) {
 
 absl::Status LlamaRunner::LastLogits(float* logits) {
   const int hidden = shape().hidden_size;
-  const int most = std::min(batch_.num_tokens(), options_.chunk_tokens);
+  int most = std::min(batch_.num_tokens(), options_.chunk_tokens);
+  if (steps_ != nullptr) most = std::min(most, steps_->rows());
   for (int first = 0; first < batch_.num_prompts(); first += most) {
     const int rows = std::min(most, batch_.num_prompts() - first);
     for (int i = 0; i < rows; ++i) {
       const int last = batch_.offsets[first + i + 1] - 1;
-      backend_->RmsNorm(Part<float>(batch_.layout.residual, last, hidden),
-                        weights_->final_norm().data(), norm_epsilon_, 1, hidden, element_,
+      backend_->RmsNorm(Part<float>(batch_.layout.residual, last, hidden), weights_->final_norm(),
+                        norm_epsilon_, 1, hidden, element_,
                         ElementPart(batch_.layout.normed, i, hidden));
     }
+    float* of_rows = logits + static_cast<size_t>(first) * shape().vocab_size;
+    float* computed = steps_ != nullptr ? steps_->logits() : of_rows;
     absl::Status status =
-        weights_->head().Run(ElementPart(batch_.layout.normed), rows, ElementType::kF32,
-                             logits + static_cast<size_t>(first) * shape().vocab_size);
+        weights_->head().Run(ElementPart(batch_.layout.normed), rows, ElementType::kF32, computed);
     if (!status.ok()) return status;
+    if (steps_ != nullptr) {
+      backend_->Download(computed, sizeof(float) * rows * shape().vocab_size, of_rows);
+    }
   }
   return absl::OkStatus();
 }

@@ -15,19 +15,32 @@
 #include "model/decoder/llama_decoder.h"
 #include "model/decoder/llama_weights.h"
 #include "model/decoder/prefill_workspace.h"
-#include "model/decoder/rotary_table.h"
+#include "model/decoder/step_decoder.h"
 #include "model/model_runner.h"
+#include "model/scoped_seconds.h"
 
 namespace ziggurat {
 
+/// What a runner is made of. The weights and the workspace are in the backend's memory.
+struct LlamaParts {
+  std::unique_ptr<AttentionBackend> backend;
+  std::unique_ptr<LlamaWeights> weights;
+  std::unique_ptr<WorkspaceRegion> workspace;
+  /// Null: steps go layer by layer through the backend, in the host's memory.
+  std::unique_ptr<StepDecoder> steps;
+};
+
+AttentionShape AttentionShapeOf(const ModelConfig& config);
+absl::Status CheckOptions(const DecoderOptions& options);
+
 class LlamaRunner final : public ModelRunner {
  public:
-  static absl::StatusOr<std::unique_ptr<LlamaRunner>> Create(
-      const ModelConfig& config, std::unique_ptr<LlamaWeights> weights,
-      const DecoderOptions& options, std::unique_ptr<AttentionBackend> backend);
+  LlamaRunner(const ModelConfig& config, const DecoderOptions& options, LlamaParts parts);
 
   const ModelShape& shape() const override { return workspace_shape_.model; }
-  void AttachPool(PoolView pool) override { pool_ = pool; }
+  void AttachPool(PoolView pool) override;
+  absl::StatusOr<std::byte*> AllocatePool(size_t num_blocks, size_t block_bytes) override;
+  absl::StatusOr<size_t> FreePoolBytes() override;
 
   size_t WorkspaceBytes(int tokens) const override;
   size_t PromptNeedsBytes(int prompt_tokens, const PrefillNeeds& needs) const override;
@@ -47,6 +60,9 @@ class LlamaRunner final : public ModelRunner {
   void AbandonPrefill() override { batch_ = Batch(); }
 
   absl::Status Decode(absl::Span<const DecodeInput> inputs, float* logits) override;
+  bool draws_tokens() const override { return steps_ != nullptr; }
+  absl::Status DecodeTokens(absl::Span<const DecodeInput> inputs, absl::Span<const TokenDraw> draws,
+                            SampledToken* tokens) override;
   absl::Status EditCache(absl::Span<const CacheEdit> edits) override;
 
   double attention_seconds() const override { return attention_seconds_; }
@@ -68,10 +84,6 @@ class LlamaRunner final : public ModelRunner {
     int num_prompts() const { return static_cast<int>(offsets.size()) - 1; }
     int num_tokens() const { return offsets.back(); }
   };
-
-  LlamaRunner(const ModelConfig& config, std::unique_ptr<LlamaWeights> weights,
-              const DecoderOptions& options, std::unique_ptr<AttentionBackend> backend,
-              std::unique_ptr<WorkspaceRegion> workspace);
 
   /// A part of the workspace, `rows` rows of `row_width` elements in.
   template <typename T>
@@ -103,6 +115,7 @@ class LlamaRunner final : public ModelRunner {
   /// residual += down(SwiGLU(gate_up(norm(residual)))), for rows that are ready.
   absl::Status RunMlp(const LlamaLayer& layer, int rows, float* residual, void* normed, void* wide,
                       void* gated);
+  /// Before anything is computed, on whichever thread calls.
   void UseThreads() const;
 
   const DecoderOptions options_;
@@ -111,10 +124,11 @@ class LlamaRunner final : public ModelRunner {
   ElementType element_;
   size_t element_bytes_;
   float norm_epsilon_;
-  RotaryTable rotary_;
-  std::unique_ptr<LlamaWeights> weights_;
+  std::vector<float> inverse_frequencies_;  ///< [head_dim / 2], of the rotary embedding
   std::unique_ptr<AttentionBackend> backend_;
+  std::unique_ptr<LlamaWeights> weights_;
   std::unique_ptr<WorkspaceRegion> workspace_;
+  std::unique_ptr<StepDecoder> steps_;
   size_t workspace_high_water_ = 0;
   double attention_seconds_ = 0;
   PoolView pool_;
@@ -123,19 +137,6 @@ class LlamaRunner final : public ModelRunner {
   // Of the layer at hand, kept for their capacity:
   std::vector<DecodeItem> items_;
   std::vector<TokenTarget> moved_targets_;  ///< of items whose layer is as of an earlier step
-};
-
-/// Adds the time from its making to its end to `*seconds`.
-class ScopedSeconds {
- public:
-  explicit ScopedSeconds(double* seconds);
-  ~ScopedSeconds();
-  ScopedSeconds(const ScopedSeconds&) = delete;
-  ScopedSeconds& operator=(const ScopedSeconds&) = delete;
-
- private:
-  double* seconds_;
-  double start_;
 };
 
 }  // namespace ziggurat

@@ -121,25 +121,42 @@ absl::Status MakeFused(const WeightReader& reader, LinearFactory& factory, bool 
   return absl::OkStatus();
 }
 
-absl::Status ReadVector(const WeightReader& reader, const std::string& name,
-                        std::vector<float>* out) {
-  absl::StatusOr<std::vector<float>> values = reader.Vector(name);
-  if (!values.ok()) return values.status();
-  *out = *std::move(values);
-  return absl::OkStatus();
-}
+/// Norms, kept where the backend reads them.
+class VectorReader {
+ public:
+  VectorReader(const WeightReader& reader, LinearFactory& factory,
+               std::vector<std::vector<float>>* host)
+      : reader_(reader), factory_(factory), host_(host) {}
+
+  absl::Status Read(const std::string& name, const float** out) const {
+    absl::StatusOr<std::vector<float>> values = reader_.Vector(name);
+    if (!values.ok()) return values.status();
+    absl::StatusOr<const void*> kept =
+        factory_.Keep(values->data(), values->size() * sizeof(float));
+    if (!kept.ok()) return kept.status();
+    *out = static_cast<const float*>(*kept);
+    if (factory_.is_hosts()) host_->push_back(*std::move(values));  // its numbers stay in place
+    return absl::OkStatus();
+  }
+
+ private:
+  const WeightReader& reader_;
+  LinearFactory& factory_;
+  std::vector<std::vector<float>>* host_;
+};
 
 absl::Status LoadLayer(const ModelConfig& config, const WeightReader& reader,
-                       LinearFactory& factory, int index, LlamaLayer* layer) {
+                       const VectorReader& norms, LinearFactory& factory, int index,
+                       LlamaLayer* layer) {
   const auto name = [index](std::string_view suffix) { return LayerWeightName(index, suffix); };
   absl::Status status;
-  status.Update(ReadVector(reader, name("input_layernorm.weight"), &layer->attention_norm));
+  status.Update(norms.Read(name("input_layernorm.weight"), &layer->attention_norm));
   status.Update(MakeFused(
       reader, factory, config.qkv_bias,
       {name("self_attn.q_proj"), name("self_attn.k_proj"), name("self_attn.v_proj")}, &layer->qkv));
   status.Update(
       MakeFused(reader, factory, config.o_bias, {name("self_attn.o_proj")}, &layer->output));
-  status.Update(ReadVector(reader, name("post_attention_layernorm.weight"), &layer->mlp_norm));
+  status.Update(norms.Read(name("post_attention_layernorm.weight"), &layer->mlp_norm));
   status.Update(MakeFused(reader, factory, config.mlp_bias,
                           {name("mlp.gate_proj"), name("mlp.up_proj")}, &layer->gate_up));
   status.Update(MakeFused(reader, factory, config.mlp_bias, {name("mlp.down_proj")}, &layer->down));
@@ -149,36 +166,37 @@ absl::Status LoadLayer(const ModelConfig& config, const WeightReader& reader,
 }  // namespace
 
 struct LlamaWeights::Tables {
-  at::Tensor embedding;  ///< [vocabulary, hidden]
+  at::Tensor embedding;                   ///< [vocabulary, hidden]
+  std::vector<std::vector<float>> norms;  ///< in no order
 };
 
 LlamaWeights::LlamaWeights() = default;
 LlamaWeights::~LlamaWeights() = default;
 
-const void* LlamaWeights::Embedding(int token) const {
-  return embedding_ + static_cast<size_t>(token) * embedding_row_bytes_;
-}
-
-absl::StatusOr<std::unique_ptr<LlamaWeights>> LlamaWeights::Load(const ModelConfig& config,
-                                                                 const Checkpoint& checkpoint,
-                                                                 ElementType element) {
+absl::StatusOr<std::unique_ptr<LlamaWeights>> LlamaWeights::Load(
+    const ModelConfig& config, const Checkpoint& checkpoint, ElementType element,
+    std::unique_ptr<LinearFactory> factory) {
   if (absl::Status status = CheckWeights(config, checkpoint); !status.ok()) return status;
   const WeightReader reader(config, checkpoint, element);
   auto weights = std::unique_ptr<LlamaWeights>(new LlamaWeights);
-  weights->factory_ = MakeLinearFactory(element);
+  weights->factory_ = std::move(factory);
 
   absl::StatusOr<at::Tensor> embedding = reader.Matrix({"model.embed_tokens.weight"});
   if (!embedding.ok()) return embedding.status();
-  weights->tables_ = std::make_unique<Tables>(Tables{*embedding});
-  weights->embedding_ = static_cast<const std::byte*>(embedding->data_ptr());
-  weights->embedding_row_bytes_ = ElementBytes(element) * config.hidden_size;
+  weights->tables_ = std::make_unique<Tables>(Tables{*embedding, {}});
+  absl::StatusOr<const void*> kept =
+      weights->factory_->Keep(embedding->data_ptr(), embedding->nbytes());
+  if (!kept.ok()) return kept.status();
+  weights->embedding_ = *kept;
+  const VectorReader norms(reader, *weights->factory_, &weights->tables_->norms);
 
   weights->layers_.resize(config.num_layers);
   for (int i = 0; i < config.num_layers; ++i) {
-    absl::Status status = LoadLayer(config, reader, *weights->factory_, i, &weights->layers_[i]);
+    absl::Status status =
+        LoadLayer(config, reader, norms, *weights->factory_, i, &weights->layers_[i]);
     if (!status.ok()) return status;
   }
-  absl::Status status = ReadVector(reader, "model.norm.weight", &weights->final_norm_);
+  absl::Status status = norms.Read("model.norm.weight", &weights->final_norm_);
   if (!status.ok()) return status;
 
   // A tied head is packed from the embedding: one reading of the file, the same storage where the
@@ -189,6 +207,7 @@ absl::StatusOr<std::unique_ptr<LlamaWeights>> LlamaWeights::Load(const ModelConf
   absl::StatusOr<std::unique_ptr<Linear>> packed = weights->factory_->Make(*head, at::Tensor());
   if (!packed.ok()) return packed.status();
   weights->head_ = *std::move(packed);
+  if (!weights->factory_->is_hosts()) weights->tables_.reset();
   return weights;
 }
 

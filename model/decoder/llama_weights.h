@@ -14,14 +14,15 @@
 
 namespace ziggurat {
 
-/// One decoder layer. Projections that read the same activations are one product.
+/// One decoder layer; norms are in the memory of the decoder's backend. Projections that read the
+/// same activations are one product.
 struct LlamaLayer {
-  std::vector<float> attention_norm;  ///< [hidden]
-  std::unique_ptr<Linear> qkv;        ///< hidden -> (H + 2G) D: queries, keys, values
-  std::unique_ptr<Linear> output;     ///< H D -> hidden
-  std::vector<float> mlp_norm;        ///< [hidden]
-  std::unique_ptr<Linear> gate_up;    ///< hidden -> 2f: gate, then up
-  std::unique_ptr<Linear> down;       ///< f -> hidden
+  const float* attention_norm = nullptr;  ///< [hidden]
+  std::unique_ptr<Linear> qkv;            ///< hidden -> (H + 2G) D: queries, keys, values
+  std::unique_ptr<Linear> output;         ///< H D -> hidden
+  const float* mlp_norm = nullptr;        ///< [hidden]
+  std::unique_ptr<Linear> gate_up;        ///< hidden -> 2f: gate, then up
+  std::unique_ptr<Linear> down;           ///< f -> hidden
 };
 
 class LlamaWeights {
@@ -30,14 +31,14 @@ class LlamaWeights {
   /// afterwards. Errors are those of CheckWeights and of the conversions: they name the tensor.
   static absl::StatusOr<std::unique_ptr<LlamaWeights>> Load(const ModelConfig& config,
                                                             const Checkpoint& checkpoint,
-                                                            ElementType element);
+                                                            ElementType element,
+                                                            std::unique_ptr<LinearFactory> factory);
   ~LlamaWeights();
 
   const LlamaLayer& layer(int index) const { return layers_[index]; }
-  const std::vector<float>& final_norm() const { return final_norm_; }
-  Linear& head() const { return *head_; }  ///< hidden -> vocabulary
-  /// The embedding of a token, [hidden] in the element type.
-  const void* Embedding(int token) const;
+  const float* final_norm() const { return final_norm_; }  ///< [hidden]
+  Linear& head() const { return *head_; }                  ///< hidden -> vocabulary
+  const void* embedding() const { return embedding_; }     ///< [vocabulary, hidden]
   std::string_view linear_name() const { return factory_->name(); }
 
  private:
@@ -46,10 +47,9 @@ class LlamaWeights {
   struct Tables;                            // hides at::Tensor
   std::unique_ptr<LinearFactory> factory_;  // outlives the linears below
   std::unique_ptr<Tables> tables_;
-  size_t embedding_row_bytes_ = 0;
-  const std::byte* embedding_ = nullptr;
+  const void* embedding_ = nullptr;
   std::vector<LlamaLayer> layers_;
-  std::vector<float> final_norm_;
+  const float* final_norm_ = nullptr;
   std::unique_ptr<Linear> head_;
 };
 

@@ -63,11 +63,20 @@ absl::StatusOr<std::unique_ptr<WorkspaceRegion>> WorkspaceRegion::Create(size_t 
         "cannot reserve ", bytes, " bytes of prefill workspace: ", std::strerror(errno)));
   }
   return std::unique_ptr<WorkspaceRegion>(
-      new WorkspaceRegion(static_cast<std::byte*>(base), bytes));
+      new WorkspaceRegion(static_cast<std::byte*>(base), bytes, nullptr));
 }
 
-WorkspaceRegion::~WorkspaceRegion() { munmap(base_, bytes_); }
+std::unique_ptr<WorkspaceRegion> WorkspaceRegion::Over(std::byte* base, size_t bytes,
+                                                       std::shared_ptr<void> owner) {
+  return std::unique_ptr<WorkspaceRegion>(new WorkspaceRegion(base, bytes, std::move(owner)));
+}
 
-void WorkspaceRegion::ReleasePages() { madvise(base_, bytes_, MADV_DONTNEED); }
+WorkspaceRegion::~WorkspaceRegion() {
+  if (owner_ == nullptr) munmap(base_, bytes_);
+}
+
+void WorkspaceRegion::ReleasePages() {
+  if (owner_ == nullptr) madvise(base_, bytes_, MADV_DONTNEED);
+}
 
 }  // namespace ziggurat

@@ -9,6 +9,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <utility>
 
 #include "absl/status/statusor.h"
 #include "model/model_runner.h"
@@ -43,11 +44,14 @@ struct PrefillLayout {
   size_t total_bytes = 0;  ///< all of it: what such a batch uses
 };
 
-/// An anonymous mapping, resident only where it was written.
+/// An anonymous mapping, resident only where it was written; or memory of another owner, a
+/// device's, which it keeps alive.
 class WorkspaceRegion {
  public:
   /// RESOURCE_EXHAUSTED where the address space cannot be reserved.
   static absl::StatusOr<std::unique_ptr<WorkspaceRegion>> Create(size_t bytes);
+  static std::unique_ptr<WorkspaceRegion> Over(std::byte* base, size_t bytes,
+                                               std::shared_ptr<void> owner);
   ~WorkspaceRegion();
   WorkspaceRegion(const WorkspaceRegion&) = delete;
   WorkspaceRegion& operator=(const WorkspaceRegion&) = delete;
@@ -58,10 +62,12 @@ class WorkspaceRegion {
   void ReleasePages();
 
  private:
-  WorkspaceRegion(std::byte* base, size_t bytes) : base_(base), bytes_(bytes) {}
+  WorkspaceRegion(std::byte* base, size_t bytes, std::shared_ptr<void> owner)
+      : base_(base), bytes_(bytes), owner_(std::move(owner)) {}
 
   std::byte* base_;
   size_t bytes_;
+  std::shared_ptr<void> owner_;  ///< null: it is mapped here
 };
 
 }  // namespace ziggurat

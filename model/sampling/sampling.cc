@@ -107,7 +107,7 @@ SampledToken Sampler::Sample(absl::Span<float> logits, absl::Span<const int32_t>
   SampledToken sampled;
   sampled.token_id = Draw(logits);
   if (sampled.token_id < 0) sampled.token_id = LowestAllowed(logits.size(), forbidden);
-  if (penalizes()) ++output_counts_[sampled.token_id];
+  Took(sampled.token_id);
   if (!wants_logprobs) return sampled;
 
   // log softmax(x)_i = x_i - max - log sum exp(x - max)
@@ -129,6 +129,19 @@ SampledToken Sampler::Sample(absl::Span<float> logits, absl::Span<const int32_t>
     sampled.top.push_back({id, logprob(id)});
   }
   return sampled;
+}
+
+void Sampler::Took(int32_t token_id) {
+  if (penalizes()) ++output_counts_[token_id];
+}
+
+std::vector<Sampler::Seen> Sampler::seen() const {
+  std::vector<Seen> all;
+  for (const auto& [id, count] : output_counts_) all.push_back({id, count});
+  for (const int32_t id : prompt_ids_) {
+    if (!output_counts_.contains(id)) all.push_back({id, 0});
+  }
+  return all;
 }
 
 int32_t Sampler::Draw(absl::Span<const float> logits) {

@@ -65,6 +65,21 @@ class Sampler {
   /// before the minimum length).
   SampledToken Sample(absl::Span<float> logits, absl::Span<const int32_t> forbidden);
 
+  // For those who draw by the same rules elsewhere, on a GPU: what a draw takes, and then what it
+  // gave.
+
+  /// A token that penalties concern.
+  struct Seen {
+    int32_t id = 0;
+    int output_count = 0;  ///< times that it was drawn; 0: of the prompt alone
+  };
+  const SamplingParameters& parameters() const { return parameters_; }
+  /// Each once, in no order.
+  std::vector<Seen> seen() const;
+  /// The random number of the next draw, in [0, 1); 0 where it is greedy and takes none.
+  double DrawNumber() { return parameters_.temperature == 0 ? 0 : Uniform(); }
+  void Took(int32_t token_id);
+
  private:
   bool penalizes() const;
   void Penalize(absl::Span<float> logits) const;

@@ -80,6 +80,8 @@ class Block {
 Block* running = nullptr;
 ThreadOrder chosen_order = ThreadOrder::kAlternating;
 uint64_t launches = 0;
+bool is_recording = false;
+std::vector<std::function<void()>> recorded;
 
 void Block::Prepare(const ThreadState& first, size_t shared_bytes,
                     const std::function<void()>& kernel) {
@@ -215,6 +217,21 @@ void Block::Exchange(uint32_t mask, const LaneValue& own, std::source_location w
 
 void SetOrder(ThreadOrder order) { chosen_order = order; }
 uint64_t LaunchCount() { return launches; }
+
+void Submit(std::function<void()> work) {
+  if (!is_recording) return work();
+  recorded.push_back(std::move(work));
+}
+
+void BeginRecording() {
+  is_recording = true;
+  recorded.clear();
+}
+
+std::vector<std::function<void()>> EndRecording() {
+  is_recording = false;
+  return std::exchange(recorded, {});
+}
 
 void RunGrid(Extent3 grid, Extent3 block, size_t shared_bytes,
              const std::function<void()>& kernel) {

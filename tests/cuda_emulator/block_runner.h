@@ -13,6 +13,7 @@
 #include <source_location>
 #include <stdexcept>
 #include <string>
+#include <vector>
 
 namespace ziggurat::cuda_emulator {
 
@@ -38,6 +39,11 @@ void SetOrder(ThreadOrder order);
 void RunGrid(Extent3 grid, Extent3 block, size_t shared_bytes, const std::function<void()>& kernel);
 /// Since the start of the process.
 uint64_t LaunchCount();
+
+/// What a stream was asked for: done at once, or, while a graph is recorded, kept for it.
+void Submit(std::function<void()> work);
+void BeginRecording();
+std::vector<std::function<void()>> EndRecording();
 
 // ---- What a kernel calls ------------------------------------------------------------------------
 

@@ -48,11 +48,17 @@ std::unique_ptr<AttentionBackend> MakeBestBackend(int threads) {
 
 DecoderHarness::DecoderHarness(const std::filesystem::path& dir, const DecoderOptions& options,
                                std::unique_ptr<AttentionBackend> backend, size_t pool_bytes)
-    : runner_(Require(LoadLlamaDecoder(dir, options, std::move(backend)), "loading")) {
+    : DecoderHarness(Require(LoadLlamaDecoder(dir, options, std::move(backend)), "loading"),
+                     pool_bytes) {}
+
+DecoderHarness::DecoderHarness(std::unique_ptr<ModelRunner> runner, size_t pool_bytes)
+    : runner_(std::move(runner)) {
   geometry_ = {shape().num_layers, shape().num_kv_heads, shape().head_dim,
                CacheGeometry::DefaultBlockBytes(shape().num_kv_heads, shape().head_dim)};
-  pool_ = Require(BlockPool::Create(pool_bytes / geometry_.block_bytes, geometry_.block_bytes),
-                  "the pool");
+  const size_t blocks = pool_bytes / geometry_.block_bytes;
+  std::byte* memory =
+      Require(runner_->AllocatePool(blocks, geometry_.block_bytes), "the pool's memory");
+  pool_ = Require(BlockPool::Create(blocks, geometry_.block_bytes, memory), "the pool");
   ledger_ = std::make_unique<ReservationLedger>(shape().num_layers);
   runner_->AttachPool(pool_->view());
 }
@@ -60,6 +66,7 @@ DecoderHarness::DecoderHarness(const std::filesystem::path& dir, const DecoderOp
 TestSequence DecoderHarness::NewSequence(const std::string& policy, int prompt_tokens,
                                          int max_new_tokens) {
   TestSequence sequence;
+  sequence.id = next_id_++;
   sequence.policy = Require(ParsePolicy(policy, resources_), "the policy");
   sequence.max_new_tokens = max_new_tokens;
   sequence.prompt_tokens = prompt_tokens;
@@ -142,6 +149,7 @@ std::vector<Logits> DecoderHarness::Decode(const std::vector<TestSequence*>& seq
     TestSequence& sequence = *sequences[i];
     const CachePlan& plan = sequence.plan->plan;
     DecodeInput& input = inputs.emplace_back();
+    input.sequence = sequence.id;
     input.token_id = tokens[i];
     input.position = sequence.length;
     input.layers = Append(sequence);

@@ -40,6 +40,8 @@ struct TestSequence {
   int prompt_tokens = 0;
   int length = 0;  ///< logical: tokens in the cache, evicted ones too
 
+  uint64_t id = 0;  ///< DecodeInput::sequence
+
   const PrefillNeeds& needs() const { return plan->plan.needs; }
 };
 
@@ -48,6 +50,7 @@ class DecoderHarness {
  public:
   DecoderHarness(const std::filesystem::path& dir, const DecoderOptions& options,
                  std::unique_ptr<AttentionBackend> backend, size_t pool_bytes = size_t{1} << 28);
+  explicit DecoderHarness(std::unique_ptr<ModelRunner> runner, size_t pool_bytes = size_t{1} << 28);
 
   ModelRunner& runner() { return *runner_; }
   BlockPool& pool() { return *pool_; }
@@ -77,6 +80,7 @@ class DecoderHarness {
   std::unique_ptr<BlockPool> pool_;
   std::unique_ptr<ReservationLedger> ledger_;
   PolicyResources resources_;
+  uint64_t next_id_ = 1;
 };
 
 int ArgMax(const Logits& logits);

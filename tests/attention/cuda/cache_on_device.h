@@ -1,15 +1,26 @@
-// What a call of DeviceTwin brings to the device.
+// A pool and a table on the device.
 #pragma once
 
-#include "attention/cuda/stream.h"
 #include "attention/cuda/table_image.h"
-#include "attention/cuda/writes.h"
 #include "tests/attention/cuda/device_memory.h"
 #include "tests/attention/test_cache.h"
 
 namespace ziggurat::cuda {
 
-constexpr cudaStream_t kStream = nullptr;  // the default one: every call waits for the one before
+/// A copy of a pool, which comes back to the host when the call is over.
+class PoolOnDevice {
+ public:
+  explicit PoolOnDevice(PoolView host) : host_(host), pool_(host.base, TestPool::BytesOf(host)) {}
+  ~PoolOnDevice() { pool_.CopyTo(host_.base); }
+  PoolOnDevice(const PoolOnDevice&) = delete;
+  PoolOnDevice& operator=(const PoolOnDevice&) = delete;
+
+  PoolView view() const { return {pool_.get<std::byte>(), host_.block_bytes}; }
+
+ private:
+  PoolView host_;
+  OnDevice pool_;
+};
 
 /// Pool and table of one call.
 struct CacheOnDevice {
@@ -25,17 +36,12 @@ struct CacheOnDevice {
 
 /// [heads, stride] indices.
 struct IndicesOnDevice {
-  IndicesOnDevice(HeadIndices host, int heads, int first)
+  IndicesOnDevice(HeadIndices host, int heads)
       : memory(host.of_head, heads * host.stride * sizeof(int32_t)),
-        view{memory.get<const int32_t>(), host.stride, first} {}
+        view{memory.get<const int32_t>(), host.stride} {}
 
   OnDevice memory;
-  DeviceIndices view;
+  HeadIndices view;
 };
-
-inline TargetSegment TargetOf(TableImage& image, const SegmentView& segment) {
-  return {image.AddSegment(segment), segment.num_kv_heads,
-          IsGrouped(segment.encoding) ? segment.group : 1};
-}
 
 }  // namespace ziggurat::cuda

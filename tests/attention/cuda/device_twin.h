@@ -1,13 +1,12 @@
-// The kernels of attention/cuda behind the interface of a backend, with everything on the host:
-// each call copies what it needs to the device and the results back. For tests alone, which then
-// read the same for every backend; what it costs to copy the whole pool does not matter here.
+// The GPU's backend with everything on the host: each call copies what it needs to the device and
+// the results back. For tests alone, which then read the same for every backend; what it costs to
+// copy the whole pool does not matter here.
 #pragma once
 
 #include <vector>
 
 #include "attention/backend.h"
-#include "attention/cuda/decode.h"
-#include "attention/cuda/table_image.h"
+#include "attention/cuda/cuda_backend.h"
 #include "tests/attention/cuda/device_memory.h"
 
 namespace ziggurat::cuda {
@@ -15,7 +14,7 @@ namespace ziggurat::cuda {
 class DeviceTwin final : public AttentionBackend {
  public:
   /// `compute`: kBf16 gives decode attention to the tensor cores wherever a segment fits them.
-  explicit DeviceTwin(ElementType compute) : compute_(compute) {}
+  explicit DeviceTwin(ElementType compute);
 
   std::string_view name() const override {
     return compute_ == ElementType::kF32 ? "cuda-f32" : "cuda-bf16";
@@ -80,6 +79,7 @@ class DeviceTwin final : public AttentionBackend {
 
  private:
   ElementType compute_;
+  std::unique_ptr<CudaBackend> backend_;
 };
 
 }  // namespace ziggurat::cuda

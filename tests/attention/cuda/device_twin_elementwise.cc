@@ -1,5 +1,3 @@
-#include "attention/cuda/elementwise.h"
-#include "gtest/gtest.h"
 #include "tests/attention/cuda/cache_on_device.h"
 #include "tests/attention/cuda/device_twin.h"
 
@@ -10,8 +8,8 @@ void DeviceTwin::RmsNorm(const float* x, const float* weight, float epsilon, int
   const size_t count = size_t{1} * rows * width;
   OnDevice device_x(x, count * sizeof(float)), device_weight(weight, width * sizeof(float));
   OnDevice device_out(count * ElementBytes(element));
-  LaunchRmsNorm(device_x.get<float>(), device_weight.get<float>(), epsilon, rows, width, element,
-                device_out.get(), kStream);
+  backend_->RmsNorm(device_x.get<float>(), device_weight.get<float>(), epsilon, rows, width,
+                    element, device_out.get());
   device_out.CopyTo(out);
 }
 
@@ -25,9 +23,9 @@ void DeviceTwin::SplitAndRotate(const AttentionShape& shape, ElementType element
   const size_t bytes = row * ElementBytes(out_element);
   OnDevice device_q(bytes * shape.num_q_heads), device_k(bytes * shape.num_kv_heads);
   OnDevice device_v(bytes * shape.num_kv_heads);
-  LaunchSplitAndRotate(DeviceShapeOf(shape), element, device_qkv.get(), device_cos.get<float>(),
-                       device_sin.get<float>(), rows, out_element, device_q.get(), device_k.get(),
-                       device_v.get(), kStream);
+  backend_->SplitAndRotate(shape, element, device_qkv.get(), device_cos.get<float>(),
+                           device_sin.get<float>(), rows, out_element, device_q.get(),
+                           device_k.get(), device_v.get());
   device_q.CopyTo(q);
   device_k.CopyTo(k);
   device_v.CopyTo(v);
@@ -36,34 +34,54 @@ void DeviceTwin::SplitAndRotate(const AttentionShape& shape, ElementType element
 void DeviceTwin::SwiGlu(ElementType element, const void* gate_up, int rows, int width, void* out) {
   const size_t bytes = size_t{1} * rows * width * ElementBytes(element);
   OnDevice device_in(gate_up, 2 * bytes), device_out(bytes);
-  LaunchSwiGlu(element, device_in.get(), rows, width, device_out.get(), kStream);
+  backend_->SwiGlu(element, device_in.get(), rows, width, device_out.get());
   device_out.CopyTo(out);
 }
 
 void DeviceTwin::AddResidual(ElementType element, const void* x, size_t count, float* residual) {
   OnDevice device_x(x, count * ElementBytes(element)), device_sum(residual, count * sizeof(float));
-  LaunchAddResidual(element, device_x.get(), count, device_sum.get<float>(), kStream);
+  backend_->AddResidual(element, device_x.get(), count, device_sum.get<float>());
   device_sum.CopyTo(residual);
 }
 
 void DeviceTwin::Convert(ElementType from, const void* x, size_t count, ElementType to, void* out) {
   OnDevice device_x(x, count * ElementBytes(from)), device_out(count * ElementBytes(to));
-  LaunchConvert(from, device_x.get(), count, to, device_out.get(), kStream);
+  backend_->Convert(from, device_x.get(), count, to, device_out.get());
   device_out.CopyTo(out);
 }
-
-// A prompt's own attention is a library's (docs/gpu.md): there is no kernel of ours. What tests of
-// statistics need of it, the reference computes.
 
 void DeviceTwin::PrefillAttention(const AttentionShape& shape, const PackedSequences& sequences,
                                   ElementType element, const void* q, const void* k, const void* v,
                                   void* out, float* lse) {
-  MakeReferenceBackend()->PrefillAttention(shape, sequences, element, q, k, v, out, lse);
+  const size_t tokens = sequences.num_tokens(), row = shape.head_dim * ElementBytes(element);
+  const size_t q_bytes = tokens * shape.num_q_heads * row;
+  const size_t kv_bytes = tokens * shape.num_kv_heads * row;
+  // In place, as the decoder has it.
+  OnDevice device_q(q, q_bytes), device_k(k, kv_bytes), device_v(v, kv_bytes);
+  OnDevice device_lse(tokens * shape.num_q_heads * sizeof(float));
+  backend_->PrefillAttention(shape, sequences, element, device_q.get(), device_k.get(),
+                             device_v.get(), device_q.get(), device_lse.get<float>());
+  device_q.CopyTo(out);
+  device_lse.CopyTo(lse);
 }
-void DeviceTwin::PrefillDistantAttention(const AttentionShape&, int, ElementType, const void*,
-                                         const void*, const void*, const DistantPrefill&, void*,
-                                         float*, DistantCounts*) {
-  ADD_FAILURE() << "no kernel";
+
+void DeviceTwin::PrefillDistantAttention(const AttentionShape& shape, int n, ElementType element,
+                                         const void* q, const void* k, const void* v,
+                                         const DistantPrefill& distant, void* out, float* lse,
+                                         DistantCounts* counts) {
+  const size_t row = n * shape.head_dim * ElementBytes(element);
+  const size_t q_bytes = row * shape.num_q_heads, kv_bytes = row * shape.num_kv_heads;
+  OnDevice device_q(q, q_bytes), device_k(k, kv_bytes), device_v(v, kv_bytes);
+  OnDevice low_q(distant.low_q, q_bytes), low_k(distant.low_k, kv_bytes);
+  OnDevice device_lse(size_t{1} * n * shape.num_q_heads * sizeof(float));
+  DistantPrefill on_device = distant;
+  on_device.low_q = low_q.get();
+  on_device.low_k = low_k.get();
+  backend_->PrefillDistantAttention(shape, n, element, device_q.get(), device_k.get(),
+                                    device_v.get(), on_device, device_q.get(),
+                                    device_lse.get<float>(), counts);
+  device_q.CopyTo(out);
+  device_lse.CopyTo(lse);
 }
 
 }  // namespace ziggurat::cuda

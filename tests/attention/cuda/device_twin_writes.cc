@@ -35,73 +35,54 @@ void DeviceTwin::WriteTokens(const AttentionShape& shape, ElementType element, c
   const size_t bytes =
       static_cast<size_t>(RowsRead(indices, segment.num_kv_heads, first_row, count)) *
       shape.num_kv_heads * shape.head_dim * ElementBytes(element);
-  TableImage image;
-  const TargetSegment target = TargetOf(image, segment);
-  CacheOnDevice cache(pool, image);
+  const PoolOnDevice device_pool(pool);
   OnDevice device_k(k, bytes), device_v(v, bytes);
   std::vector<int32_t> packed;
-  IndicesOnDevice rows(Packed(indices, segment.num_kv_heads, count, &packed), segment.num_kv_heads,
-                       first_row);
-  LaunchWriteTokens(DeviceShapeOf(shape), element, device_k.get(), device_v.get(), rows.view, count,
-                    cache.view, target, first_slot, kStream);
-  cache.pool.CopyTo(pool.base);
+  IndicesOnDevice rows(Packed(indices, segment.num_kv_heads, count, &packed), segment.num_kv_heads);
+  backend_->WriteTokens(shape, element, device_k.get(), device_v.get(), rows.view, first_row, count,
+                        device_pool.view(), segment, first_slot);
 }
 
 void DeviceTwin::WriteScores(const AttentionShape& shape, const float* sums, int n,
                              HeadIndices indices, int first_row, int count, PoolView pool,
                              const SegmentView& segment, int first_slot) {
-  TableImage image;
-  const TargetSegment target = TargetOf(image, segment);
-  CacheOnDevice cache(pool, image);
+  const PoolOnDevice device_pool(pool);
   OnDevice device_sums(sums, static_cast<size_t>(shape.num_kv_heads) * n * sizeof(float));
   std::vector<int32_t> packed;
-  IndicesOnDevice rows(Packed(indices, segment.num_kv_heads, count, &packed), segment.num_kv_heads,
-                       first_row);
-  LaunchWriteScores(device_sums.get<float>(), n, rows.view, count, cache.view, target, first_slot,
-                    kStream);
-  cache.pool.CopyTo(pool.base);
+  IndicesOnDevice rows(Packed(indices, segment.num_kv_heads, count, &packed), segment.num_kv_heads);
+  backend_->WriteScores(shape, device_sums.get<float>(), n, rows.view, first_row, count,
+                        device_pool.view(), segment, first_slot);
 }
 
 void DeviceTwin::CopyTokens(const AttentionShape& shape, PoolView pool, const SegmentView& from,
                             HeadIndices slots, int first, int count, const SegmentView& to,
                             int first_slot) {
-  TableImage image;
-  const uint32_t source = image.AddSegment(from);
-  const TargetSegment target = TargetOf(image, to);
-  CacheOnDevice cache(pool, image);
-  OnDevice scratch(CopyScratchBytes(to.num_kv_heads, count, shape.head_dim));
+  const PoolOnDevice device_pool(pool);
   std::vector<int32_t> packed;
-  IndicesOnDevice device_slots(Packed(slots, to.num_kv_heads, count, &packed), to.num_kv_heads,
-                               first);
-  LaunchCopyTokens(DeviceShapeOf(shape), cache.view, source, device_slots.view, count, target,
-                   first_slot, scratch.get(), kStream);
-  cache.pool.CopyTo(pool.base);
+  IndicesOnDevice device_slots(Packed(slots, to.num_kv_heads, count, &packed), to.num_kv_heads);
+  backend_->CopyTokens(shape, device_pool.view(), from, device_slots.view, first, count, to,
+                       first_slot);
 }
 
 void DeviceTwin::ReadTokens(const AttentionShape& shape, PoolView pool, const SegmentView& segment,
                             int first, int count, float* k, float* v) {
-  TableImage image;
-  const uint32_t source = image.AddSegment(segment);
-  CacheOnDevice cache(pool, image);
+  const PoolOnDevice device_pool(pool);
   const size_t bytes =
       static_cast<size_t>(count) * shape.num_kv_heads * shape.head_dim * sizeof(float);
   OnDevice device_k(bytes), device_v(bytes);
-  LaunchReadTokens(DeviceShapeOf(shape), cache.view, source, first, count, device_k.get<float>(),
-                   device_v.get<float>(), kStream);
+  backend_->ReadTokens(shape, device_pool.view(), segment, first, count, device_k.get<float>(),
+                       device_v.get<float>());
   device_k.CopyTo(k);
   device_v.CopyTo(v);
 }
 
 void DeviceTwin::WriteStep(const AttentionShape& shape, absl::Span<const DecodeItem> items,
                            const float* k, const float* v, PoolView pool) {
-  TableImage image;
-  const DeviceItems device_items = image.AddItems(items, shape);
-  CacheOnDevice cache(pool, image);
+  const PoolOnDevice device_pool(pool);
   const size_t bytes = items.size() * shape.num_kv_heads * shape.head_dim * sizeof(float);
   OnDevice device_k(k, bytes), device_v(v, bytes);
-  LaunchWriteStep(DeviceShapeOf(shape), cache.view, device_items, device_k.get<float>(),
-                  device_v.get<float>(), kStream);
-  cache.pool.CopyTo(pool.base);
+  backend_->WriteStep(shape, items, device_k.get<float>(), device_v.get<float>(),
+                      device_pool.view());
 }
 
 void DeviceTwin::MergeAngles(const AttentionShape& shape, ElementType element, const void* k0,
@@ -109,8 +90,8 @@ void DeviceTwin::MergeAngles(const AttentionShape& shape, ElementType element, c
   const size_t tokens = static_cast<size_t>(shape.num_kv_heads) * m;
   const size_t bytes = tokens * shape.head_dim * ElementBytes(element);
   OnDevice device_k0(k0, bytes), device_k1(k1, bytes), device_angles(tokens * sizeof(float));
-  LaunchMergeAngles(DeviceShapeOf(shape), element, device_k0.get(), device_k1.get(), m,
-                    device_angles.get<float>(), kStream);
+  backend_->MergeAngles(shape, element, device_k0.get(), device_k1.get(), m,
+                        device_angles.get<float>());
   device_angles.CopyTo(angles);
 }
 
@@ -120,18 +101,13 @@ void DeviceTwin::WriteMerged(const AttentionShape& shape, ElementType element, c
                              const SegmentView& upper, int first_slot) {
   const size_t bytes = static_cast<size_t>(RowsRead(indices, lower.num_kv_heads, 0, count)) *
                        shape.num_kv_heads * shape.head_dim * ElementBytes(element);
-  TableImage image;
-  const TargetSegment target = TargetOf(image, lower);
-  const uint32_t as_upper = image.AddSegment(upper);
-  CacheOnDevice cache(pool, image);
+  const PoolOnDevice device_pool(pool);
   OnDevice device_k0(k0, bytes), device_v0(v0, bytes), device_k1(k1, bytes), device_v1(v1, bytes);
-  OnDevice scratch(MergeScratchBytes(lower.num_kv_heads, count, shape.head_dim));
   std::vector<int32_t> packed;
-  IndicesOnDevice rows(Packed(indices, lower.num_kv_heads, count, &packed), lower.num_kv_heads, 0);
-  LaunchWriteMerged(DeviceShapeOf(shape), element, device_k0.get(), device_v0.get(),
-                    device_k1.get(), device_v1.get(), rows.view, count, t, cache.view, target,
-                    as_upper, first_slot, scratch.get(), kStream);
-  cache.pool.CopyTo(pool.base);
+  IndicesOnDevice rows(Packed(indices, lower.num_kv_heads, count, &packed), lower.num_kv_heads);
+  backend_->WriteMerged(shape, element, device_k0.get(), device_v0.get(), device_k1.get(),
+                        device_v1.get(), rows.view, count, t, device_pool.view(), lower, upper,
+                        first_slot);
 }
 
 }  // namespace ziggurat::cuda

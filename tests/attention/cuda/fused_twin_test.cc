@@ -25,13 +25,13 @@ TEST(CudaFused, RotatesAndWritesAStepInOnePass) {
       items[i].targets = {&targets[i], 1};
     }
     TableImage image;
-    const DeviceItems device_items = image.AddItems(items, shape);
+    const DeviceItems device_items = image.AddItems(items);
     CacheOnDevice device(cache.pool.view(), image);
     OnDevice device_qkv(qkv.data(), qkv.bytes.size()), device_cos(cos.data(), cos.bytes.size());
     OnDevice device_sin(sin.data(), sin.bytes.size()), device_q(kItems * 6 * 32 * sizeof(float));
     LaunchRotateAndWriteStep(DeviceShapeOf(shape), device.view, device_items, element,
                              device_qkv.get(), device_cos.get<float>(), device_sin.get<float>(),
-                             device_q.get<float>(), kStream);
+                             device_q.get<float>(), TestStream().get());
     device.pool.CopyTo(cache.pool.view().base);
     std::vector<float> actual_q(kItems * 6 * 32);
     device_q.CopyTo(actual_q.data());
@@ -61,7 +61,7 @@ TEST(CudaFused, AddsAResidualAndNormalizesInOnePass) {
     OnDevice device_out(residual.bytes.size());
     LaunchAddResidualAndNorm(ElementType::kBf16, device_x.get(), device_sum.get<float>(),
                              device_weight.get<float>(), 1e-5f, rows, width, ElementType::kF32,
-                             device_out.get(), kStream);
+                             device_out.get(), TestStream().get());
     std::vector<float> sum(x.size()), out(x.size());
     device_sum.CopyTo(sum.data());
     device_out.CopyTo(out.data());

@@ -3,14 +3,14 @@
 
 #include <cstdio>
 
+#include "attention/cuda/device.h"
 #include "gtest/gtest.h"
-#include "tests/attention/cuda/device_memory.h"
 
 int main(int argc, char** argv) {
   testing::InitGoogleTest(&argc, argv);
-  if (const std::string why = ziggurat::cuda::WhyNoDevice(); !why.empty()) {
+  if (const auto device = ziggurat::cuda::OpenDevice(0); !device.ok()) {
     std::printf("SKIP: %s; the emulator runs these tests without one (cuda_emulated_test)\n",
-                why.c_str());
+                std::string(device.status().message()).c_str());
     return 77;
   }
   return RUN_ALL_TESTS();

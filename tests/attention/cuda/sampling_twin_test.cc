@@ -100,7 +100,8 @@ class Twins {
     OnDevice device_requests(requests.data(), requests.size() * sizeof(SamplingRequest));
     OnDevice device_records(requests.size() * sizeof(SampledRecord));
     LaunchSample(device_logits.get<float>(), vocab_size_, device_requests.get<SamplingRequest>(),
-                 static_cast<int>(requests.size()), device_records.get<SampledRecord>(), nullptr);
+                 static_cast<int>(requests.size()), device_records.get<SampledRecord>(),
+                 TestStream().get());
     std::vector<SampledRecord> records(requests.size());
     device_records.CopyTo(records.data());
     return records;

@@ -16,7 +16,7 @@ void Send(StepTable& table, const OnDevice& device) {
   OnDevice patches(table.patches().data(), count * sizeof(TablePatch));
   OnDevice device_count(&count, sizeof(count));
   LaunchApplyPatches(patches.get<TablePatch>(), device_count.get<uint32_t>(),
-                     static_cast<int>(count), device.get<uint32_t>(), nullptr);
+                     static_cast<int>(count), device.get<uint32_t>(), TestStream().get());
   table.Sent();
 }
 
@@ -69,7 +69,7 @@ TEST(StepTable, MakesTheDevicesCopyEqualThroughAnyChanges) {
 TEST(StepTable, ServesGrowingSequencesWithTheSameLaunchAndFewWords) {
   const AttentionShape shape = Shape(4, 2, 32);
   const std::vector<int> lengths = {5, 62, 14, 130};
-  constexpr int kSteps = 40;
+  constexpr int kSteps = 40, kWorkers = 12;
   std::vector<int> room = lengths;
   for (int& length : room) length += kSteps;
   Batch batch(CacheFormat::kBf16, shape, room);
@@ -91,7 +91,7 @@ TEST(StepTable, ServesGrowingSequencesWithTheSameLaunchAndFewWords) {
     item.num_segments = 1;
     table.Put(items.first + static_cast<uint32_t>(i * sizeof(DeviceItem) / 4), item);
   }
-  DecodeBucket bucket{DeviceShapeOf(shape), items.capacity, 8, DeviceWarps(), 0, true, false};
+  DecodeBucket bucket{DeviceShapeOf(shape), items.capacity, 8, kWorkers, 0, true, false};
   OnDevice scratch(DecodeScratchBytes(bucket));
   const std::vector<float> q = Queries(Encoding::kBf16, shape, lengths.size(), 5);
   OnDevice device_q(q.data(), q.size() * 4), out(q.size() * 4);
@@ -114,7 +114,7 @@ TEST(StepTable, ServesGrowingSequencesWithTheSameLaunchAndFewWords) {
     if (step > 0) words_after_first += table.patches().size();
     Send(table, device_table);
     LaunchDecodeAttention(bucket, cache, items, device_q.get<float>(), out.get<float>(), nullptr,
-                          scratch.get(), nullptr);
+                          scratch.get(), TestStream().get());
     std::vector<float> actual(q.size());
     out.CopyTo(actual.data());
     std::vector<DecodeItem> host_items;

@@ -1,4 +1,4 @@
-// What a step changes in the table.
+// What a step changes in the table: patches from the host, and what goes on by itself.
 #include "attention/cuda/platform.h"
 #include "attention/cuda/step_table.h"
 
@@ -20,6 +20,21 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
+/// A thread for each item of each layer.
+__global__ void __launch_bounds__(kThreads)
+    BeginStep(StepItems of, const int32_t* positions, const int32_t* steps, uint32_t* table) {
+  const int i = static_cast<int>(blockIdx.x * kThreads + threadIdx.x);
+  const int row = i % of.capacity;
+  if (i >= of.layers * of.capacity || row >= static_cast<int>(table[of.count])) return;
+  reinterpret_cast<DeviceItem*>(table + of.items)[i].position = positions[row];
+  const DeviceGrowth growth = reinterpret_cast<const DeviceGrowth*>(table + of.growths)[i];
+  if (growth.num_slots == 0) return;
+  const int slot = growth.base_slot + steps[row] - growth.as_of;
+  table[growth.slot] = static_cast<uint32_t>(slot);
+  table[growth.num_slots] =
+      static_cast<uint32_t>(slot >= growth.base_slots ? slot + 1 : growth.base_slots);
+}
+
 }  // namespace
 
 // ---- Launchers ----------------------------------------------------------------------------------
@@ -32,6 +47,14 @@ void LaunchApplyPatches(const TablePatch* patches, const uint32_t* count, int ca
               : blocks > 64 ? 64
                             : blocks},
          dim3{kThreads}, 0, stream, patches, count, static_cast<uint32_t>(capacity), table);
+}
+
+void LaunchBeginStep(const StepItems& items, const int32_t* positions, const int32_t* steps,
+                     uint32_t* table, cudaStream_t stream) {
+  const unsigned threads = static_cast<unsigned>(items.layers) * items.capacity;
+  if (threads == 0) return;
+  Launch(BeginStep, dim3{(threads + kThreads - 1) / kThreads}, dim3{kThreads}, 0, stream, items,
+         positions, steps, table);
 }
 
 }  // namespace ziggurat::cuda

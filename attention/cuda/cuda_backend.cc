@@ -1,0 +1,343 @@
+#include "attention/cuda/cuda_backend.h"
+
+#include <algorithm>
+
+#include "attention/cuda/elementwise.h"
+#include "attention/cuda/prefill.h"
+#include "attention/cuda/statistics.h"
+#include "attention/cuda/writes.h"
+#include "block_manager/check.h"
+
+namespace ziggurat::cuda {
+namespace {
+
+/// Tokens that a copy or a merge stages at once where it goes in pieces.
+constexpr int kStagedTokens = 4096;
+
+/// Pieces of a call that stages tokens: as many tokens as the scratch memory holds, in whole
+/// groups.
+template <typename Piece>
+void InPieces(int count, int unit, size_t token_bytes, size_t scratch_bytes, Piece piece) {
+  const int most = static_cast<int>(std::min<size_t>(count, scratch_bytes / token_bytes));
+  const int step = std::max(most / unit * unit, unit);
+  for (int done = 0; done < count; done += step) piece(done, std::min(step, count - done));
+}
+
+DeviceIndices IndicesFrom(HeadIndices indices, int first, int skipped) {
+  return {indices.of_head == nullptr ? nullptr : indices.of_head + skipped, indices.stride,
+          first + skipped};
+}
+
+}  // namespace
+
+size_t ScratchBytesFor(const AttentionShape& shape, int tokens) {
+  const size_t n = static_cast<size_t>(std::max(tokens, 1));
+  const size_t staged = std::min<size_t>(n, kStagedTokens);
+  const int heads = shape.num_kv_heads, count = static_cast<int>(staged);
+  return std::max({WindowScoresScratchBytes(DeviceShapeOf(shape), tokens, 0),
+                   SelectWindowsScratchBytes(tokens, 1), SelectWindowsScratchBytes(tokens, tokens),
+                   CosineSumScratchBytes(tokens), CopyScratchBytes(heads, count, shape.head_dim),
+                   MergeScratchBytes(heads, count, shape.head_dim),
+                   SlotMassScratchBytes(DeviceShapeOf(shape))}) +
+         256;
+}
+
+absl::StatusOr<std::unique_ptr<CudaBackend>> CudaBackend::Create(
+    std::shared_ptr<Stream> stream, const CudaBackendOptions& options,
+    std::unique_ptr<PromptAttention> prompts) {
+  std::unique_ptr<CudaBackend> backend(
+      new CudaBackend(std::move(stream), options, std::move(prompts)));
+  auto uploads = UploadRing::Create(backend->stream_.get(), options.upload_bytes);
+  if (!uploads.ok()) return uploads.status();
+  backend->uploads_ = *std::move(uploads);
+  struct Part {
+    DeviceMemory* memory;
+    size_t bytes;
+    const char* what;
+  };
+  for (const Part& part : {Part{&backend->scratch_, options.scratch_bytes, "scratch memory"},
+                           Part{&backend->lent_, options.lend_bytes, "memory of edits"},
+                           Part{&backend->numbers_, 256, "results"}}) {
+    auto memory = DeviceMemory::Allocate(MemoryKind::kDevice, part.bytes, part.what);
+    if (!memory.ok()) return memory.status();
+    *part.memory = *std::move(memory);
+  }
+  return backend;
+}
+
+void* CudaBackend::Scratch(size_t bytes) {
+  CheckThat(bytes <= scratch_.bytes(), "a call needs more scratch memory than there is");
+  return scratch_.data();
+}
+
+DeviceCache CudaBackend::Cache(PoolView pool, const TableImage& image) {
+  const auto* table = uploads_->Place(absl::MakeConstSpan(image.words()));
+  return {reinterpret_cast<unsigned char*>(pool.base), pool.block_bytes, table};
+}
+
+// ---- Memory -------------------------------------------------------------------------------------
+
+void* CudaBackend::Lend(size_t bytes) {
+  CheckThat(bytes <= lent_.bytes(), "more memory is borrowed than there is to lend");
+  return lent_.data();
+}
+
+void CudaBackend::Upload(const void* host, size_t bytes, void* to) {
+  uploads_->Upload(host, bytes, to);
+}
+
+void CudaBackend::Download(const void* from, size_t bytes, void* host) const {
+  if (bytes > 0) stream_->Copy(host, from, bytes);
+  stream_->Synchronize();
+}
+
+void CudaBackend::CopyRows(const void* from, size_t from_stride, size_t row_bytes, size_t rows,
+                           void* to, size_t to_stride) {
+  if (row_bytes == 0 || rows == 0) return;
+  if (rows == 1) return stream_->Copy(to, from, row_bytes);
+  stream_->CopyRows(to, to_stride, from, from_stride, row_bytes, rows);
+}
+
+void CudaBackend::KeepSelected(const int32_t* best_of, size_t stride, int heads, int best,
+                               int first_recent, int recent, int32_t* kept) {
+  LaunchKeepSelected(best_of, stride, heads, best, first_recent, recent, kept, at());
+}
+
+void CudaBackend::Complement(const int32_t* chosen, int heads, int count, int n, int32_t* rest) {
+  LaunchComplement(chosen, heads, count, n, rest, at());
+}
+
+void CudaBackend::EmbedTokens(ElementType element, const void* table, absl::Span<const int32_t> ids,
+                              int width, float* out) {
+  LaunchEmbedTokens(element, table, uploads_->Place(ids), static_cast<int>(ids.size()), width, out,
+                    at());
+}
+
+void CudaBackend::FillAngles(absl::Span<const float> inverse_frequencies, int first, int count,
+                             float* cos, float* sin) {
+  LaunchFillAngles(first, count, uploads_->Place(inverse_frequencies),
+                   static_cast<int>(inverse_frequencies.size()), cos, sin, at());
+}
+
+// ---- Prompts ------------------------------------------------------------------------------------
+
+void CudaBackend::PrefillAttention(const AttentionShape& shape, const PackedSequences& sequences,
+                                   ElementType element, const void* q, const void* k, const void* v,
+                                   void* out, float* lse) {
+  if (prompts_ != nullptr && prompts_->Attend(shape, sequences, element, q, k, v, out, lse, at())) {
+    return;
+  }
+  LaunchPrefillAttention(DeviceShapeOf(shape), {element, q, k, v, out, lse},
+                         uploads_->Place(sequences.offsets), sequences.num_sequences(),
+                         sequences.num_tokens(), at());
+}
+
+void CudaBackend::PrefillDistantAttention(const AttentionShape& shape, int n, ElementType element,
+                                          const void* q, const void* k, const void* v,
+                                          const DistantPrefill& distant, void* out, float* lse,
+                                          DistantCounts* counts) {
+  auto* counted = numbers_.as<unsigned long long>();
+  stream_->Zero(counted, 2 * sizeof(*counted));
+  const absl::Span<const uint8_t> borrows(distant.borrows, shape.num_kv_heads);
+  LaunchPrefillDistantAttention(DeviceShapeOf(shape), {element, q, k, v, out, lse}, n,
+                                {distant.sinks, distant.recent, static_cast<float>(distant.skip),
+                                 uploads_->Place(borrows), distant.low_q, distant.low_k, counted},
+                                at());
+  if (counts == nullptr) return;
+  counts->attended += Fetch(counted);
+  counts->skipped += Fetch(counted + 1);
+}
+
+void CudaBackend::WindowScores(const AttentionShape& shape, ElementType element,
+                               const void* q_window, const float* lse, const void* k, int n,
+                               int window, int kernel, ScorePooling pooling, float* scores) {
+  const DeviceShape heads = DeviceShapeOf(shape);
+  LaunchWindowScores(heads, {element, q_window, lse, k, n, window}, kernel, pooling, scores,
+                     Scratch(WindowScoresScratchBytes(heads, n, window)), at());
+}
+
+void CudaBackend::ColumnSums(const AttentionShape& shape, ElementType element, const void* q_rows,
+                             const float* lse, const void* k, int n, int rows, int begin, int end,
+                             ScoreRows score_rows, float* sums) {
+  LaunchColumnSums(DeviceShapeOf(shape), {element, q_rows, lse, k, n, rows}, begin, end,
+                   score_rows == ScoreRows::kQueryHeads, sums, at());
+}
+
+void CudaBackend::SelectBest(const float* scores, int num_heads, int candidates, int best,
+                             int32_t* indices) {
+  LaunchSelectBest(scores, num_heads, candidates, best, indices, at());
+}
+
+int CudaBackend::SelectWindows(const float* scores, int num_heads, int candidates, int review,
+                               int best, int budget, int32_t* indices) {
+  auto* count = numbers_.as<int32_t>();
+  LaunchSelectWindows(scores, num_heads, candidates, review, best, budget, indices, count,
+                      Scratch(SelectWindowsScratchBytes(candidates, review)), at());
+  return Fetch(count);
+}
+
+double CudaBackend::CosineSum(const float* a, const float* b, int rows, int width) {
+  auto* sum = numbers_.as<double>();
+  LaunchCosineSum(a, b, rows, width, sum, Scratch(CosineSumScratchBytes(rows)), at());
+  return Fetch(sum);
+}
+
+// ---- Writing and moving tokens ------------------------------------------------------------------
+
+void CudaBackend::WriteTokens(const AttentionShape& shape, ElementType element, const void* k,
+                              const void* v, HeadIndices indices, int first_row, int count,
+                              PoolView pool, const SegmentView& segment, int first_slot) {
+  TableImage image;
+  const TargetSegment target = image.AddTarget(segment);
+  LaunchWriteTokens(DeviceShapeOf(shape), element, k, v, IndicesFrom(indices, first_row, 0), count,
+                    Cache(pool, image), target, first_slot, at());
+}
+
+void CudaBackend::WriteScores(const AttentionShape& /*shape*/, const float* sums, int n,
+                              HeadIndices indices, int first_row, int count, PoolView pool,
+                              const SegmentView& segment, int first_slot) {
+  TableImage image;
+  const TargetSegment target = image.AddTarget(segment);
+  LaunchWriteScores(sums, n, IndicesFrom(indices, first_row, 0), count, Cache(pool, image), target,
+                    first_slot, at());
+}
+
+void CudaBackend::CopyTokens(const AttentionShape& shape, PoolView pool, const SegmentView& from,
+                             HeadIndices slots, int first, int count, const SegmentView& to,
+                             int first_slot) {
+  TableImage image;
+  const uint32_t source = image.AddSegment(from);
+  const TargetSegment target = image.AddTarget(to);
+  const DeviceCache cache = Cache(pool, image);
+  InPieces(count, target.unit, CopyScratchBytes(target.heads, 1, shape.head_dim), scratch_.bytes(),
+           [&](int done, int piece) {
+             LaunchCopyTokens(DeviceShapeOf(shape), cache, source, IndicesFrom(slots, first, done),
+                              piece, target, first_slot + done,
+                              Scratch(CopyScratchBytes(target.heads, piece, shape.head_dim)), at());
+           });
+}
+
+void CudaBackend::ReadTokens(const AttentionShape& shape, PoolView pool, const SegmentView& segment,
+                             int first, int count, float* k, float* v) {
+  TableImage image;
+  const uint32_t source = image.AddSegment(segment);
+  LaunchReadTokens(DeviceShapeOf(shape), Cache(pool, image), source, first, count, k, v, at());
+}
+
+void CudaBackend::MergeAngles(const AttentionShape& shape, ElementType element, const void* k0,
+                              const void* k1, int m, float* angles) {
+  LaunchMergeAngles(DeviceShapeOf(shape), element, k0, k1, m, angles, at());
+}
+
+void CudaBackend::WriteMerged(const AttentionShape& shape, ElementType element, const void* k0,
+                              const void* v0, const void* k1, const void* v1, HeadIndices indices,
+                              int count, double t, PoolView pool, const SegmentView& lower,
+                              const SegmentView& upper, int first_slot) {
+  TableImage image;
+  const TargetSegment target = image.AddTarget(lower);
+  const uint32_t as_upper = image.AddSegment(upper);
+  const DeviceCache cache = Cache(pool, image);
+  InPieces(count, target.unit, MergeScratchBytes(target.heads, 1, shape.head_dim), scratch_.bytes(),
+           [&](int done, int piece) {
+             LaunchWriteMerged(
+                 DeviceShapeOf(shape), element, k0, v0, k1, v1, IndicesFrom(indices, 0, done),
+                 piece, t, cache, target, as_upper, first_slot + done,
+                 Scratch(MergeScratchBytes(target.heads, piece, shape.head_dim)), at());
+           });
+}
+
+// ---- Decode steps that bring their table along --------------------------------------------------
+
+namespace {
+
+/// The bucket that fits these items and no more.
+DecodeBucket BucketOf(const AttentionShape& shape, absl::Span<const DecodeItem> items,
+                      const CudaBackendOptions& options) {
+  DecodeBucket bucket;
+  bucket.shape = DeviceShapeOf(shape);
+  bucket.max_items = static_cast<int>(items.size());
+  bucket.workers = DecodeWorkers(options.multiprocessors);
+  for (const DecodeItem& item : items) {
+    for (const SegmentView& segment : item.segments) {
+      bucket.max_runs += RunsOf(bucket.shape, segment.num_kv_heads);
+      bucket.distant = bucket.distant || segment.use != SegmentUse::kOwn;
+      if (options.compute == ElementType::kF32 || segment.encoding == Encoding::kF32) continue;
+      bucket.tensor_encodings |= 1u << static_cast<int>(segment.encoding);
+    }
+  }
+  return bucket;
+}
+
+}  // namespace
+
+void CudaBackend::WriteStep(const AttentionShape& shape, absl::Span<const DecodeItem> items,
+                            const float* k, const float* v, PoolView pool) {
+  TableImage image;
+  const DeviceItems device_items = image.AddItems(items);
+  LaunchWriteStep(DeviceShapeOf(shape), Cache(pool, image), device_items, k, v, at());
+}
+
+void CudaBackend::DecodeAttention(const AttentionShape& shape, absl::Span<const DecodeItem> items,
+                                  const float* q, PoolView pool, float* out, float* lse) {
+  const DecodeBucket bucket = BucketOf(shape, items, options_);
+  std::vector<unsigned long long> counts(bucket.distant ? 2 * items.size() : 0);
+  unsigned long long* counted = nullptr;
+  if (bucket.distant) counted = uploads_->Place(absl::MakeConstSpan(counts));
+  TableImage image;
+  const DeviceItems device_items = image.AddItems(items, counted);
+  LaunchDecodeAttention(bucket, Cache(pool, image), device_items, q, out, lse,
+                        Scratch(DecodeScratchBytes(bucket)), at());
+  if (!bucket.distant) return;
+  Download(counted, counts.size() * sizeof(counts[0]), counts.data());
+  for (size_t i = 0; i < items.size(); ++i) {
+    if (items[i].counts == nullptr) continue;
+    items[i].counts->attended += counts[2 * i];
+    items[i].counts->skipped += counts[2 * i + 1];
+  }
+}
+
+void CudaBackend::AccumulateScores(const AttentionShape& shape, absl::Span<const DecodeItem> items,
+                                   const float* q, const float* lse, PoolView pool) {
+  TableImage image;
+  const DeviceItems device_items = image.AddItems(items);
+  LaunchAccumulateScores(DeviceShapeOf(shape), Cache(pool, image), device_items, q, lse, at());
+}
+
+double CudaBackend::SlotMass(const AttentionShape& shape, const SegmentView& segment, int begin,
+                             int end, const float* q, const float* lse, PoolView pool) {
+  TableImage image;
+  const uint32_t word = image.AddSegment(segment);
+  auto* mass = numbers_.as<double>();
+  LaunchSlotMass(DeviceShapeOf(shape), Cache(pool, image), word, begin, end, q, lse, mass,
+                 Scratch(SlotMassScratchBytes(DeviceShapeOf(shape))), at());
+  return Fetch(mass);
+}
+
+// ---- Between the GEMMs --------------------------------------------------------------------------
+
+void CudaBackend::RmsNorm(const float* x, const float* weight, float epsilon, int rows, int width,
+                          ElementType element, void* out) {
+  LaunchRmsNorm(x, weight, epsilon, rows, width, element, out, at());
+}
+
+void CudaBackend::SplitAndRotate(const AttentionShape& shape, ElementType element, const void* qkv,
+                                 const float* cos, const float* sin, int rows,
+                                 ElementType out_element, void* q, void* k, void* v) {
+  LaunchSplitAndRotate(DeviceShapeOf(shape), element, qkv, cos, sin, rows, out_element, q, k, v,
+                       at());
+}
+
+void CudaBackend::SwiGlu(ElementType element, const void* gate_up, int rows, int width, void* out) {
+  LaunchSwiGlu(element, gate_up, rows, width, out, at());
+}
+
+void CudaBackend::AddResidual(ElementType element, const void* x, size_t count, float* residual) {
+  LaunchAddResidual(element, x, count, residual, at());
+}
+
+void CudaBackend::Convert(ElementType from, const void* x, size_t count, ElementType to,
+                          void* out) {
+  LaunchConvert(from, x, count, to, out, at());
+}
+
+}  // namespace ziggurat::cuda

@@ -1,0 +1,155 @@
+// The kernels of a GPU behind the interface of a backend: every pointer is to the device's memory,
+// every call is asked of one stream, and nothing waits but what brings a number to the host
+// (Download, and the functions that return one).
+//
+// What a call needs of the cache's tables goes along with it (TableImage). That is for prompts and
+// edits; a decode step has a table that stays on the device (step_table.h, model/cuda).
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "attention/backend.h"
+#include "attention/cuda/decode.h"
+#include "attention/cuda/device.h"
+#include "attention/cuda/table_image.h"
+#include "attention/cuda/upload_ring.h"
+
+namespace ziggurat::cuda {
+
+/// A library's attention of a prompt to itself, where there is one.
+class PromptAttention {
+ public:
+  virtual ~PromptAttention() = default;
+  /// As AttentionBackend::PrefillAttention. False where it does not serve these sizes: nothing has
+  /// been asked of the stream then.
+  virtual bool Attend(const AttentionShape& shape, const PackedSequences& sequences,
+                      ElementType element, const void* q, const void* k, const void* v, void* out,
+                      float* lse, cudaStream_t stream) = 0;
+};
+
+struct CudaBackendOptions {
+  /// kBf16 gives decode attention to the tensor cores wherever a segment fits them.
+  ElementType compute = ElementType::kBf16;
+  int multiprocessors = 1;
+  size_t scratch_bytes = 0;  ///< of the backend's own, for one call
+  size_t lend_bytes = 0;     ///< what Lend can give
+  size_t upload_bytes = 0;   ///< of the ring (UploadRing)
+};
+
+/// Scratch for prompts and edits of up to `tokens` tokens; a call that would need more for copies
+/// or merges goes in pieces.
+size_t ScratchBytesFor(const AttentionShape& shape, int tokens);
+
+/// Warps of a launch of decode attention.
+constexpr int DecodeWorkers(int multiprocessors) { return 12 * multiprocessors; }
+
+class CudaBackend final : public AttentionBackend {
+ public:
+  /// RESOURCE_EXHAUSTED names the part that there is no memory for. `prompts` may be null.
+  static absl::StatusOr<std::unique_ptr<CudaBackend>> Create(
+      std::shared_ptr<Stream> stream, const CudaBackendOptions& options,
+      std::unique_ptr<PromptAttention> prompts);
+
+  std::string_view name() const override { return "cuda"; }
+  bool is_hosts() const override { return false; }
+
+  void* Lend(size_t bytes) override;
+  size_t lend_capacity_bytes() const override { return lent_.bytes(); }
+  void Upload(const void* host, size_t bytes, void* to) override;
+  void Download(const void* from, size_t bytes, void* host) const override;
+  void CopyRows(const void* from, size_t from_stride, size_t row_bytes, size_t rows, void* to,
+                size_t to_stride) override;
+  void KeepSelected(const int32_t* best_of, size_t stride, int heads, int best, int first_recent,
+                    int recent, int32_t* kept) override;
+  void Complement(const int32_t* chosen, int heads, int count, int n, int32_t* rest) override;
+  void EmbedTokens(ElementType element, const void* table, absl::Span<const int32_t> ids, int width,
+                   float* out) override;
+  void FillAngles(absl::Span<const float> inverse_frequencies, int first, int count, float* cos,
+                  float* sin) override;
+
+  void PrefillAttention(const AttentionShape& shape, const PackedSequences& sequences,
+                        ElementType element, const void* q, const void* k, const void* v, void* out,
+                        float* lse) override;
+  void PrefillDistantAttention(const AttentionShape& shape, int n, ElementType element,
+                               const void* q, const void* k, const void* v,
+                               const DistantPrefill& distant, void* out, float* lse,
+                               DistantCounts* counts) override;
+
+  void WindowScores(const AttentionShape& shape, ElementType element, const void* q_window,
+                    const float* lse, const void* k, int n, int window, int kernel,
+                    ScorePooling pooling, float* scores) override;
+  void ColumnSums(const AttentionShape& shape, ElementType element, const void* q_rows,
+                  const float* lse, const void* k, int n, int rows, int begin, int end,
+                  ScoreRows score_rows, float* sums) override;
+  void SelectBest(const float* scores, int num_heads, int candidates, int best,
+                  int32_t* indices) override;
+  int SelectWindows(const float* scores, int num_heads, int candidates, int review, int best,
+                    int budget, int32_t* indices) override;
+  double CosineSum(const float* a, const float* b, int rows, int width) override;
+
+  void WriteTokens(const AttentionShape& shape, ElementType element, const void* k, const void* v,
+                   HeadIndices indices, int first_row, int count, PoolView pool,
+                   const SegmentView& segment, int first_slot) override;
+  void WriteScores(const AttentionShape& shape, const float* sums, int n, HeadIndices indices,
+                   int first_row, int count, PoolView pool, const SegmentView& segment,
+                   int first_slot) override;
+  /// Where `count` tokens do not fit the scratch memory they go in pieces, in order: then, where
+  /// both are one segment, no token may go behind the slot that it is in.
+  void CopyTokens(const AttentionShape& shape, PoolView pool, const SegmentView& from,
+                  HeadIndices slots, int first, int count, const SegmentView& to,
+                  int first_slot) override;
+  void ReadTokens(const AttentionShape& shape, PoolView pool, const SegmentView& segment, int first,
+                  int count, float* k, float* v) override;
+
+  void MergeAngles(const AttentionShape& shape, ElementType element, const void* k0, const void* k1,
+                   int m, float* angles) override;
+  void WriteMerged(const AttentionShape& shape, ElementType element, const void* k0, const void* v0,
+                   const void* k1, const void* v1, HeadIndices indices, int count, double t,
+                   PoolView pool, const SegmentView& lower, const SegmentView& upper,
+                   int first_slot) override;
+
+  void WriteStep(const AttentionShape& shape, absl::Span<const DecodeItem> items, const float* k,
+                 const float* v, PoolView pool) override;
+  void DecodeAttention(const AttentionShape& shape, absl::Span<const DecodeItem> items,
+                       const float* q, PoolView pool, float* out, float* lse) override;
+  void AccumulateScores(const AttentionShape& shape, absl::Span<const DecodeItem> items,
+                        const float* q, const float* lse, PoolView pool) override;
+  double SlotMass(const AttentionShape& shape, const SegmentView& segment, int begin, int end,
+                  const float* q, const float* lse, PoolView pool) override;
+
+  void RmsNorm(const float* x, const float* weight, float epsilon, int rows, int width,
+               ElementType element, void* out) override;
+  void SplitAndRotate(const AttentionShape& shape, ElementType element, const void* qkv,
+                      const float* cos, const float* sin, int rows, ElementType out_element,
+                      void* q, void* k, void* v) override;
+  void SwiGlu(ElementType element, const void* gate_up, int rows, int width, void* out) override;
+  void AddResidual(ElementType element, const void* x, size_t count, float* residual) override;
+  void Convert(ElementType from, const void* x, size_t count, ElementType to, void* out) override;
+
+ private:
+  CudaBackend(std::shared_ptr<Stream> stream, const CudaBackendOptions& options,
+              std::unique_ptr<PromptAttention> prompts)
+      : stream_(std::move(stream)), options_(options), prompts_(std::move(prompts)) {}
+
+  /// Scratch memory of one call; CHECKs that there is as much.
+  void* Scratch(size_t bytes);
+  /// The pool, and the table that goes along with a call.
+  DeviceCache Cache(PoolView pool, const TableImage& image);
+  template <typename T>
+  T Fetch(const T* from) const {
+    T value;
+    Download(from, sizeof(T), &value);
+    return value;
+  }
+  cudaStream_t at() const { return stream_->get(); }
+
+  std::shared_ptr<Stream> stream_;
+  CudaBackendOptions options_;
+  std::unique_ptr<PromptAttention> prompts_;
+  std::unique_ptr<UploadRing> uploads_;
+  DeviceMemory scratch_, lent_, numbers_;
+};
+
+}  // namespace ziggurat::cuda

@@ -1,0 +1,136 @@
+// device.h on CUDA's runtime.
+#include <cuda_runtime_api.h>
+
+#include <cstring>
+
+#include "absl/strings/str_cat.h"
+#include "attention/cuda/device.h"
+#include "attention/cuda/runtime_check.h"
+
+namespace ziggurat::cuda {
+namespace {
+
+class RuntimeStream final : public Stream {
+ public:
+  RuntimeStream() {
+    CheckCall(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "cudaStreamCreate");
+  }
+  ~RuntimeStream() override { CheckCall(cudaStreamDestroy(stream_), "cudaStreamDestroy"); }
+
+  void Copy(void* to, const void* from, size_t bytes) override {
+    CheckCall(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, stream_), "cudaMemcpyAsync");
+  }
+  void CopyRows(void* to, size_t to_stride, const void* from, size_t from_stride, size_t row_bytes,
+                size_t rows) override {
+    CheckCall(cudaMemcpy2DAsync(to, to_stride, from, from_stride, row_bytes, rows,
+                                cudaMemcpyDefault, stream_),
+              "cudaMemcpy2DAsync");
+  }
+  void Zero(void* memory, size_t bytes) override {
+    CheckCall(cudaMemsetAsync(memory, 0, bytes, stream_), "cudaMemsetAsync");
+  }
+  void Synchronize() override {
+    CheckCall(cudaStreamSynchronize(stream_), "cudaStreamSynchronize");
+  }
+};
+
+class RuntimeEvent final : public Event {
+ public:
+  RuntimeEvent() {
+    CheckCall(cudaEventCreateWithFlags(&event_, cudaEventDisableTiming), "cudaEventCreate");
+  }
+  ~RuntimeEvent() override { CheckCall(cudaEventDestroy(event_), "cudaEventDestroy"); }
+  void Record(const Stream& stream) override {
+    CheckCall(cudaEventRecord(event_, stream.get()), "cudaEventRecord");
+  }
+  void Wait() override { CheckCall(cudaEventSynchronize(event_), "cudaEventSynchronize"); }
+
+ private:
+  cudaEvent_t event_ = nullptr;
+};
+
+class RuntimeGraph final : public Graph {
+ public:
+  RuntimeGraph(Stream& stream, const std::function<void()>& work) {
+    cudaGraph_t recorded = nullptr;
+    CheckCall(cudaStreamBeginCapture(stream.get(), cudaStreamCaptureModeThreadLocal),
+              "cudaStreamBeginCapture");
+    work();
+    CheckCall(cudaStreamEndCapture(stream.get(), &recorded), "cudaStreamEndCapture");
+    CheckCall(cudaGraphInstantiate(&graph_, recorded, 0), "cudaGraphInstantiate");
+    CheckCall(cudaGraphDestroy(recorded), "cudaGraphDestroy");
+  }
+  ~RuntimeGraph() override { CheckCall(cudaGraphExecDestroy(graph_), "cudaGraphExecDestroy"); }
+  void Launch(const Stream& stream) override {
+    CheckCall(cudaGraphLaunch(graph_, stream.get()), "cudaGraphLaunch");
+  }
+
+ private:
+  cudaGraphExec_t graph_ = nullptr;
+};
+
+}  // namespace
+
+absl::StatusOr<DeviceFacts> OpenDevice(int ordinal) {
+  int count = 0;
+  const cudaError_t error = cudaGetDeviceCount(&count);
+  if (error != cudaSuccess || count == 0) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "no CUDA device can be used here: ",
+        error == cudaSuccess ? "the driver knows of none" : cudaGetErrorString(error)));
+  }
+  if (ordinal < 0 || ordinal >= count) {
+    return absl::NotFoundError(
+        absl::StrCat("there is no device cuda:", ordinal, "; there ", count == 1 ? "is" : "are",
+                     " cuda:0", count == 1 ? "" : absl::StrCat(" to cuda:", count - 1)));
+  }
+  BindDevice(ordinal);
+  cudaDeviceProp properties;
+  CheckCall(cudaGetDeviceProperties(&properties, ordinal), "cudaGetDeviceProperties");
+  return DeviceFacts{properties.name, properties.multiProcessorCount, properties.totalGlobalMem};
+}
+
+void BindDevice(int ordinal) { CheckCall(cudaSetDevice(ordinal), "cudaSetDevice"); }
+
+size_t FreeDeviceBytes() {
+  size_t free = 0, total = 0;
+  CheckCall(cudaMemGetInfo(&free, &total), "cudaMemGetInfo");
+  return free;
+}
+
+absl::StatusOr<DeviceMemory> DeviceMemory::Allocate(MemoryKind kind, size_t bytes,
+                                                    const char* what) {
+  void* data = nullptr;
+  const bool is_device = kind == MemoryKind::kDevice;
+  const cudaError_t error = is_device ? cudaMalloc(&data, bytes) : cudaMallocHost(&data, bytes);
+  if (error != cudaSuccess) {
+    cudaGetLastError();  // it is answered here
+    return absl::ResourceExhaustedError(absl::StrCat(
+        is_device ? "cudaMalloc" : "cudaMallocHost", " of ", bytes, " bytes for the ", what, ": ",
+        cudaGetErrorString(error),
+        is_device ? absl::StrCat(" (", FreeDeviceBytes(), " are free)") : std::string()));
+  }
+  DeviceMemory memory;
+  memory.data_ = std::unique_ptr<std::byte, Free>(static_cast<std::byte*>(data), Free{kind});
+  memory.bytes_ = bytes;
+  if (is_device) {
+    CheckCall(cudaMemset(data, 0, bytes), "cudaMemset");
+    CheckCall(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
+  } else {
+    std::memset(data, 0, bytes);
+  }
+  return memory;
+}
+
+void DeviceMemory::Free::operator()(std::byte* memory) const {
+  CheckCall(kind == MemoryKind::kDevice ? cudaFree(memory) : cudaFreeHost(memory),
+            kind == MemoryKind::kDevice ? "cudaFree" : "cudaFreeHost");
+}
+
+std::unique_ptr<Stream> Stream::Create() { return std::make_unique<RuntimeStream>(); }
+std::unique_ptr<Event> Event::Create() { return std::make_unique<RuntimeEvent>(); }
+std::unique_ptr<Graph> Graph::Record(Stream& stream, const std::function<void()>& work) {
+  return std::make_unique<RuntimeGraph>(stream, work);
+}
+
+}  // namespace ziggurat::cuda

@@ -1,0 +1,41 @@
+// Causal attention of prompts in the contiguous workspace, as plain kernels: every head size, and
+// the log-sum-exp that statistics want. A library's flash attention is the fast path where there is
+// one (docs/gpu.md).
+#pragma once
+
+#include "attention/cuda/device_views.h"
+#include "attention/cuda/stream.h"
+
+namespace ziggurat::cuda {
+
+/// One layer's workspace. `out` may be `q`.
+struct PrefillTensors {
+  ElementType element = ElementType::kF32;
+  const void* q = nullptr;  ///< [tokens, num_q_heads, head_dim]
+  const void* k = nullptr;  ///< [tokens, num_kv_heads, head_dim]
+  const void* v = nullptr;  ///< [tokens, num_kv_heads, head_dim]
+  void* out = nullptr;      ///< [tokens, num_q_heads, head_dim]
+  float* lse = nullptr;     ///< [tokens, num_q_heads]
+};
+
+/// As DistantPrefill (attention/backend.h), on the device.
+struct DeviceDistant {
+  int32_t sinks = 0;
+  int32_t recent = 0;
+  float skip = 2;
+  const uint8_t* borrows = nullptr;  ///< [num_kv_heads]
+  const void* low_q = nullptr;
+  const void* low_k = nullptr;
+  unsigned long long* counts = nullptr;  ///< attended, skipped; added to
+};
+
+///   offsets  [num_sequences + 1] first token of each
+void LaunchPrefillAttention(const DeviceShape& shape, const PrefillTensors& tensors,
+                            const int32_t* offsets, int num_sequences, int num_tokens,
+                            cudaStream_t stream);
+
+/// One prompt of n tokens.
+void LaunchPrefillDistantAttention(const DeviceShape& shape, const PrefillTensors& tensors, int n,
+                                   const DeviceDistant& distant, cudaStream_t stream);
+
+}  // namespace ziggurat::cuda

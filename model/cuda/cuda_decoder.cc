@@ -1,0 +1,164 @@
+#include "model/cuda/cuda_decoder.h"
+
+#include <omp.h>
+
+#include <algorithm>
+#include <exception>
+#include <new>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "attention/cuda/cuda_backend.h"
+#include "model/cache_ops/cache_edit.h"
+#include "model/cuda/cuda_linear.h"
+#include "model/cuda/cuda_steps.h"
+#include "model/cuda/prompt_attention.h"
+#include "model/decoder/decoder_memory.h"
+#include "model/decoder/llama_runner.h"
+
+namespace ziggurat {
+namespace {
+
+using cuda::DeviceMemory;
+using cuda::MemoryKind;
+using cuda::MemoryPart;
+
+/// The longest tail that MiniCache merges at once (compression/policies/minicache.cc).
+constexpr int kLongestMerge = 4096;
+/// Memory that the driver takes for kernels and graphs.
+constexpr size_t kDriverBytes = size_t{256} << 20;
+
+/// The parts of a runner on a device, in the order in which they are made.
+struct Plan {
+  cuda::CudaStepsOptions steps;
+  cuda::CudaBackendOptions backend;
+  size_t weight_bytes = 0;
+  size_t workspace_bytes = 0;
+
+  std::vector<MemoryPart> Parts() const {
+    std::vector<MemoryPart> parts = {
+        {"weights", weight_bytes},
+        {"prefill workspace", workspace_bytes},
+        {"workspace of matrix products", cuda::ProductLibrary::WorkspaceBytes()},
+        {"scratch memory", backend.scratch_bytes},
+        {"memory of edits", backend.lend_bytes},
+        {"upload ring", backend.upload_bytes}};
+    for (const MemoryPart& part : cuda::CudaSteps::Parts(steps)) parts.push_back(part);
+    for (const MemoryPart& part : cuda::TokenDraws::Parts(steps.rows)) parts.push_back(part);
+    parts.push_back({"kernels and graphs", kDriverBytes});
+    return parts;
+  }
+};
+
+Plan MakePlan(const ModelConfig& config, const CudaDecoderOptions& options,
+              const cuda::DeviceFacts& device) {
+  Plan plan;
+  const AttentionShape heads = AttentionShapeOf(config);
+  const int tokens = options.decoder.max_prefill_tokens;
+  const size_t context = config.MaxContextTokens();
+
+  plan.steps.device = options.device;
+  plan.steps.multiprocessors = plan.backend.multiprocessors = device.multiprocessors;
+  plan.steps.rows = options.max_sequences;
+  plan.steps.shape = MakeWorkspaceShape(config, options.decoder);
+  plan.steps.heads = heads;
+  plan.steps.norm_epsilon = static_cast<float>(config.rms_norm_eps);
+  plan.steps.inverse_frequencies = RopeInverseFrequencies(config);
+
+  plan.backend.compute = options.decoder.element;
+  plan.backend.scratch_bytes = cuda::ScratchBytesFor(heads, tokens);
+  // Lists of slots of all heads, the sums of all query heads, and what a merge decodes.
+  plan.backend.lend_bytes =
+      std::max(context * heads.num_q_heads * sizeof(float),
+               MergeEditBytes(heads, static_cast<int>(std::min<size_t>(kLongestMerge, context))));
+  // Half of it takes one list; a table has some words for each slot at most.
+  plan.backend.upload_bytes =
+      std::max<size_t>(size_t{2} << 20, 4 * context * heads.num_kv_heads * sizeof(int32_t));
+  plan.weight_bytes = cuda::WeightBytes(config, options.decoder.element);
+  plan.workspace_bytes = WorkspaceCapacityBytes(plan.steps.shape, tokens);
+  return plan;
+}
+
+absl::Status CheckMemory(const Plan& plan, int device) {
+  size_t needed = 0;
+  std::string listed;
+  for (const MemoryPart& part : plan.Parts()) {
+    needed += part.bytes;
+    absl::StrAppend(&listed, listed.empty() ? "" : ", ", part.what, " ", part.bytes);
+  }
+  const size_t free = cuda::FreeDeviceBytes();
+  if (needed <= free) return absl::OkStatus();
+  return absl::ResourceExhaustedError(absl::StrCat("cuda:", device, " has ", free,
+                                                   " bytes free, the model needs ", needed,
+                                                   " besides its KV cache: ", listed));
+}
+
+absl::StatusOr<std::unique_ptr<ModelRunner>> Load(const ModelConfig& config,
+                                                  const Checkpoint& checkpoint,
+                                                  const CudaDecoderOptions& options,
+                                                  const Plan& plan) {
+  const std::shared_ptr<cuda::Stream> stream = cuda::Stream::Create();
+  auto products = cuda::ProductLibrary::Create(stream.get());
+  if (!products.ok()) return products.status();
+  auto memory = DeviceMemory::Allocate(MemoryKind::kDevice, plan.weight_bytes, "weights");
+  if (!memory.ok()) return memory.status();
+  auto weights = LlamaWeights::Load(
+      config, checkpoint, options.decoder.element,
+      cuda::MakeCudaLinearFactory(stream.get(), *std::move(memory), *std::move(products)));
+  if (!weights.ok()) return weights.status();
+  auto workspace =
+      DeviceMemory::Allocate(MemoryKind::kDevice, plan.workspace_bytes, "prefill workspace");
+  if (!workspace.ok()) return workspace.status();
+  auto backend =
+      cuda::CudaBackend::Create(stream, plan.backend, cuda::MakePromptAttention(options.device));
+  if (!backend.ok()) return backend.status();
+  auto steps = cuda::CudaSteps::Create(plan.steps, stream.get(), weights->get());
+  if (!steps.ok()) return steps.status();
+  const auto region = std::make_shared<DeviceMemory>(*std::move(workspace));
+  return std::make_unique<LlamaRunner>(
+      config, options.decoder,
+      LlamaParts{*std::move(backend), *std::move(weights),
+                 WorkspaceRegion::Over(region->data(), region->bytes(), region),
+                 *std::move(steps)});
+}
+
+absl::Status CheckSequences(int max_sequences) {
+  if (max_sequences >= 1) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("sequences of a step must be at least 1, not ", max_sequences));
+}
+
+}  // namespace
+
+absl::StatusOr<std::string> FindCudaDevice(int device) {
+  absl::StatusOr<cuda::DeviceFacts> facts = cuda::OpenDevice(device);
+  if (!facts.ok()) return facts.status();
+  return facts->name;
+}
+
+absl::StatusOr<std::unique_ptr<ModelRunner>> LoadCudaDecoder(const std::filesystem::path& dir,
+                                                             const CudaDecoderOptions& options) {
+  absl::Status status = CheckOptions(options.decoder);
+  status.Update(CheckSequences(options.max_sequences));
+  if (!status.ok()) return status;
+  absl::StatusOr<cuda::DeviceFacts> device = cuda::OpenDevice(options.device);
+  if (!device.ok()) return device.status();
+  absl::StatusOr<ModelConfig> config = LoadModelConfig(dir);
+  if (!config.ok()) return config.status();
+  absl::StatusOr<Checkpoint> checkpoint = Checkpoint::Open(dir);
+  if (!checkpoint.ok()) return checkpoint.status();
+  const Plan plan = MakePlan(*config, options, *device);
+  if (status = CheckMemory(plan, options.device); !status.ok()) return status;
+  omp_set_num_threads(options.decoder.threads);  // weights are converted on the host
+  try {
+    return Load(*config, *checkpoint, options, plan);
+  } catch (const std::bad_alloc&) {
+    return absl::ResourceExhaustedError("out of memory while loading the weights");
+  } catch (const std::exception& error) {  // libtorch's
+    return absl::InternalError(absl::StrCat("loading the weights: ", error.what()));
+  }
+}
+
+}  // namespace ziggurat

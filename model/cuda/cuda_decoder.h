@@ -1,0 +1,33 @@
+// Runs Llama, Mistral and Qwen2 models on an NVIDIA GPU: what llama_decoder.h says, with weights,
+// workspace and cache in the device's memory.
+#pragma once
+
+#include <filesystem>
+#include <memory>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "model/checkpoint/checkpoint.h"
+#include "model/decoder/llama_decoder.h"
+#include "model/model_runner.h"
+
+namespace ziggurat {
+
+/// The name of a card that can be used. The errors are those of LoadCudaDecoder; UNIMPLEMENTED, of
+/// both, where this build has no CUDA.
+absl::StatusOr<std::string> FindCudaDevice(int device);
+
+struct CudaDecoderOptions {
+  DecoderOptions decoder;
+  int device = 0;
+  int max_sequences = 256;  ///< of a decode step
+};
+
+/// FAILED_PRECONDITION where no CUDA device can be used here, NOT_FOUND where there is none of this
+/// number, RESOURCE_EXHAUSTED where its memory does not hold the model: names every part and its
+/// size. Else as LoadLlamaDecoder. Nothing is allocated on the device afterwards but the pool
+/// (ModelRunner::AllocatePool).
+absl::StatusOr<std::unique_ptr<ModelRunner>> LoadCudaDecoder(const std::filesystem::path& dir,
+                                                             const CudaDecoderOptions& options);
+
+}  // namespace ziggurat

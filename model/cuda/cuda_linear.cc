@@ -1,0 +1,110 @@
+#include "model/cuda/cuda_linear.h"
+
+#include <ATen/ATen.h>
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "model/checkpoint/weights_layout.h"
+
+namespace ziggurat::cuda {
+namespace {
+
+constexpr size_t kAlignment = 256;
+
+size_t Aligned(size_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
+
+class CudaLinear final : public Linear {
+ public:
+  CudaLinear(ProductLibrary* products, const Product& weights)
+      : products_(products), weights_(weights) {}
+
+  absl::Status Run(const void* x, int rows, ElementType out_element, void* y) override {
+    return products_->Run(With(x, rows, out_element, y, false));
+  }
+  absl::Status Accumulate(const void* x, int rows, float* y) override {
+    return products_->Run(With(x, rows, ElementType::kF32, y, true));
+  }
+
+ private:
+  Product With(const void* x, int rows, ElementType out_element, void* y, bool accumulates) const {
+    Product product = weights_;
+    product.x = x;
+    product.rows = rows;
+    product.out_element = out_element;
+    product.y = y;
+    product.accumulates = accumulates;
+    return product;
+  }
+
+  ProductLibrary* products_;
+  Product weights_;
+};
+
+class CudaLinearFactory final : public LinearFactory {
+ public:
+  CudaLinearFactory(Stream* stream, DeviceMemory memory, std::unique_ptr<ProductLibrary> products)
+      : stream_(stream), memory_(std::move(memory)), products_(std::move(products)) {}
+
+  std::string_view name() const override { return "cuda"; }
+  bool is_hosts() const override { return false; }
+
+  /// What came first, the embedding, is not copied again for a tied head.
+  absl::StatusOr<const void*> Keep(const void* host, size_t bytes) override {
+    if (host == first_host_) return memory_.data();
+    if (bytes > memory_.bytes() - used_) {
+      return absl::ResourceExhaustedError(absl::StrCat(
+          "the weights need more than the ", memory_.bytes(), " bytes that were counted"));
+    }
+    if (used_ == 0) first_host_ = host;
+    std::byte* to = memory_.data() + used_;
+    used_ += Aligned(bytes);
+    stream_->Copy(to, host, bytes);
+    stream_->Synchronize();
+    return to;
+  }
+
+  absl::StatusOr<std::unique_ptr<Linear>> Make(const at::Tensor& weight,
+                                               const at::Tensor& bias) override {
+    Product weights;
+    weights.element = weight.scalar_type() == at::kFloat ? ElementType::kF32 : ElementType::kBf16;
+    weights.out_features = static_cast<int>(weight.size(0));
+    weights.in_features = static_cast<int>(weight.size(1));
+    absl::StatusOr<const void*> kept = Keep(weight.data_ptr(), weight.nbytes());
+    if (!kept.ok()) return kept.status();
+    weights.weight = *kept;
+    if (bias.defined()) {
+      kept = Keep(bias.data_ptr(), bias.nbytes());
+      if (!kept.ok()) return kept.status();
+      weights.bias = static_cast<const float*>(*kept);
+    }
+    return std::make_unique<CudaLinear>(products_.get(), weights);
+  }
+
+ private:
+  Stream* stream_;
+  DeviceMemory memory_;
+  std::unique_ptr<ProductLibrary> products_;
+  size_t used_ = 0;
+  const void* first_host_ = nullptr;  ///< alive as long as weights are loaded
+};
+
+}  // namespace
+
+size_t WeightBytes(const ModelConfig& config, ElementType element) {
+  size_t bytes = 0;
+  for (const WeightSpec& spec : ExpectedWeights(config)) {
+    const bool is_matrix = spec.shape.size() == 2;
+    size_t count = 1;
+    for (const int64_t extent : spec.shape) count *= static_cast<size_t>(extent);
+    bytes += Aligned(count * (is_matrix ? ElementBytes(element) : sizeof(float)));
+  }
+  return bytes;
+}
+
+std::unique_ptr<LinearFactory> MakeCudaLinearFactory(Stream* stream, DeviceMemory memory,
+                                                     std::unique_ptr<ProductLibrary> products) {
+  return std::make_unique<CudaLinearFactory>(stream, std::move(memory), std::move(products));
+}
+
+}  // namespace ziggurat::cuda

@@ -1,0 +1,356 @@
+#include "model/cuda/cuda_steps.h"
+
+#include <algorithm>
+#include <bit>
+#include <cstring>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "attention/cuda/elementwise.h"
+#include "attention/cuda/statistics.h"
+#include "attention/cuda/writes.h"
+#include "block_manager/sequence_cache.h"
+
+namespace ziggurat::cuda {
+namespace {
+
+/// Patches that go to the device at once; a step that has more waits for the first ones.
+constexpr size_t kPatchesAtOnce = size_t{1} << 18;
+/// Graphs that are kept: batch sizes by kinds of caches in a batch.
+constexpr size_t kMostGraphs = 64;
+/// Segments of a layer that scratch memory is there for, each of all KV heads, with all rows taken.
+constexpr int kScratchSegments = 4;
+
+constexpr size_t Rounded(size_t bytes) { return (bytes + 255) / 256 * 256; }
+
+size_t InputBytes(int rows) { return 3 * Rounded(rows * sizeof(int32_t)); }
+
+}  // namespace
+
+DecodeBucket CudaSteps::DecodeBucketOf(const CudaStepsOptions& options, int items,
+                                       const StepKinds& kinds) {
+  DecodeBucket bucket;
+  bucket.shape = DeviceShapeOf(options.heads);
+  bucket.max_items = items;
+  bucket.max_runs = items * kinds.runs;
+  bucket.workers = DecodeWorkers(options.multiprocessors);
+  bucket.tensor_encodings = kinds.tensor_encodings;
+  bucket.plain = kinds.plain;
+  bucket.distant = kinds.distant;
+  return bucket;
+}
+
+std::vector<MemoryPart> CudaSteps::Parts(const CudaStepsOptions& options) {
+  const size_t rows = options.rows;
+  StepKinds most;
+  most.runs = kScratchSegments * RunsOf(DeviceShapeOf(options.heads), options.heads.num_kv_heads);
+  most.plain = most.distant = true;
+  // Two encodings, as the caches of a mixed batch for the most part have.
+  most.tensor_encodings = 3u << static_cast<int>(Encoding::kBf16);
+  return {{"activations of decode steps", DecodeBuffers::BytesFor(options.shape, options.rows)},
+          {"logits", rows * options.shape.model.vocab_size * sizeof(float)},
+          {"inputs of decode steps", InputBytes(options.rows)},
+          {"scratch memory of decode attention",
+           DecodeScratchBytes(DecodeBucketOf(options, options.rows, most))},
+          {"measurements of decode steps",
+           Rounded(rows * 2 * sizeof(unsigned long long)) +
+               Rounded(2 * rows * options.shape.model.num_layers * sizeof(double)) +
+               SlotMassScratchBytes(DeviceShapeOf(options.heads))},
+          {"rotary frequencies", options.inverse_frequencies.size() * sizeof(float)}};
+}
+
+absl::StatusOr<std::unique_ptr<CudaSteps>> CudaSteps::Create(const CudaStepsOptions& options,
+                                                             Stream* stream,
+                                                             const LlamaWeights* weights) {
+  std::unique_ptr<CudaSteps> steps(new CudaSteps(options, stream, weights));
+  const std::vector<MemoryPart> parts = Parts(options);
+  DeviceMemory* const memories[] = {&steps->activations_, &steps->logits_,   &steps->inputs_,
+                                    &steps->scratch_,     &steps->measured_, &steps->frequencies_};
+  for (size_t i = 0; i < parts.size(); ++i) {
+    auto memory = DeviceMemory::Allocate(MemoryKind::kDevice, parts[i].bytes, parts[i].what);
+    if (!memory.ok()) return memory.status();
+    *memories[i] = *std::move(memory);
+  }
+  auto draws = TokenDraws::Create(stream, options.rows, options.shape.model.vocab_size);
+  if (!draws.ok()) return draws.status();
+  steps->draws_ = *std::move(draws);
+  auto inputs = DeviceMemory::Allocate(MemoryKind::kPinned, InputBytes(options.rows), "inputs");
+  if (!inputs.ok()) return inputs.status();
+  steps->pinned_inputs_ = *std::move(inputs);
+  auto patches = DeviceMemory::Allocate(
+      MemoryKind::kPinned, sizeof(TablePatch) * (kPatchesAtOnce + 1), "patches of the table");
+  if (!patches.ok()) return patches.status();
+  steps->pinned_patches_ = *std::move(patches);
+
+  steps->heads_ = DeviceShapeOf(options.heads);
+  steps->buffers_ = DecodeBuffers::Over(options.shape, options.rows, steps->activations_.data());
+  steps->host_ = steps->InputsAt(steps->pinned_inputs_.data());
+  steps->device_ = steps->InputsAt(steps->inputs_.data());
+  stream->Copy(steps->frequencies_.data(), options.inverse_frequencies.data(),
+               steps->frequencies_.bytes());
+  stream->Synchronize();
+  return steps;
+}
+
+CudaSteps::Inputs CudaSteps::InputsAt(std::byte* base) const {
+  const size_t stride = Rounded(options_.rows * sizeof(int32_t));
+  const auto at = [&](size_t i) { return reinterpret_cast<int32_t*>(base + i * stride); };
+  return {at(0), at(1), at(2)};
+}
+
+// ---- The pool and the table of it ---------------------------------------------------------------
+
+absl::StatusOr<std::byte*> CudaSteps::AllocatePool(size_t num_blocks, size_t block_bytes) {
+  UseDevice();
+  auto pool = DeviceMemory::Allocate(MemoryKind::kDevice, num_blocks * block_bytes, "KV cache");
+  if (!pool.ok()) return pool.status();
+  const int layers = options_.shape.model.num_layers;
+  const uint32_t words = SequenceTables::WordsFor(layers, options_.rows, num_blocks);
+  auto table = DeviceMemory::Allocate(MemoryKind::kDevice, words * sizeof(uint32_t),
+                                      "table of the KV cache");
+  if (!table.ok()) return table.status();
+  pool_ = *std::move(pool);
+  table_ = *std::move(table);
+  const DistantRows distant{buffers_.low_q, buffers_.distant_lse,
+                            measured_.as<unsigned long long>()};
+  tables_ = std::make_unique<SequenceTables>(heads_, options_.shape.model.element, layers,
+                                             options_.rows, words, distant);
+  return pool_.data();
+}
+
+size_t CudaSteps::FreePoolBytes() {
+  UseDevice();
+  const size_t free = FreeDeviceBytes();
+  const AttentionShape& heads = options_.heads;
+  const size_t blocks = free / CacheGeometry::DefaultBlockBytes(heads.num_kv_heads, heads.head_dim);
+  const size_t table = sizeof(uint32_t) * SequenceTables::WordsFor(options_.shape.model.num_layers,
+                                                                   options_.rows, blocks);
+  return free > table ? free - table : 0;
+}
+
+DeviceCache CudaSteps::cache() const {
+  return {reinterpret_cast<unsigned char*>(pool_view_.base), pool_view_.block_bytes,
+          table_.as<const uint32_t>()};
+}
+
+// ---- A step -------------------------------------------------------------------------------------
+
+absl::Status CudaSteps::Decode(absl::Span<const DecodeInput> inputs, float* logits) {
+  if (absl::Status status = RunStep(inputs); !status.ok()) return status;
+  FetchLogits(inputs, logits);
+  FetchMeasured(inputs);
+  return absl::OkStatus();
+}
+
+absl::Status CudaSteps::DecodeTokens(absl::Span<const DecodeInput> inputs,
+                                     absl::Span<const TokenDraw> draws, SampledToken* tokens) {
+  if (absl::Status status = RunStep(inputs); !status.ok()) return status;
+  draws_->Ask(draws, tables_->rows_of_inputs(), logits());
+  draws_->Fetch(draws, tables_->rows_of_inputs(), tokens);
+  FetchMeasured(inputs);
+  return absl::OkStatus();
+}
+
+absl::Status CudaSteps::RunStep(absl::Span<const DecodeInput> inputs) {
+  if (tables_ == nullptr) return absl::FailedPreconditionError("no pool was allocated");
+  absl::Status status = tables_->Update(inputs);
+  SendPatches();
+  if (status.ok()) {
+    SendInputs(inputs);
+    status = Launch(inputs, BucketOf(inputs));
+  }
+  // The next step writes to pinned memory that this one may still read.
+  if (!status.ok()) stream_->Synchronize();
+  return status;
+}
+
+void CudaSteps::SendPatches() {
+  absl::Span<const TablePatch> patches = tables_->table().patches();
+  auto* pinned = pinned_patches_.as<TablePatch>();
+  auto* count = reinterpret_cast<uint32_t*>(pinned + kPatchesAtOnce);
+  while (!patches.empty()) {
+    const size_t piece = std::min(patches.size(), kPatchesAtOnce);
+    std::memcpy(pinned, patches.data(), piece * sizeof(TablePatch));
+    *count = static_cast<uint32_t>(piece);
+    LaunchApplyPatches(pinned, count, static_cast<int>(piece), table_.as<uint32_t>(),
+                       stream_->get());
+    patches.remove_prefix(piece);
+    if (!patches.empty()) stream_->Synchronize();  // it reads what is about to be written
+  }
+  tables_->table().Sent();
+}
+
+void CudaSteps::SendInputs(absl::Span<const DecodeInput> inputs) {
+  // Rows that fill a bucket up compute something, too: the first token, at position 0.
+  std::memset(pinned_inputs_.data(), 0, pinned_inputs_.bytes());
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    const int row = tables_->row(i);
+    host_.tokens[row] = inputs[i].token_id;
+    host_.positions[row] = inputs[i].position;
+    host_.steps[row] = inputs[i].step;
+  }
+  stream_->Copy(inputs_.data(), pinned_inputs_.data(), pinned_inputs_.bytes());
+}
+
+StepBucket CudaSteps::BucketOf(absl::Span<const DecodeInput> inputs) const {
+  StepBucket bucket;
+  bucket.items = std::min<int>(static_cast<int>(std::bit_ceil(inputs.size())), options_.rows);
+  bucket.kinds = tables_->kinds();
+  bucket.kinds.runs = static_cast<int>(std::bit_ceil(static_cast<unsigned>(bucket.kinds.runs)));
+  return bucket;
+}
+
+absl::Status CudaSteps::Launch(absl::Span<const DecodeInput> inputs, const StepBucket& bucket) {
+  const size_t needed = DecodeScratchBytes(DecodeBucketOf(options_, bucket.items, bucket.kinds));
+  if (needed > scratch_.bytes()) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("decode attention of ", inputs.size(), " sequences needs ", needed,
+                     " bytes of scratch memory, there are ", scratch_.bytes()));
+  }
+  if (bucket.kinds.distant) {
+    stream_->Zero(measured_.data(), 2 * sizeof(unsigned long long) * inputs.size());
+  }
+  const bool measures = std::any_of(inputs.begin(), inputs.end(), [](const DecodeInput& input) {
+    return input.lazy_test != nullptr;
+  });
+  if (measures) return RunModel(bucket, inputs);
+  // All are made anew where there are too many: batches of other kinds have come up.
+  if (graphs_.size() >= kMostGraphs && !graphs_.contains(bucket)) graphs_.clear();
+  const auto [place, is_new] = graphs_.try_emplace(bucket);
+  // At first as it comes: libraries load what they need, which a recording would not bear.
+  if (is_new) return RunModel(bucket, {});
+  if (place->second == nullptr) {
+    absl::Status status;
+    std::unique_ptr<Graph> recorded =
+        Graph::Record(*stream_, [&] { status = RunModel(bucket, {}); });
+    if (!status.ok()) return status;
+    place->second = std::move(recorded);
+  }
+  place->second->Launch(*stream_);
+  return absl::OkStatus();
+}
+
+absl::Status CudaSteps::RunModel(const StepBucket& bucket, absl::Span<const DecodeInput> lazy) {
+  const ModelShape& model = options_.shape.model;
+  const int rows = bucket.items, half = static_cast<int>(options_.inverse_frequencies.size());
+  const cudaStream_t stream = stream_->get();
+  LaunchBeginStep(tables_->step_items(), device_.positions, device_.steps, table_.as<uint32_t>(),
+                  stream);
+  LaunchEmbedTokens(model.element, weights_->embedding(), device_.tokens, rows, model.hidden_size,
+                    buffers_.residual, stream);
+  LaunchFillAngles(device_.positions, rows, frequencies_.as<const float>(), half, buffers_.cos,
+                   buffers_.sin, stream);
+  for (int layer = 0; layer < model.num_layers; ++layer) {
+    if (absl::Status status = RunLayer(layer, bucket, lazy); !status.ok()) return status;
+  }
+  LaunchRmsNorm(buffers_.residual, weights_->final_norm(), options_.norm_epsilon, rows,
+                model.hidden_size, model.element, buffers_.normed, stream);
+  return weights_->head().Run(buffers_.normed, rows, ElementType::kF32, logits());
+}
+
+absl::Status CudaSteps::RunLayer(int layer_index, const StepBucket& bucket,
+                                 absl::Span<const DecodeInput> lazy) {
+  const LlamaLayer& layer = weights_->layer(layer_index);
+  const ModelShape& model = options_.shape.model;
+  const int rows = bucket.items;
+  const cudaStream_t stream = stream_->get();
+  const DeviceItems items = tables_->items(layer_index, rows);
+  const DecodeBuffers::Pointers& at = buffers_;
+
+  LaunchRmsNorm(at.residual, layer.attention_norm, options_.norm_epsilon, rows, model.hidden_size,
+                model.element, at.normed, stream);
+  absl::Status status = layer.qkv->Run(at.normed, rows, model.element, at.wide);
+  if (!status.ok()) return status;
+  LaunchRotateAndWriteStep(heads_, cache(), items, model.element, at.wide, at.cos, at.sin, at.q,
+                           stream);
+  LaunchDecodeAttention(DecodeBucketOf(options_, bucket.items, bucket.kinds), cache(), items, at.q,
+                        at.attended, at.lse, scratch_.data(), stream);
+  if (bucket.kinds.scored) LaunchAccumulateScores(heads_, cache(), items, at.q, at.lse, stream);
+  if (!lazy.empty()) MeasureLazyMass(layer_index, lazy);
+
+  const void* attended = at.attended;
+  if (model.element != ElementType::kF32) {
+    const size_t count = static_cast<size_t>(rows) * heads_.num_q_heads * heads_.head_dim;
+    LaunchConvert(ElementType::kF32, at.attended, count, model.element, at.converted, stream);
+    attended = at.converted;
+  }
+  status = layer.output->Accumulate(attended, rows, at.residual);
+  if (!status.ok()) return status;
+  LaunchRmsNorm(at.residual, layer.mlp_norm, options_.norm_epsilon, rows, model.hidden_size,
+                model.element, at.normed, stream);
+  status = layer.gate_up->Run(at.normed, rows, model.element, at.wide);
+  if (!status.ok()) return status;
+  LaunchSwiGlu(model.element, at.wide, rows, options_.shape.ffn_size, at.gated, stream);
+  return layer.down->Accumulate(at.gated, rows, at.residual);
+}
+
+// ---- What comes back ----------------------------------------------------------------------------
+
+/// Of sinks and of recent tokens, one behind the other.
+double* CudaSteps::MassOf(int row, int layer) const {
+  auto* masses = reinterpret_cast<double*>(measured_.data() +
+                                           Rounded(options_.rows * 2 * sizeof(unsigned long long)));
+  return masses + 2 * (static_cast<size_t>(row) * options_.shape.model.num_layers + layer);
+}
+
+void CudaSteps::MeasureLazyMass(int layer, absl::Span<const DecodeInput> inputs) {
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    if (inputs[i].lazy_test == nullptr) continue;
+    const LazyTest& test = *inputs[i].lazy_test;
+    const DecodeInput::Layer& of_layer = inputs[i].layers[layer];
+    TokenTarget target = of_layer.targets[0];
+    target.slot += inputs[i].StepsSince(of_layer);
+    const int n = LiveSlots({of_layer.view, {&target, 1}}, 0), sinks = std::min(test.sinks, n);
+    const int recent = std::min(test.recent, n - sinks), row = tables_->row(i);
+    const float* q = buffers_.q + static_cast<size_t>(row) * heads_.num_q_heads * heads_.head_dim;
+    const float* lse = buffers_.lse + static_cast<size_t>(row) * heads_.num_q_heads;
+    double* mass = MassOf(row, layer);
+    void* scratch = MassOf(options_.rows, 0);  // behind all of them
+    const auto measure = [&](int begin, int end, double* to) {
+      LaunchSlotMass(heads_, cache(), tables_->segment_word(i, layer, 0), begin, end, q, lse, to,
+                     scratch, stream_->get());
+    };
+    measure(0, sinks, mass);
+    measure(n - recent, n, mass + 1);
+  }
+}
+
+void CudaSteps::FetchLogits(absl::Span<const DecodeInput> inputs, float* logits_out) {
+  const size_t vocab = options_.shape.model.vocab_size;
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    stream_->Copy(logits_out + i * vocab, logits() + tables_->row(i) * vocab,
+                  vocab * sizeof(float));
+  }
+  stream_->Synchronize();
+}
+
+void CudaSteps::FetchMeasured(absl::Span<const DecodeInput> inputs) {
+  if (tables_->kinds().distant) FetchCounts(inputs);
+  FetchLazyMass(inputs);
+}
+
+void CudaSteps::FetchCounts(absl::Span<const DecodeInput> inputs) {
+  std::vector<unsigned long long> counts(2 * inputs.size());
+  stream_->Copy(counts.data(), measured_.data(), counts.size() * sizeof(counts[0]));
+  stream_->Synchronize();
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    if (inputs[i].counts == nullptr) continue;
+    inputs[i].counts->attended += counts[2 * tables_->row(i)];
+    inputs[i].counts->skipped += counts[2 * tables_->row(i) + 1];
+  }
+}
+
+void CudaSteps::FetchLazyMass(absl::Span<const DecodeInput> inputs) {
+  const int layers = options_.shape.model.num_layers;
+  std::vector<double> masses(2 * static_cast<size_t>(layers));
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    if (inputs[i].lazy_test == nullptr) continue;
+    stream_->Copy(masses.data(), MassOf(tables_->row(i), 0), masses.size() * sizeof(double));
+    stream_->Synchronize();
+    for (int layer = 0; layer < layers; ++layer) {
+      inputs[i].lazy_mass[layer] = masses[2 * layer] + masses[2 * layer + 1];
+    }
+  }
+}
+
+}  // namespace ziggurat::cuda

@@ -1,0 +1,108 @@
+// Decode steps on a device: a batch of all running sequences, one token each, as a graph that is
+// recorded once for every bucket of batch sizes.
+//
+// The host says what has changed since the last step (SequenceTables), and which tokens come, all
+// of it through pinned memory; it waits for nothing but the logits. Counts are read from the table
+// by the kernels, so a graph serves every step of its bucket, whatever grows and moves.
+#pragma once
+
+#include <compare>
+#include <map>
+#include <memory>
+#include <vector>
+
+#include "attention/cuda/cuda_backend.h"
+#include "attention/cuda/device.h"
+#include "model/cuda/memory_part.h"
+#include "model/cuda/sequence_tables.h"
+#include "model/cuda/token_draws.h"
+#include "model/decoder/decode_buffers.h"
+#include "model/decoder/llama_weights.h"
+#include "model/decoder/step_decoder.h"
+
+namespace ziggurat::cuda {
+
+struct CudaStepsOptions {
+  int device = 0;
+  int multiprocessors = 1;
+  int rows = 1;  ///< sequences of a step, at most
+  WorkspaceShape shape;
+  AttentionShape heads;
+  float norm_epsilon = 0;
+  std::vector<float> inverse_frequencies;  ///< [head_dim / 2]
+};
+
+/// Steps of equal ones share a graph.
+struct StepBucket {
+  int items = 0;
+  StepKinds kinds;
+  friend auto operator<=>(const StepBucket&, const StepBucket&) = default;
+};
+
+class CudaSteps final : public StepDecoder {
+ public:
+  /// What Create allocates.
+  static std::vector<MemoryPart> Parts(const CudaStepsOptions& options);
+  /// `stream` and `weights` outlive it. RESOURCE_EXHAUSTED names the part.
+  static absl::StatusOr<std::unique_ptr<CudaSteps>> Create(const CudaStepsOptions& options,
+                                                           Stream* stream,
+                                                           const LlamaWeights* weights);
+
+  void UseDevice() override { BindDevice(options_.device); }
+  absl::StatusOr<std::byte*> AllocatePool(size_t num_blocks, size_t block_bytes) override;
+  size_t FreePoolBytes() override;
+  void AttachPool(PoolView pool) override { pool_view_ = pool; }
+  absl::Status Decode(absl::Span<const DecodeInput> inputs, float* logits) override;
+  absl::Status DecodeTokens(absl::Span<const DecodeInput> inputs, absl::Span<const TokenDraw> draws,
+                            SampledToken* tokens) override;
+  float* logits() override { return logits_.as<float>(); }
+  int rows() const override { return options_.rows; }
+
+ private:
+  /// What the host hands over in every step; in pinned memory, and a copy of it on the device.
+  struct Inputs {
+    int32_t* tokens;     ///< [rows]
+    int32_t* positions;  ///< [rows]
+    int32_t* steps;      ///< [rows]
+  };
+  CudaSteps(const CudaStepsOptions& options, Stream* stream, const LlamaWeights* weights)
+      : options_(options), stream_(stream), weights_(weights) {}
+
+  Inputs InputsAt(std::byte* base) const;
+  static DecodeBucket DecodeBucketOf(const CudaStepsOptions& options, int items,
+                                     const StepKinds& kinds);
+  StepBucket BucketOf(absl::Span<const DecodeInput> inputs) const;
+  /// Everything up to the logits, which are on the device then, or are to be.
+  absl::Status RunStep(absl::Span<const DecodeInput> inputs);
+  void SendPatches();
+  void SendInputs(absl::Span<const DecodeInput> inputs);
+  absl::Status Launch(absl::Span<const DecodeInput> inputs, const StepBucket& bucket);
+  /// Everything between the inputs and the logits. `lazy`: the inputs, where some ask for masses.
+  absl::Status RunModel(const StepBucket& bucket, absl::Span<const DecodeInput> lazy);
+  absl::Status RunLayer(int layer, const StepBucket& bucket, absl::Span<const DecodeInput> lazy);
+  void MeasureLazyMass(int layer, absl::Span<const DecodeInput> inputs);
+  void FetchLogits(absl::Span<const DecodeInput> inputs, float* logits);
+  /// What sequences count and measure besides.
+  void FetchMeasured(absl::Span<const DecodeInput> inputs);
+  void FetchCounts(absl::Span<const DecodeInput> inputs);
+  void FetchLazyMass(absl::Span<const DecodeInput> inputs);
+  double* MassOf(int row, int layer) const;
+  DeviceCache cache() const;
+
+  const CudaStepsOptions options_;
+  Stream* stream_;
+  const LlamaWeights* weights_;
+  DeviceShape heads_;
+  DecodeBuffers::Pointers buffers_ = {};
+  Inputs host_ = {}, device_ = {};
+  PoolView pool_view_;
+  std::unique_ptr<SequenceTables> tables_;
+  std::unique_ptr<TokenDraws> draws_;
+  std::map<StepBucket, std::unique_ptr<Graph>> graphs_;
+
+  DeviceMemory activations_, logits_, inputs_, scratch_, measured_, frequencies_;
+  DeviceMemory pool_, table_;
+  DeviceMemory pinned_inputs_, pinned_patches_;
+};
+
+}  // namespace ziggurat::cuda

@@ -1,0 +1,14 @@
+// The library that attends to prompts, where this build has one.
+#pragma once
+
+#include <memory>
+
+#include "attention/cuda/cuda_backend.h"
+
+namespace ziggurat::cuda {
+
+/// libtorch's flash attention, where ZIGGURAT_TORCH_CUDA built it in; else null, and the plain
+/// kernel does it.
+std::unique_ptr<PromptAttention> MakePromptAttention(int device);
+
+}  // namespace ziggurat::cuda

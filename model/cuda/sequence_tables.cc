@@ -1,0 +1,241 @@
+#include "model/cuda/sequence_tables.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+namespace ziggurat::cuda {
+namespace {
+
+template <typename Record>
+constexpr uint32_t WordsOf(int count) {
+  return static_cast<uint32_t>(sizeof(Record) / sizeof(uint32_t)) * static_cast<uint32_t>(count);
+}
+
+constexpr uint32_t kSlotsWord = offsetof(DeviceSegment, num_slots) / sizeof(uint32_t);
+constexpr uint32_t kTargetSlotWord = offsetof(DeviceTarget, slot) / sizeof(uint32_t);
+
+}  // namespace
+
+void StepKinds::Add(const StepKinds& other) {
+  runs = std::max(runs, other.runs);
+  tensor_encodings |= other.tensor_encodings;
+  plain = plain || other.plain;
+  distant = distant || other.distant;
+  scored = scored || other.scored;
+}
+
+uint32_t SequenceTables::WordsFor(int num_layers, int rows, size_t num_blocks) {
+  // Extents are powers of two, and lists have room to grow. A layer has up to four segments for the
+  // most part. A block stands in several lists where layers share it, as PoD's keys are.
+  constexpr size_t kOfLayer =
+      256 + 8 * 4 + sizeof(DeviceItem) / sizeof(uint32_t) + sizeof(DeviceGrowth) / sizeof(uint32_t);
+  constexpr size_t kOfBlock = 16;
+  const size_t words = 1024 + kOfLayer * num_layers * rows + kOfBlock * num_blocks;
+  return static_cast<uint32_t>(std::min<size_t>(words, StepTable::kFull - 1));
+}
+
+SequenceTables::SequenceTables(const DeviceShape& heads, ElementType compute, int num_layers,
+                               int rows, uint32_t capacity_words, const DistantRows& distant)
+    : heads_(heads),
+      compute_(compute),
+      num_layers_(num_layers),
+      capacity_(rows),
+      distant_(distant),
+      table_(capacity_words) {
+  // The first extent, so that no record that changes stands at word 0.
+  items_.count = table_.Allocate(2);
+  items_.items = table_.Allocate(WordsOf<DeviceItem>(num_layers * rows));
+  items_.growths = table_.Allocate(WordsOf<DeviceGrowth>(num_layers * rows));
+  items_.layers = num_layers;
+  items_.capacity = rows;
+}
+
+uint32_t SequenceTables::ItemWord(int row, int layer) const {
+  return items_.items + WordsOf<DeviceItem>(layer * capacity_ + row);
+}
+
+uint32_t SequenceTables::GrowthWord(int row, int layer) const {
+  return items_.growths + WordsOf<DeviceGrowth>(layer * capacity_ + row);
+}
+
+DeviceItems SequenceTables::items(int layer, int capacity) const {
+  return {ItemWord(0, layer), items_.count, capacity};
+}
+
+uint32_t SequenceTables::segment_word(size_t input, int layer, int segment) const {
+  return rows_[rows_of_inputs_[input]].layers[layer].table.records +
+         WordsOf<DeviceSegment>(segment);
+}
+
+absl::Status SequenceTables::Update(absl::Span<const DecodeInput> inputs) {
+  if (static_cast<int>(inputs.size()) > capacity_) {
+    return absl::ResourceExhaustedError(absl::StrCat(
+        "a step of ", inputs.size(), " sequences on a device made ready for ", capacity_));
+  }
+  DropGone(inputs);
+  rows_of_inputs_.clear();
+  kinds_ = {};
+  for (const DecodeInput& input : inputs) {
+    const auto [place, is_new] = row_of_.try_emplace(input.sequence, rows_.size());
+    if (is_new) {
+      Row& row = rows_.emplace_back();
+      row.sequence = input.sequence;
+      row.layers.resize(num_layers_);
+      for (Layer& layer : row.layers) layer.table.records = StepTable::kFull;
+    }
+    rows_of_inputs_.push_back(place->second);
+    if (absl::Status status = UpdateRow(place->second, input); !status.ok()) {
+      // What the table says of the rows is not to be relied on.
+      while (!rows_.empty()) RemoveLast();
+      return status;
+    }
+    kinds_.Add(rows_[place->second].kinds);
+  }
+  table_.Set(items_.count, static_cast<uint32_t>(inputs.size()));
+  return absl::OkStatus();
+}
+
+/// Where a row changes hands every layer is told anew: `as_of` says that nothing was.
+void SequenceTables::DropGone(absl::Span<const DecodeInput> inputs) {
+  for (Row& row : rows_) row.is_live = false;
+  for (const DecodeInput& input : inputs) {
+    if (const auto it = row_of_.find(input.sequence); it != row_of_.end()) {
+      rows_[it->second].is_live = true;
+    }
+  }
+  for (int row = static_cast<int>(rows_.size()) - 1; row >= 0; --row) {
+    if (rows_[row].is_live) continue;
+    if (row + 1 < static_cast<int>(rows_.size())) {
+      std::swap(rows_[row], rows_.back());
+      row_of_[rows_[row].sequence] = row;
+      for (Layer& layer : rows_[row].layers) layer.as_of = -1;
+    }
+    RemoveLast();
+  }
+}
+
+void SequenceTables::RemoveLast() {
+  row_of_.erase(rows_.back().sequence);
+  for (Layer& layer : rows_.back().layers) Release(&layer);
+  rows_.pop_back();
+}
+
+void SequenceTables::Release(Layer* layer) {
+  if (layer->table.records != StepTable::kFull) table_.RemoveLayer(&layer->table);
+  if (layer->num_targets > 0)
+    table_.Free(layer->targets, WordsOf<DeviceTarget>(layer->num_targets));
+  *layer = {};
+  layer->table.records = StepTable::kFull;
+}
+
+absl::Status SequenceTables::UpdateRow(int row_index, const DecodeInput& input) {
+  Row& row = rows_[row_index];
+  bool changed = false;
+  for (int layer = 0; layer < num_layers_; ++layer) {
+    if (row.layers[layer].as_of == input.layers[layer].as_of) continue;
+    changed = true;
+    if (!UpdateLayer(row_index, layer, input)) {
+      return absl::ResourceExhaustedError(
+          absl::StrCat("the device's table of ", table_.capacity_words(), " words is full"));
+    }
+  }
+  if (!changed) return absl::OkStatus();
+  row.kinds = {};
+  for (const Layer& layer : row.layers) row.kinds.Add(layer.kinds);
+  return absl::OkStatus();
+}
+
+bool SequenceTables::MakeRoom(const DecodeInput::Layer& given, Layer* layer) {
+  const int segments = static_cast<int>(given.view.size());
+  const int targets = static_cast<int>(given.targets.size());
+  if (layer->table.records == StepTable::kFull ||
+      static_cast<int>(layer->table.segments.size()) < segments) {
+    Release(layer);
+    if (!table_.AddLayer(segments, &layer->table)) return false;
+  }
+  if (layer->num_targets >= targets) return true;
+  if (layer->num_targets > 0)
+    table_.Free(layer->targets, WordsOf<DeviceTarget>(layer->num_targets));
+  layer->num_targets = 0;
+  layer->targets = table_.Allocate(WordsOf<DeviceTarget>(targets));
+  if (layer->targets == StepTable::kFull) return false;
+  layer->num_targets = targets;
+  return true;
+}
+
+bool SequenceTables::UpdateLayer(int row, int layer_index, const DecodeInput& input) {
+  Layer& layer = rows_[row].layers[layer_index];
+  const DecodeInput::Layer& given = input.layers[layer_index];
+  if (!MakeRoom(given, &layer)) return false;
+  no_slots_.resize(std::max(no_slots_.size(), given.view.size()));
+  const DecodeItem item{given.view, given.targets};
+  if (!table_.UpdateLayer(item, no_slots_, &layer.table)) return false;
+  for (size_t i = 0; i < given.view.size(); ++i) {
+    // The device may have counted on since it was told.
+    table_.Resend(layer.table.records + WordsOf<DeviceSegment>(static_cast<int>(i)) + kSlotsWord);
+  }
+  for (size_t t = 0; t < given.targets.size(); ++t) {
+    const uint32_t word = layer.targets + WordsOf<DeviceTarget>(static_cast<int>(t));
+    table_.Put(word, DeviceTarget{given.targets[t].segment, given.targets[t].slot});
+    table_.Resend(word + kTargetSlotWord);
+  }
+  PutItem(row, layer_index, input);
+  PutGrowth(row, layer_index, input);
+  layer.as_of = given.as_of;
+  layer.kinds = KindsOf(layer, given.view.size());
+  return true;
+}
+
+void SequenceTables::PutItem(int row, int layer_index, const DecodeInput& input) {
+  const Layer& layer = rows_[row].layers[layer_index];
+  const DecodeInput::Layer& given = input.layers[layer_index];
+  DeviceItem item;  // its position is the device's to fill in
+  item.segments = layer.table.records;
+  item.num_segments = static_cast<int32_t>(given.view.size());
+  item.targets = layer.targets;
+  item.num_targets = static_cast<int32_t>(given.targets.size());
+  item.score_recent = given.score_recent;
+  item.skip = static_cast<float>(input.skip);
+  item.low_q = distant_.low_q + static_cast<size_t>(row) * heads_.num_q_heads * heads_.head_dim;
+  item.distant_lse = distant_.distant_lse + static_cast<size_t>(row) * heads_.num_q_heads;
+  item.counts = distant_.counts + 2 * static_cast<size_t>(row);
+  table_.Put(ItemWord(row, layer_index), item);
+}
+
+void SequenceTables::PutGrowth(int row, int layer_index, const DecodeInput& input) {
+  const Layer& layer = rows_[row].layers[layer_index];
+  const DecodeInput::Layer& given = input.layers[layer_index];
+  DeviceGrowth growth;
+  if (given.targets.size() == 1 && given.targets[0].slot >= 0) {
+    const TokenTarget& target = given.targets[0];
+    growth.num_slots = layer.table.records + WordsOf<DeviceSegment>(target.segment) + kSlotsWord;
+    growth.slot = layer.targets + kTargetSlotWord;
+    growth.base_slots = given.view[target.segment].num_slots;
+    growth.base_slot = target.slot;
+    growth.as_of = given.as_of;
+  }
+  table_.Put(GrowthWord(row, layer_index), growth);
+}
+
+StepKinds SequenceTables::KindsOf(const Layer& layer, size_t num_segments) const {
+  StepKinds kinds;
+  const auto* records =
+      reinterpret_cast<const DeviceSegment*>(table_.mirror().data() + layer.table.records);
+  for (size_t i = 0; i < num_segments; ++i) {
+    const DeviceSegment& segment = records[i];
+    kinds.runs += RunsOf(heads_, segment.num_kv_heads);
+    kinds.distant = kinds.distant || segment.use != static_cast<int32_t>(SegmentUse::kOwn);
+    kinds.scored = kinds.scored || segment.scores.exists();
+    if (compute_ == ElementType::kBf16 && FitsTensorCores(segment, heads_.head_dim)) {
+      kinds.tensor_encodings |= 1u << segment.encoding;
+    } else {
+      kinds.plain = true;
+    }
+  }
+  return kinds;
+}
+
+}  // namespace ziggurat::cuda

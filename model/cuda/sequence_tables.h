@@ -1,0 +1,103 @@
+// The running sequences in the device's table: which row of a step each has, and what of its layers
+// the device has been told.
+#pragma once
+
+#include <compare>
+#include <cstdint>
+#include <unordered_map>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/types/span.h"
+#include "attention/cuda/decode.h"
+#include "attention/cuda/step_table.h"
+#include "model/model_runner.h"
+
+namespace ziggurat::cuda {
+
+/// What decode attention has to be launched for.
+struct StepKinds {
+  int runs = 0;  ///< (segment, KV head, pass)s of a layer of an item, at most
+  uint32_t tensor_encodings = 0;
+  bool plain = false;
+  bool distant = false;
+  bool scored = false;
+
+  void Add(const StepKinds& other);
+  friend auto operator<=>(const StepKinds&, const StepKinds&) = default;
+};
+
+/// PoD rows of a step on the device (DeviceItem), those of row 0.
+struct DistantRows {
+  float* low_q = nullptr;                ///< [rows, num_q_heads, head_dim]
+  float* distant_lse = nullptr;          ///< [rows, num_q_heads]
+  unsigned long long* counts = nullptr;  ///< [rows, 2]
+};
+
+/// Rows are dense: when a sequence goes, the last one takes its row. A sequence that is not in a
+/// step is gone. Looks only at layers of which the scheduler says something new.
+class SequenceTables {
+ public:
+  /// Words that tables of `rows` sequences need in a pool of `num_blocks`.
+  static uint32_t WordsFor(int num_layers, int rows, size_t num_blocks);
+
+  SequenceTables(const DeviceShape& heads, ElementType compute, int num_layers, int rows,
+                 uint32_t capacity_words, const DistantRows& distant);
+
+  /// Makes the table that of this step, and gives each input its row. RESOURCE_EXHAUSTED where
+  /// there are more inputs than rows, or the table is full.
+  absl::Status Update(absl::Span<const DecodeInput> inputs);
+  /// The row of input i of the last update.
+  int row(size_t i) const { return rows_of_inputs_[i]; }
+  absl::Span<const int> rows_of_inputs() const { return rows_of_inputs_; }
+  const StepKinds& kinds() const { return kinds_; }
+
+  StepTable& table() { return table_; }
+  const StepItems& step_items() const { return items_; }
+  /// One layer's, of launches for up to `capacity` items.
+  DeviceItems items(int layer, int capacity) const;
+  /// The word of a record of a layer of an input of the last update.
+  uint32_t segment_word(size_t input, int layer, int segment) const;
+
+ private:
+  struct Layer {
+    LayerTable table;
+    uint32_t targets = 0;
+    int num_targets = 0;  ///< room for
+    int as_of = -1;
+    StepKinds kinds;
+  };
+  struct Row {
+    uint64_t sequence = 0;
+    std::vector<Layer> layers;
+    StepKinds kinds;
+    bool is_live = false;  ///< in the step at hand
+  };
+
+  void DropGone(absl::Span<const DecodeInput> inputs);
+  void RemoveLast();
+  absl::Status UpdateRow(int row, const DecodeInput& input);
+  bool UpdateLayer(int row, int layer, const DecodeInput& input);
+  bool MakeRoom(const DecodeInput::Layer& given, Layer* layer);
+  void Release(Layer* layer);
+  void PutItem(int row, int layer, const DecodeInput& input);
+  void PutGrowth(int row, int layer, const DecodeInput& input);
+  StepKinds KindsOf(const Layer& layer, size_t num_segments) const;
+  uint32_t ItemWord(int row, int layer) const;
+  uint32_t GrowthWord(int row, int layer) const;
+
+  const DeviceShape heads_;
+  const ElementType compute_;
+  const int num_layers_;
+  const int capacity_;
+  const DistantRows distant_;
+  StepTable table_;
+  StepItems items_;
+  std::vector<Row> rows_;
+  std::unordered_map<uint64_t, int> row_of_;
+  std::vector<int> rows_of_inputs_;
+  StepKinds kinds_;
+  std::vector<int> no_slots_;  ///< zeros: of no slot it is known that it is what it was
+};
+
+}  // namespace ziggurat::cuda

@@ -1,0 +1,50 @@
+// The next tokens, drawn on the device: of every sequence a small record comes to the host, in
+// place of its logits.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "attention/cuda/device.h"
+#include "attention/cuda/sampling.h"
+#include "model/cuda/memory_part.h"
+#include "model/model_runner.h"
+
+namespace ziggurat::cuda {
+
+class TokenDraws {
+ public:
+  static std::vector<MemoryPart> Parts(int rows);
+  /// `stream` outlives it. RESOURCE_EXHAUSTED names the part.
+  static absl::StatusOr<std::unique_ptr<TokenDraws>> Create(Stream* stream, int rows,
+                                                            int vocab_size);
+
+  /// Asks the stream for a token of each row of `logits` [rows, vocab_size], which are scratch
+  /// then. A sequence whose lists (penalties, forbidden tokens) find no room is drawn by the host:
+  /// it waits for its logits.
+  ///   row_of  the row of each draw
+  void Ask(absl::Span<const TokenDraw> draws, absl::Span<const int> row_of, float* logits);
+  /// Waits for them.
+  void Fetch(absl::Span<const TokenDraw> draws, absl::Span<const int> row_of, SampledToken* tokens);
+
+ private:
+  TokenDraws(Stream* stream, int vocab_size) : stream_(stream), vocab_size_(vocab_size) {}
+
+  /// Room in the lists, as an offset of bytes, or kNoRoom.
+  static constexpr size_t kNoRoom = ~size_t{0};
+  size_t Room(size_t bytes);
+  /// False where the lists are full.
+  bool FillLists(const TokenDraw& draw, SamplingRequest* request);
+  void DrawOnHost(size_t draw, const TokenDraw& of, const float* logits);
+
+  Stream* stream_;
+  int vocab_size_;
+  DeviceMemory requests_, lists_, records_;                       ///< on the device
+  DeviceMemory pinned_requests_, pinned_lists_, pinned_records_;  ///< what goes there, and comes
+  size_t used_list_bytes_ = 0;
+  std::vector<std::pair<size_t, SampledToken>> of_host_;  ///< by draw
+};
+
+}  // namespace ziggurat::cuda

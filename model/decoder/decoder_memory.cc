@@ -1,0 +1,65 @@
+#include "model/decoder/decoder_memory.h"
+
+#include <string>
+
+#include "model/cache_ops/prompt_needs.h"
+#include "model/checkpoint/weights_layout.h"
+#include "model/decoder/decode_buffers.h"
+#include "model/decoder/linear.h"
+
+namespace ziggurat {
+
+WorkspaceShape MakeWorkspaceShape(const ModelConfig& config, const DecoderOptions& options) {
+  WorkspaceShape shape;
+  shape.model.num_layers = config.num_layers;
+  shape.model.num_q_heads = config.num_q_heads;
+  shape.model.num_kv_heads = config.num_kv_heads;
+  shape.model.head_dim = config.head_dim;
+  shape.model.hidden_size = config.hidden_size;
+  shape.model.vocab_size = config.vocab_size;
+  shape.model.max_context_tokens = config.MaxContextTokens();
+  shape.model.element = options.element;
+  shape.model.architecture = std::string(ArchitectureName(config.architecture));
+  shape.ffn_size = config.intermediate_size;
+  shape.chunk_tokens = options.chunk_tokens;
+  return shape;
+}
+
+size_t WeightsBytes(const ModelConfig& config, ElementType element) {
+  size_t bytes = 0;
+  for (const WeightSpec& spec : ExpectedWeights(config)) {
+    size_t elements = 1;
+    for (const int64_t size : spec.shape) elements *= static_cast<size_t>(size);
+    bytes += elements * (spec.shape.size() > 1 ? ElementBytes(element) : sizeof(float));
+  }
+  const bool packs_head_apart = MakeLinearFactory(element)->name() == "onednn";
+  if (config.tie_word_embeddings && packs_head_apart) {
+    bytes += ElementBytes(element) * config.vocab_size * config.hidden_size;
+  }
+  return bytes;
+}
+
+size_t WorkspaceCapacityBytes(const WorkspaceShape& shape, int tokens) {
+  // Room for a batch of which every prompt needs everything that a plan may ask for; it becomes
+  // resident only as far as batches use it.
+  PrefillNeeds most;
+  most.window_rows = -1;
+  most.score_heads = shape.model.num_q_heads;
+  most.selects = most.lower_kv = most.group_qk = most.recall = true;
+  most.stored_score_layers = shape.model.num_layers;
+  return PrefillBytes(shape, 1, tokens, most);
+}
+
+size_t PrefillBytes(const WorkspaceShape& shape, int prompts, int tokens,
+                    const PrefillNeeds& needs) {
+  PromptBuffers counted;
+  return PrefillLayout::Of(shape, prompts * tokens).total_bytes +
+         prompts * LayPromptNeeds(shape.model, tokens, needs, nullptr, &counted);
+}
+
+size_t DecodeStepBytes(const WorkspaceShape& shape, int rows) {
+  return DecodeBuffers::BytesFor(shape, rows) +
+         sizeof(float) * static_cast<size_t>(rows) * shape.model.vocab_size;
+}
+
+}  // namespace ziggurat

@@ -1,0 +1,32 @@
+// How much memory a decoder takes, from a model's configuration alone.
+#pragma once
+
+#include <cstddef>
+
+#include "model/checkpoint/model_config.h"
+#include "model/decoder/llama_decoder.h"
+#include "model/decoder/prefill_workspace.h"
+#include "model/model_runner.h"
+
+namespace ziggurat {
+
+WorkspaceShape MakeWorkspaceShape(const ModelConfig& config, const DecoderOptions& options);
+
+/// Weights as they are kept in memory, whatever type they have in the file: matrices in the element
+/// type, vectors in f32, and the embedding a second time where it is the packed output head too.
+/// What packing adds to matrices of odd sizes is not counted.
+size_t WeightsBytes(const ModelConfig& config, ElementType element);
+
+/// What a prefill batch may need at most: the size of the region that is set aside for it. `tokens`
+/// are DecoderOptions::max_prefill_tokens.
+size_t WorkspaceCapacityBytes(const WorkspaceShape& shape, int tokens);
+
+/// What a batch of `prompts` prompts of `tokens` tokens each, all with the same needs, makes
+/// resident.
+size_t PrefillBytes(const WorkspaceShape& shape, int prompts, int tokens,
+                    const PrefillNeeds& needs);
+
+/// Activations and logits of a decode step of `rows` sequences.
+size_t DecodeStepBytes(const WorkspaceShape& shape, int rows);
+
+}  // namespace ziggurat

@@ -1,0 +1,77 @@
+#!/usr/bin/env bash
+# What a machine with a GPU can say of this tree: kernels and decoder against the CPU's, under
+# compute-sanitizer too, the daemon end to end, and the benchmarks. Everything is tried; the results
+# are collected in build-cuda/gpu-results.md, to be pasted into docs/gpu.md.
+#
+#   scripts/test-gpu.sh [DEVICE]     DEVICE: cuda:0 where nothing else is said
+set -euo pipefail
+cd "$(dirname "$0")/.."
+device=${1:-cuda:0}
+results=build-cuda/gpu-results.md
+
+fail() {
+  echo "test-gpu: $*" >&2
+  exit 1
+}
+card=$(nvidia-smi --query-gpu=name,driver_version,memory.total --format=csv,noheader 2>/dev/null) ||
+  fail "there is no GPU here: nvidia-smi names none. ./test.sh runs the kernels in the emulator."
+[ -n "$card" ] || fail "there is no GPU here: nvidia-smi names none"
+
+scripts/install-dependencies.sh
+scripts/build.sh cuda
+
+failed=()
+{
+  echo "# $(date -u +%Y-%m-%d), commit $(git rev-parse --short HEAD)"
+  echo
+  echo "- card, driver, memory: $card"
+  echo "- nvcc: $(sed -n 's/.*CMAKE_CUDA_COMPILER_VERSION "\(.*\)".*/\1/p' build-cuda/CMakeFiles/*/CMakeCUDACompiler.cmake)"
+} >"$results"
+
+# run NAME COMMAND...: keeps the end of what it says.
+run() {
+  local name=$1 log status=0
+  shift
+  log=$(mktemp)
+  printf '\n== %s\n' "$name"
+  "$@" 2>&1 | tee "$log" || status=$?
+  # 77: a test that found no GPU, which here is a failure as well.
+  [ "$status" -eq 0 ] || failed+=("$name")
+  {
+    printf '\n## %s: %s\n\n`%s`\n\n```\n' "$name" "$([ "$status" -eq 0 ] && echo passed || echo "FAILED ($status)")" "$*"
+    tail -n 40 "$log"
+    printf '```\n'
+  } >>"$results"
+  rm -f "$log"
+}
+
+bin=build-cuda/bin
+run "kernels against the reference" "$bin/cuda_twin_test" --gtest_brief=1
+run "the decoder against the CPU's" "$bin/cuda_decoder_test" --gtest_brief=1
+
+# Small sizes: under the sanitizer everything takes a hundred times as long.
+small='CudaFused.*:StepTable.*:CudaSampling.GivesTheBestTwentyAndTheInfiniteOne:*CudaDecode*/*_32_in_*:PrefillAttention.*:*WriteTokens*'
+if command -v compute-sanitizer >/dev/null; then
+  for tool in memcheck racecheck; do
+    run "kernels under $tool" compute-sanitizer --tool "$tool" --error-exitcode 1 \
+      "$bin/cuda_twin_test" --gtest_brief=1 --gtest_filter="$small"
+    run "a decoder under $tool" compute-sanitizer --tool "$tool" --error-exitcode 1 \
+      "$bin/cuda_decoder_test" --gtest_brief=1 --gtest_filter='*/0_full:*ServesACrowd*'
+  done
+else
+  failed+=("compute-sanitizer is not on PATH")
+  printf '\n## compute-sanitizer: not run, it is not on PATH\n' >>"$results"
+fi
+
+# Those that ask a daemon for tokens. What measures the host's memory is about the CPU.
+run "the daemon, end to end" env ZIGGURAT_DEVICE="$device" ctest --test-dir build-cuda \
+  --output-on-failure --no-tests=error \
+  -R '^(golden/GoldenText|CacheBlocks|Concurrency|LazyConcurrency|Lifecycle|Methods|MethodReports|MixedLoad|Retrieval|WrongInput)'
+
+run "decode attention beside a copy" "$bin/cuda_decode_bench"
+run "tokens per second from one pool" scripts/bench-daemon.sh build-cuda/ziggurat "$device" \
+  llama-3-8b 40GiB 128 8192 64 full simlayerkv 'pyramidkv(budget=1024)'
+
+echo
+echo "results: $results"
+[ ${#failed[@]} -eq 0 ] || fail "failed: $(printf '%s; ' "${failed[@]}")"

@@ -1,0 +1,100 @@
+// attention/cuda/device.h for the emulator: one device, whose memory is the host's, and whose
+// streams do at once what they are asked.
+#include <cstdlib>
+#include <cstring>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "attention/cuda/device.h"
+#include "tests/cuda_emulator/block_runner.h"
+
+namespace ziggurat::cuda {
+namespace {
+
+constexpr size_t kAlignment = 256;  // as cudaMalloc's
+constexpr size_t kTotalBytes = size_t{1} << 32;
+
+class EmulatedStream final : public Stream {
+ public:
+  void Copy(void* to, const void* from, size_t bytes) override {
+    cuda_emulator::Submit([=] { std::memmove(to, from, bytes); });
+  }
+  void CopyRows(void* to, size_t to_stride, const void* from, size_t from_stride, size_t row_bytes,
+                size_t rows) override {
+    cuda_emulator::Submit([=] {
+      for (size_t row = 0; row < rows; ++row) {
+        std::memcpy(static_cast<std::byte*>(to) + row * to_stride,
+                    static_cast<const std::byte*>(from) + row * from_stride, row_bytes);
+      }
+    });
+  }
+  void Zero(void* memory, size_t bytes) override {
+    cuda_emulator::Submit([=] { std::memset(memory, 0, bytes); });
+  }
+  void Synchronize() override {}
+};
+
+class EmulatedEvent final : public Event {
+ public:
+  void Record(const Stream&) override {}
+  void Wait() override {}
+};
+
+class EmulatedGraph final : public Graph {
+ public:
+  explicit EmulatedGraph(const std::function<void()>& work) {
+    cuda_emulator::BeginRecording();
+    work();
+    steps_ = cuda_emulator::EndRecording();
+  }
+  void Launch(const Stream&) override {
+    for (const auto& step : steps_) step();
+  }
+
+ private:
+  std::vector<std::function<void()>> steps_;
+};
+
+}  // namespace
+
+absl::StatusOr<DeviceFacts> OpenDevice(int ordinal) {
+  if (ordinal != 0) return absl::NotFoundError("the emulator is one device, cuda:0");
+  // Few processors, so that the shares of decode attention are more than one chunk.
+  return DeviceFacts{"the emulator", 1, kTotalBytes};
+}
+
+void BindDevice(int) {}
+size_t FreeDeviceBytes() { return kTotalBytes; }
+
+absl::StatusOr<DeviceMemory> DeviceMemory::Allocate(MemoryKind kind, size_t bytes,
+                                                    const char* what) {
+  if (bytes > FreeDeviceBytes()) {
+    return absl::ResourceExhaustedError(std::string("the emulator has no memory for the ") + what);
+  }
+  DeviceMemory memory;
+  // Zero without being touched: most of a large part is never used. What calloc gave stands in front
+  // of what is given out.
+  void* const given = std::calloc(1, bytes + 2 * kAlignment);
+  void* aligned = static_cast<std::byte*>(given) + sizeof(void*);
+  size_t room = bytes + 2 * kAlignment - sizeof(void*);
+  auto* const data = static_cast<std::byte*>(std::align(kAlignment, bytes, aligned, room));
+  std::memcpy(data - sizeof(void*), &given, sizeof(void*));
+  memory.data_ = std::unique_ptr<std::byte, Free>(data, Free{kind});
+  memory.bytes_ = bytes;
+  return memory;
+}
+
+void DeviceMemory::Free::operator()(std::byte* memory) const {
+  void* given = nullptr;
+  std::memcpy(&given, memory - sizeof(void*), sizeof(void*));
+  std::free(given);
+}
+
+std::unique_ptr<Stream> Stream::Create() { return std::make_unique<EmulatedStream>(); }
+std::unique_ptr<Event> Event::Create() { return std::make_unique<EmulatedEvent>(); }
+std::unique_ptr<Graph> Graph::Record(Stream&, const std::function<void()>& work) {
+  return std::make_unique<EmulatedGraph>(work);
+}
+
+}  // namespace ziggurat::cuda

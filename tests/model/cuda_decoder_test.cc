@@ -1,0 +1,263 @@
+// The decoder on a device against the decoder on the CPU: every policy, in a crowd that comes and
+// goes. Linked with the emulator it runs everywhere; linked with CUDA, on a GPU.
+#include "model/cuda/cuda_decoder.h"
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <random>
+
+#include "tests/model/decoder_harness.h"
+#include "tests/model/plain_llama.h"
+#include "tests/scheduler/engine_harness.h"
+
+namespace ziggurat::testing {
+namespace {
+
+constexpr char kConfig[] = R"({"architectures":["Qwen2ForCausalLM"],"model_type":"qwen2",
+  "hidden_size":48,"intermediate_size":72,"num_hidden_layers":4,"num_attention_heads":4,
+  "num_key_value_heads":2,"head_dim":16,"vocab_size":120,"max_position_embeddings":512,
+  "rms_norm_eps":1e-5,"rope_theta":10000.0,"tie_word_embeddings":true})";
+
+constexpr int kMaxSequences = 6;
+constexpr size_t kPoolBytes = size_t{4} << 20;
+/// max|a - b| / max|b| of logits in f32: sums in another order.
+constexpr double kRounding = 2e-5;
+/// And where caches hold codes: a number near the border of two may become either.
+constexpr double kCodes = 3e-2;
+
+DecoderOptions Options(ElementType element) {
+  return {.element = element,
+          .threads = 1,
+          .max_prefill_tokens = 256,
+          .chunk_tokens = 64,
+          .warm_up = false};
+}
+
+std::vector<int32_t> Ids(int count, uint32_t seed) {
+  std::mt19937 random(seed);
+  std::vector<int32_t> ids(count);
+  for (int32_t& id : ids) id = static_cast<int32_t>(random() % 120);
+  return ids;
+}
+
+class CudaDecoder : public ::testing::TestWithParam<std::string> {
+ protected:
+  static void SetUpTestSuite() {
+    dir_ = std::filesystem::path(::testing::TempDir()) /
+           ("ziggurat-cuda-decoder-" + std::to_string(getpid()));
+    WriteTinyModel(dir_, kConfig, 5);
+  }
+  static void TearDownTestSuite() { std::filesystem::remove_all(dir_); }
+
+  static DecoderHarness OnCpu(ElementType element) {
+    return DecoderHarness(dir_, Options(element), MakeBestBackend(1), kPoolBytes);
+  }
+  static DecoderHarness OnDevice(ElementType element, const std::filesystem::path& dir = dir_) {
+    auto runner = LoadCudaDecoder(
+        dir, {.decoder = Options(element), .device = 0, .max_sequences = kMaxSequences});
+    EXPECT_TRUE(runner.ok()) << runner.status();
+    return DecoderHarness(*std::move(runner), kPoolBytes);
+  }
+
+  static std::filesystem::path dir_;
+};
+std::filesystem::path CudaDecoder::dir_;
+
+/// The same sequences, with the same tokens, on both.
+class Twins {
+ public:
+  Twins(DecoderHarness* cpu, DecoderHarness* device) : cpu_(cpu), device_(device) {
+    cpu_->resources() = device_->resources() = StubPodGroups();
+  }
+  ~Twins() {
+    live_.clear();
+    EXPECT_TRUE(device_->pool().CheckIntegrity().ok());
+    EXPECT_EQ(device_->pool().used_blocks(), 0u);
+  }
+
+  void Start(const std::string& policy, int prompt_tokens, int new_tokens, uint32_t seed) {
+    auto pair = std::make_unique<Pair>();
+    pair->policy = policy;
+    pair->cpu = cpu_->NewSequence(policy, prompt_tokens, new_tokens);
+    pair->device = device_->NewSequence(policy, prompt_tokens, new_tokens);
+    const std::vector<int32_t> ids = Ids(prompt_tokens, seed);
+    const Logits expected = cpu_->Prefill({&pair->cpu}, {ids})[0];
+    const Logits actual = device_->Prefill({&pair->device}, {ids})[0];
+    Compare(*pair, actual, expected, "after the prompt");
+    pair->next = ArgMax(expected);
+    live_.push_back(std::move(pair));
+  }
+  void Stop(size_t i) { live_.erase(live_.begin() + static_cast<std::ptrdiff_t>(i)); }
+
+  void Step() {
+    std::vector<TestSequence*> cpu, device;
+    std::vector<int32_t> tokens;
+    for (const auto& pair : live_) {
+      cpu.push_back(&pair->cpu);
+      device.push_back(&pair->device);
+      tokens.push_back(pair->next);
+    }
+    const std::vector<Logits> expected = cpu_->Decode(cpu, tokens);
+    const std::vector<Logits> actual = device_->Decode(device, tokens);
+    for (size_t i = 0; i < live_.size(); ++i) {
+      Pair& pair = *live_[i];
+      Compare(pair, actual[i], expected[i], "step " + std::to_string(pair.cpu.length));
+      ASSERT_EQ(Held(pair.device), Held(pair.cpu)) << pair.policy;
+      pair.next = ArgMax(expected[i]);
+    }
+    EXPECT_TRUE(device_->pool().CheckIntegrity().ok());
+  }
+  int compared() const { return compared_; }
+  size_t live() const { return live_.size(); }
+
+ private:
+  struct Pair {
+    std::string policy;
+    TestSequence cpu, device;
+    int32_t next = 0;
+  };
+
+  static std::vector<size_t> Held(const TestSequence& sequence) {
+    std::vector<size_t> blocks;
+    for (int layer = 0; layer < sequence.cache->num_layers(); ++layer) {
+      blocks.push_back(sequence.cache->layer(layer).owned_blocks());
+    }
+    return blocks;
+  }
+  void Compare(const Pair& pair, const Logits& actual, const Logits& expected,
+               const std::string& when) {
+    const bool has_codes = pair.cpu.plan->plan.quantization.has_value();
+    EXPECT_LE(RelativeDifference(actual, expected), has_codes ? kCodes : kRounding)
+        << pair.policy << ", " << when;
+    if (!has_codes) {
+      EXPECT_EQ(ArgMax(actual), ArgMax(expected)) << pair.policy << ", " << when;
+    }
+    ++compared_;
+  }
+
+  DecoderHarness* cpu_;
+  DecoderHarness* device_;
+  std::vector<std::unique_ptr<Pair>> live_;
+  int compared_ = 0;
+};
+
+TEST_P(CudaDecoder, GivesTheLogitsOfTheCpu) {
+  DecoderHarness cpu = OnCpu(ElementType::kF32), device = OnDevice(ElementType::kF32);
+  Twins twins(&cpu, &device);
+  twins.Start(GetParam(), 75, 40, 3);
+  for (int step = 0; step < 36; ++step) twins.Step();
+  EXPECT_EQ(twins.compared(), 37);
+}
+
+std::string PolicyName(const ::testing::TestParamInfo<std::string>& instance) {
+  const std::string& policy = instance.param;
+  return std::to_string(instance.index) + "_" + policy.substr(0, policy.find('('));
+}
+
+INSTANTIATE_TEST_SUITE_P(Policies, CudaDecoder, ::testing::ValuesIn(PoliciesOfAllMethods()),
+                         PolicyName);
+
+TEST_F(CudaDecoder, ServesACrowdThatComesAndGoes) {
+  const char* const policies[] = {"full",
+                                  "streaming(sinks=2,recent=30)",
+                                  "simlayerkv(threshold=0.5,sinks=2,recent=30,decide=decode)",
+                                  "snapkv(budget=40,window=8)",
+                                  "h2o(heavy=20,recent=10)",
+                                  "pod(groups=pairs,sinks=2,recent=20)",
+                                  "minicache(start=0,retain=0.1,tail=6)"};
+  DecoderHarness cpu = OnCpu(ElementType::kF32), device = OnDevice(ElementType::kF32);
+  Twins twins(&cpu, &device);
+  std::mt19937 random(1);
+  size_t started = 0;
+  for (int step = 0; step < 40; ++step) {
+    if (twins.live() < kMaxSequences && (twins.live() == 0 || random() % 3 == 0)) {
+      twins.Start(policies[started % std::size(policies)], 20 + static_cast<int>(random() % 60), 60,
+                  static_cast<uint32_t>(started));
+      ++started;
+    }
+    twins.Step();
+    if (HasFatalFailure()) return;
+    if (twins.live() > 2 && random() % 4 == 0) twins.Stop(random() % twins.live());
+  }
+  EXPECT_GE(started, std::size(policies));
+}
+
+/// On tensor cores, as far as segments fit them; queries and weights are rounded there.
+TEST_F(CudaDecoder, IsNearTheCpuInBf16) {
+  constexpr double kBf16 = 3e-2;
+  DecoderHarness cpu = OnCpu(ElementType::kBf16), device = OnDevice(ElementType::kBf16);
+  for (const char* policy : {"full", "snapkv(budget=40,window=8)", "int8",
+                             "kivi(bits=4,group=16,residual=16)", "h2o(heavy=20,recent=10)"}) {
+    TestSequence of_cpu = cpu.NewSequence(policy, 50, 20);
+    TestSequence of_device = device.NewSequence(policy, 50, 20);
+    const std::vector<int32_t> prompt = Ids(50, 8), continuation = Ids(12, 9);
+    double worst = RelativeDifference(device.Prefill({&of_device}, {prompt})[0],
+                                      cpu.Prefill({&of_cpu}, {prompt})[0]);
+    for (const int32_t id : continuation) {
+      worst = std::max(worst, RelativeDifference(device.Decode({&of_device}, {id})[0],
+                                                 cpu.Decode({&of_cpu}, {id})[0]));
+    }
+    EXPECT_LE(worst, kBf16) << policy;
+  }
+}
+
+TEST_F(CudaDecoder, GivesTheTextOfAFloatReferenceOnARealModel) {
+  const std::filesystem::path dir = ZIGGURAT_SOURCE_DIR "/models/needle-llama";
+  std::ifstream file(dir / "golden.json");
+  const nlohmann::json golden = nlohmann::json::parse(file, nullptr, false);
+  ASSERT_TRUE(golden.is_object());
+  DecoderHarness device = OnDevice(ElementType::kF32, dir);
+  constexpr size_t kSteps = 6;
+  const nlohmann::json& prompt = golden["prompts"][0];
+  auto ids = prompt["prompt_ids"].get<std::vector<int32_t>>();
+  auto expected = prompt["greedy_ids"].get<std::vector<int32_t>>();
+  ASSERT_LE(ids.size(), 256u);
+  expected.resize(std::min(expected.size(), kSteps));
+  TestSequence sequence = device.NewSequence("full", static_cast<int>(ids.size()), kSteps + 1);
+  std::vector<int32_t> generated = {ArgMax(device.Prefill({&sequence}, {ids})[0])};
+  while (generated.size() < expected.size()) {
+    generated.push_back(ArgMax(device.Decode({&sequence}, {generated.back()})[0]));
+  }
+  EXPECT_EQ(generated, expected);
+}
+
+TEST_F(CudaDecoder, RefusesAStepOfMoreSequencesThanItWasMadeFor) {
+  DecoderHarness device = OnDevice(ElementType::kF32);
+  std::vector<TestSequence> sequences;
+  std::vector<DecodeInput> inputs;
+  for (int i = 0; i <= kMaxSequences; ++i) {
+    sequences.push_back(device.NewSequence("full", 5, 4));
+    device.Prefill({&sequences.back()}, {Ids(5, 1)});
+  }
+  for (TestSequence& sequence : sequences) {
+    DecodeInput& input = inputs.emplace_back();
+    input.sequence = sequence.id;
+    input.position = 5;
+    input.layers = device.Append(sequence);
+    input.step = sequence.store->step();
+  }
+  Logits logits(inputs.size() * 120);
+  EXPECT_EQ(device.runner().Decode(inputs, logits.data()).code(),
+            absl::StatusCode::kResourceExhausted);
+  inputs.pop_back();
+  EXPECT_TRUE(device.runner().Decode(inputs, logits.data()).ok());
+}
+
+TEST_F(CudaDecoder, SaysThatThereIsNoSuchDeviceAndNoSuchMemory) {
+  const auto missing = LoadCudaDecoder(dir_, {.decoder = Options(ElementType::kF32), .device = 99});
+  EXPECT_EQ(missing.status().code(), absl::StatusCode::kNotFound) << missing.status();
+  DecoderOptions huge = Options(ElementType::kF32);
+  huge.max_prefill_tokens = 1 << 30;
+  const auto full = LoadCudaDecoder(dir_, {.decoder = huge});
+  EXPECT_EQ(full.status().code(), absl::StatusCode::kResourceExhausted);
+  for (const char* part : {"weights", "prefill workspace", "logits", "scratch memory"}) {
+    EXPECT_NE(full.status().message().find(part), std::string::npos) << full.status();
+  }
+}
+
+}  // namespace
+}  // namespace ziggurat::testing

@@ -1,0 +1,134 @@
+// The whole engine on a device and on the CPU: requests of many policies, greedy and drawn, come
+// while others run, and get the same tokens.
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <map>
+
+#include "model/cuda/cuda_decoder.h"
+#include "scheduler/engine.h"
+#include "tests/model/decoder_harness.h"
+#include "tests/model/plain_llama.h"
+
+namespace ziggurat::testing {
+namespace {
+
+constexpr char kConfig[] = R"({"architectures":["LlamaForCausalLM"],"model_type":"llama",
+  "hidden_size":48,"intermediate_size":72,"num_hidden_layers":4,"num_attention_heads":4,
+  "num_key_value_heads":2,"head_dim":16,"vocab_size":300,"max_position_embeddings":512,
+  "rms_norm_eps":1e-5,"rope_theta":10000.0,"tie_word_embeddings":false})";
+
+const DecoderOptions kOptions = {.element = ElementType::kF32,
+                                 .threads = 1,
+                                 .max_prefill_tokens = 120,
+                                 .chunk_tokens = 64,
+                                 .warm_up = false};
+
+EngineRequest MakeRequest(int i, const std::string& policy) {
+  EngineRequest request;
+  request.name = std::to_string(i);
+  for (int t = 0; t < 25 + 13 * (i % 5); ++t) request.prompt.push_back((7 * i + 11 * t * t) % 300);
+  request.policy = *ParsePolicy(policy);
+  request.max_new_tokens = 20 + i % 7;
+  if (i % 3 == 1) {
+    request.sampling.temperature = 0.8f;
+    request.sampling.seed = 100 + i;
+    request.sampling.top_p = 0.9f;
+    request.sampling.repetition_penalty = 1.2f;
+    request.sampling.logprobs = 3;
+  }
+  if (i % 3 == 2) {
+    request.sampling.temperature = 1.3f;
+    request.sampling.seed = i;
+    request.sampling.top_k = 7;
+    request.stop_token_ids = {3, 5};
+    request.min_new_tokens = 20;
+  }
+  return request;
+}
+
+std::vector<EngineRequest> MakeRequests() {
+  std::vector<EngineRequest> requests;
+  for (const char* policy :
+       {"full", "streaming(sinks=2,recent=20)", "snapkv(budget=24,window=8)",
+        "pyramidkv(budget=24,window=8)", "h2o(heavy=12,recent=8)", "squeeze(budget=24,p=0.5)",
+        "simlayerkv(threshold=0.5,sinks=2,recent=16,decide=decode)",
+        "minicache(start=0,retain=0.1,tail=6)", "int8", "kivi(bits=4,group=8,residual=8)"}) {
+    for (int copy = 0; copy < 2; ++copy) {
+      requests.push_back(MakeRequest(static_cast<int>(requests.size()), policy));
+    }
+  }
+  return requests;
+}
+
+struct Answer {
+  std::vector<SampledToken> tokens;
+  size_t blocks = 0;
+  absl::Status status;
+};
+
+/// All requests at once, so that most wait for room; by the order in which they were submitted.
+std::map<RequestId, Answer> AnswersOf(std::unique_ptr<ModelRunner> runner) {
+  EngineOptions options;
+  options.kv_cache_bytes = size_t{1} << 20;
+  options.max_running = 8;
+  options.max_prompt_tokens = 120;
+  options.check_every_step = true;
+  auto engine = Engine::Create(options, std::move(runner), nullptr);
+  EXPECT_TRUE(engine.ok()) << engine.status();
+  std::map<RequestId, Answer> answers;
+  if (!engine.ok()) return answers;
+  for (EngineRequest& request : MakeRequests()) {
+    const auto id = (*engine)->Submit(std::move(request));
+    EXPECT_TRUE(id.ok()) << id.status();
+    if (id.ok()) answers[*id];
+  }
+  size_t finished = 0;
+  std::vector<EngineOutput> outputs;
+  while (finished < answers.size() && (*engine)->NextOutputs(&outputs)) {
+    for (EngineOutput& output : outputs) {
+      Answer& answer = answers[output.id];
+      for (SampledToken& token : output.tokens) answer.tokens.push_back(std::move(token));
+      if (!output.finished) continue;
+      ++finished;
+      answer.status = output.status;
+      answer.blocks = output.cache.blocks;
+    }
+    outputs.clear();
+  }
+  EXPECT_TRUE((*engine)->WaitIdle(absl::Seconds(10)));
+  (*engine)->Stop();  // and its pool proves that every block came back
+  return answers;
+}
+
+TEST(CudaEngine, AnswersAsTheCpuDoes) {
+  const auto dir = std::filesystem::path(::testing::TempDir()) /
+                   ("ziggurat-cuda-engine-" + std::to_string(getpid()));
+  WriteTinyModel(dir, kConfig, 7);
+  auto on_cpu = LoadLlamaDecoder(dir, kOptions, MakeBestBackend(1));
+  auto on_device = LoadCudaDecoder(dir, {.decoder = kOptions, .max_sequences = 8});
+  std::filesystem::remove_all(dir);
+  ASSERT_TRUE(on_cpu.ok() && on_device.ok()) << on_cpu.status() << on_device.status();
+  EXPECT_TRUE((*on_device)->draws_tokens());
+  const auto expected = AnswersOf(*std::move(on_cpu));
+  const auto actual = AnswersOf(*std::move(on_device));
+  ASSERT_EQ(actual.size(), expected.size());
+  size_t tokens = 0;
+  for (const auto& [id, answer] : expected) {
+    const Answer& other = actual.at(id);
+    EXPECT_EQ(other.status, absl::OkStatus()) << id;
+    EXPECT_EQ(other.blocks, answer.blocks) << id;
+    ASSERT_EQ(other.tokens.size(), answer.tokens.size()) << id;
+    for (size_t i = 0; i < answer.tokens.size(); ++i) {
+      EXPECT_EQ(other.tokens[i].token_id, answer.tokens[i].token_id) << id << ", token " << i;
+      EXPECT_NEAR(other.tokens[i].logprob, answer.tokens[i].logprob, 1e-3) << id << ", token " << i;
+      EXPECT_EQ(other.tokens[i].top.size(), answer.tokens[i].top.size()) << id;
+      ++tokens;
+    }
+  }
+  EXPECT_GT(tokens, 300u);
+}
+
+}  // namespace
+}  // namespace ziggurat::testing

@@ -1,0 +1,256 @@
+// The parts of the decoder on a device, each by itself.
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <numeric>
+#include <random>
+
+#include "model/cuda/product_library.h"
+#include "model/cuda/sequence_tables.h"
+#include "model/cuda/token_draws.h"
+#include "tests/attention/cuda/device_memory.h"
+#include "tests/attention/test_cache.h"
+
+namespace ziggurat::cuda {
+namespace {
+
+// ---- Matrix products ----------------------------------------------------------------------------
+
+struct ProductCase {
+  ElementType element, out_element;
+  int rows, in_features, out_features;
+  bool has_bias, accumulates;
+};
+
+std::vector<float> ExpectedProduct(const ProductCase& c, const Tensor& x, const Tensor& weight,
+                                   const Tensor& bias, const Tensor& before) {
+  std::vector<float> expected;
+  for (int r = 0; r < c.rows; ++r) {
+    for (int o = 0; o < c.out_features; ++o) {
+      double sum = c.has_bias ? bias.at(o) : 0;
+      if (c.accumulates) sum += before.at(expected.size());
+      for (int i = 0; i < c.in_features; ++i) {
+        sum += double{x.at(size_t{1} * r * c.in_features + i)} *
+               weight.at(size_t{1} * o * c.in_features + i);
+      }
+      expected.push_back(static_cast<float>(sum));
+    }
+  }
+  return expected;
+}
+
+TEST(CudaProducts, OfTheLibraryAndOfThePlainKernelAreTheSum) {
+  auto library = ProductLibrary::Create(&TestStream());
+  ASSERT_TRUE(library.ok()) << library.status();
+  constexpr ElementType kF32 = ElementType::kF32, kBf16 = ElementType::kBf16;
+  for (const ProductCase& c : {ProductCase{kF32, kF32, 1, 48, 96, false, false},
+                               ProductCase{kF32, kF32, 5, 64, 24, true, true},
+                               ProductCase{kBf16, kBf16, 3, 128, 40, true, false},
+                               ProductCase{kBf16, kF32, 16, 80, 64, false, true},
+                               ProductCase{kBf16, kF32, 2, 72, 304, false, false}}) {
+    const Tensor x = RandomTensor(c.element, size_t{1} * c.rows * c.in_features, 1);
+    const Tensor weight = RandomTensor(c.element, size_t{1} * c.out_features * c.in_features, 2);
+    const Tensor bias = RandomTensor(kF32, c.out_features, 3);
+    const Tensor before = RandomTensor(c.out_element, size_t{1} * c.rows * c.out_features, 4);
+    const std::vector<float> expected = ExpectedProduct(c, x, weight, bias, before);
+    OnDevice device_x(x.data(), x.bytes.size()), device_w(weight.data(), weight.bytes.size());
+    OnDevice device_bias(bias.data(), bias.bytes.size());
+    for (const bool plain : {true, false}) {
+      OnDevice y(before.data(), before.bytes.size());
+      const Product product{c.element,      device_x.get(),
+                            device_w.get(), c.has_bias ? device_bias.get<float>() : nullptr,
+                            c.rows,         c.in_features,
+                            c.out_features, c.out_element,
+                            y.get(),        c.accumulates};
+      if (plain) {
+        LaunchPlainProduct(product, TestStream().get());
+      } else {
+        ASSERT_TRUE((*library)->Run(product).ok());
+      }
+      Tensor actual(c.out_element, expected.size());
+      y.CopyTo(actual.data());
+      EXPECT_LE(Deviation(actual.floats(), expected), Tolerance(c.out_element))
+          << (plain ? "plain " : "library ") << c.rows << " x " << c.in_features << " x "
+          << c.out_features;
+    }
+  }
+}
+
+// ---- Tables -------------------------------------------------------------------------------------
+
+constexpr int kLayers = 3, kRows = 4;
+constexpr uint32_t kSlotsPerBlock = 16;
+
+/// A sequence whose layers each have one growing segment of bf16.
+class GrowingSequence {
+ public:
+  GrowingSequence(uint64_t id, int slots) : blocks_(40), slots_(slots) {
+    std::iota(blocks_.begin(), blocks_.end(), static_cast<BlockId>(100 * id));
+    input_.sequence = id;
+    for (int layer = 0; layer < kLayers; ++layer) {
+      SegmentView& view = views_.emplace_back();
+      view.encoding = Encoding::kBf16;
+      view.num_kv_heads = 2;
+      view.keys = {blocks_.data(), kSlotsPerBlock, 64, 0, 0};
+      view.values = {blocks_.data(), kSlotsPerBlock, 64, 32, 0};
+    }
+    targets_.resize(kLayers);
+    layers_.resize(kLayers);
+  }
+
+  /// The input of the next step, as SequenceStore::Append gives it: layers are looked at where a
+  /// block is taken.
+  const DecodeInput& Append() {
+    ++input_.step;
+    if (input_.step == 1 || slots_ % static_cast<int>(kSlotsPerBlock) == 0) {
+      for (int layer = 0; layer < kLayers; ++layer) {
+        views_[layer].num_slots = slots_ + 1;
+        targets_[layer] = {0, slots_};
+        layers_[layer] = {{&views_[layer], 1}, {&targets_[layer], 1}, 0, input_.step};
+      }
+    }
+    ++slots_;
+    input_.position = slots_ - 1;
+    input_.layers = layers_;
+    return input_;
+  }
+  int slots() const { return slots_; }
+  int step() const { return input_.step; }
+
+ private:
+  std::vector<BlockId> blocks_;
+  int slots_;
+  std::vector<SegmentView> views_;
+  std::vector<TokenTarget> targets_;
+  std::vector<DecodeInput::Layer> layers_;
+  DecodeInput input_;
+};
+
+/// Tables, and what the device makes of them.
+class TablesOnDevice {
+ public:
+  TablesOnDevice()
+      : tables_({4, 2, 16, 1}, ElementType::kF32, kLayers, kRows, kWords, {}),
+        device_(tables_.table().mirror().data(), kWords * sizeof(uint32_t)) {}
+
+  /// Patches that the step took.
+  size_t Step(const std::vector<GrowingSequence*>& sequences) {
+    std::vector<DecodeInput> inputs;
+    for (GrowingSequence* sequence : sequences) inputs.push_back(sequence->Append());
+    EXPECT_TRUE(tables_.Update(inputs).ok());
+    const auto patches = tables_.table().patches();
+    const auto count = static_cast<uint32_t>(patches.size());
+    if (count > 0) {
+      OnDevice device_patches(patches.data(), count * sizeof(TablePatch));
+      OnDevice device_count(&count, sizeof(count));
+      LaunchApplyPatches(device_patches.get<TablePatch>(), device_count.get<uint32_t>(),
+                         static_cast<int>(count), device_.get<uint32_t>(), TestStream().get());
+      TestStream().Synchronize();
+    }
+    tables_.table().Sent();
+    std::vector<int32_t> positions(kRows), steps(kRows);
+    for (size_t i = 0; i < inputs.size(); ++i) {
+      positions[tables_.row(i)] = inputs[i].position;
+      steps[tables_.row(i)] = inputs[i].step;
+    }
+    OnDevice device_positions(positions.data(), kRows * 4), device_steps(steps.data(), kRows * 4);
+    LaunchBeginStep(tables_.step_items(), device_positions.get<int32_t>(),
+                    device_steps.get<int32_t>(), device_.get<uint32_t>(), TestStream().get());
+    std::vector<uint32_t> words(kWords);
+    device_.CopyTo(words.data());
+    const DeviceCache cache{nullptr, 0, words.data()};
+    for (size_t i = 0; i < inputs.size(); ++i) {
+      for (int layer = 0; layer < kLayers; ++layer) {
+        const DeviceItem& item = tables_.items(layer, kRows).item(cache, tables_.row(i));
+        const DeviceSegment& segment = cache.segment(item, 0);
+        EXPECT_EQ(segment.num_slots, sequences[i]->slots());
+        EXPECT_EQ(cache.target(item, 0).slot, sequences[i]->slots() - 1);
+        EXPECT_EQ(item.position, sequences[i]->slots() - 1);
+        const uint32_t last = (sequences[i]->slots() - 1) / kSlotsPerBlock;
+        EXPECT_EQ(words[segment.keys.blocks + last], 100 * inputs[i].sequence + last);
+      }
+    }
+    return count;
+  }
+  uint32_t used_words() { return tables_.table().used_words(); }
+
+ private:
+  static constexpr uint32_t kWords = 1 << 13;
+  SequenceTables tables_;
+  OnDevice device_;
+};
+
+TEST(SequenceTables, CountOnWithoutAPatchUntilABlockIsTaken) {
+  TablesOnDevice tables;
+  const uint32_t empty = tables.used_words();
+  GrowingSequence a(1, 20), b(2, 3);
+  EXPECT_GT(tables.Step({&a, &b}), 0u);
+  for (int step = 0; step < 60; ++step) {
+    const bool takes = a.slots() % 16 == 0 || b.slots() % 16 == 0;
+    const size_t patches = tables.Step({&a, &b});
+    if (!takes) {
+      EXPECT_EQ(patches, 0u) << "step " << step;
+    } else {
+      // A block's number, counts, and what the device goes on from; more where a list moves.
+      EXPECT_LE(patches, size_t{kLayers} * 24) << "step " << step;
+    }
+  }
+  tables.Step({});
+  EXPECT_EQ(tables.used_words(), empty);
+}
+
+TEST(SequenceTables, FollowSequencesThatComeAndGo) {
+  TablesOnDevice tables;
+  std::mt19937 random(5);
+  std::vector<std::unique_ptr<GrowingSequence>> live;
+  uint64_t next_id = 1;
+  for (int step = 0; step < 150; ++step) {
+    if (live.size() < kRows && random() % 3 == 0) {
+      live.push_back(std::make_unique<GrowingSequence>(next_id++, 1 + random() % 40));
+    }
+    if (!live.empty() && random() % 5 == 0) live.erase(live.begin() + random() % live.size());
+    std::shuffle(live.begin(), live.end(), random);
+    std::vector<GrowingSequence*> batch;
+    for (const auto& sequence : live) batch.push_back(sequence.get());
+    tables.Step(batch);
+  }
+  EXPECT_GT(next_id, 20u);
+}
+
+// ---- Draws --------------------------------------------------------------------------------------
+
+TEST(TokenDraws, OfAListThatFindsNoRoomAreTheHosts) {
+  constexpr int kVocabulary = 420000;  // 12 bytes for each of these tokens are more than there is
+  SamplingParameters penalized;
+  penalized.repetition_penalty = 1.5f;
+  penalized.logprobs = 2;
+  std::vector<int32_t> everything(kVocabulary);
+  std::iota(everything.begin(), everything.end(), 0);
+  const std::vector<int32_t> few = {7, 7, 9};
+  Sampler samplers[] = {{penalized, everything, kVocabulary}, {penalized, few, kVocabulary}};
+  Sampler twins[] = {{penalized, everything, kVocabulary}, {penalized, few, kVocabulary}};
+  const std::vector<int32_t> forbidden = {11};
+
+  auto draws = TokenDraws::Create(&TestStream(), 2, kVocabulary);
+  ASSERT_TRUE(draws.ok()) << draws.status();
+  const std::vector<float> logits =
+      RandomTensor(ElementType::kF32, size_t{2} * kVocabulary, 3).floats();
+  OnDevice device_logits(logits.data(), logits.size() * sizeof(float));
+  const TokenDraw how[] = {{&samplers[0], forbidden}, {&samplers[1], forbidden}};
+  const int rows[] = {1, 0};
+  SampledToken tokens[2];
+  (*draws)->Ask(how, rows, device_logits.get<float>());
+  (*draws)->Fetch(how, rows, tokens);
+  for (int i = 0; i < 2; ++i) {
+    std::vector<float> row(logits.begin() + rows[i] * kVocabulary,
+                           logits.begin() + (rows[i] + 1) * kVocabulary);
+    const SampledToken expected = twins[i].Sample(absl::MakeSpan(row), forbidden);
+    EXPECT_EQ(tokens[i].token_id, expected.token_id) << i;
+    EXPECT_NEAR(tokens[i].logprob, expected.logprob, 1e-4) << i;
+    EXPECT_EQ(tokens[i].top.size(), expected.top.size()) << i;
+    EXPECT_EQ(samplers[i].seen().size(), twins[i].seen().size()) << i;
+  }
+}
+
+}  // namespace
+}  // namespace ziggurat::cuda
