@@ -20,8 +20,14 @@ KUBERNETES = ROOT / "deploy/kubernetes"
 KUBECTL = os.environ.get("ZIGGURAT_KUBECTL", "kubectl")
 OVERLAYS = sorted(path.name for path in (KUBERNETES / "overlays").iterdir())
 NAME = "app.kubernetes.io/name"
-# Flags of the overlay `tls` that a daemon without TLS does not know.
-TLS_FLAGS = {"--tls-cert", "--tls-key", "--tls-client-ca"}
+# What Kubernetes sets in pods for a Service called ziggurat, unless enableServiceLinks is false.
+SERVICE_VARIABLES = {"ZIGGURAT_SERVICE_HOST": "10.96.0.7", "ZIGGURAT_SERVICE_PORT": "50051",
+                     "ZIGGURAT_SERVICE_PORT_GRPC": "50051",
+                     "ZIGGURAT_PORT": "tcp://10.96.0.7:50051",
+                     "ZIGGURAT_PORT_50051_TCP": "tcp://10.96.0.7:50051",
+                     "ZIGGURAT_PORT_50051_TCP_PROTO": "tcp",
+                     "ZIGGURAT_PORT_50051_TCP_PORT": "50051",
+                     "ZIGGURAT_PORT_50051_TCP_ADDR": "10.96.0.7"}
 
 
 @functools.lru_cache
@@ -51,8 +57,28 @@ def daemon_container(overlay):
 
 
 def flags(container):
-    """--name -> value of the container's arguments."""
-    return dict(arg.split("=", 1) for arg in container["args"] if arg.startswith("--"))
+    """--name -> value of the container's arguments; "" for those without one."""
+    parts = (arg.partition("=") for arg in container["args"] if arg.startswith("--"))
+    return {name: value for name, _, value in parts}
+
+
+def small_arguments(overlay):
+    """The arguments of an overlay's daemon, for the bundled model and free ports."""
+    return [arg for arg in daemon_container(overlay)["args"][1:]
+            if not arg.startswith(("--model=", "--listen=", "--http="))]
+
+
+def daemon_environment(overlay):
+    """The variables that the daemon gets from its ConfigMap."""
+    name = daemon_container(overlay)["envFrom"][0]["configMapRef"]["name"]
+    (config,) = [c for c in of_kind(overlay, "ConfigMap") if c["metadata"]["name"] == name]
+    return config["data"]
+
+
+def small_environment(overlay):
+    """What a container's environment would be, with few resources."""
+    return {**daemon_environment(overlay), "ZIGGURAT_KV_CACHE_MEMORY": "16MiB",
+            "ZIGGURAT_THREADS": "1", **SERVICE_VARIABLES}
 
 
 def selects(selector, labels):
@@ -60,13 +86,15 @@ def selects(selector, labels):
 
 
 def monitors():
-    """Objects of deploy/prometheus for the operator."""
+    """Objects of deploy/prometheus for the operator, by kind; the monitor of TLS by its file."""
     folder = ROOT / "deploy/prometheus"
     rule = subprocess.run([str(folder / "prometheus-rule.sh")], check=True, capture_output=True,
                           text=True).stdout
     texts = [rule] + [(folder / name).read_text() for name in
                       ("podmonitor.yaml", "servicemonitor.yaml")]
-    return {thing["kind"]: thing for thing in map(yaml.safe_load, texts)}
+    made = {thing["kind"]: thing for thing in map(yaml.safe_load, texts)}
+    made["podmonitor-tls"] = yaml.safe_load((folder / "podmonitor-tls.yaml").read_text())
+    return made
 
 
 @functools.lru_cache
@@ -245,11 +273,12 @@ class Ports(unittest.TestCase):
         self.assertEqual([port["name"] for port in metrics["spec"]["ports"]],
                          [e["port"] for e in made["ServiceMonitor"]["spec"]["endpoints"]])
         pod = deployment("cpu")["spec"]["template"]
-        self.assertTrue(selects(made["PodMonitor"]["spec"]["selector"]["matchLabels"],
-                                pod["metadata"]["labels"]))
         names = [port["name"] for port in pod["spec"]["containers"][0]["ports"]]
-        for endpoint in made["PodMonitor"]["spec"]["podMetricsEndpoints"]:
-            self.assertIn(endpoint["port"], names)
+        for monitor in (made["PodMonitor"], made["podmonitor-tls"]):
+            self.assertTrue(selects(monitor["spec"]["selector"]["matchLabels"],
+                                    pod["metadata"]["labels"]))
+            for endpoint in monitor["spec"]["podMetricsEndpoints"]:
+                self.assertIn(endpoint["port"], names)
         self.assertEqual(metrics["metadata"]["labels"][made["ServiceMonitor"]["spec"]["jobLabel"]],
                          "ziggurat")
 
@@ -261,31 +290,38 @@ class Flags(unittest.TestCase):
         for overlay in OVERLAYS:
             container = daemon_container(overlay)
             self.assertEqual(container["args"][0], "serve")
-            unknown = set(flags(container)) - known
-            if overlay == "tls" and unknown:
-                print(f"NOT YET IN `ziggurat serve`: {', '.join(sorted(unknown))} (overlay tls)")
-                self.assertEqual(unknown, TLS_FLAGS)
-                continue
-            self.assertEqual(unknown, set(), overlay)
+            self.assertEqual(set(flags(container)) - known, set(), overlay)
 
-    def test_take_only_variables_that_are_set(self):
+    def test_of_the_config_map_are_variables_that_the_daemon_takes(self):
         for overlay in OVERLAYS:
-            container = daemon_container(overlay)
-            name = container["envFrom"][0]["configMapRef"]["name"]
-            (config,) = [c for c in of_kind(overlay, "ConfigMap") if c["metadata"]["name"] == name]
-            used = set(re.findall(r"\$\((\w+)\)", " ".join(container["args"])))
-            self.assertEqual(used, set(config["data"]), overlay)
+            known, _ = known_flags("serve")
+            variables = {"ZIGGURAT_" + flag[2:].upper().replace("-", "_") for flag in known}
+            given = daemon_environment(overlay)
+            self.assertGreater(len(given), 5)
+            self.assertLessEqual(set(given), variables, overlay)
+            fixed = {"ZIGGURAT_" + flag[2:].upper().replace("-", "_")
+                     for flag in flags(daemon_container(overlay))}
+            self.assertEqual(set(given) & fixed, set(), "a flag would overrule the variable")
+
+    def test_are_printed_with_the_config_map_as_their_source(self):
+        container = daemon_container("cpu")
+        given = daemon_environment("cpu")
+        done = subprocess.run([BINARY, *container["args"], "--print-config"], capture_output=True,
+                              text=True, env=given)
+        self.assertEqual((done.returncode, done.stderr), (0, ""))
+        for name, value in given.items():
+            key = name[len("ZIGGURAT_"):].lower().replace("_", "-")
+            self.assertRegex(done.stdout, rf"(?m)^{key}: {re.escape(value)} +# {name}$")
 
     def test_start_a_daemon_that_its_probe_finds(self):
         for overlay in ("cpu", "gateway"):
             container = daemon_container(overlay)
-            name = container["envFrom"][0]["configMapRef"]["name"]
-            (config,) = [c for c in of_kind(overlay, "ConfigMap") if c["metadata"]["name"] == name]
-            config["data"].update(KV_CACHE_MEMORY="16MiB", THREADS="1")
-            args = [re.sub(r"\$\((\w+)\)", lambda match: config["data"][match.group(1)], arg)
-                    for arg in container["args"][1:]
-                    if not arg.startswith(("--model=", "--listen=", "--http="))]
-            with tempfile.TemporaryDirectory() as folder, Daemon(folder, *args) as daemon:
+            with tempfile.TemporaryDirectory() as folder, \
+                    Daemon(folder, *small_arguments(overlay),
+                           environment=small_environment(overlay)) as daemon:
+                self.assertEqual(daemon.metrics()["ziggurat_pool_blocks_total"]
+                                 * daemon.metrics()["ziggurat_pool_block_bytes"], 16 << 20)
+                self.assertNotIn("sets nothing", daemon.log.read_text())
                 service = container["readinessProbe"]["grpc"]["service"]
                 probe = [BINARY, "health", "--address", daemon.grpc, "--service", service]
                 wait_until(lambda: subprocess.run(probe, capture_output=True).returncode == 0, 10,
@@ -293,18 +329,10 @@ class Flags(unittest.TestCase):
                 scraped = any(key.startswith("vllm:") for key in daemon.metrics())
                 self.assertEqual(scraped, overlay == "gateway")
 
-    def test_of_tls_name_files_of_the_secret(self):
-        spec = deployment("tls")["spec"]["template"]["spec"]
-        (secret,) = [v for v in spec["volumes"] if "secret" in v]
-        self.assertEqual(secret["secret"]["defaultMode"], 0o440)
-        mount = next(m["mountPath"] for m in spec["containers"][0]["volumeMounts"]
-                     if m["name"] == secret["name"])
-        given = flags(spec["containers"][0])
-        layout = {mount + "/" + key for key in ("tls.crt", "tls.key", "ca.crt")}
-        self.assertEqual({given[flag] for flag in TLS_FLAGS}, layout)
-        asked = dict(part.split("=") for part in
-                     spec["containers"][0]["readinessProbe"]["exec"]["command"][2:])
-        self.assertEqual({asked["--tls-ca"], asked["--tls-cert"], asked["--tls-key"]}, layout)
+    def test_of_plain_text_are_there_only_where_there_is_no_tls(self):
+        for overlay in OVERLAYS:
+            given = flags(daemon_container(overlay))
+            self.assertNotEqual("--tls-cert" in given, "--allow-plain-text" in given, overlay)
 
     def test_of_the_model_are_where_it_is_mounted(self):
         for overlay in OVERLAYS:

@@ -1,0 +1,112 @@
+"""The overlay `tls`: its flags, its probes and its monitor, with a secret such as cert-manager makes."""
+import pathlib
+import re
+import socket
+import ssl
+import subprocess
+import tempfile
+import unittest
+
+import yaml
+
+import kubernetes_test
+from expressions import ROOT
+from running import BINARY, Daemon, Prometheus, wait_until
+
+TLS_FLAGS = {"--tls-cert", "--tls-key", "--tls-client-ca"}
+
+
+def make_secret(folder):
+    """tls.crt, tls.key and ca.crt as cert-manager makes them for docs/deployment.md."""
+    curve = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]
+
+    def openssl(*arguments):
+        subprocess.run(["openssl", *arguments], cwd=folder, check=True, capture_output=True)
+
+    openssl("req", "-x509", *curve, "-keyout", "ca.key", "-out", "ca.crt", "-subj", "/CN=ca")
+    openssl("req", *curve, "-keyout", "tls.key", "-out", "tls.csr", "-subj", "/CN=ziggurat")
+    extensions = "subjectAltName=DNS:ziggurat\nextendedKeyUsage=serverAuth,clientAuth\n"
+    (pathlib.Path(folder) / "tls.ext").write_text(extensions)
+    openssl("x509", "-req", "-in", "tls.csr", "-CA", "ca.crt", "-CAkey", "ca.key",
+            "-CAcreateserial", "-extfile", "tls.ext", "-out", "tls.crt")
+
+
+def https_get(address, name, path, context):
+    """The body of a page of the server `name` at an address that is another's name."""
+    host, port = address.rsplit(":", 1)
+    with socket.create_connection((host, int(port)), timeout=10) as plain, \
+            context.wrap_socket(plain, server_hostname=name) as secure:
+        secure.sendall(f"GET {path} HTTP/1.0\r\nHost: {name}\r\n\r\n".encode())
+        return b"".join(iter(lambda: secure.recv(65536), b"")).decode()
+
+
+def scrape_of_the_docs(folder):
+    """What docs/security.md adds to a scrape configuration, with its files in `folder`."""
+    text = (ROOT / "docs/security.md").read_text()
+    (block,) = re.findall(r"```yaml\n(scheme: https\n.*?)```", text, re.DOTALL)
+    return yaml.safe_load(block.replace("/etc/ziggurat/", folder + "/"))
+
+
+class Documented(unittest.TestCase):
+    def test_scrape_configuration_reaches_a_daemon_that_asks_for_everything(self):
+        with tempfile.TemporaryDirectory() as folder:
+            make_secret(folder)
+            (pathlib.Path(folder) / "token").write_text("a-token-0123456789\n")
+            flags = [f"--tls-cert={folder}/tls.crt", f"--tls-key={folder}/tls.key",
+                     f"--tls-client-ca={folder}/ca.crt", f"--auth-token-file={folder}/token"]
+            with Daemon(folder, "--kv-cache-memory=16MiB", *flags) as daemon, \
+                    Prometheus(folder, daemon.http, scrape_of_the_docs(folder)) as prometheus:
+                wait_until(lambda: prometheus.query("up") == [1], 30, "no scrape")
+                days = "(ziggurat_tls_certificate_expiry_timestamp_seconds - time()) / 86400"
+                self.assertTrue(0 < prometheus.query(days)[0] <= 31)
+
+
+class Overlay(unittest.TestCase):
+    def test_names_files_of_the_secret(self):
+        spec = kubernetes_test.deployment("tls")["spec"]["template"]["spec"]
+        (secret,) = [v for v in spec["volumes"] if "secret" in v]
+        self.assertEqual(secret["secret"]["defaultMode"], 0o440)
+        mount = next(m["mountPath"] for m in spec["containers"][0]["volumeMounts"]
+                     if m["name"] == secret["name"])
+        given = kubernetes_test.flags(spec["containers"][0])
+        layout = {mount + "/" + key for key in ("tls.crt", "tls.key", "ca.crt")}
+        self.assertEqual({given[flag] for flag in TLS_FLAGS}, layout)
+        asked = dict(part.split("=") for part in
+                     spec["containers"][0]["readinessProbe"]["exec"]["command"][2:])
+        self.assertEqual({asked["--tls-ca"], asked["--tls-cert"], asked["--tls-key"]}, layout)
+
+    def test_has_a_monitor_that_reads_the_same_secret(self):
+        endpoint = kubernetes_test.monitors()["podmonitor-tls"]["spec"]["podMetricsEndpoints"][0]
+        config = endpoint["tlsConfig"]
+        (secret,) = [v["secret"]["secretName"] for v in kubernetes_test.deployment("tls")["spec"]
+                     ["template"]["spec"]["volumes"] if "secret" in v]
+        self.assertEqual({config["ca"]["secret"]["name"], config["cert"]["secret"]["name"],
+                          config["keySecret"]["name"]}, {secret})
+
+    def test_starts_a_daemon_that_its_probe_and_its_monitor_reach(self):
+        container = kubernetes_test.daemon_container("tls")
+        endpoint = kubernetes_test.monitors()["podmonitor-tls"]["spec"]["podMetricsEndpoints"][0]
+        with tempfile.TemporaryDirectory() as folder:
+            make_secret(folder)
+            args = [arg.replace("/tls/", folder + "/") for arg in kubernetes_test.small_arguments("tls")]
+            with Daemon(folder, *args,
+                        environment=kubernetes_test.small_environment("tls")) as daemon:
+                probe = [part.replace("/tls/", folder + "/") for part in
+                         container["readinessProbe"]["exec"]["command"]]
+                probe = [BINARY, *probe[1:], "--address", daemon.grpc]
+                wait_until(lambda: subprocess.run(probe, capture_output=True).returncode == 0, 10,
+                           "no health")
+                bare = [part for part in probe if "--tls-cert" not in part and
+                        "--tls-key" not in part]
+                self.assertNotEqual(subprocess.run(bare, capture_output=True).returncode, 0)
+                config = endpoint["tlsConfig"]
+                context = ssl.create_default_context(
+                    cafile=folder + "/" + config["ca"]["secret"]["key"])
+                context.load_cert_chain(folder + "/" + config["cert"]["secret"]["key"],
+                                        folder + "/" + config["keySecret"]["key"])
+                page = https_get(daemon.http, config["serverName"], endpoint["path"], context)
+                self.assertIn("ziggurat_kv_utilization", page)
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)
