@@ -1,0 +1,248 @@
+// The page and its JSON, asked of a daemon around the stub model; and the history behind its lines.
+#include <algorithm>
+#include <chrono>
+#include <memory>
+#include <regex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/strings/str_replace.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "httplib.h"
+#include "nlohmann/json.hpp"
+#include "server/cache_json.h"
+#include "server/messages.h"
+#include "server/page/history.h"
+#include "tests/server/stub_daemon.h"
+
+namespace ziggurat {
+namespace {
+
+using Json = nlohmann::ordered_json;
+using ::testing::DoubleNear;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+httplib::Result Get(StubDaemon& daemon, const std::string& path) {
+  return httplib::Client("127.0.0.1", daemon.daemon().http_port()).Get(path);
+}
+
+Json GetJson(StubDaemon& daemon, const std::string& path) {
+  const httplib::Result answer = Get(daemon, path);
+  EXPECT_EQ(answer->status, 200) << path;
+  EXPECT_EQ(answer->get_header_value("Content-Type"), "application/json");
+  return Json::parse(answer->body);
+}
+
+/// A request that decodes slowly until it goes out of scope.
+class SlowRequest {
+ public:
+  SlowRequest(StubDaemon& daemon, const std::string& name, const std::string& policy)
+      : daemon_(daemon) {
+    daemon.control().decode_delay_us = 20'000;
+    v1::GenerateRequest request = IdRequest(std::vector<int32_t>(300, 9), 3000);
+    request.set_request_id(name);
+    request.set_compression(policy);
+    stream_ = daemon.stub().Generate(&context_, request);
+    v1::GenerateResponse response;
+    EXPECT_TRUE(stream_->Read(&response));
+  }
+  ~SlowRequest() {
+    context_.TryCancel();
+    daemon_.control().decode_delay_us = 0;
+    daemon_.WaitIdle();
+  }
+
+ private:
+  StubDaemon& daemon_;
+  grpc::ClientContext context_;
+  std::unique_ptr<grpc::ClientReader<v1::GenerateResponse>> stream_;
+};
+
+/// The state once it shows `requests` requests whose prompts are done.
+Json AwaitState(StubDaemon& daemon, size_t requests) {
+  Json state;
+  for (int i = 0; i < 200; ++i) {
+    state = GetJson(daemon, "/api/state");
+    const Json& shown = state["cache"]["requests"];
+    if (shown.size() == requests && std::all_of(shown.begin(), shown.end(), [](const Json& one) {
+          return one["state"] == "decoding";
+        })) {
+      return state;
+    }
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  }
+  ADD_FAILURE() << "no " << requests << " requests: " << state.dump();
+  return state;
+}
+
+TEST(PageTest, StateIsWhatGetCacheAnswers) {
+  StubDaemon daemon;
+  // A ring stands still, so that two answers can be compared.
+  const SlowRequest ring(daemon, "ring", "streaming(sinks=2,recent=30)");
+  Json state = AwaitState(daemon, 1);
+  EXPECT_EQ(state["state"], "serving");
+  EXPECT_EQ(state["model"]["name"], "stub");
+  EXPECT_EQ(state["model"]["num_layers"], 4);
+  EXPECT_EQ(state["requests_left_out"], 0);
+  Json expected = CacheJson(daemon.Cache());
+  for (Json* cache : {&state["cache"], &expected}) {
+    (*cache)["requests"][0].erase("generated_tokens");
+    (*cache)["requests"][0].erase("layers");
+    for (Json& layer : (*cache)["layers"]) {
+      layer.erase("live_bytes");
+      layer.erase("tail_waste_bytes");
+    }
+  }
+  EXPECT_EQ(state["cache"], expected);
+  EXPECT_EQ(state["cache"]["requests"][0]["layer_blocks"].size(), 4u);
+}
+
+TEST(PageTest, ARequestHasItsLayersInFull) {
+  StubDaemon daemon;
+  uint64_t id = 0;
+  {
+    const SlowRequest ring(daemon, "ring", "streaming(sinks=2,recent=30)");
+    const Json state = AwaitState(daemon, 1);
+    EXPECT_TRUE(state["cache"]["requests"][0]["layers"].empty());
+    id = state["cache"]["requests"][0]["id"];
+    const Json answer = GetJson(daemon, "/api/requests/" + std::to_string(id));
+    const Json& request = answer["request"];
+    EXPECT_EQ(request["request_id"], "ring");
+    ASSERT_EQ(request["layers"].size(), 4u);
+    for (const Json& layer : request["layers"]) {
+      EXPECT_EQ(layer["tokens"], 32);
+      EXPECT_EQ(layer["blocks"], 2);
+      EXPECT_EQ(layer["formats"][0]["format"], "bf16");
+    }
+    EXPECT_EQ(answer["block_bytes"], state["cache"]["block_bytes"]);
+  }
+  for (const std::string& gone : {std::to_string(id), std::string("999"), std::string(40, '9')}) {
+    EXPECT_TRUE(GetJson(daemon, "/api/requests/" + gone)["request"].is_null()) << gone;
+  }
+  for (const char* path : {"/api/requests/", "/api/requests/x", "/api/requests/1/2", "/api"}) {
+    EXPECT_EQ(Get(daemon, path)->status, 404) << path;
+  }
+}
+
+TEST(PageTest, ManyRequestsAreCutOffAndCounted) {
+  EngineSnapshot snapshot;
+  snapshot.requests.resize(700);
+  EXPECT_EQ(ToMessage(snapshot, CacheDetail::kRequestTotals, 512).requests_size(), 512);
+  EXPECT_EQ(ToMessage(snapshot, CacheDetail::kRequestTotals).requests_size(), 700);
+  EXPECT_EQ(ToMessage(snapshot, CacheDetail::kTotals).requests_size(), 0);
+}
+
+TEST(PageTest, NothingThatARequestNamesItselfIsMarkup) {
+  StubDaemon daemon;
+  const std::string name = "<script>alert('1')</script>\"&";
+  const SlowRequest ring(daemon, name, "streaming(sinks=2,recent=30)");
+  EXPECT_EQ(AwaitState(daemon, 1)["cache"]["requests"][0]["request_id"], name);
+  EXPECT_EQ(Get(daemon, "/api/state")->get_header_value("X-Content-Type-Options"), "nosniff");
+  EXPECT_THAT(Get(daemon, "/")->body, Not(HasSubstr(name)));
+}
+
+TEST(PageTest, ThePageRunsItsOwnScriptAndNoOther) {
+  StubDaemon daemon;
+  const httplib::Result page = Get(daemon, "/");
+  EXPECT_EQ(page->get_header_value("Content-Type"), "text/html; charset=utf-8");
+  EXPECT_EQ(page->get_header_value("Cache-Control"), "no-store");
+  EXPECT_EQ(page->get_header_value("X-Frame-Options"), "DENY");
+  const std::string policy = page->get_header_value("Content-Security-Policy");
+  EXPECT_THAT(policy, HasSubstr("default-src 'none'"));
+  EXPECT_THAT(policy, Not(HasSubstr("unsafe")));
+  std::smatch nonce;
+  ASSERT_TRUE(std::regex_search(policy, nonce, std::regex("script-src 'nonce-([0-9a-f]{32})'")));
+  EXPECT_THAT(page->body, HasSubstr("<script nonce=\"" + nonce[1].str() + "\">"));
+  EXPECT_FALSE(std::regex_search(page->body, std::regex("@[A-Z]+@"))) << "a placeholder";
+  // A nonce is for one answer.
+  EXPECT_THAT(Get(daemon, "/")->body, Not(HasSubstr(nonce[1].str())));
+  // No address but in the names of XML and SVG.
+  const std::string rest = absl::StrReplaceAll(page->body, {{"http://www.w3.org/2000/svg", ""}});
+  EXPECT_THAT(rest, Not(HasSubstr("http:")));
+  EXPECT_THAT(rest, Not(HasSubstr("https:")));
+}
+
+TEST(PageTest, IsOffWhereTheConfigurationSaysSo) {
+  ServeConfig config = StubDaemon::DefaultConfig();
+  config.page = false;
+  StubDaemon daemon(config);
+  for (const char* path : {"/", "/api/state", "/api/history", "/api/requests/1"}) {
+    EXPECT_EQ(Get(daemon, path)->status, 404) << path;
+  }
+  EXPECT_EQ(Get(daemon, "/metrics")->status, 200);
+  EXPECT_EQ(Get(daemon, "/readyz")->status, 200);
+}
+
+TEST(PageTest, SaysWhatHasEndedAndWhatWasRefused) {
+  StubDaemon daemon;
+  ASSERT_TRUE(daemon.Generate(IdRequest({1, 2, 3}, 5)).status.ok());
+  EXPECT_FALSE(daemon.Generate(IdRequest({1, 2, 3}, -1)).status.ok());
+  const Json state = GetJson(daemon, "/api/state");
+  EXPECT_EQ(state["finished"]["length"], 1);
+  EXPECT_EQ(state["finished"]["error"], 0);
+  EXPECT_EQ(state["refused"], 1);
+  EXPECT_EQ(state["cache"]["used_blocks"], 0);
+}
+
+TEST(HistoryTest, QuantilesAreThoseOfTheBuckets) {
+  const std::vector<double> bounds = {1, 2, 4};
+  EXPECT_FALSE(QuantileOfCounts(bounds, std::vector<double>{0, 0, 0, 0}, 0.5).has_value());
+  EXPECT_DOUBLE_EQ(*QuantileOfCounts(bounds, std::vector<double>{0, 10, 0, 0}, 0.5), 1.5);
+  EXPECT_DOUBLE_EQ(*QuantileOfCounts(bounds, std::vector<double>{5, 0, 5, 0}, 0.95), 3.8);
+  EXPECT_DOUBLE_EQ(*QuantileOfCounts(bounds, std::vector<double>{10, 0, 0, 0}, 0.5), 0.5);
+  EXPECT_DOUBLE_EQ(*QuantileOfCounts(bounds, std::vector<double>{0, 0, 0, 3}, 0.5), 4);
+}
+
+TEST(HistoryTest, RatesAreOfTheSecondsThatPassed) {
+  History history;
+  EXPECT_EQ(history.newest(), 0u);
+  Metrics metrics;
+  absl::Time now = absl::FromUnixSeconds(1000);
+  metrics.CountGeneratedTokens(500);  // before the first look: not a rate
+  history.Add(metrics.Totals(), now);
+  metrics.CountGeneratedTokens(60);
+  metrics.CountFinished("length");
+  metrics.CountRefused("queue_full");
+  metrics.ObserveFirstToken(0.3);
+  history.Add(metrics.Totals(), now += absl::Seconds(2));
+  const Json json = history.ToJson(History::kPoints);
+  EXPECT_EQ(json["newest"], 2);
+  EXPECT_EQ(json["time_ms"], Json({1000000, 1002000}));
+  EXPECT_EQ(json["generated_tokens_per_second"], Json({0.0, 30.0}));
+  EXPECT_EQ(json["finished_per_second"], Json({0.0, 0.5}));
+  EXPECT_EQ(json["refused_per_second"], Json({0.0, 0.5}));
+  EXPECT_TRUE(json["first_token_p50_seconds"][0].is_null());
+  EXPECT_THAT(json["first_token_p50_seconds"][1].get<double>(), DoubleNear(0.375, 1e-6));
+  EXPECT_TRUE(json["inter_token_p95_seconds"][1].is_null());
+}
+
+TEST(HistoryTest, LatenciesAreOfTheLastTenPointsAndPointsOfTheLastFiveMinutes) {
+  History history;
+  Metrics metrics;
+  absl::Time now = absl::FromUnixSeconds(0);
+  history.Add(metrics.Totals(), now);
+  metrics.ObserveInterToken({0.02});
+  for (int i = 0; i < 400; ++i) history.Add(metrics.Totals(), now += absl::Seconds(1));
+  const Json json = history.ToJson(History::kPoints + 50);
+  EXPECT_EQ(json["newest"], 401);
+  EXPECT_EQ(json["time_ms"].size(), History::kPoints);
+  EXPECT_EQ(json["time_ms"].back(), 400000);
+  EXPECT_TRUE(json["inter_token_p50_seconds"].back().is_null());
+  EXPECT_EQ(history.ToJson(3)["time_ms"], Json({398000, 399000, 400000}));
+  // Seen in the ten points behind the observation, and in no other.
+  History fresh;
+  Metrics others;
+  fresh.Add(others.Totals(), now);
+  others.ObserveInterToken({0.02});
+  for (int i = 0; i < 15; ++i) fresh.Add(others.Totals(), now += absl::Seconds(1));
+  int seen = 0;
+  const Json shown = fresh.ToJson(100);
+  for (const Json& value : shown["inter_token_p50_seconds"]) seen += value.is_null() ? 0 : 1;
+  EXPECT_EQ(seen, 10);
+}
+
+}  // namespace
+}  // namespace ziggurat
