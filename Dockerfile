@@ -1,6 +1,9 @@
 # The daemon in a container:
 #   docker build --target cpu -t ziggurat:0.1.0-cpu .
-#   docker run --read-only -v MODEL_FOLDER:/model:ro -p 50051:50051 -p 9400:9400 ziggurat:0.1.0-cpu
+#   docker run --read-only -v MODEL_FOLDER:/model:ro -p 127.0.0.1:50051:50051 \
+#       -p 127.0.0.1:9400:9400 ziggurat:0.1.0-cpu
+# It speaks plain text, so publish its ports on loopback only, or give it certificates
+# (docs/security.md).
 # Every RUN is a script of this repository. docs/deployment.md says what of this was proved, and how.
 
 # ---- cpu: Debian, with everything from its own packages -----------------------------------------
@@ -22,7 +25,8 @@ EXPOSE 50051 9400
 HEALTHCHECK --interval=10s --timeout=5s --start-period=10m --retries=3 \
   CMD ["ziggurat", "health", "--timeout=4"]
 ENTRYPOINT ["/usr/bin/tini", "--", "ziggurat"]
-CMD ["serve", "--model=/model", "--listen=0.0.0.0:50051", "--http=0.0.0.0:9400"]
+CMD ["serve", "--model=/model", "--listen=0.0.0.0:50051", "--http=0.0.0.0:9400", \
+     "--allow-plain-text"]
 
 # ---- cuda: NVIDIA's runtime, with a libtorch for CUDA 13 ----------------------------------------
 # Where that libtorch is, and what its archive must hash to, is yours to say:
@@ -37,8 +41,8 @@ COPY deploy/container/install-libtorch.sh deploy/container/install-libtorch.sh
 RUN scripts/install-dependencies.sh --build --without-libtorch
 RUN deploy/container/install-libtorch.sh /opt/libtorch
 COPY . .
-RUN scripts/build.sh release ziggurat_cli
-RUN deploy/container/collect.sh build/ziggurat /out
+RUN scripts/build.sh cuda ziggurat_cli
+RUN deploy/container/collect.sh build-cuda/ziggurat /out
 
 FROM nvidia/cuda:13.0.1-runtime-ubuntu24.04 AS cuda
 COPY deploy/container/install-runtime.sh /tmp/install-runtime.sh
@@ -50,4 +54,5 @@ LABEL org.opencontainers.image.title="Ziggurat, with CUDA"
 HEALTHCHECK --interval=10s --timeout=5s --start-period=10m --retries=3 \
   CMD ["ziggurat", "health", "--timeout=4"]
 ENTRYPOINT ["/usr/bin/tini", "--", "ziggurat"]
-CMD ["serve", "--model=/model", "--listen=0.0.0.0:50051", "--http=0.0.0.0:9400"]
+CMD ["serve", "--model=/model", "--listen=0.0.0.0:50051", "--http=0.0.0.0:9400", \
+     "--allow-plain-text"]

@@ -6,6 +6,7 @@
 #   ./test.sh          what the gate runs
 #   ./test.sh --quick  the release build only
 #   ./test.sh --soak   the long soaks and quality runs too (an hour and more)
+#   ./test.sh --gpu    on a machine with a GPU: what only that can say, instead (docs/gpu.md)
 #
 # Golden vectors are read from $ZIGGURAT_GOLDENS (default ../shared/goldens); where they are absent
 # their tests say that they skip.
@@ -17,8 +18,9 @@ case "${1:-}" in
   "") ;;
   --quick) mode=quick ;;
   --soak) export ZIGGURAT_SOAK=1 ;;
-  -h | --help) sed -n '2,11p' "$0" | sed 's/^# \{0,1\}//'; exit 0 ;;
-  *) echo "test.sh: unknown option '$1' (allowed: --quick, --soak)" >&2; exit 2 ;;
+  --gpu) exec scripts/test-gpu.sh ;;
+  -h | --help) sed -n '2,12p' "$0" | sed 's/^# \{0,1\}//'; exit 0 ;;
+  *) echo "test.sh: unknown option '$1' (allowed: --quick, --soak, --gpu)" >&2; exit 2 ;;
 esac
 
 say() { printf '\n== %s\n' "$*"; }

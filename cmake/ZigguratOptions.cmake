@@ -8,13 +8,16 @@ target_include_directories(ziggurat_options INTERFACE ${CMAKE_SOURCE_DIR})
 if(ZIGGURAT_SANITIZER STREQUAL "address")
   add_compile_options(-fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer)
   add_link_options(-fsanitize=address,undefined)
-  # GCC 12 sees uninitialized alternatives of std::variant where the sanitizer's checks stand between.
-  add_compile_options(-Wno-maybe-uninitialized)
 elseif(ZIGGURAT_SANITIZER STREQUAL "thread")
   add_compile_options(-fsanitize=thread -fno-omit-frame-pointer)
   add_link_options(-fsanitize=thread)
 elseif(NOT ZIGGURAT_SANITIZER STREQUAL "")
   message(FATAL_ERROR "ZIGGURAT_SANITIZER must be empty, 'address' or 'thread', not '${ZIGGURAT_SANITIZER}'")
+endif()
+if(NOT ZIGGURAT_SANITIZER STREQUAL "")
+  # GCC 12 sees uninitialized alternatives of std::variant and std::optional where the sanitizer's
+  # checks stand between.
+  add_compile_options(-Wno-maybe-uninitialized)
 endif()
 
 # ziggurat_library(name SOURCES... ) with the folder's own sources; link with target_link_libraries.

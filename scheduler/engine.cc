@@ -201,7 +201,10 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(const EngineOptions& opti
   if (absl::Status status = geometry.Validate(); !status.ok()) return status;
   const size_t blocks = std::min<size_t>(filled.kv_cache_bytes / filled.block_bytes,
                                          std::numeric_limits<BlockId>::max());
-  absl::StatusOr<std::unique_ptr<BlockPool>> pool = BlockPool::Create(blocks, filled.block_bytes);
+  absl::StatusOr<std::byte*> memory = model->AllocatePool(blocks, filled.block_bytes);
+  if (!memory.ok()) return memory.status();
+  absl::StatusOr<std::unique_ptr<BlockPool>> pool =
+      BlockPool::Create(blocks, filled.block_bytes, *memory);
   if (!pool.ok()) return pool.status();
   model->AttachPool((*pool)->view());
   if (metrics != nullptr) metrics->DeclareLayers(shape.num_layers);
@@ -234,10 +237,9 @@ bool Engine::WaitIdle(absl::Duration timeout) const {
       [this] { return impl_->status_.in_flight == 0; });
 }
 
-EngineSnapshot Engine::Snapshot() const {
+std::shared_ptr<const EngineSnapshot> Engine::Snapshot() const {
   std::lock_guard lock(impl_->status_.mutex);
-  EngineSnapshot snapshot = impl_->status_.snapshot;
-  return snapshot;
+  return impl_->status_.snapshot;
 }
 
 const ModelShape& Engine::model_shape() const { return impl_->model_->shape(); }

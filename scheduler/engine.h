@@ -77,6 +77,8 @@ struct EngineSnapshot {
   std::vector<RequestSnapshot> requests;  ///< running ones first, then waiting ones
   int running = 0;
   int waiting = 0;
+  absl::Time made_at;
+  double make_seconds = 0;  ///< of the engine's thread
 };
 
 class Engine {
@@ -108,7 +110,9 @@ class Engine {
   /// Waits until no request is left, or `timeout`. True when none is left.
   bool WaitIdle(absl::Duration timeout) const;
 
-  EngineSnapshot Snapshot() const;
+  /// The latest one, never null. O(1): readers share it, and the engine's thread does not wait for
+  /// them.
+  std::shared_ptr<const EngineSnapshot> Snapshot() const;
   const ModelShape& model_shape() const;
   const EngineOptions& options() const;  ///< with defaults filled in
   size_t total_blocks() const;

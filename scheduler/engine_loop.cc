@@ -2,12 +2,11 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cstdlib>
 #include <utility>
 
 #include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
-#include "block_manager/occupancy.h"
+#include "model/scoped_seconds.h"
 #include "spdlog/spdlog.h"
 
 namespace ziggurat {
@@ -15,27 +14,9 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// A snapshot walks every running sequence, so its rate is bounded, and its share of the time.
-constexpr auto kPublishInterval = std::chrono::milliseconds(100);
-constexpr auto kStaleInterval = std::chrono::milliseconds(10);
-constexpr int kPublishRest = 100;  // times as long as the last one took, but ...
-constexpr auto kLongestPublishRest = std::chrono::seconds(2);
 constexpr auto kDeadlineSlack = std::chrono::milliseconds(50);
 
 double Seconds(Clock::duration duration) { return std::chrono::duration<double>(duration).count(); }
-
-/// Adds the time of a scope to a sum.
-class ScopedTimer {
- public:
-  explicit ScopedTimer(double* sum) : sum_(sum), start_(Clock::now()) {}
-  ~ScopedTimer() { *sum_ += Seconds(Clock::now() - start_); }
-  ScopedTimer(const ScopedTimer&) = delete;
-  ScopedTimer& operator=(const ScopedTimer&) = delete;
-
- private:
-  double* sum_;
-  Clock::time_point start_;
-};
 
 template <typename Container, typename Value>
 void Erase(Container& container, const Value& value) {
@@ -193,240 +174,23 @@ void EngineLoop::Admit() {
   }
 }
 
-// ---- Prefill -----------------------------------------------------------------------------------
+// ---- Tokens -------------------------------------------------------------------------------------
 
-void EngineLoop::PrefillSlice() {
-  if (!prefill_.has_value()) StartPrefillBatch();
-  if (!prefill_.has_value()) return;
-  const int layers = std::max(1, options_.slice_token_layers / prefill_->tokens);
-  for (int i = 0; i < layers && prefill_->next_layer < geometry_.num_layers; ++i) {
-    if (absl::Status status = PrefillOneLayer(); !status.ok()) return FailPrefillBatch(status);
-  }
-  if (prefill_->next_layer == geometry_.num_layers) FinishPrefillBatch();
-}
-
-void EngineLoop::StartPrefillBatch() {
-  PrefillBatch batch;
-  std::vector<PrefillPrompt> prompts;
-  size_t needs_bytes = 0;
-  while (!to_prefill_.empty()) {
-    Sequence* next = to_prefill_.front();
-    const CachePlan& plan = next->block_plan.plan;
-    const int tokens = batch.tokens + next->prompt_tokens();
-    const size_t needs = model_->PromptNeedsBytes(next->prompt_tokens(), plan.needs);
-    const bool fits =
-        tokens <= options_.prefill_tokens &&
-        model_->WorkspaceBytes(tokens) + needs_bytes + needs <= model_->workspace_capacity_bytes();
-    if (!batch.sequences.empty() && !fits) break;
-    to_prefill_.pop_front();
-    batch.sequences.push_back(next);
-    batch.tokens = tokens;
-    needs_bytes += needs;
-    prompts.push_back({next->request.prompt, &plan, next->request.report_attention_recall});
-  }
-  if (batch.sequences.empty()) return;
-  prefill_ = std::move(batch);
-  ScopedTimer timer(&model_seconds_);
-  if (absl::Status status = model_->BeginPrefill(prompts); !status.ok()) FailPrefillBatch(status);
-}
-
-absl::Status EngineLoop::PrefillOneLayer() {
-  const int layer = prefill_->next_layer;
-  const std::vector<Sequence*>& batch = prefill_->sequences;
-  std::vector<bool> gone;
-  for (const Sequence* sequence : batch) gone.push_back(sequence == nullptr);
-  std::vector<LayerMeasured> measured(batch.size());
-  {
-    ScopedTimer timer(&model_seconds_);
-    if (absl::Status status = model_->AttendLayer(layer, gone, &measured); !status.ok()) {
-      return status;
-    }
-  }
-  std::vector<LayerWrite> writes(batch.size());
-  for (size_t i = 0; i < batch.size(); ++i) {
-    if (batch[i] == nullptr) continue;
-    absl::Status status = batch[i]->store->FillLayer(layer, measured[i], &writes[i]);
-    if (!status.ok()) return status;
-    if (measured[i].lazy && metrics_) metrics_->CountLazyLayer(layer);
-  }
-  std::vector<double> cosines(batch.size());
-  ScopedTimer timer(&model_seconds_);
-  if (absl::Status status = model_->FinishLayer(layer, writes, &cosines); !status.ok()) {
-    return status;
-  }
-  for (size_t i = 0; i < batch.size(); ++i) {
-    if (batch[i] == nullptr) continue;
-    if (batch[i]->block_plan.plan.importance == LayerImportance::kCosine) {
-      batch[i]->store->SetImportance(layer, cosines[i]);
-    }
-  }
-  ++prefill_->next_layer;
-  return absl::OkStatus();
-}
-
-/// Policies that wait for the last layer of the prompt.
-absl::Status EngineLoop::DecidePrompts() {
-  for (size_t i = 0; i < prefill_->sequences.size(); ++i) {
-    Sequence* sequence = prefill_->sequences[i];
-    if (sequence == nullptr || sequence->block_plan.plan.decide != DecideAt::kPrompt) continue;
-    absl::Status status = sequence->store->Decide(
-        *sequence->request.policy, PolicyContextOf(model_->shape()), sequence->prompt_tokens(),
-        sequence->request.max_new_tokens, static_cast<int>(i), model_);
-    if (!status.ok()) return status;
-  }
-  return absl::OkStatus();
-}
-
-void EngineLoop::FinishPrefillBatch() {
-  const size_t vocab = static_cast<size_t>(model_->shape().vocab_size);
-  prefill_logits_.resize(prefill_->sequences.size() * vocab);
-  absl::Status status;
-  {
-    ScopedTimer timer(&model_seconds_);
-    status = DecidePrompts();
-    if (status.ok()) status = model_->FinishPrefill(prefill_logits_.data());
-  }
-  if (!status.ok()) return FailPrefillBatch(status);
-  const std::vector<Sequence*> sequences = std::move(prefill_->sequences);
-  prefill_.reset();
-  std::vector<Sequence*> there;
-  std::vector<float*> logits;
+std::vector<SampledToken> EngineLoop::Sample(absl::Span<Sequence* const> sequences,
+                                             absl::Span<float* const> logits) {
+  const ScopedSeconds timer(&sample_seconds_);
+  const auto vocab = static_cast<size_t>(model_->shape().vocab_size);
+  std::vector<SampledToken> tokens;
   for (size_t i = 0; i < sequences.size(); ++i) {
-    Sequence* sequence = sequences[i];
-    if (sequence == nullptr) continue;
-    sequence->state = RequestState::kDecoding;
-    sequence->logical_tokens = sequence->prompt_tokens();
-    if (metrics_) metrics_->CountPromptTokens(sequence->prompt_tokens());
-    tokens_in_step_ += sequence->prompt_tokens();
-    decoding_.push_back(sequence);
-    there.push_back(sequence);
-    logits.push_back(&prefill_logits_[i * vocab]);
+    Sequence& sequence = *sequences[i];
+    tokens.push_back(
+        sequence.sampler->Sample(absl::MakeSpan(logits[i], vocab), Forbidden(sequence)));
   }
-  AcceptTokens(there, logits);
-}
-
-void EngineLoop::FailPrefillBatch(const absl::Status& status) {
-  model_->AbandonPrefill();
-  const std::vector<Sequence*> sequences = std::move(prefill_->sequences);
-  prefill_.reset();
-  for (Sequence* sequence : sequences) {
-    if (sequence != nullptr) Finish(*sequence, FinishReason::kError, status);
-  }
-}
-
-// ---- Decode ------------------------------------------------------------------------------------
-
-/// What must move in the caches before the step's tokens are written.
-void EngineLoop::EditCaches() {
-  std::vector<CacheEdit> edits;
-  std::vector<Sequence*> edited;
-  const std::vector<Sequence*> batch = decoding_;
-  for (Sequence* sequence : batch) {
-    const size_t before = edits.size();
-    absl::Status status = sequence->store->PrepareStep(sequence->logical_tokens, &edits);
-    if (!status.ok()) {
-      edits.resize(before);
-      Finish(*sequence, FinishReason::kError, status);
-    } else if (edits.size() > before) {
-      edited.push_back(sequence);
-    }
-  }
-  if (edits.empty()) return;
-  ScopedTimer timer(&model_seconds_);
-  const absl::Status status = model_->EditCache(edits);
-  for (Sequence* sequence : edited) {
-    const absl::Status finished = status.ok() ? sequence->store->FinishEdits() : status;
-    if (!finished.ok()) Finish(*sequence, FinishReason::kError, finished);
-  }
-}
-
-void EngineLoop::DecodeStep() {
-  EditCaches();
-  decode_inputs_.clear();
-  const std::vector<Sequence*> batch = decoding_;
-  std::vector<Sequence*> ready;
-  for (Sequence* sequence : batch) {
-    SequenceStore& store = *sequence->store;
-    absl::StatusOr<absl::Span<const DecodeInput::Layer>> layers =
-        store.Append(sequence->logical_tokens);
-    if (!layers.ok()) {
-      Finish(*sequence, FinishReason::kError, layers.status());
-      continue;
-    }
-    DecodeInput& input = decode_inputs_.emplace_back();
-    input.token_id = sequence->last_token;
-    input.position = sequence->logical_tokens;
-    input.layers = *layers;
-    input.step = store.step();
-    const CachePlan& plan = sequence->block_plan.plan;
-    if (plan.distant) {
-      input.skip = plan.distant->skip;
-      input.counts = &store.distant_counts;
-    }
-    if (store.IsUndecided()) {
-      input.lazy_test = &plan.first_token_test;
-      input.lazy_mass = store.lazy_mass();
-    }
-    ready.push_back(sequence);
-  }
-  if (ready.empty()) return;
-  const size_t vocab = static_cast<size_t>(model_->shape().vocab_size);
-  decode_logits_.resize(ready.size() * vocab);
-  absl::Status status;
-  {
-    ScopedTimer timer(&model_seconds_);
-    status = model_->Decode(decode_inputs_, decode_logits_.data());
-  }
-  if (metrics_) metrics_->ObserveBatchSize(static_cast<int>(ready.size()));
-  tokens_in_step_ += static_cast<int>(ready.size());
-  std::vector<Sequence*> decoded;
-  std::vector<float*> logits;
-  for (size_t i = 0; i < ready.size(); ++i) {
-    Sequence& sequence = *ready[i];
-    absl::Status of_sequence = status;
-    if (status.ok()) {
-      ++sequence.logical_tokens;
-      of_sequence = DecideFirstToken(sequence);
-    }
-    if (!of_sequence.ok()) {
-      Finish(sequence, FinishReason::kError, of_sequence);
-      continue;
-    }
-    decoded.push_back(&sequence);
-    logits.push_back(&decode_logits_[i * vocab]);
-  }
-  AcceptTokens(decoded, logits);
-}
-
-/// Policies that wait for the first generated token's attention.
-absl::Status EngineLoop::DecideFirstToken(Sequence& sequence) {
-  if (!sequence.store->IsUndecided()) return absl::OkStatus();
-  ScopedTimer timer(&model_seconds_);
-  const int tokens = sequence.logical_tokens;
-  absl::Status status = sequence.store->Decide(
-      *sequence.request.policy, PolicyContextOf(model_->shape()), tokens,
-      sequence.request.max_new_tokens - (tokens - sequence.prompt_tokens()), -1, model_);
-  if (!status.ok() || metrics_ == nullptr) return status;
-  for (int layer = 0; layer < geometry_.num_layers; ++layer) {
-    if (sequence.store->facts(layer).lazy) metrics_->CountLazyLayer(layer);
-  }
-  return status;
+  return tokens;
 }
 
 void EngineLoop::AcceptTokens(absl::Span<Sequence* const> sequences,
-                              absl::Span<float* const> logits) {
-  const auto vocab = static_cast<size_t>(model_->shape().vocab_size);
-  std::vector<SampledToken> tokens(sequences.size());
-  {
-    ScopedTimer timer(&sample_seconds_);
-    for (size_t i = 0; i < sequences.size(); ++i) {
-      Sequence& sequence = *sequences[i];
-      const absl::Span<const int32_t> forbidden =
-          sequence.may_stop() ? absl::Span<const int32_t>()
-                              : absl::MakeConstSpan(sequence.request.stop_token_ids);
-      tokens[i] = sequence.sampler->Sample(absl::MakeSpan(logits[i], vocab), forbidden);
-    }
-  }
+                              std::vector<SampledToken> tokens) {
   const SteadyTime now = Clock::now();
   inter_token_seconds_.clear();
   int generated = 0;
@@ -537,95 +301,6 @@ void EngineLoop::Report(const Sequence& sequence, FinishReason reason, absl::Sta
                 output.cache.full_blocks);
   outputs_.push_back(std::move(output));
   ++finished_in_step_;
-}
-
-// ---- What others see ---------------------------------------------------------------------------
-
-void EngineLoop::Publish() {
-  const SteadyTime now = Clock::now();
-  is_stale_ = is_stale_ || finished_in_step_ > 0;
-  const auto age = now - last_published_;
-  const bool is_due =
-      IsIdle() ||
-      (age >= std::min<Clock::duration>(kPublishRest * publish_cost_, kLongestPublishRest) &&
-       age >= (is_stale_ ? Clock::duration(kStaleInterval) : Clock::duration(kPublishInterval)));
-  std::optional<EngineSnapshot> snapshot;
-  if (is_due) {
-    snapshot = MakeSnapshot();
-    if (metrics_) metrics_->SetOccupancy(*snapshot);
-    last_published_ = now;
-    publish_cost_ = Clock::now() - now;
-    is_stale_ = false;
-  }
-  {
-    std::lock_guard lock(status_->mutex);
-    if (snapshot.has_value()) status_->snapshot = std::move(*snapshot);
-    status_->in_flight -= std::exchange(finished_in_step_, 0);
-    status_->waiting = status_->in_flight - static_cast<int>(running_.size());
-  }
-  status_->changed.notify_all();
-  outbox_->SendAll(outputs_);
-}
-
-EngineSnapshot EngineLoop::MakeSnapshot() {
-  EngineSnapshot snapshot;
-  snapshot.block_bytes = geometry_.block_bytes;
-  snapshot.block_tokens =
-      geometry_.SlotsPerBlock(KeyValueFormat(model_->shape().element), geometry_.num_kv_heads);
-  snapshot.total_blocks = pool_->num_blocks();
-  snapshot.used_blocks = pool_->used_blocks();
-  snapshot.reserved_blocks = ledger_.total();
-  snapshot.high_water_blocks = pool_->high_water_blocks();
-  snapshot.workspace_capacity_bytes = model_->workspace_capacity_bytes();
-  snapshot.workspace_high_water_bytes = model_->workspace_high_water_bytes();
-  snapshot.running = static_cast<int>(running_.size());
-  snapshot.waiting = static_cast<int>(waiting_.size());
-  snapshot.layers.resize(geometry_.num_layers);
-  for (int l = 0; l < geometry_.num_layers; ++l) {
-    snapshot.layers[l].reserved_blocks = ledger_.layer_total(l);
-  }
-  for (const auto& [id, sequence] : running_) {
-    sequence->store->CatchUp();
-    for (int l = 0; l < geometry_.num_layers; ++l) {
-      const LayerBlockTable& table = sequence->cache->layer(l);
-      const LayerOccupancy held = table.occupancy();
-      LayerSnapshot& layer = snapshot.layers[l];
-      layer.used_blocks += held.owned_blocks;
-      layer.live_bytes += held.owned_live_bytes;
-      layer.tail_waste_bytes += held.owned_blocks * geometry_.block_bytes - held.owned_live_bytes;
-      std::map<CacheFormat, LayerOccupancy> by_format;
-      table.AddOccupancyByFormat(&by_format);
-      for (const auto& [format, part] : by_format) {
-        layer.blocks_by_format[format] += part.owned_blocks;
-      }
-    }
-    snapshot.requests.push_back(MakeRequestSnapshot(*sequence, geometry_, model_->shape().element));
-  }
-  std::sort(snapshot.requests.begin(), snapshot.requests.end(),
-            [](const RequestSnapshot& a, const RequestSnapshot& b) { return a.id < b.id; });
-  for (const auto& sequence : waiting_.sequences()) {
-    snapshot.requests.push_back(MakeRequestSnapshot(*sequence, geometry_, model_->shape().element));
-  }
-  return snapshot;
-}
-
-void EngineLoop::CheckConservation() {
-  std::vector<const SequenceCache*> caches;
-  size_t reserved = 0;
-  for (const auto& [id, sequence] : running_) {
-    sequence->store->CatchUp();
-    caches.push_back(&*sequence->cache);
-    reserved += sequence->reservation.total;
-  }
-  absl::Status status = CheckIntegrity(*pool_, caches);
-  if (status.ok() && (reserved != ledger_.total() || reserved > pool_->free_blocks())) {
-    status =
-        absl::InternalError(absl::StrCat("reservations are ", reserved, " blocks, the ledger says ",
-                                         ledger_.total(), ", free are ", pool_->free_blocks()));
-  }
-  if (status.ok()) return;
-  spdlog::critical("the block pool is inconsistent: {}", status.ToString());
-  std::abort();
 }
 
 }  // namespace ziggurat

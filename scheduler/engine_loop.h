@@ -43,7 +43,7 @@ struct EngineStatus {
   int in_flight = 0;  ///< submitted and not finished
   int waiting = 0;    ///< submitted and not admitted
   bool draining = false;
-  EngineSnapshot snapshot;
+  std::shared_ptr<const EngineSnapshot> snapshot;
 };
 
 /// One step after another until told to stop. Everything but the mailboxes and `EngineStatus`
@@ -84,6 +84,8 @@ class EngineLoop {
   void PrefillSlice();
   void DecodeStep();
   void Publish();
+  bool IsSnapshotDue() const;
+  void PublishSnapshot();
 
   void StartPrefillBatch();
   absl::Status PrefillOneLayer();
@@ -92,9 +94,16 @@ class EngineLoop {
   void EditCaches();
   void FinishPrefillBatch();
   void FailPrefillBatch(const absl::Status& status);
-  /// Draws a token of each sequence and passes it on; ends those whose last it was.
+  /// What may not be drawn for a sequence now.
+  static absl::Span<const int32_t> Forbidden(const Sequence& sequence);
+  /// Runs the model, and gives the sequences that are still there their tokens.
+  void DecodeAndDraw(absl::Span<Sequence* const> ready);
+  /// A token of each.
   ///   logits  [logits of sequence i] vocab_size of them, spoiled
-  void AcceptTokens(absl::Span<Sequence* const> sequences, absl::Span<float* const> logits);
+  std::vector<SampledToken> Sample(absl::Span<Sequence* const> sequences,
+                                   absl::Span<float* const> logits);
+  /// Passes the token of each sequence on; ends those whose last it was.
+  void AcceptTokens(absl::Span<Sequence* const> sequences, std::vector<SampledToken> tokens);
   /// False: it was a stop token, which is not passed on.
   bool AcceptToken(Sequence& sequence, SampledToken token, SteadyTime now);
   /// Releases everything that `sequence` holds and reports. The sequence is gone afterwards.

@@ -40,6 +40,23 @@ Histogram& OneHistogram(prometheus::Registry& registry, const char* name, const 
   return prometheus::BuildHistogram().Name(name).Help(help).Register(registry).Add({}, buckets);
 }
 
+constexpr const char* kFinishReasons[] = {"stop", "length", "cancelled", "deadline", "error"};
+constexpr const char* kRefusals[] = {"invalid",        "not_allowed",      "never_fits",
+                                     "queue_full",     "too_many_streams", "draining",
+                                     "unauthenticated"};
+
+/// Observations of each bucket; a histogram collects them as sums over the buckets up to it.
+std::vector<double> BucketCounts(const Histogram& histogram) {
+  std::vector<double> counts;
+  double before = 0;
+  for (const auto& bucket : histogram.Collect().histogram.bucket) {
+    const auto up_to = static_cast<double>(bucket.cumulative_count);
+    counts.push_back(up_to - before);
+    before = up_to;
+  }
+  return counts;
+}
+
 }  // namespace
 
 struct Metrics::Series {
@@ -77,6 +94,10 @@ struct Metrics::Series {
                  .Name("ziggurat_lazy_layers_total")
                  .Help("Layers of requests that SimLayerKV found lazy, by layer")
                  .Register(r)),
+        certificate_expiry(prometheus::BuildGauge()
+                               .Name("ziggurat_tls_certificate_expiry_timestamp_seconds")
+                               .Help("When the certificate of the ports expires, in Unix time")
+                               .Register(r)),
         step_part(prometheus::BuildHistogram()
                       .Name("ziggurat_step_seconds")
                       .Help("Time of an engine step, by part")
@@ -134,13 +155,8 @@ struct Metrics::Series {
     for (const char* part : {"schedule", "model", "attention", "sample"}) {
       parts.emplace_back(part, &step_part.Add({{"part", part}}, kStepBuckets));
     }
-    for (const char* reason : {"stop", "length", "cancelled", "deadline", "error"}) {
-      finished.Add({{"reason", reason}});
-    }
-    for (const char* reason :
-         {"invalid", "not_allowed", "never_fits", "queue_full", "too_many_streams", "draining"}) {
-      refused.Add({{"reason", reason}});
-    }
+    for (const char* reason : kFinishReasons) finished.Add({{"reason", reason}});
+    for (const char* reason : kRefusals) refused.Add({{"reason", reason}});
   }
 
   struct Layer {
@@ -158,6 +174,7 @@ struct Metrics::Series {
   Family<Counter>& finished;
   Family<Counter>& refused;
   Family<Counter>& lazy;
+  Family<Gauge>& certificate_expiry;
   Family<Histogram>& step_part;
   Gauge& pool_total;
   Gauge& pool_used;
@@ -260,6 +277,9 @@ void Metrics::CountFinished(std::string_view reason) {
 void Metrics::CountRefused(std::string_view reason) {
   series_->refused.Add({{"reason", std::string(reason)}}).Increment();
 }
+void Metrics::SetCertificateExpiry(double unix_seconds) {
+  series_->certificate_expiry.Add({}).Set(unix_seconds);
+}
 void Metrics::CountPromptTokens(int tokens) { series_->prompt_tokens.Increment(tokens); }
 void Metrics::CountGeneratedTokens(int tokens) { series_->generated_tokens.Increment(tokens); }
 void Metrics::ObserveAdmittedBlocks(size_t blocks) {
@@ -290,6 +310,27 @@ void Metrics::ObserveStepPart(std::string_view part, double seconds) {
 }
 void Metrics::ObserveBatchSize(int sequences) { series_->batch_size.Observe(sequences); }
 void Metrics::ObserveStepTokens(int tokens) { series_->step_tokens.Observe(tokens); }
+
+MetricTotals Metrics::Totals() const {
+  const Series& s = *series_;
+  MetricTotals totals;
+  totals.prompt_tokens = s.prompt_tokens.Value();
+  totals.generated_tokens = s.generated_tokens.Value();
+  for (const char* reason : kFinishReasons) {
+    totals.finished[reason] = s.finished.Add({{"reason", reason}}).Value();
+  }
+  for (const char* reason : kRefusals)
+    totals.refused += s.refused.Add({{"reason", reason}}).Value();
+  totals.first_token_counts = BucketCounts(s.first_token);
+  totals.inter_token_counts = BucketCounts(s.inter_token);
+  totals.running = s.running.Value();
+  totals.waiting = s.waiting.Value();
+  totals.used_blocks = s.pool_used.Value();
+  totals.reserved_blocks = s.pool_reserved.Value();
+  return totals;
+}
+
+absl::Span<const double> Metrics::LatencyBounds() { return kLatencyBuckets; }
 
 void Metrics::ExportVllmNames(std::string model_name) {
   std::lock_guard lock(mutex_);

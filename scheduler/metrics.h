@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -18,6 +19,23 @@
 namespace ziggurat {
 
 struct EngineSnapshot;
+
+/// A few values that change quickly, for whoever looks every second: much cheaper than Collect.
+struct MetricTotals {
+  // Counted since the start.
+  double prompt_tokens = 0;
+  double generated_tokens = 0;
+  std::map<std::string, double> finished;  ///< by reason
+  double refused = 0;
+  // [Metrics::LatencyBounds() and one more]: observations between a bound and the one before.
+  std::vector<double> first_token_counts;
+  std::vector<double> inter_token_counts;
+  // As of the latest snapshot.
+  double running = 0;
+  double waiting = 0;
+  double used_blocks = 0;
+  double reserved_blocks = 0;
+};
 
 /// Owns the registry. Safe from any thread. Label values are bounded: layers, states, policy names
 /// and reasons; never a request id.
@@ -51,10 +69,18 @@ class Metrics {
   /// Tokens that a step has computed; those of a prompt count in the step that ends its prefill.
   void ObserveStepTokens(int tokens);
 
+  // ---- Ports ----
+  /// When the certificate that the ports show expires; no such series before the first call.
+  void SetCertificateExpiry(double unix_seconds);
+
   /// From now on Collect gives the values under vLLM's names too, for the model of that name.
   void ExportVllmNames(std::string model_name);
   /// What a scrape sees.
   std::vector<prometheus::MetricFamily> Collect() const;
+
+  MetricTotals Totals() const;
+  /// Upper bounds in seconds of the buckets of every latency; the last one has none.
+  static absl::Span<const double> LatencyBounds();
 
  private:
   std::shared_ptr<prometheus::Registry> registry_;

@@ -120,15 +120,14 @@ LayerCacheReport MakeLayerReport(const Sequence& sequence, int layer, const Cach
     const size_t tokens =
         MeanSlots(view, heads, [&](const SegmentView& s) { return FormatOf(s) == format; });
     report.formats.push_back({format, part.owned_blocks, tokens});
+    report.blocks += part.owned_blocks;
+    report.live_bytes += part.owned_live_bytes;
     if (part.blocks > most) report.format = format;
     most = std::max(most, part.blocks);
   }
-  const LayerOccupancy held = table.occupancy();
   report.budget_tokens = facts.kept_tokens;
   report.tokens = MeanSlots(view, heads, [](const SegmentView&) { return true; });
-  report.blocks = held.owned_blocks;
-  report.bytes = held.owned_blocks * geometry.block_bytes;
-  report.live_bytes = held.owned_live_bytes;
+  report.bytes = report.blocks * geometry.block_bytes;
   report.lazy = facts.lazy;
   report.attention_recall = facts.attention_recall;
   const auto seen = static_cast<size_t>(sequence.logical_tokens);

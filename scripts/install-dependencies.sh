@@ -8,12 +8,15 @@ set -euo pipefail
 torch=(libtorch-dev)
 packages=(
   build-essential cmake ninja-build git pkg-config curl ca-certificates
-  libdnnl-dev libgrpc++-dev libprotobuf-dev protobuf-compiler protobuf-compiler-grpc
-  libabsl-dev prometheus-cpp-dev libcpp-httplib-dev libspdlog-dev libcli11-dev nlohmann-json3-dev
-  libpcre2-dev libsentencepiece-dev libutf8proc-dev
+  libdnnl-dev libssl-dev libgrpc++-dev libprotobuf-dev protobuf-compiler protobuf-compiler-grpc
+  libabsl-dev prometheus-cpp-dev libcpp-httplib-dev libspdlog-dev libcli11-dev libyaml-cpp-dev
+  nlohmann-json3-dev libpcre2-dev libsentencepiece-dev libutf8proc-dev
   libgtest-dev libgmock-dev librapidcheck-dev libbenchmark-dev
 )
-for_tests=(prometheus openssl python3-yaml python3-jsonschema)
+for_tests=(
+  debootstrap prometheus openssl python3-yaml python3-jsonschema
+  chromium chromium-driver python3-selenium
+)
 # Where another package brings a kubectl, Debian's would be in its way; the tests take either.
 command -v kubectl >/dev/null || for_tests+=(kubernetes-client)
 
@@ -39,7 +42,7 @@ if [ "$(id -u)" -ne 0 ]; then
   command -v sudo >/dev/null || { echo "install-dependencies: run this as root, or install sudo" >&2; exit 1; }
   as_root=(sudo)
 fi
-echo "Installing ${#missing[@]} packages (about 250 MB with what they need): ${missing[*]}"
+echo "Installing ${#missing[@]} packages (up to 400 MB with what they need): ${missing[*]}"
 # The Prometheus server is for tests only: its package must not start it as a service.
 policy=/usr/sbin/policy-rc.d
 if [ ! -e "$policy" ]; then

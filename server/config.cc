@@ -118,12 +118,49 @@ absl::StatusOr<std::vector<std::shared_ptr<const PodGroups>>> LoadPodGroups(
   return all;
 }
 
+absl::StatusOr<DeviceChoice> ParseDevice(std::string_view text) {
+  if (text == "auto") return DeviceChoice{.is_auto = true, .ordinal = 0};
+  if (text == "cpu") return DeviceChoice{};
+  constexpr std::string_view kCuda = "cuda:";
+  DeviceChoice choice;
+  if (text.starts_with(kCuda)) {
+    const std::string_view number = text.substr(kCuda.size());
+    const auto [end, error] =
+        std::from_chars(number.data(), number.data() + number.size(), choice.ordinal);
+    if (error == std::errc() && end == number.data() + number.size() && choice.ordinal >= 0) {
+      return choice;
+    }
+  }
+  return absl::InvalidArgumentError(absl::StrCat("--device: '", std::string(text),
+                                                 "' is no device: must be auto, cpu or cuda:N"));
+}
+
+absl::StatusOr<double> ParseMemoryShare(std::string_view text) {
+  double percent = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), percent);
+  if (error == std::errc() && std::string_view(end, text.data() + text.size() - end) == "%" &&
+      percent > 0 && percent <= 100) {
+    return percent / 100;
+  }
+  return absl::InvalidArgumentError(absl::StrCat(
+      "'", std::string(text), "' is no share: must be above 0% and at most 100%, such as 90%"));
+}
+
 absl::StatusOr<ElementType> ParseElementType(std::string_view text) {
   for (ElementType type : {ElementType::kF32, ElementType::kBf16}) {
     if (text == ElementTypeName(type)) return type;
   }
   return absl::InvalidArgumentError(
       absl::StrCat("'", std::string(text), "' is no dtype: must be bf16 or f32"));
+}
+
+int ServeConfig::LongestPrompt(int max_context_tokens) const {
+  const int most = max_context_tokens - 1;  // room for one new token
+  return max_prompt_tokens > 0 ? std::min(max_prompt_tokens, most) : most;
+}
+
+int ServeConfig::WorkspaceTokens(int max_context_tokens) const {
+  return std::max(prefill_tokens, LongestPrompt(max_context_tokens));
 }
 
 absl::Status Validate(const ServeConfig& config) {
@@ -142,8 +179,12 @@ absl::Status Validate(const ServeConfig& config) {
       CheckRange("--max-streams", config.max_streams, 0, 1 << 20),
       CheckRange("--drain-timeout", absl::ToInt64Seconds(config.drain_timeout), 0, 86400),
       ParseLogLevel(config.log_level).status(),
+      ParseDevice(config.device).status(),
       CheckMetricsCompat(config.metrics_compat),
       CheckPolicies(config),
+      Validate(config.security),
+      CheckExposure(config.security, "--listen", config.grpc.host),
+      CheckExposure(config.security, "--http", config.http.host),
   };
   for (const absl::Status& check : checks) {
     if (!check.ok()) return check;

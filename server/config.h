@@ -14,6 +14,7 @@
 #include "absl/time/time.h"
 #include "block_manager/cache_format.h"
 #include "compression/policy.h"
+#include "server/security/security_config.h"
 
 namespace ziggurat {
 
@@ -32,6 +33,18 @@ std::string FormatEndpoint(const Endpoint& endpoint);
 absl::StatusOr<std::vector<std::shared_ptr<const PodGroups>>> LoadPodGroups(
     const std::vector<std::string>& names_and_files);
 
+/// "auto", "cpu" or "cuda:N".
+struct DeviceChoice {
+  static constexpr int kCpu = -1;
+  bool is_auto = false;  ///< the first GPU, where one can be used
+  int ordinal = kCpu;
+};
+absl::StatusOr<DeviceChoice> ParseDevice(std::string_view text);
+
+/// Of a device's free memory, for the pool: "90%". INVALID_ARGUMENT where it is not above 0 and at
+/// most 100 percent.
+absl::StatusOr<double> ParseMemoryShare(std::string_view text);
+
 /// "f32" or "bf16".
 absl::StatusOr<ElementType> ParseElementType(std::string_view text);
 
@@ -39,7 +52,10 @@ struct ServeConfig {
   std::filesystem::path model;  ///< a Hugging Face folder
   Endpoint grpc = {"127.0.0.1", 50051};
   Endpoint http = {"127.0.0.1", 9400};
+  SecurityConfig security;  ///< of both
   size_t kv_cache_bytes = size_t{512} << 20;
+  double kv_cache_share = 0;  ///< above 0: of a GPU's memory that is free after loading, instead
+  std::string device = "auto";
   std::string compression = "full";
   std::vector<std::string> allow_compression;  ///< policy names; empty: all
   PolicyResources resources;                   ///< loaded at start; what policy texts may name
@@ -54,9 +70,15 @@ struct ServeConfig {
   int max_streams = 0;               ///< open Generate calls; 0: twice max_running + max_queue
   std::string log_level = "info";
   std::string metrics_compat;  ///< "vllm": its metric names beside ours; empty: ours only
+  bool page = true;            ///< the HTTP port serves the page and its JSON
   absl::Duration drain_timeout = absl::Seconds(30);
   bool check_integrity = false;  ///< prove after every step that no block is lost; for tests
 
+  /// Tokens of the longest prompt that is taken, by a model with that context.
+  int LongestPrompt(int max_context_tokens) const;
+  /// Tokens that the prefill workspace is made for: the larger of one batch and the longest
+  /// prompt.
+  int WorkspaceTokens(int max_context_tokens) const;
   int StreamLimit() const { return max_streams > 0 ? max_streams : 2 * (max_running + max_queue); }
 };
 

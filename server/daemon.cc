@@ -12,6 +12,7 @@
 #include "grpcpp/health_check_service_interface.h"
 #include "grpcpp/server_builder.h"
 #include "scheduler/sequence.h"
+#include "server/security/grpc_credentials.h"
 #include "spdlog/spdlog.h"
 
 namespace ziggurat {
@@ -34,8 +35,16 @@ void EnableStandardServices() {
 
 absl::StatusOr<std::unique_ptr<Daemon>> Daemon::Create(const ServeConfig& config) {
   auto daemon = std::unique_ptr<Daemon>(new Daemon(config));
+  auto security = PortSecurity::Start(config.security);
+  if (!security.ok()) return security.status();
+  daemon->security_ = *std::move(security);
+  if (!config.security.has_tls() &&
+      !(IsLoopback(config.grpc.host) && IsLoopback(config.http.host))) {
+    spdlog::warn("plain text on an address that other machines reach, as --allow-plain-text says");
+  }
+  if (config.page) daemon->page_ = std::make_unique<PageData>(&daemon->metrics_);
   absl::StatusOr<std::unique_ptr<HttpEndpoint>> http =
-      HttpEndpoint::Start(config.http, &daemon->metrics_);
+      HttpEndpoint::Start(config.http, daemon->security_, &daemon->metrics_, daemon->page_.get());
   if (!http.ok()) return http.status();
   daemon->http_ = *std::move(http);
   return daemon;
@@ -43,13 +52,20 @@ absl::StatusOr<std::unique_ptr<Daemon>> Daemon::Create(const ServeConfig& config
 
 Daemon::~Daemon() {
   if (server_ && !has_drained_) Drain(absl::ZeroDuration());
+  if (page_) page_->Detach();
   // The engine ends first: its last outputs let the delivery thread return.
   if (engine_) engine_->Stop();
   delivery_.reset();
 }
 
 absl::Status Daemon::Serve(std::unique_ptr<ModelRunner> runner, ServedModel model) {
-  const EngineOptions options{.kv_cache_bytes = config_.kv_cache_bytes,
+  size_t kv_cache_bytes = config_.kv_cache_bytes;
+  if (config_.kv_cache_share > 0) {
+    const absl::StatusOr<size_t> free = runner->FreePoolBytes();
+    if (!free.ok()) return free.status();
+    kv_cache_bytes = static_cast<size_t>(config_.kv_cache_share * static_cast<double>(*free));
+  }
+  const EngineOptions options{.kv_cache_bytes = kv_cache_bytes,
                               .max_running = config_.max_running,
                               .max_queue = config_.max_queue,
                               .max_prompt_tokens = config_.max_prompt_tokens,
@@ -61,6 +77,12 @@ absl::Status Daemon::Serve(std::unique_ptr<ModelRunner> runner, ServedModel mode
   engine_ = *std::move(engine);
   if (absl::Status status = CheckDefaultPolicy(); !status.ok()) return status;
   if (config_.metrics_compat == "vllm") metrics_.ExportVllmNames(model.name);
+  if (page_) {
+    page_->Attach(engine_.get(), {.name = model.name,
+                                  .architecture = model.architecture,
+                                  .backend = model.backend,
+                                  .default_compression = config_.compression});
+  }
   delivery_ = std::make_unique<Delivery>(engine_.get(), model.tokenizer.get());
   service_ =
       std::make_unique<ZigguratService>(engine_.get(), delivery_.get(), &metrics_, std::move(model),
@@ -100,12 +122,15 @@ absl::Status Daemon::StartGrpc() {
   EnableStandardServices();
   grpc::ServerBuilder builder;
   const std::string address = FormatEndpoint(config_.grpc);
-  builder.AddListeningPort(address, grpc::InsecureServerCredentials(), &grpc_port_);
+  const auto count_refused = [this] { metrics_.CountRefused("unauthenticated"); };
+  builder.AddListeningPort(address, MakeServerCredentials(security_, count_refused), &grpc_port_);
   builder.RegisterService(service_.get());
   builder.SetMaxReceiveMessageSize(config_.max_message_bytes);
   builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
   // More than that waits in the client; less is for the service to refuse, with a reason.
   builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, 2 * config_.StreamLimit());
+  // Who connects and then says nothing holds a socket no longer than this.
+  builder.AddChannelArgument(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, 20'000);
   // A client that vanished without a word is noticed within a minute.
   builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, 30'000);
   builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 10'000);

@@ -15,6 +15,7 @@
 #include "server/delivery.h"
 #include "server/generate_request.h"
 #include "server/http_endpoint.h"
+#include "server/security/port_security.h"
 #include "server/service.h"
 
 namespace ziggurat {
@@ -23,7 +24,8 @@ namespace ziggurat {
 /// ready), Drain (no new requests, those that run are finished), destruction.
 class Daemon {
  public:
-  /// `config` must be valid. UNAVAILABLE where the HTTP address cannot be bound.
+  /// `config` must be valid. UNAVAILABLE where the HTTP address cannot be bound; errors about files
+  /// of certificates and tokens name flag, file and reason.
   static absl::StatusOr<std::unique_ptr<Daemon>> Create(const ServeConfig& config);
   /// Drains without patience where Drain was not called.
   ~Daemon();
@@ -54,6 +56,8 @@ class Daemon {
 
   const ServeConfig config_;
   Metrics metrics_;
+  std::unique_ptr<PageData> page_;  ///< null where the configuration wants none
+  std::shared_ptr<const PortSecurity> security_;
   std::unique_ptr<HttpEndpoint> http_;
   std::unique_ptr<Engine> engine_;
   std::unique_ptr<Delivery> delivery_;

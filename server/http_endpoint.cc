@@ -7,15 +7,19 @@
 #include <cstring>
 #include <string>
 #include <thread>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "httplib.h"
 #include "prometheus/text_serializer.h"
+#include "server/page/page_routes.h"
+#include "server/security/http_server.h"
 
 namespace ziggurat {
 namespace {
 
-constexpr int kThreads = 8;  // connections that say nothing hold one each until they time out
+// A connection that says nothing holds one until it times out.
+constexpr int kThreads = 64;
 constexpr int kTimeoutSeconds = 1;
 constexpr char kMetricsType[] = "text/plain; version=0.0.4; charset=utf-8";
 
@@ -29,21 +33,30 @@ void SetSocketOptions(socket_t socket) {
 
 class HttpEndpoint::Impl {
  public:
-  httplib::Server server;
+  std::unique_ptr<httplib::Server> server;
   std::thread thread;
 };
 
-absl::StatusOr<std::unique_ptr<HttpEndpoint>> HttpEndpoint::Start(const Endpoint& endpoint,
-                                                                  Metrics* metrics) {
+absl::StatusOr<std::unique_ptr<HttpEndpoint>> HttpEndpoint::Start(
+    const Endpoint& endpoint, std::shared_ptr<const PortSecurity> security, Metrics* metrics,
+    PageData* page) {
   auto http = std::unique_ptr<HttpEndpoint>(new HttpEndpoint());
   http->impl_ = std::make_unique<Impl>();
-  httplib::Server& server = http->impl_->server;
+  const char* scheme = security->has_tls() ? "https://" : "http://";
+  http->impl_->server = MakeHttpServer(security);
+  httplib::Server& server = *http->impl_->server;
   server.new_task_queue = [] { return new httplib::ThreadPool(kThreads); };
   server.set_socket_options(SetSocketOptions);
   server.set_read_timeout(kTimeoutSeconds);
+  server.set_keep_alive_timeout(kTimeoutSeconds);  // until the first byte of a request, too
   server.set_keep_alive_max_count(1);  // a kept connection would hold one of the few threads
 
-  server.Get("/metrics", [metrics](const httplib::Request&, httplib::Response& response) {
+  server.Get("/metrics", [metrics, security = std::move(security)](const httplib::Request&,
+                                                                   httplib::Response& response) {
+    if (security->has_tls()) {
+      metrics->SetCertificateExpiry(
+          absl::ToDoubleSeconds(security->Identity()->expires() - absl::UnixEpoch()));
+    }
     response.set_content(prometheus::TextSerializer().Serialize(metrics->Collect()), kMetricsType);
   });
   server.Get("/healthz", [](const httplib::Request&, httplib::Response& response) {
@@ -57,9 +70,12 @@ absl::StatusOr<std::unique_ptr<HttpEndpoint>> HttpEndpoint::Start(const Endpoint
       return;
     }
     response.status = 503;
-    response.set_content(readiness == Readiness::kLoading ? "loading\n" : "draining\n",
-                         "text/plain");
+    response.set_content(absl::StrCat(ReadinessName(readiness), "\n"), "text/plain");
   });
+  if (page != nullptr) {
+    AddPageRoutes(
+        page, [self] { return self->readiness_.load(); }, &server);
+  }
 
   errno = 0;
   if (endpoint.port == 0) {
@@ -68,8 +84,8 @@ absl::StatusOr<std::unique_ptr<HttpEndpoint>> HttpEndpoint::Start(const Endpoint
     http->port_ = server.bind_to_port(endpoint.host, endpoint.port) ? endpoint.port : -1;
   }
   if (http->port_ <= 0) {
-    return absl::UnavailableError(absl::StrCat("cannot listen on http://", FormatEndpoint(endpoint),
-                                               ": ",
+    return absl::UnavailableError(absl::StrCat("cannot listen on ", scheme,
+                                               FormatEndpoint(endpoint), ": ",
                                                errno ? std::strerror(errno) : "no such host"));
   }
   http->impl_->thread = std::thread([&server] { server.listen_after_bind(); });
@@ -80,7 +96,7 @@ absl::StatusOr<std::unique_ptr<HttpEndpoint>> HttpEndpoint::Start(const Endpoint
 
 HttpEndpoint::~HttpEndpoint() {
   if (!impl_->thread.joinable()) return;
-  impl_->server.stop();
+  impl_->server->stop();
   impl_->thread.join();
 }
 

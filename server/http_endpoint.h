@@ -1,4 +1,4 @@
-// The HTTP port: metrics for Prometheus and two probes for Kubernetes.
+// The HTTP port: metrics for Prometheus, two probes for Kubernetes, and the page.
 #pragma once
 
 #include <atomic>
@@ -8,22 +8,25 @@
 #include "absl/status/statusor.h"
 #include "scheduler/metrics.h"
 #include "server/config.h"
+#include "server/page/page_data.h"
+#include "server/readiness.h"
+#include "server/security/port_security.h"
 
 namespace ziggurat {
-
-/// Where the daemon stands; what /readyz answers.
-enum class Readiness : int { kLoading, kServing, kDraining };
 
 /// Serves on threads of its own from Start until destruction:
 ///   GET /metrics   Prometheus text format
 ///   GET /healthz   200 "ok" while the process lives
 ///   GET /readyz    200 "ok" while serving; 503 "loading" or "draining"
+///   GET /, /api/   the page and what it shows (docs/page.md), where there is `page`
 ///   anything else  404
 class HttpEndpoint {
  public:
-  /// `metrics` must outlive the endpoint. UNAVAILABLE where the address cannot be bound.
-  static absl::StatusOr<std::unique_ptr<HttpEndpoint>> Start(const Endpoint& endpoint,
-                                                             Metrics* metrics);
+  /// Protected as `security` has it. `metrics`, and `page` unless it is null, must outlive the
+  /// endpoint. UNAVAILABLE where the address cannot be bound.
+  static absl::StatusOr<std::unique_ptr<HttpEndpoint>> Start(
+      const Endpoint& endpoint, std::shared_ptr<const PortSecurity> security, Metrics* metrics,
+      PageData* page);
   ~HttpEndpoint();
 
   int port() const { return port_; }

@@ -1,5 +1,6 @@
 #include "server/messages.h"
 
+#include <algorithm>
 #include <string>
 
 namespace ziggurat {
@@ -47,8 +48,11 @@ v1::LayerOccupancy ToMessage(uint32_t index, const LayerSnapshot& layer) {
   return message;
 }
 
-v1::RequestOccupancy ToMessage(const RequestSnapshot& request) {
+}  // namespace
+
+v1::RequestOccupancy ToMessage(const RequestSnapshot& request, CacheDetail detail) {
   v1::RequestOccupancy message;
+  message.set_id(request.id);
   message.set_request_id(request.name);
   message.set_compression(request.policy);
   message.set_state(std::string(RequestStateName(request.state)));
@@ -57,13 +61,12 @@ v1::RequestOccupancy ToMessage(const RequestSnapshot& request) {
   message.set_blocks(request.blocks);
   message.set_reserved_blocks(request.reserved_blocks);
   message.mutable_layer_blocks()->Add(request.layer_blocks.begin(), request.layer_blocks.end());
+  if (detail != CacheDetail::kRequestsInFull) return message;
   for (uint32_t i = 0; i < request.layers.size(); ++i) {
     *message.add_layers() = ToMessage(i, request.layers[i]);
   }
   return message;
 }
-
-}  // namespace
 
 v1::CacheReport ToMessage(const CacheReport& report) {
   v1::CacheReport message;
@@ -81,7 +84,8 @@ v1::CacheReport ToMessage(const CacheReport& report) {
   return message;
 }
 
-v1::GetCacheResponse ToMessage(const EngineSnapshot& snapshot) {
+v1::GetCacheResponse ToMessage(const EngineSnapshot& snapshot, CacheDetail detail,
+                               size_t max_requests) {
   v1::GetCacheResponse message;
   message.set_block_bytes(snapshot.block_bytes);
   message.set_total_blocks(snapshot.total_blocks);
@@ -91,14 +95,15 @@ v1::GetCacheResponse ToMessage(const EngineSnapshot& snapshot) {
   message.set_high_water_blocks(snapshot.high_water_blocks);
   message.set_workspace_capacity_bytes(snapshot.workspace_capacity_bytes);
   message.set_workspace_high_water_bytes(snapshot.workspace_high_water_bytes);
+  message.set_running(snapshot.running);
+  message.set_waiting(snapshot.waiting);
+  if (detail == CacheDetail::kTotals) return message;
   for (uint32_t i = 0; i < snapshot.layers.size(); ++i) {
     *message.add_layers() = ToMessage(i, snapshot.layers[i]);
   }
-  for (const RequestSnapshot& request : snapshot.requests) {
-    *message.add_requests() = ToMessage(request);
+  for (size_t i = 0; i < std::min(max_requests, snapshot.requests.size()); ++i) {
+    *message.add_requests() = ToMessage(snapshot.requests[i], detail);
   }
-  message.set_running(snapshot.running);
-  message.set_waiting(snapshot.waiting);
   return message;
 }
 

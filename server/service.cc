@@ -162,12 +162,9 @@ grpc::ServerUnaryReactor* ZigguratService::GetModel(grpc::CallbackServerContext*
 grpc::ServerUnaryReactor* ZigguratService::GetCache(grpc::CallbackServerContext* context,
                                                     const v1::GetCacheRequest* request,
                                                     v1::GetCacheResponse* response) {
-  EngineSnapshot snapshot = engine_->Snapshot();
-  if (request->totals_only()) {
-    snapshot.layers.clear();
-    snapshot.requests.clear();
-  }
-  *response = ToMessage(snapshot);
+  *response =
+      ToMessage(*engine_->Snapshot(),
+                request->totals_only() ? CacheDetail::kTotals : CacheDetail::kRequestsInFull);
   return Answer(context, absl::OkStatus());
 }
 

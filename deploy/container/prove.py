@@ -1,7 +1,10 @@
 #!/usr/bin/python3
 """Builds the target `cpu` of the Dockerfile without a container engine, and runs what it gives.
 
-    sudo deploy/container/prove.py FOLDER        FOLDER: empty, with 8 GB of room
+    sudo deploy/container/prove.py FOLDER              FOLDER: empty, with 8 GB of room
+    ... FOLDER --built BINARY    spares the compiler its ten minutes: BINARY stands for what
+                                 scripts/build.sh makes
+    ... --temporary              in a folder that goes when all is done
 
 Every stage is a fresh root made by debootstrap, in which the stage's COPY and RUN are carried out as
 they stand, from a tree that holds what git tracks. Then the last stage is run as its USER, on a root
@@ -9,6 +12,8 @@ file system that is read-only, with the bundled model as /model: it must become 
 HEALTHCHECK, answer a request, and end with 0 when it is told to. What this does not prove: that the
 base image is what debootstrap makes, and what a container engine would do otherwise.
 """
+import argparse
+import dataclasses
 import json
 import os
 import pathlib
@@ -24,6 +29,7 @@ from dockerfile import parse
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 SUITE = "bookworm"
+SKIPPED = 77  # exit code, for ctest
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"  # a container's
 # In a mount namespace of its own, so that nothing stays mounted whatever happens.
 ENTER = ["unshare", "--mount", "--pid", "--fork", "--kill-child", "sh", "-euc"]
@@ -45,6 +51,15 @@ def tracked_tree(folder):
     subprocess.run(["tar", "-x", "-C", str(folder)], stdin=archive.stdout, check=True)
     if archive.wait() != 0:
         raise RuntimeError("git archive failed")
+
+
+@dataclasses.dataclass
+class Work:
+    """What all stages are made from."""
+    folder: pathlib.Path
+    fresh: pathlib.Path  # root file system that stages begin with
+    tree: pathlib.Path  # the build context
+    binary: pathlib.Path | None
 
 
 class Root:
@@ -76,11 +91,12 @@ class Root:
                 shutil.copy(source, target_path)
 
 
-def build(stages, name, folder, fresh, tree, built):
+def build(stages, name, work, built):
+    """`built`: the roots of the stages made so far."""
     stage = stages[name]
     if not stage.base.startswith(f"debian:{SUITE}"):
         raise RuntimeError(f"{name}: only stages of Debian {SUITE} can be made here")
-    root = built[name] = Root(folder / name, fresh)
+    root = built[name] = Root(work.folder / name, work.fresh)
     for step in stage.instructions:
         say(f"{name}: {step.word} {step.text}")
         if step.word == "WORKDIR":
@@ -89,10 +105,13 @@ def build(stages, name, folder, fresh, tree, built):
         elif step.word == "COPY":
             origin = step.option("from")
             if origin and origin not in built:
-                build(stages, origin, folder, fresh, tree, built)
+                build(stages, origin, work, built)
             *sources, target = step.operands()
-            base = built[origin].path if origin else tree
+            base = built[origin].path if origin else work.tree
             root.copy([base / source.lstrip("/") for source in sources], target)
+        elif step.word == "RUN" and work.binary and step.text.startswith("scripts/build.sh "):
+            say(f"{name}: not run, {work.binary} is there already")
+            root.copy([work.binary], "build/ziggurat")
         elif step.word == "RUN":
             root.run(step.text)
         elif step.word == "ENV":
@@ -144,11 +163,7 @@ def serve(stage, root):
         daemon.wait()
 
 
-def main():
-    if len(sys.argv) != 2 or os.geteuid() != 0:
-        sys.exit(__doc__)
-    folder = pathlib.Path(sys.argv[1]).resolve()
-    folder.mkdir(parents=True, exist_ok=True)
+def prove(folder, binary):
     # As committed, like all that goes into the build.
     stages = parse(subprocess.run(["git", "-C", str(ROOT), "show", "HEAD:Dockerfile"], check=True,
                                   capture_output=True, text=True).stdout)
@@ -158,10 +173,31 @@ def main():
                     str(fresh)], check=True, stdout=subprocess.DEVNULL)
     with tempfile.TemporaryDirectory() as tree:
         tracked_tree(pathlib.Path(tree))
-        root = build(stages, "cpu", folder, fresh, pathlib.Path(tree), {})
+        root = build(stages, "cpu", Work(folder, fresh, pathlib.Path(tree), binary), {})
     size = subprocess.run(["du", "-sm", str(root.path)], capture_output=True, text=True).stdout
     say(f"the image's root holds {size.split()[0]} MB")
     serve(stages["cpu"], root)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    where = parser.add_mutually_exclusive_group(required=True)
+    where.add_argument("folder", type=pathlib.Path, nargs="?")
+    where.add_argument("--temporary", action="store_true")
+    parser.add_argument("--built", type=pathlib.Path, metavar="BINARY")
+    arguments = parser.parse_args()
+    if os.geteuid() != 0 or subprocess.run(["unshare", "--mount", "--pid", "--fork", "true"],
+                                           check=False).returncode != 0:
+        print("prove.py: takes root, and leave to make namespaces", file=sys.stderr)
+        sys.exit(SKIPPED)
+    binary = arguments.built.resolve() if arguments.built else None
+    if arguments.temporary:
+        with tempfile.TemporaryDirectory(prefix="ziggurat-") as folder:
+            prove(pathlib.Path(folder), binary)
+    else:
+        arguments.folder.mkdir(parents=True, exist_ok=True)
+        prove(arguments.folder.resolve(), binary)
 
 
 if __name__ == "__main__":

@@ -1,27 +1,211 @@
 #include "server/cli/client.h"
 
+#include <cstdlib>
 #include <limits>
+#include <optional>
+#include <utility>
+#include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "grpc/support/log.h"
 #include "grpcpp/create_channel.h"
+#include "grpcpp/security/credentials.h"
+#include "grpcpp/support/client_interceptor.h"
+#include "server/cli/shell_quote.h"
+#include "server/config.h"
+#include "server/security/named_file.h"
+#include "server/security/security_config.h"
+#include "server/security/tls_identity.h"
+#include "server/security/tokens.h"
 
 namespace ziggurat {
+namespace {
 
-std::unique_ptr<v1::Ziggurat::Stub> Connect(const std::string& server) {
+constexpr char kTokenVariable[] = "ZIGGURAT_TOKEN";
+
+// Adds the token to each call, over TLS and plain text alike; gRPC's call credentials would not
+// have the latter, not even on this machine.
+class TokenInterceptor final : public grpc::experimental::Interceptor {
+ public:
+  explicit TokenInterceptor(const std::string& value) : value_(value) {}
+
+  void Intercept(grpc::experimental::InterceptorBatchMethods* methods) override {
+    using Point = grpc::experimental::InterceptionHookPoints;
+    if (methods->QueryInterceptionHookPoint(Point::PRE_SEND_INITIAL_METADATA)) {
+      methods->GetSendInitialMetadata()->emplace("authorization", value_);
+    }
+    methods->Proceed();
+  }
+
+ private:
+  const std::string& value_;
+};
+
+class TokenInterceptorFactory final : public grpc::experimental::ClientInterceptorFactoryInterface {
+ public:
+  explicit TokenInterceptorFactory(const std::string& token) : value_("Bearer " + token) {}
+  grpc::experimental::Interceptor* CreateClientInterceptor(
+      grpc::experimental::ClientRpcInfo*) override {
+    return new TokenInterceptor(value_);  // gRPC's
+  }
+
+ private:
+  const std::string value_;
+};
+
+// Empty: none is given.
+absl::StatusOr<std::string> ReadToken(const ServerFlags& flags) {
+  if (!flags.token_file.empty()) {
+    const absl::StatusOr<NamedFile> file = ReadNamedFile("--token-file", flags.token_file);
+    if (!file.ok()) return file.status();
+    absl::StatusOr<std::vector<std::string>> tokens = ParseTokens(*file);
+    if (!tokens.ok()) return tokens.status();
+    return tokens->front();
+  }
+  const char* variable = std::getenv(kTokenVariable);
+  std::string token = variable != nullptr ? variable : "";
+  const std::string wrong = token.empty() ? "" : WhyNoToken(token);
+  if (wrong.empty()) return token;
+  return absl::InvalidArgumentError(absl::StrCat("the token in $", kTokenVariable, " ", wrong));
+}
+
+absl::StatusOr<std::shared_ptr<grpc::ChannelCredentials>> Credentials(const ServerFlags& flags) {
+  if (flags.tls_ca.empty()) return grpc::InsecureChannelCredentials();
+  const absl::StatusOr<NamedFile> ca = ReadNamedFile("--tls-ca", flags.tls_ca);
+  if (!ca.ok()) return ca.status();
+  if (absl::Status status = CheckCertificates(*ca); !status.ok()) return status;
+  grpc::SslCredentialsOptions options;
+  options.pem_root_certs = ca->text;
+  if (!flags.tls_cert.empty()) {
+    const absl::StatusOr<NamedFile> cert = ReadNamedFile("--tls-cert", flags.tls_cert);
+    if (!cert.ok()) return cert.status();
+    const absl::StatusOr<NamedFile> key = ReadNamedFile("--tls-key", flags.tls_key);
+    if (!key.ok()) return key.status();
+    const auto pair = TlsIdentity::Parse(*cert, *key, std::nullopt, absl::Now());
+    if (!pair.ok()) return pair.status();
+    options.pem_cert_chain = cert->text;
+    options.pem_private_key = key->text;
+  }
+  return grpc::SslCredentials(options);
+}
+
+bool IsOnThisMachine(const std::string& address) {
+  if (absl::StartsWith(address, "unix:")) return true;
+  const absl::StatusOr<Endpoint> endpoint = ParseEndpoint(address);
+  return endpoint.ok() && IsLoopback(endpoint->host);
+}
+
+// What to do about a daemon that does not answer.
+std::string UnavailableHint(const std::string& message, const ServerFlags& flags) {
+  const auto says = [&](const char* text) { return absl::StrContains(message, text); };
+  if (!flags.tls_ca.empty()) {
+    if (says("CERTIFICATE_VERIFY_FAILED") || says("certificate verify failed")) {
+      return absl::StrCat("The daemon's certificate has expired, or no authority in ", flags.tls_ca,
+                          " (--tls-ca) has signed it.");
+    }
+    if (says("is not in peer certificate") || says("Hostname Verification Check failed")) {
+      return "The daemon's certificate is for another name: --tls-server-name says which to "
+             "expect.";
+    }
+    if (says("WRONG_VERSION_NUMBER") || says("wrong version number")) {
+      return "The daemon speaks plain text there: leave --tls-ca out.";
+    }
+    if (!says("Connection refused")) {
+      return flags.tls_cert.empty()
+                 ? "It may ask for a client certificate: --tls-cert and --tls-key show one."
+                 : "It may not accept the client certificate that --tls-cert shows.";
+    }
+  } else if (!says("Connection refused")) {
+    return absl::StrCat("Is it a daemon that serves at ", flags.address,
+                        "? If it speaks TLS, --tls-ca FILE does too.");
+  }
+  return absl::StrCat("Is a daemon serving at ", flags.address,
+                      "? `ziggurat serve --model DIR` starts one.");
+}
+
+}  // namespace
+
+void AddServerFlags(CLI::App& command, ServerFlags& flags, const std::string& address_flag) {
+  const auto file = [&](const char* name, std::string& value, const char* text) {
+    return command.add_option(name, value, text)->type_name("FILE");
+  };
+  command.add_option(address_flag, flags.address, "The daemon")
+      ->type_name("HOST:PORT")
+      ->capture_default_str();
+  CLI::Option* ca = file("--tls-ca", flags.tls_ca,
+                         "Speak TLS, with a server whose certificate one of this file has signed");
+  CLI::Option* cert =
+      file("--tls-cert", flags.tls_cert, "Certificate to show, where one is asked")->needs(ca);
+  CLI::Option* key = file("--tls-key", flags.tls_key, "Key of that certificate")->needs(cert);
+  cert->needs(key);
+  command
+      .add_option("--tls-server-name", flags.tls_server_name,
+                  "Name that the server's certificate must bear (default: the host)")
+      ->type_name("NAME")
+      ->needs(ca);
+  file("--token-file", flags.token_file,
+       "The first token in it goes with each call (default: the token in $ZIGGURAT_TOKEN)");
+  command.add_flag("--allow-plain-text", flags.allow_plain_text,
+                   "Without --tls-ca, send the token even to another machine");
+}
+
+std::string ServerFlagsText(const ServerFlags& flags) {
+  std::string text;
+  const std::pair<const char*, const std::string&> all[] = {
+      {"--server", flags.address},
+      {"--tls-ca", flags.tls_ca},
+      {"--tls-cert", flags.tls_cert},
+      {"--tls-key", flags.tls_key},
+      {"--tls-server-name", flags.tls_server_name},
+      {"--token-file", flags.token_file}};
+  for (const auto& [name, value] : all) {
+    if (!value.empty()) absl::StrAppend(&text, " ", name, " ", ShellQuoted(value));
+  }
+  if (flags.allow_plain_text) absl::StrAppend(&text, " --allow-plain-text");
+  return text;
+}
+
+absl::StatusOr<std::shared_ptr<grpc::Channel>> OpenChannel(const ServerFlags& flags) {
+  // What gRPC logs of a connection that fails is in the status too; who debugs says so.
+  if (std::getenv("GRPC_VERBOSITY") == nullptr) gpr_set_log_function([](gpr_log_func_args*) {});
+  const absl::StatusOr<std::string> token = ReadToken(flags);
+  if (!token.ok()) return token.status();
+  const auto credentials = Credentials(flags);
+  if (!credentials.ok()) return credentials.status();
+  if (!token->empty() && flags.tls_ca.empty() && !flags.allow_plain_text &&
+      !IsOnThisMachine(flags.address)) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "the token would go to ", flags.address,
+        " in plain text, to be read on its way: give --tls-ca FILE, or say --allow-plain-text"));
+  }
   grpc::ChannelArguments arguments;
   arguments.SetMaxReceiveMessageSize(std::numeric_limits<int>::max());
   arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);  // a daemon is asked directly
-  return v1::Ziggurat::NewStub(
-      grpc::CreateCustomChannel(server, grpc::InsecureChannelCredentials(), arguments));
+  if (!flags.tls_server_name.empty()) arguments.SetSslTargetNameOverride(flags.tls_server_name);
+  std::vector<std::unique_ptr<grpc::experimental::ClientInterceptorFactoryInterface>> interceptors;
+  if (!token->empty()) interceptors.push_back(std::make_unique<TokenInterceptorFactory>(*token));
+  return grpc::experimental::CreateCustomChannelWithInterceptors(
+      flags.address, *credentials, arguments, std::move(interceptors));
 }
 
-std::string DescribeError(const grpc::Status& status, const std::string& server) {
+absl::StatusOr<std::unique_ptr<v1::Ziggurat::Stub>> Connect(const ServerFlags& flags) {
+  const absl::StatusOr<std::shared_ptr<grpc::Channel>> channel = OpenChannel(flags);
+  if (!channel.ok()) return channel.status();
+  return v1::Ziggurat::NewStub(*channel);
+}
+
+std::string DescribeError(const grpc::Status& status, const ServerFlags& flags) {
   const absl::Status readable(static_cast<absl::StatusCode>(status.error_code()),
                               status.error_message());
   std::string text = readable.ToString();
   if (status.error_code() == grpc::StatusCode::UNAVAILABLE) {
-    absl::StrAppend(&text, "\nIs a daemon serving at ", server,
-                    "? `ziggurat serve --model DIR` starts one.");
+    absl::StrAppend(&text, "\n", UnavailableHint(status.error_message(), flags));
+  }
+  if (status.error_code() == grpc::StatusCode::UNAUTHENTICATED) {
+    absl::StrAppend(&text, "\nThe token is the first one in the file that --token-file names, or $",
+                    kTokenVariable, ".");
   }
   return text;
 }

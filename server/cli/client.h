@@ -1,10 +1,13 @@
-// What the commands that talk to a daemon share.
+// What the commands that talk to a daemon share: which daemon, and how it is spoken to.
 #pragma once
 
 #include <memory>
 #include <string>
 
+#include "CLI/CLI.hpp"
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "grpcpp/channel.h"
 #include "grpcpp/support/status.h"
 #include "ziggurat/v1/ziggurat.grpc.pb.h"
 
@@ -12,9 +15,30 @@ namespace ziggurat {
 
 constexpr char kDefaultServer[] = "127.0.0.1:50051";
 
-std::unique_ptr<v1::Ziggurat::Stub> Connect(const std::string& server);
+struct ServerFlags {
+  std::string address = kDefaultServer;
+  std::string tls_ca;  ///< empty: plain text
+  std::string tls_cert;
+  std::string tls_key;
+  std::string tls_server_name;  ///< empty: the host of the address
+  std::string token_file;       ///< empty: the token in $ZIGGURAT_TOKEN, if any
+  bool allow_plain_text = false;
+};
 
-/// "INVALID_ARGUMENT: max_tokens is 0: ..."; where no daemon answers, how to start one.
-std::string DescribeError(const grpc::Status& status, const std::string& server);
+/// The same flags for every command. `address_flag`: "--server". `flags` outlives the command.
+void AddServerFlags(CLI::App& command, ServerFlags& flags,
+                    const std::string& address_flag = "--server");
+/// " --server HOST:PORT --tls-ca FILE", quoted for a shell: what of it is not the default.
+std::string ServerFlagsText(const ServerFlags& flags);
+
+/// A connection whose every call carries the token, if there is one. The error names the flag and
+/// what is wrong with its file; FAILED_PRECONDITION where a token would go to another machine in
+/// plain text.
+absl::StatusOr<std::shared_ptr<grpc::Channel>> OpenChannel(const ServerFlags& flags);
+absl::StatusOr<std::unique_ptr<v1::Ziggurat::Stub>> Connect(const ServerFlags& flags);
+
+/// "INVALID_ARGUMENT: max_tokens is 0: ..."; where no daemon answers, or it does not let us in,
+/// what to do about it.
+std::string DescribeError(const grpc::Status& status, const ServerFlags& flags);
 
 }  // namespace ziggurat

@@ -27,5 +27,6 @@ Command AddMakeModel(CLI::App& app);
 Command AddCalibrate(CLI::App& app);
 Command AddBench(CLI::App& app);
 Command AddHealth(CLI::App& app);
+Command AddPlan(CLI::App& app);
 
 }  // namespace ziggurat

@@ -52,7 +52,7 @@ Times mean what they say only with --concurrency 1 and a daemon that has nothing
 docs/evaluation.md explains every column.)";
 
 struct EvalFlags {
-  std::string server = kDefaultServer;
+  ServerFlags server;
   std::vector<std::string> tasks;
   std::vector<std::string> compression;
   std::string out;
@@ -72,7 +72,7 @@ int Interrupted() { return Fail("stopped; nothing was asked yet"); }
 std::string Message(const absl::Status& status) { return std::string(status.message()); }
 
 std::string CommandLine(const EvalFlags& flags) {
-  std::string line = absl::StrCat("ziggurat eval --server ", ShellQuoted(flags.server), " --tasks");
+  std::string line = absl::StrCat("ziggurat eval", ServerFlagsText(flags.server), " --tasks");
   for (const std::string& path : flags.tasks) absl::StrAppend(&line, " ", ShellQuoted(path));
   for (const std::string& policy : flags.compression) {
     absl::StrAppend(&line, " \\\n  --compression ", ShellQuoted(policy));
@@ -212,23 +212,25 @@ int Eval(const EvalFlags& flags) {
   if (!log.ok()) return Fail(Message(log.status()));
 
   RunInfo info{.command = CommandLine(flags),
-               .server = flags.server,
+               .server = flags.server.address,
                .time = absl::Now(),
                .model = {},
                .files = {},
                .limit = flags.limit,
                .concurrency = flags.concurrency,
                .asking = flags.asking};
-  const std::unique_ptr<v1::Ziggurat::Stub> stub = Connect(flags.server);
+  const absl::StatusOr<std::unique_ptr<v1::Ziggurat::Stub>> connected = Connect(flags.server);
+  if (!connected.ok()) return Fail(Message(connected.status()));
+  v1::Ziggurat::Stub& stub = **connected;
   grpc::ClientContext context;
   context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(30));
-  grpc::Status status = stub->GetModel(&context, {}, &info.model);
+  grpc::Status status = stub.GetModel(&context, {}, &info.model);
   if (!status.ok()) return Fail(DescribeError(status, flags.server));
   std::vector<EvalPolicy> policies;
-  if (const int code = CheckPolicies(*stub, flags, policies); code != kExitOk) return code;
+  if (const int code = CheckPolicies(stub, flags, policies); code != kExitOk) return code;
   if (signals.Wait(absl::ZeroDuration()) != 0) return Interrupted();
   std::vector<Asking> askings;
-  status = Prepare(*stub, flags, *files, signals, askings, info);
+  status = Prepare(stub, flags, *files, signals, askings, info);
   if (status.error_code() == grpc::StatusCode::CANCELLED) return Interrupted();
   if (!status.ok()) return Fail(DescribeError(status, flags.server));
 
@@ -245,7 +247,7 @@ int Eval(const EvalFlags& flags) {
   info.reused = resumption.settled.size();
   std::map<ResultKey, Result> results = std::move(resumption.settled);
   const int code =
-      Ask(*stub, flags, info.model, std::move(resumption.jobs), **log, signals, results);
+      Ask(stub, flags, info.model, std::move(resumption.jobs), **log, signals, results);
   if (code != kExitOk) return code;
 
   const Summary summary = Summarize(info.model, policies, askings, results);
@@ -286,9 +288,7 @@ Command AddEval(CLI::App& app) {
   CLI::App* eval =
       app.add_subcommand("eval", "Measure what compression policies lose and save, and report it");
   auto flags = std::make_shared<EvalFlags>();
-  eval->add_option("--server", flags->server, "The daemon")
-      ->type_name("HOST:PORT")
-      ->capture_default_str();
+  AddServerFlags(*eval, flags->server);
   eval->add_option("--tasks", flags->tasks, "Task files, JSON Lines")
       ->required()
       ->expected(1, 1 << 20)

@@ -13,10 +13,10 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "nlohmann/json.hpp"
+#include "server/cache_json.h"
 #include "server/cli/cache_picture.h"
 #include "server/cli/client.h"
 #include "server/cli/command.h"
-#include "server/cli/layer_json.h"
 #include "server/signals.h"
 
 namespace ziggurat {
@@ -35,7 +35,7 @@ constexpr char kExamples[] = R"(Examples:
 The prompt is the argument, or else all of stdin, byte for byte. Ctrl-C cancels the request.)";
 
 struct GenerateFlags {
-  std::string server = kDefaultServer;
+  ServerFlags server;
   std::optional<std::string> prompt;
   std::string request_id;
   std::string compression;
@@ -179,7 +179,9 @@ int Generate(const GenerateFlags& flags) {
                                           : std::string((std::istreambuf_iterator<char>(std::cin)),
                                                         std::istreambuf_iterator<char>());
   TerminationSignals signals;  // before gRPC starts threads
-  const std::unique_ptr<v1::Ziggurat::Stub> stub = Connect(flags.server);
+  const absl::StatusOr<std::unique_ptr<v1::Ziggurat::Stub>> connected = Connect(flags.server);
+  if (!connected.ok()) return Fail(std::string(connected.status().message()));
+  v1::Ziggurat::Stub& stub = **connected;
   grpc::ClientContext context;
   if (flags.deadline_seconds) {
     context.set_deadline(
@@ -187,7 +189,7 @@ int Generate(const GenerateFlags& flags) {
         std::chrono::milliseconds(static_cast<int64_t>(*flags.deadline_seconds * 1000)));
   }
   const CancelOnSignal cancel_on_signal(signals, context);
-  const auto stream = stub->Generate(&context, MakeRequest(flags, prompt));
+  const auto stream = stub.Generate(&context, MakeRequest(flags, prompt));
   v1::GenerateResponse response;
   Answer answer;
   std::optional<v1::GenerateResult> result;
@@ -220,9 +222,7 @@ Command AddGenerate(CLI::App& app) {
   CLI::App* generate = app.add_subcommand("generate", "Send a prompt to a daemon");
   auto flags = std::make_shared<GenerateFlags>();
   generate->add_option("prompt", flags->prompt, "The prompt; without it, stdin");
-  generate->add_option("--server", flags->server, "The daemon")
-      ->type_name("HOST:PORT")
-      ->capture_default_str();
+  AddServerFlags(*generate, flags->server);
   generate
       ->add_option("--compression", flags->compression,
                    "Compression policy, e.g. 'snapkv(budget=256)' (default: the daemon's)")

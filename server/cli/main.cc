@@ -47,9 +47,9 @@ int Main(int argc, char** argv) {
   app.footer(kExamples);
   app.set_version_flag("--version", Version, "Version, commit and attention backends");
   app.require_subcommand(1);
-  const Command commands[] = {AddServe(app),     AddGenerate(app), AddTokenize(app),
-                              AddCache(app),     AddEval(app),     AddMakeModel(app),
-                              AddCalibrate(app), AddBench(app),    AddHealth(app)};
+  const Command commands[] = {AddServe(app),  AddGenerate(app),  AddTokenize(app),  AddCache(app),
+                              AddEval(app),   AddMakeModel(app), AddCalibrate(app), AddBench(app),
+                              AddHealth(app), AddPlan(app)};
   if (argc > 1 && argv[1][0] != '-' && !HasCommand(app, argv[1])) {
     std::fprintf(stderr, "ziggurat: '%s' is no command; `ziggurat --help` lists them\n", argv[1]);
     return kExitUsage;

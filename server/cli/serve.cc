@@ -12,10 +12,13 @@
 #include "attention/backend.h"
 #include "compression/registry.h"
 #include "model/checkpoint/model_config.h"
+#include "model/cuda/cuda_decoder.h"
 #include "model/decoder/llama_decoder.h"
 #include "model/tokenizer/tokenizer.h"
 #include "server/byte_size.h"
 #include "server/cli/command.h"
+#include "server/cli/security_flags.h"
+#include "server/cli/settings.h"
 #include "server/config.h"
 #include "server/daemon.h"
 #include "server/log.h"
@@ -32,14 +35,23 @@ constexpr char kExamples[] = R"(When it serves it prints one line on stdout:
 Examples:
   ziggurat serve --model models/needle-llama
   ziggurat serve --model ~/Llama-3.2-1B --kv-cache-memory 4GiB --compression 'pyramidkv(budget=512)'
-  ziggurat serve --model DIR --listen 0.0.0.0:50051 --allow-compression full,snapkv
+  ziggurat serve --model DIR --allow-compression full,snapkv
+  ziggurat serve --model DIR --listen 0.0.0.0:50051 --tls-cert tls.crt --tls-key tls.key \
+      --tls-client-ca ca.crt --auth-token-file tokens
   ziggurat serve --model DIR --listen 127.0.0.1:0 --http 127.0.0.1:0     # any free ports
+  ZIGGURAT_KV_CACHE_MEMORY=4GiB ziggurat serve --config /etc/ziggurat.yaml --print-config
+
+Every flag is also a variable, ZIGGURAT_KV_CACHE_MEMORY, and a line of the file that --config names,
+`kv-cache-memory: 4GiB`. A flag counts before a variable, that before the file, that before the
+default. docs/configuration.md has them all.
 
 SIGTERM and SIGINT end it in order: it says NOT_SERVING, finishes what runs for up to
 --drain-timeout, and exits with 0. A second signal ends what runs at once.)";
 
 struct ServeFlags {
   ServeConfig config;
+  std::string config_file;
+  bool print_config = false;
   std::string listen = FormatEndpoint(config.grpc);
   std::string http = FormatEndpoint(config.http);
   std::string kv_cache_memory = "512MiB";
@@ -62,9 +74,15 @@ absl::Status FillConfig(const ServeFlags& flags, ServeConfig& config) {
   auto groups = LoadPodGroups(flags.pod_groups);
   if (!groups.ok()) return groups.status();
   config.resources.pod_groups = *std::move(groups);
-  absl::StatusOr<size_t> bytes = ParseByteSize(flags.kv_cache_memory);
-  if (!bytes.ok()) return named("--kv-cache-memory", bytes.status());
-  config.kv_cache_bytes = *bytes;
+  if (flags.kv_cache_memory.ends_with('%')) {
+    absl::StatusOr<double> share = ParseMemoryShare(flags.kv_cache_memory);
+    if (!share.ok()) return named("--kv-cache-memory", share.status());
+    config.kv_cache_share = *share;
+  } else {
+    absl::StatusOr<size_t> bytes = ParseByteSize(flags.kv_cache_memory);
+    if (!bytes.ok()) return named("--kv-cache-memory", bytes.status());
+    config.kv_cache_bytes = *bytes;
+  }
   if (!flags.dtype.empty()) {
     absl::StatusOr<ElementType> dtype = ParseElementType(flags.dtype);
     if (!dtype.ok()) return named("--dtype", dtype.status());
@@ -87,6 +105,52 @@ std::string FolderName(const std::filesystem::path& path) {
   return (absolute.has_filename() ? absolute : absolute.parent_path()).filename().string();
 }
 
+/// The number of a CUDA device, or DeviceChoice::kCpu.
+absl::StatusOr<int> ChooseDevice(const std::string& flag) {
+  const absl::StatusOr<DeviceChoice> choice = ParseDevice(flag);
+  if (!choice.ok()) return choice.status();
+  if (choice->ordinal == DeviceChoice::kCpu) return DeviceChoice::kCpu;
+  const absl::StatusOr<std::string> card = FindCudaDevice(choice->ordinal);
+  if (card.ok()) {
+    spdlog::info("cuda:{}: {}", choice->ordinal, *card);
+    return choice->ordinal;
+  }
+  if (choice->is_auto) {
+    spdlog::info("on the CPU: {}", std::string(card.status().message()));
+    return DeviceChoice::kCpu;
+  }
+  return absl::Status(card.status().code(),
+                      absl::StrCat("--device ", flag, ": ", std::string(card.status().message())));
+}
+
+absl::StatusOr<std::unique_ptr<ModelRunner>> LoadOnCpu(const ServeConfig& config,
+                                                       DecoderOptions options,
+                                                       std::string* backend_name) {
+  if (config.kv_cache_share > 0) {
+    return absl::InvalidArgumentError(
+        "--kv-cache-memory as a share is for GPUs: on the CPU name its bytes, such as 2GiB");
+  }
+  absl::StatusOr<CpuLevel> level = DetectCpuLevel();
+  if (!level.ok()) return level.status();
+  absl::StatusOr<std::unique_ptr<AttentionBackend>> backend =
+      MakeCpuBackend(*level, options.threads);
+  if (!backend.ok()) return backend.status();
+  *backend_name = std::string((*backend)->name());
+  options.element =
+      config.dtype.value_or(IsFastAtBf16(*level) ? ElementType::kBf16 : ElementType::kF32);
+  return LoadLlamaDecoder(config.model, options, *std::move(backend));
+}
+
+absl::StatusOr<std::unique_ptr<ModelRunner>> LoadOnGpu(const ServeConfig& config, int device,
+                                                       DecoderOptions options,
+                                                       std::string* backend_name) {
+  *backend_name = absl::StrCat("cuda:", device);
+  options.element = config.dtype.value_or(ElementType::kBf16);
+  options.chunk_tokens = 2048;  // a GPU's products want many rows
+  return LoadCudaDecoder(
+      config.model, {.decoder = options, .device = device, .max_sequences = config.max_running});
+}
+
 absl::StatusOr<LoadedModel> LoadModel(const ServeConfig& config) {
   LoadedModel loaded;
   absl::StatusOr<ModelConfig> model = LoadModelConfig(config.model);
@@ -96,33 +160,26 @@ absl::StatusOr<LoadedModel> LoadModel(const ServeConfig& config) {
   if (!tokenizer.ok()) return tokenizer.status();
   loaded.served.tokenizer = *std::move(tokenizer);
 
-  absl::StatusOr<CpuLevel> level = DetectCpuLevel();
-  if (!level.ok()) return level.status();
   const int threads = config.threads > 0
                           ? config.threads
                           : std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
-  absl::StatusOr<std::unique_ptr<AttentionBackend>> backend = MakeCpuBackend(*level, threads);
-  if (!backend.ok()) return backend.status();
   loaded.served.name = FolderName(config.model);
   loaded.served.architecture = std::string(ArchitectureName(model->architecture));
-  loaded.served.backend = std::string((*backend)->name());
   loaded.served.eos_token_ids = model->eos_token_ids;
 
-  // The workspace holds the larger of one prefill batch and the longest prompt.
-  const int longest = config.max_prompt_tokens > 0
-                          ? std::min(config.max_prompt_tokens, model->MaxContextTokens() - 1)
-                          : model->MaxContextTokens() - 1;
   DecoderOptions options;
-  options.element =
-      config.dtype.value_or(IsFastAtBf16(*level) ? ElementType::kBf16 : ElementType::kF32);
   options.threads = threads;
-  options.max_prefill_tokens = std::max(config.prefill_tokens, longest);
+  options.max_prefill_tokens = config.WorkspaceTokens(model->MaxContextTokens());
+  const absl::StatusOr<int> device = ChooseDevice(config.device);
+  if (!device.ok()) return device.status();
   absl::StatusOr<std::unique_ptr<ModelRunner>> runner =
-      LoadLlamaDecoder(config.model, options, *std::move(backend));
+      *device == DeviceChoice::kCpu ? LoadOnCpu(config, options, &loaded.served.backend)
+                                    : LoadOnGpu(config, *device, options, &loaded.served.backend);
   if (!runner.ok()) return runner.status();
   loaded.runner = *std::move(runner);
   spdlog::info("{} in {}, {} threads, {} vocabulary entries", loaded.served.backend,
-               ElementTypeName(options.element), threads, loaded.runner->shape().vocab_size);
+               ElementTypeName(loaded.runner->shape().element), threads,
+               loaded.runner->shape().vocab_size);
   return loaded;
 }
 
@@ -168,12 +225,22 @@ int Fail(const absl::Status& status, int exit_code) {
   return exit_code;
 }
 
-int Serve(ServeFlags& flags) {
+// Says where the flag came from that is to blame.
+absl::Status Located(const Settings& settings, const absl::Status& status) {
+  return {status.code(), settings.Locate(std::string(status.message()))};
+}
+
+int Serve(ServeFlags& flags, CLI::App& command) {
+  const absl::StatusOr<Settings> settings = Settings::Complete(command, ProcessEnvironment());
+  if (!settings.ok()) return Fail(settings.status(), kExitUsage);
+  if (flags.print_config) std::printf("%s", settings->ToYaml().c_str());
   ServeConfig& config = flags.config;
   if (absl::Status status = FillConfig(flags, config); !status.ok()) {
-    return Fail(status, kExitUsage);
+    return Fail(Located(*settings, status), kExitUsage);
   }
   SetUpLogging(*ParseLogLevel(config.log_level));
+  for (const std::string& warning : settings->warnings()) spdlog::warn("{}", warning);
+  if (flags.print_config) return kExitOk;
   TerminationSignals signals;  // before any other thread
   spdlog::info("ziggurat {}", VersionText());
   std::optional<ExitOnSignal> loading(std::in_place, signals);
@@ -183,7 +250,7 @@ int Serve(ServeFlags& flags) {
   if (!model.ok()) return Fail(model.status(), kExitFailure);
   if (absl::Status status = (*daemon)->Serve(std::move(model->runner), std::move(model->served));
       !status.ok()) {
-    return Fail(status, kExitFailure);
+    return Fail(Located(*settings, status), kExitFailure);
   }
   spdlog::info("KV cache: {} blocks of {}, {}", (*daemon)->engine().total_blocks(),
                FormatByteSize((*daemon)->engine().options().block_bytes), config.compression);
@@ -203,18 +270,31 @@ Command AddServe(CLI::App& app) {
   CLI::App* serve = app.add_subcommand("serve", "Serve a model over gRPC");
   auto flags = std::make_shared<ServeFlags>();
   ServeConfig& config = flags->config;
-  serve->add_option("--model", config.model, "Folder of the model, in Hugging Face's format")
-      ->required()
+  serve
+      ->add_option("--config", flags->config_file,
+                   "File with these settings, a line `name: value` for each (YAML)")
+      ->configurable(false)
+      ->type_name("FILE");
+  serve
+      ->add_flag("--print-config", flags->print_config,
+                 "Print every setting and where it comes from, check them, and end")
+      ->configurable(false);
+  serve
+      ->add_option("--model", config.model,
+                   "Folder of the model, in Hugging Face's format; must be given")
       ->type_name("DIR");
   serve->add_option("--listen", flags->listen, "Where gRPC listens; port 0: any free one")
       ->type_name("HOST:PORT")
       ->capture_default_str();
-  serve->add_option("--http", flags->http, "Where /metrics, /healthz and /readyz are")
+  serve->add_option("--http", flags->http, "Where /metrics, /healthz, /readyz and the page are")
       ->type_name("HOST:PORT")
       ->capture_default_str();
+  AddSecurityFlags(*serve, config.security);
   serve
-      ->add_option("--kv-cache-memory", flags->kv_cache_memory,
-                   "Memory of the pool that all KV caches live in, e.g. 512MiB, 2GiB")
+      ->add_option(
+          "--kv-cache-memory", flags->kv_cache_memory,
+          "Memory of the pool that all KV caches live in, e.g. 512MiB, 2GiB; on a GPU also "
+          "a share of what is free after loading, e.g. 90%")
       ->type_name("SIZE")
       ->capture_default_str();
   serve
@@ -236,6 +316,11 @@ Command AddServe(CLI::App& app) {
       ->add_option("--dtype", flags->dtype,
                    "bf16 or f32 (default: bf16, f32 where the CPU is not fast at bf16)")
       ->type_name("TYPE");
+  serve
+      ->add_option("--device", config.device,
+                   "auto: the first GPU, or the CPU where there is none; cpu; cuda:N")
+      ->type_name("DEVICE")
+      ->capture_default_str();
   serve->add_option("--threads", config.threads, "Threads of computation; 0: one for each core")
       ->capture_default_str();
   serve->add_option("--max-running", config.max_running, "Requests that run at once")
@@ -271,13 +356,18 @@ Command AddServe(CLI::App& app) {
       ->add_option("--metrics-compat", config.metrics_compat,
                    "vllm: /metrics gives the values under vLLM's names too")
       ->type_name("NAMES");
+  serve
+      ->add_option("--page", config.page,
+                   "Whether the HTTP port serves / , a page that shows the cache")
+      ->type_name("on|off")
+      ->default_str("on");
   serve->add_flag("--check-integrity", config.check_integrity,
                   "Prove after every step that no block is lost, and abort otherwise (slow)");
   serve->add_option("--log-level", config.log_level, "trace, debug, info, warn, error or off")
       ->type_name("LEVEL")
       ->capture_default_str();
   serve->footer(absl::StrCat(kExamples, "\n\nPolicies:\n", DescribePolicies()));
-  return {serve, [flags] { return Serve(*flags); }};
+  return {serve, [flags, serve] { return Serve(*flags, *serve); }};
 }
 
 }  // namespace ziggurat

@@ -122,7 +122,8 @@ class Targets(unittest.TestCase):
             (entry,), (command,) = STAGES[name].of("ENTRYPOINT"), STAGES[name].of("CMD")
             self.assertEqual(entry.words(), ["/usr/bin/tini", "--", "ziggurat"])
             self.assertEqual(command.words()[0], "serve")
-            given = dict(word.split("=") for word in command.words()[1:])
+            given = {name: value for name, _, value in
+                     (word.partition("=") for word in command.words()[1:])}
             for flag in given:
                 self.assertIn(flag + " ", help_of("serve"))
             ports = [given["--listen"].split(":")[1], given["--http"].split(":")[1]]

@@ -33,14 +33,22 @@ def http_get(address, path):
         return answer.read().decode()
 
 
+def make_model(folder, layers, context):
+    """A model with random weights, so narrow that it is quick however many layers it has."""
+    subprocess.run([BINARY, "make-model", "--shape", "tiny", "--layers", str(layers),
+                    "--context", str(context), "--hidden-size", "32", "--heads", "2",
+                    "--kv-heads", "1", "--head-dim", "16", "--intermediate-size", "32",
+                    "--vocab-size", "300", "--out", folder], check=True, stdout=subprocess.DEVNULL)
+
+
 class Process:
     """Ends with the block that it is used in."""
 
-    def __init__(self, arguments, log):
+    def __init__(self, arguments, log, environment=None):
         self.log = pathlib.Path(log)
         with self.log.open("w") as log_file:
             self.process = subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=log_file,
-                                            text=True)
+                                            text=True, env=environment)
 
     def __enter__(self):
         return self
@@ -52,12 +60,14 @@ class Process:
 
 
 class Daemon(Process):
-    """`ziggurat serve` with the bundled model on free ports."""
+    """`ziggurat serve`, with the bundled model, on free ports and in our environment unless told
+    otherwise."""
 
-    def __init__(self, folder, *flags):
-        super().__init__([BINARY, "serve", "--model", str(ROOT / "models/needle-llama"),
-                          "--listen", "127.0.0.1:0", "--http", "127.0.0.1:0", *flags],
-                         pathlib.Path(folder) / "daemon.log")
+    def __init__(self, folder, *flags, model=ROOT / "models/needle-llama", http="127.0.0.1:0",
+                 environment=None):
+        super().__init__([BINARY, "serve", "--model", str(model),
+                          "--listen", "127.0.0.1:0", "--http", http, *flags],
+                         pathlib.Path(folder) / "daemon.log", environment)
         ready = self.process.stdout.readline()
         if not ready.startswith("ready "):
             raise RuntimeError("no daemon: " + self.log.read_text())
@@ -83,12 +93,14 @@ class Daemon(Process):
 class Prometheus(Process):
     """A server with the configuration and the rules of deploy/prometheus, in a hurry."""
 
-    def __init__(self, folder, target):
+    def __init__(self, folder, target, scrape=None):
+        """`scrape`: more keys of the scrape configuration."""
         config = yaml.safe_load((PROMETHEUS / "prometheus.yml").read_text())
         config["global"] = {"scrape_interval": "1s", "scrape_timeout": "1s",
                             "evaluation_interval": "1s"}
         config["rule_files"] = [str(path) for path in RULE_FILES]
         config["scrape_configs"][0]["static_configs"] = [{"targets": [target]}]
+        config["scrape_configs"][0].update(scrape or {})
         path = pathlib.Path(folder) / "prometheus.yml"
         path.write_text(yaml.safe_dump(config))
         with socket.socket() as free:

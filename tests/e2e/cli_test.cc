@@ -24,7 +24,7 @@ TEST(Cli, VersionNamesCommitAndBackends) {
 TEST(Cli, HelpNamesEveryCommandAndPolicy) {
   const CommandResult result = RunZiggurat({"--help"});
   EXPECT_EQ(result.exit_code, 0);
-  for (const char* command : {"serve", "generate", "tokenize", "cache", "make-model"}) {
+  for (const char* command : {"serve", "generate", "tokenize", "cache", "make-model", "plan"}) {
     EXPECT_THAT(result.out, testing::HasSubstr(command));
   }
   const CommandResult serve = RunZiggurat({"serve", "--help"});

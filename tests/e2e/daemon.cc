@@ -65,12 +65,15 @@ MetricSamples ParseMetrics(std::string_view page) {
 }
 
 absl::StatusOr<std::unique_ptr<Daemon>> Daemon::Start(const Options& options) {
-  std::vector<std::string> argv = {Binary(),   "serve",       "--model", options.model,
-                                   "--listen", "127.0.0.1:0", "--http",  "127.0.0.1:0"};
+  std::vector<std::string> argv = {Binary(),   "serve",        "--model", options.model,
+                                   "--listen", options.listen, "--http",  options.http};
   if (!options.kv_cache_memory.empty()) {
     argv.insert(argv.end(), {"--kv-cache-memory", options.kv_cache_memory});
   }
   if (!options.dtype.empty()) argv.insert(argv.end(), {"--dtype", options.dtype});
+  if (const std::string device = Device(); !device.empty()) {
+    argv.insert(argv.end(), {"--device", device});
+  }
   argv.insert(argv.end(), options.flags.begin(), options.flags.end());
 
   auto process = ChildProcess::Start(std::move(argv));
@@ -95,11 +98,12 @@ absl::StatusOr<std::unique_ptr<Daemon>> Daemon::Start(const Options& options) {
 std::string Daemon::grpc_address() const { return absl::StrCat("127.0.0.1:", grpc_port_); }
 std::string Daemon::http_address() const { return absl::StrCat("127.0.0.1:", http_port_); }
 
-std::shared_ptr<grpc::Channel> Daemon::NewChannel() const {
+std::shared_ptr<grpc::Channel> Daemon::NewChannel(
+    const std::shared_ptr<grpc::ChannelCredentials>& credentials) const {
   grpc::ChannelArguments arguments;
   arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
   arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
-  return grpc::CreateCustomChannel(grpc_address(), grpc::InsecureChannelCredentials(), arguments);
+  return grpc::CreateCustomChannel(grpc_address(), credentials, arguments);
 }
 
 v1::GetCacheResponse Daemon::GetCache() {

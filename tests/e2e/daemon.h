@@ -2,6 +2,7 @@
 #pragma once
 
 #include <grpcpp/channel.h>
+#include <grpcpp/security/credentials.h>
 
 #include <filesystem>
 #include <map>
@@ -28,6 +29,8 @@ class Daemon {
     std::filesystem::path model = NeedleLlama();
     std::string dtype = "f32";  ///< empty: the daemon's choice
     std::string kv_cache_memory = "64MiB";
+    std::string listen = "127.0.0.1:0";
+    std::string http = "127.0.0.1:0";
     std::vector<std::string> flags = {};  ///< more of them
     absl::Duration ready_timeout = absl::Seconds(120);
   };
@@ -45,7 +48,9 @@ class Daemon {
   v1::Ziggurat::StubInterface& stub() { return *stub_; }
   const std::shared_ptr<grpc::Channel>& channel() const { return channel_; }
   /// A connection that shares nothing with the others.
-  std::shared_ptr<grpc::Channel> NewChannel() const;
+  std::shared_ptr<grpc::Channel> NewChannel(
+      const std::shared_ptr<grpc::ChannelCredentials>& credentials =
+          grpc::InsecureChannelCredentials()) const;
 
   v1::GetCacheResponse GetCache();
   v1::GetModelResponse GetModel();

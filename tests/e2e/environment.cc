@@ -13,6 +13,11 @@ std::filesystem::path Binary() {
   return std::filesystem::path(ZIGGURAT_BINARY_DIR) / "ziggurat";
 }
 
+std::string Device() {
+  const char* device = std::getenv("ZIGGURAT_DEVICE");
+  return device == nullptr ? "" : device;
+}
+
 bool IsSoak() {
   const char* soak = std::getenv("ZIGGURAT_SOAK");
   return soak != nullptr && *soak != '\0' && std::string_view(soak) != "0";

@@ -10,6 +10,9 @@ namespace ziggurat::e2e {
 /// The daemon: $ZIGGURAT_BINARY, or the one of this build.
 std::filesystem::path Binary();
 
+/// $ZIGGURAT_DEVICE: what daemons are to compute on; empty: their choice.
+std::string Device();
+
 /// $ZIGGURAT_SOAK is set and not "0": run the long versions.
 bool IsSoak();
 

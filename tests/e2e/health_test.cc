@@ -1,12 +1,9 @@
 // `ziggurat health`, the probe of containers, against real servers.
-#include <grpcpp/health_check_service_interface.h>
-#include <grpcpp/security/server_credentials.h>
-#include <grpcpp/server_builder.h>
 #include <signal.h>
 
 #include <thread>
 
-#include "absl/strings/str_cat.h"
+#include "tests/e2e/secure_client.h"
 #include "tests/e2e/testing.h"
 
 namespace ziggurat::e2e {
@@ -67,57 +64,26 @@ TEST(Health, RefusesFlagsThatMakeNoSense) {
   EXPECT_THAT(no_file.err, HasSubstr("--tls-ca: cannot read /no/such/file"));
 }
 
-/// A gRPC server with TLS that asks clients for a certificate, and the files that belong to it:
-/// ca.crt, server.crt and .key for the name `daemon.test`, client.crt and .key.
-class TlsServer {
- public:
-  TlsServer() {
-    const std::string dir = folder_.path().string();
-    // Curves, since RSA keys take seconds to make.
-    const std::string script = absl::StrCat(
-        "cd ", dir, " && key() { openssl ecparam -genkey -name prime256v1 -noout -out $1.key; } &&",
-        " key ca && openssl req -x509 -new -key ca.key -subj /CN=ca -days 1 -out ca.crt &&",
-        " for name in server client; do key $name &&",
-        " openssl req -new -key $name.key -subj /CN=$name -out $name.csr &&",
-        " echo subjectAltName=DNS:daemon.test > $name.ext &&",
-        " openssl x509 -req -in $name.csr -CA ca.crt -CAkey ca.key -CAcreateserial -days 1",
-        " -extfile $name.ext -out $name.crt || exit 1; done");
-    auto openssl = ChildProcess::Start({"/bin/sh", "-c", script});
-    if (!openssl.ok() || (*openssl)->Wait(absl::Seconds(60)) != 0) return;
-    grpc::SslServerCredentialsOptions options(
-        GRPC_SSL_REQUEST_AND_REQUIRE_CLIENT_CERTIFICATE_AND_VERIFY);
-    options.pem_root_certs = ReadFile(folder_ / "ca.crt");
-    options.pem_key_cert_pairs = {
-        {ReadFile(folder_ / "server.key"), ReadFile(folder_ / "server.crt")}};
-    grpc::EnableDefaultHealthCheckService(true);
-    grpc::ServerBuilder builder;
-    builder.AddListeningPort("127.0.0.1:0", grpc::SslServerCredentials(options), &port_);
-    builder.RegisterService(&service_);
-    server_ = builder.BuildAndStart();
-  }
-
-  int port() const { return port_; }
-  std::string file(const std::string& name) const { return (folder_ / name).string(); }
-
- private:
-  TemporaryFolder folder_;
-  v1::Ziggurat::Service service_;  ///< every call is unimplemented
-  std::unique_ptr<grpc::Server> server_;
-  int port_ = 0;
-};
-
-TEST(Health, SpeaksTlsAndShowsACertificate) {
-  const TlsServer server;
-  ASSERT_GT(server.port(), 0) << "openssl or the server failed";
-  const std::string address = absl::StrCat("127.0.0.1:", server.port());
-  const std::vector<std::string> trust = {"--tls-ca", server.file("ca.crt")};
+TEST(Health, SpeaksTlsShowsACertificateAndNeedsNoToken) {
+  const CertificateAuthority ours("ours");
+  const CertificateAndKey client = ours.Issue("client");
+  SecretFolder::Files files =
+      SecretFolder::Tls(ours.Issue("server", {.alternative_names = "DNS:daemon.test"}), ours);
+  files.insert({{"client.crt", client.certificate},
+                {"client.key", client.key},
+                {"tokens", "nobody-tells-the-probe"}});
+  const SecretFolder secret(files);
+  std::vector<std::string> flags = secret.Flags(true);
+  flags.insert(flags.end(), {"--auth-token-file", secret.file("tokens")});
+  START_DAEMON(daemon, {.flags = flags});
+  const std::vector<std::string> trust = {"--tls-ca", secret.file("ca.crt")};
   const std::vector<std::string> name = {"--tls-server-name", "daemon.test"};
-  const std::vector<std::string> shown = {"--tls-cert", server.file("client.crt"), "--tls-key",
-                                          server.file("client.key")};
+  const std::vector<std::string> shown = {"--tls-cert", secret.file("client.crt"), "--tls-key",
+                                          secret.file("client.key")};
   const auto probe = [&](const std::vector<std::vector<std::string>>& parts) {
-    std::vector<std::string> flags;
-    for (const auto& part : parts) flags.insert(flags.end(), part.begin(), part.end());
-    return Probe(address, flags);
+    std::vector<std::string> all;
+    for (const auto& part : parts) all.insert(all.end(), part.begin(), part.end());
+    return Probe(daemon.grpc_address(), all);
   };
   const CommandResult good = probe({trust, name, shown});
   EXPECT_EQ(good.exit_code, 0) << good.err;

@@ -8,6 +8,7 @@
 #include "absl/strings/str_replace.h"
 #include "httplib.h"
 #include "tests/e2e/cache_arithmetic.h"
+#include "tests/e2e/secure_client.h"
 #include "tests/e2e/testing.h"
 
 namespace ziggurat::e2e {
@@ -230,9 +231,17 @@ TEST(PrometheusServer, AnswersTheOccupancyOfEveryLayer) {
 }
 
 TEST(PrometheusServer, FindsEveryMetricThatTheDocumentationNames) {
-  START_DAEMON(daemon, {});
-  ASSERT_TRUE(Generate(daemon, TextRequest(" The old house", 3)).ok());
-  const std::string page = daemon.HttpGet("/metrics").second;
+  // With TLS, of which there is a metric too.
+  const CertificateAuthority authority("authority");
+  const SecretFolder secret(SecretFolder::Tls(authority.Issue("daemon"), authority));
+  START_DAEMON(daemon, {.flags = secret.Flags()});
+  const auto stub = v1::Ziggurat::NewStub(TlsChannel(daemon, authority));
+  ASSERT_TRUE(Generate(*stub, TextRequest(" The old house", 3)).ok());
+  httplib::SSLClient client("127.0.0.1", daemon.http_port());
+  client.set_ca_cert_path(secret.file("ca.crt").c_str());
+  const httplib::Result answer = client.Get("/metrics");
+  ASSERT_TRUE(answer);
+  const std::string& page = answer->body;
   const std::string docs = ReadFile(std::filesystem::path(ZIGGURAT_SOURCE_DIR) / "docs/metrics.md");
   // Table rows begin with "| `ziggurat_...` |".
   int documented = 0;

@@ -127,11 +127,11 @@ class EngineHarness {
   }
   void ExpectEmptyPool() const {
     ASSERT_TRUE(engine->WaitIdle(absl::Seconds(60)));
-    const EngineSnapshot snapshot = engine->Snapshot();
-    EXPECT_EQ(snapshot.used_blocks, 0u);
-    EXPECT_EQ(snapshot.reserved_blocks, 0u);
-    EXPECT_EQ(snapshot.running, 0);
-    EXPECT_EQ(snapshot.waiting, 0);
+    const std::shared_ptr<const EngineSnapshot> snapshot = engine->Snapshot();
+    EXPECT_EQ(snapshot->used_blocks, 0u);
+    EXPECT_EQ(snapshot->reserved_blocks, 0u);
+    EXPECT_EQ(snapshot->running, 0);
+    EXPECT_EQ(snapshot->waiting, 0);
   }
 
   Metrics metrics;

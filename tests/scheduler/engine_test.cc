@@ -102,7 +102,7 @@ TEST(EngineTest, APoolOfThePlansBlocksIsEnough) {
     const Collected result = harness.Await(harness.MustSubmit(request));
     EXPECT_TRUE(result.last.status.ok()) << result.last.status;
     EXPECT_EQ(result.tokens, harness.Expected(request));
-    EXPECT_LE(harness.engine->Snapshot().high_water_blocks, plan->total_blocks);
+    EXPECT_LE(harness.engine->Snapshot()->high_water_blocks, plan->total_blocks);
   }
 }
 
@@ -178,7 +178,7 @@ TEST(EngineTest, AdmissionNeverExceedsThePoolAndEveryRequestFinishes) {
   std::vector<RequestId> ids;
   for (int i = 0; i < 20; ++i) ids.push_back(harness.MustSubmit(harness.Request(100, 20)));
   for (const RequestId id : ids) EXPECT_TRUE(harness.Await(id).last.status.ok());
-  EXPECT_LE(harness.engine->Snapshot().high_water_blocks, 96u);
+  EXPECT_LE(harness.engine->Snapshot()->high_water_blocks, 96u);
   EXPECT_LE(harness.control->largest_batch, 3);
   harness.ExpectEmptyPool();
 }
@@ -370,7 +370,7 @@ TEST(EngineTest, MoreRequestsRunAtOnceThanIfEveryLayerTookTheLargestLayersBlocks
   for (int i = 0; i < 40; ++i) ids.push_back(harness.MustSubmit(request));
   int peak = 0;
   while (!harness.engine->WaitIdle(absl::Milliseconds(1))) {
-    peak = std::max(peak, harness.engine->Snapshot().running);
+    peak = std::max(peak, harness.engine->Snapshot()->running);
   }
   for (const RequestId id : ids) EXPECT_TRUE(harness.Await(id).last.status.ok());
   EXPECT_GE(peak, static_cast<int>(0.97 * kPool / static_cast<double>(blocks)));

@@ -119,8 +119,8 @@ TEST_F(BenchLoadRunner, NothingIsSentAfterTheDurationAndWhatRunsIsWaitedFor) {
 }
 
 TEST_F(BenchLoadRunner, RefusalsAreCountedWithTheirReasonAndDoNotSpin) {
-  const auto runner = Start(Requests(4), {.clients = 2, .compression = "snapkv(bugdet=3)"});
   const absl::Time start = absl::Now();
+  const auto runner = Start(Requests(4), {.clients = 2, .compression = "snapkv(bugdet=3)"});
   ASSERT_TRUE(runner->Wait().ok());
   EXPECT_GE(absl::Now() - start, absl::Milliseconds(90)) << "a refused client rests";
   const std::vector<RequestRecord> records = runner->TakeRecords();

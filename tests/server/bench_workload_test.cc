@@ -52,6 +52,24 @@ TEST(BenchLengths, ShareGptHasTheMeansAndTheMedianThatAreDocumented) {
   }
 }
 
+TEST(BenchLengths, PercentilesAreThoseThatAreGiven) {
+  const Distribution figures =
+      Describe(Draw("p50:200,p95:1500,p100:4000", LengthSide::kInput, 200000));
+  EXPECT_NEAR(figures.p50, 200, 4);
+  EXPECT_NEAR(figures.p95, 1500, 40);
+  EXPECT_LE(figures.max, 4000);
+  EXPECT_GT(figures.max, 3900);
+  // Behind the last one there is nothing, so half of all are as long as that.
+  const std::vector<double> half = Draw("p50:64", LengthSide::kInput, 10000);
+  EXPECT_NEAR(std::count(half.begin(), half.end(), 64), 5000, 300);
+}
+
+TEST(BenchLengths, MeanAndMostAreKept) {
+  const Distribution figures = Describe(Draw("mean:200:4000", LengthSide::kOutput, 200000));
+  EXPECT_NEAR(figures.mean, 200, 6);
+  EXPECT_LE(figures.max, 4000);
+}
+
 TEST(BenchLengths, WhatIsNoLengthIsRefusedWithWhatIsOne) {
   for (const char* text : {"", "0", "-5", "many", "uniform", "uniform:5", "uniform:0:5",
                            "uniform:1:2:3", "uniform:a:b", "normal:5:1", "99999999999"}) {

@@ -52,6 +52,21 @@ TEST(EndpointTest, ReadsHostsAndPorts) {
   }
 }
 
+TEST(DeviceTest, ReadsDevicesAndShares) {
+  EXPECT_TRUE(ParseDevice("auto")->is_auto);
+  EXPECT_EQ(ParseDevice("cpu")->ordinal, DeviceChoice::kCpu);
+  EXPECT_EQ(ParseDevice("cuda:3")->ordinal, 3);
+  EXPECT_FALSE(ParseDevice("cuda:3")->is_auto);
+  for (const char* text : {"", "gpu", "cuda", "cuda:", "cuda:-1", "cuda:1x", "CPU"}) {
+    EXPECT_FALSE(ParseDevice(text).ok()) << text;
+  }
+  EXPECT_DOUBLE_EQ(*ParseMemoryShare("90%"), 0.9);
+  EXPECT_DOUBLE_EQ(*ParseMemoryShare("12.5%"), 0.125);
+  for (const char* text : {"0%", "100.5%", "-1%", "nan%", "%", "90", "9 %"}) {
+    EXPECT_FALSE(ParseMemoryShare(text).ok()) << text;
+  }
+}
+
 ServeConfig Valid() {
   ServeConfig config;
   config.model = "models/any";

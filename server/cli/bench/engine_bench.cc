@@ -9,6 +9,8 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
 #include "attention/backend.h"
 #include "model/decoder/llama_decoder.h"
 
@@ -145,6 +147,15 @@ StepParts EngineBench::PartsSoFar() {
   return parts;
 }
 
+StepParts EngineBench::PartsOnceIdle() {
+  StepParts before, parts = PartsSoFar();
+  do {
+    absl::SleepFor(absl::Milliseconds(5));
+    before = std::exchange(parts, PartsSoFar());
+  } while (parts.steps != before.steps);
+  return parts;
+}
+
 absl::StatusOr<std::vector<RequestId>> EngineBench::SubmitAll(const EngineCase& which) {
   // Those that are prefilled first decode on while the others are prefilled, a step for at most
   // every layer of every batch of prompts; the first prompt may be a batch of its own.
@@ -232,6 +243,7 @@ absl::StatusOr<EngineFigures> EngineBench::Run(const EngineCase& which) {
     outputs.clear();
   }
   if (!failure.ok()) return failure;
+  if (which.decode_tokens == 0) figures.prefill_parts = PartsOnceIdle() - at_start;
   figures.prefill_tokens_per_second =
       static_cast<double>(which.batch) * which.context / figures.prefill_seconds;
   if (which.decode_tokens == 0) return figures;

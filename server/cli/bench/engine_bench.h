@@ -91,6 +91,8 @@ class EngineBench {
   EngineBench() = default;
   absl::Status Start(std::unique_ptr<ModelRunner> runner, const EngineOptions& options);
   StepParts PartsSoFar();
+  /// Once all requests have ended: with the last step, which is noted after its tokens went out.
+  StepParts PartsOnceIdle();
   absl::StatusOr<std::vector<RequestId>> SubmitAll(const EngineCase& which);
 
   ModelConfig model_;

@@ -8,9 +8,9 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "compression/registry.h"
+#include "scheduler/null_model.h"
 #include "scheduler/sequence.h"
 #include "server/cli/bench/engine_bench.h"
-#include "server/cli/bench/null_model.h"
 #include "server/cli/bench/subcommands.h"
 #include "server/log.h"
 
@@ -62,8 +62,8 @@ absl::Status PrintRow(const std::string& text, std::shared_ptr<const Policy> pol
   const ModelShape shape = ShapeOf(layers, context);
   if (absl::Status status = policy->Check(PolicyContextOf(shape)); !status.ok()) return status;
   const size_t token_bytes = size_t{4} * kKvHeads * kHeadDim;
-  auto model = std::make_unique<bench::NullModel>(shape, sequences);
-  bench::NullModel* const null_model = model.get();
+  auto model = std::make_unique<NullModel>(shape, sequences);
+  NullModel* const null_model = model.get();
   auto bench = bench::EngineBench::CreateWith(
       std::move(model),
       {.kv_cache_bytes = token_bytes * layers * sequences * (context + size_t{64}),

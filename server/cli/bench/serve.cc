@@ -63,7 +63,7 @@ absl::StatusOr<WorkloadOptions> MakeWorkload(const ServeFlags& flags) {
 
 LoadSetting MakeSetting(const ServeFlags& flags) {
   LoadSetting setting{.command = CommandLine(flags),
-                      .server = flags.server,
+                      .server = flags.server.address,
                       .time = absl::Now(),
                       .model = {},
                       .kind = flags.clients ? "closed"
@@ -157,7 +157,7 @@ absl::Status WarmUp(v1::Ziggurat::StubInterface& stub, const ServeFlags& flags,
   return runner.Wait();
 }
 
-std::string WhyItEnded(const absl::Status& status, const std::string& server) {
+std::string WhyItEnded(const absl::Status& status, const ServerFlags& server) {
   if (absl::IsCancelled(status)) return "stopped; the figures are those of what was done";
   return absl::StrCat(
       "the run ended early: ",
@@ -177,11 +177,13 @@ int Serve(const ServeFlags& flags) {
 
   LoadResult result{.setting = MakeSetting(flags), .summary = {}, .records = {}, .cache = {}};
   v1::GetModelResponse& model = result.setting.model;
-  const std::unique_ptr<v1::Ziggurat::Stub> stub = Connect(flags.server);
+  const absl::StatusOr<std::unique_ptr<v1::Ziggurat::Stub>> connected = Connect(flags.server);
+  if (!connected.ok()) return Fail(std::string(connected.status().message()));
+  v1::Ziggurat::Stub& stub = **connected;
   grpc::ClientContext context;
   context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(30));
-  grpc::Status status = stub->GetModel(&context, {}, &model);
-  if (status.ok()) status = AskOnce(*stub, flags.compression);
+  grpc::Status status = stub.GetModel(&context, {}, &model);
+  if (status.ok()) status = AskOnce(stub, flags.compression);
   if (!status.ok()) {
     const bool is_wrong = status.error_code() == grpc::StatusCode::INVALID_ARGUMENT ||
                           status.error_code() == grpc::StatusCode::PERMISSION_DENIED;
@@ -195,7 +197,7 @@ int Serve(const ServeFlags& flags) {
     const PromptMaker other_prompts(model.vocab_size(),
                                     {model.eos_token_ids().begin(), model.eos_token_ids().end()},
                                     flags.seed + 1);
-    const absl::Status warm = WarmUp(*stub, flags, *workload, other_prompts, signals);
+    const absl::Status warm = WarmUp(stub, flags, *workload, other_prompts, signals);
     if (absl::IsCancelled(warm)) return Fail("stopped; nothing was measured yet");
     if (!warm.ok()) return Fail(WhyItEnded(warm, flags.server));
   }
@@ -204,12 +206,12 @@ int Serve(const ServeFlags& flags) {
   const std::optional<size_t> total = requests.size();
   std::fprintf(stderr, "%s (%s): %s\n", model.name().c_str(), model.dtype().c_str(),
                DescribeLoad(result.setting).c_str());
-  LoadRunner runner(*stub, std::move(requests), prompts,
+  LoadRunner runner(stub, std::move(requests), prompts,
                     {.clients = flags.clients.value_or(0),
                      .duration_seconds = flags.duration,
                      .timeout_seconds = flags.timeout,
                      .compression = flags.compression});
-  CacheSampler sampler(*stub, runner.start(), kSamplePeriod);
+  CacheSampler sampler(stub, runner.start(), kSamplePeriod);
   const absl::Status ended = Watch(runner, total, flags.duration, signals);
   result.cache = sampler.Stop();
   result.records = runner.TakeRecords();

@@ -25,6 +25,9 @@ constexpr char kExamples[] = R"(Examples:
 Lengths (--input-tokens, --output-tokens) are
   128             always so many tokens
   uniform:64:512  any number from 64 to 512, each as likely
+  mean:200:4000   log-normal with a mean of 200, as sharegpt is, and none above 4000
+  p50:200,p95:1500,p100:4000
+                  half of them up to 200, 95 % up to 1500, all up to 4000; evenly between these
   sharegpt        log-normal with a mean of 161 tokens in and 338 out, as people talk with an
                   assistant; sigma of the logarithm 1
 A trace is Azure's CSV (TIMESTAMP,ContextTokens,GeneratedTokens) or Mooncake's JSON Lines
@@ -110,9 +113,7 @@ void AddLoadFlags(CLI::App& serve, ServeFlags& flags) {
 }  // namespace
 
 void AddServeFlags(CLI::App& serve, ServeFlags& flags) {
-  serve.add_option("--server", flags.server, "The daemon")
-      ->type_name("HOST:PORT")
-      ->capture_default_str();
+  AddServerFlags(serve, flags.server);
   AddLoadFlags(serve, flags);
   serve
       .add_option("--compression", flags.compression,
@@ -162,7 +163,7 @@ std::string WrongFlags(const ServeFlags& flags) {
 }
 
 std::string CommandLine(const ServeFlags& flags) {
-  std::string line = absl::StrCat("ziggurat bench serve --server ", ShellQuoted(flags.server));
+  std::string line = absl::StrCat("ziggurat bench serve", ServerFlagsText(flags.server));
   const auto add = [&](const char* name, const auto& value) {
     if (value) absl::StrAppend(&line, " ", name, " ", *value);
   };

@@ -13,7 +13,7 @@
 namespace ziggurat::bench {
 
 struct ServeFlags {
-  std::string server = kDefaultServer;
+  ServerFlags server;
   std::optional<int> clients;
   std::optional<double> rate;
   std::string trace;

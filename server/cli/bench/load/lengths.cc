@@ -12,17 +12,55 @@
 namespace ziggurat::bench {
 namespace {
 
-constexpr int64_t kMostTokens = 1 << 30;
-
 absl::Status NotALength(const std::string& text) {
   return absl::InvalidArgumentError(
       absl::StrCat("'", text,
                    "' is no length: it must be a number of tokens such as 128, uniform:LOW:HIGH "
-                   "such as uniform:64:512, or sharegpt"));
+                   "such as uniform:64:512, mean:MEAN:MOST such as mean:200:4000, percentiles such "
+                   "as p50:200,p95:1500,p100:4000, or sharegpt"));
 }
 
 bool ParseTokens(absl::string_view text, int64_t& tokens) {
   return absl::SimpleAtoi(text, &tokens) && tokens >= 1 && tokens <= kMostTokens;
+}
+
+absl::StatusOr<LengthDistribution> ParseUniform(const std::string& text, int64_t low,
+                                                int64_t high) {
+  if (low > high) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("'", text, "': ", low, " is more than ", high, "; the lower bound is first"));
+  }
+  return LengthDistribution::Uniform(low, high);
+}
+
+absl::StatusOr<LengthDistribution> ParseMean(const std::string& text, int64_t mean, int64_t most) {
+  if (mean > most) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("'", text, "': the mean, ", mean, ", is more than the largest, ", most));
+  }
+  return LengthDistribution::LogNormal(static_cast<double>(mean), kShareGptSigma, most);
+}
+
+// "p50:200,p95:1500"
+absl::StatusOr<LengthDistribution> ParsePercentiles(const std::string& text) {
+  std::vector<std::pair<double, int64_t>> percentiles;
+  for (const absl::string_view part : absl::StrSplit(text, ',')) {
+    const std::vector<std::string> sides = absl::StrSplit(part, ':');
+    double percent = 0;
+    int64_t tokens = 0;
+    if (sides.size() != 2 || sides[0].substr(0, 1) != "p" ||
+        !absl::SimpleAtod(sides[0].substr(1), &percent) || !(percent > 0 && percent <= 100) ||
+        !ParseTokens(sides[1], tokens)) {
+      return NotALength(text);
+    }
+    if (!percentiles.empty() &&
+        (percent <= percentiles.back().first || tokens < percentiles.back().second)) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("'", text, "': percentiles must rise, and their lengths with them"));
+    }
+    percentiles.emplace_back(percent, tokens);
+  }
+  return LengthDistribution::Percentiles(std::move(percentiles));
 }
 
 }  // namespace
@@ -34,10 +72,18 @@ LengthDistribution LengthDistribution::Uniform(int64_t low, int64_t high) {
   return distribution;
 }
 
-LengthDistribution LengthDistribution::LogNormal(double mean, double sigma) {
+LengthDistribution LengthDistribution::LogNormal(double mean, double sigma, int64_t most) {
   LengthDistribution distribution;
   distribution.log_mean_ = std::log(mean) - sigma * sigma / 2;
   distribution.sigma_ = sigma;
+  distribution.most_ = most;
+  return distribution;
+}
+
+LengthDistribution LengthDistribution::Percentiles(
+    std::vector<std::pair<double, int64_t>> percentiles) {
+  LengthDistribution distribution;
+  distribution.percentiles_ = std::move(percentiles);
   return distribution;
 }
 
@@ -50,23 +96,33 @@ absl::StatusOr<LengthDistribution> LengthDistribution::Parse(std::string_view vi
   }
   int64_t low = 0;
   if (ParseTokens(text, low)) return Fixed(low);
-  if (!absl::StartsWith(text, "uniform:")) return NotALength(text);
+  if (absl::StartsWith(text, "p")) return ParsePercentiles(text);
   const std::vector<std::string> parts = absl::StrSplit(text, ':');
   int64_t high = 0;
   if (parts.size() != 3 || !ParseTokens(parts[1], low) || !ParseTokens(parts[2], high)) {
     return NotALength(text);
   }
-  if (low > high) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("'", text, "': ", low, " is more than ", high, "; the lower bound is first"));
-  }
-  return Uniform(low, high);
+  if (parts[0] == "uniform") return ParseUniform(text, low, high);
+  if (parts[0] == "mean") return ParseMean(text, low, high);
+  return NotALength(text);
 }
 
 int64_t LengthDistribution::Draw(Random& random) const {
+  if (!percentiles_.empty()) {
+    const double percent = 100 * random.Uniform();
+    std::pair<double, int64_t> below = {0, 1};
+    for (const auto& above : percentiles_) {
+      if (percent < above.first) {
+        const double part = (percent - below.first) / (above.first - below.first);
+        return below.second + std::llround(part * static_cast<double>(above.second - below.second));
+      }
+      below = above;
+    }
+    return below.second;
+  }
   if (sigma_ == 0) return low_ == high_ ? low_ : random.UniformInt(low_, high_);
   const double tokens = std::exp(log_mean_ + sigma_ * random.Normal());
-  return std::clamp<int64_t>(std::llround(tokens), 1, kMostTokens);
+  return std::clamp<int64_t>(std::llround(tokens), 1, most_);
 }
 
 Lengths FitIntoContext(const Lengths& wanted, const ContextLimits& limits) {

@@ -5,6 +5,7 @@
 #include <string>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "server/cli/bench/load/random.h"
@@ -20,15 +21,22 @@ constexpr double kShareGptInputMean = 161;
 constexpr double kShareGptOutputMean = 338;
 constexpr double kShareGptSigma = 1.0;
 
+constexpr int64_t kMostTokens = 1 << 30;
+
 /// A number of tokens, drawn anew for each request; at least 1.
 class LengthDistribution {
  public:
   static LengthDistribution Fixed(int64_t tokens) { return Uniform(tokens, tokens); }
   static LengthDistribution Uniform(int64_t low, int64_t high);
-  static LengthDistribution LogNormal(double mean, double sigma);
+  /// Never more than `most`.
+  static LengthDistribution LogNormal(double mean, double sigma, int64_t most = kMostTokens);
+  /// Between two percentiles all lengths are equally likely, and so they are from 1 to the first;
+  /// behind the last there are none. `percentiles` rises in both: {{50, 200}, {95, 1500}}.
+  static LengthDistribution Percentiles(std::vector<std::pair<double, int64_t>> percentiles);
 
-  /// "128", "uniform:64:512" or "sharegpt", whose mean depends on the side. INVALID_ARGUMENT says
-  /// what is allowed.
+  /// "128", "uniform:64:512", "mean:200:4000" (log-normal as sharegpt is, and its largest),
+  /// "p50:200,p95:1500,p100:4000" or "sharegpt", whose mean depends on the side. INVALID_ARGUMENT
+  /// says what is allowed.
   static absl::StatusOr<LengthDistribution> Parse(std::string_view text, LengthSide side);
 
   int64_t Draw(Random& random) const;
@@ -38,6 +46,8 @@ class LengthDistribution {
   int64_t high_ = 1;
   double log_mean_ = 0;  // of the normal distribution of the logarithm
   double sigma_ = 0;     // 0: uniform from low_ to high_
+  int64_t most_ = kMostTokens;
+  std::vector<std::pair<double, int64_t>> percentiles_;  // not empty: these, and none of the above
 };
 
 /// The largest lengths that a model takes.

@@ -1,9 +1,11 @@
-// A model that computes nothing, so that what is left of a step is the engine.
+// A model that computes nothing, so that what is left of a step is the engine: to time that, and to
+// forecast what a request will hold.
 #pragma once
 
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <cmath>
 #include <limits>
 #include <thread>
 #include <variant>
@@ -11,9 +13,10 @@
 
 #include "model/model_runner.h"
 
-namespace ziggurat::bench {
+namespace ziggurat {
 
-/// Every selection keeps the first and the last tokens; every logit is 0. Touches no cache.
+/// Every selection keeps the first and the last tokens, as many as the plan allows; every logit is
+/// 0. Touches no cache.
 class NullModel final : public ModelRunner {
  public:
   NullModel(const ModelShape& shape, int batch) : shape_(shape), batch_(batch) {}
@@ -27,6 +30,9 @@ class NullModel final : public ModelRunner {
   size_t workspace_high_water_bytes() const override { return 0; }
   int max_prefill_tokens() const override { return std::numeric_limits<int>::max(); }
 
+  /// Of the layers that a plan has tested, the lowest are found lazy, this share of them. 0 at
+  /// first.
+  void set_lazy_share(double share) { lazy_share_ = share; }
   /// Until then the first prefill waits, so that no request decodes while others are on their way.
   void Start() { may_start_.store(true); }
   /// Until then the second step that decodes the whole batch waits.
@@ -48,6 +54,14 @@ class NullModel final : public ModelRunner {
       if (const auto* ring = std::get_if<KeepRing>(&plan.edit)) {
         of_prompt.first_tokens = std::min(ring->sinks, of_prompt.kept_tokens);
       }
+      if (plan.merge == MergeRole::kUpper) {
+        of_prompt.retained_tokens = prompts_[i].plan->merge->Retained(of_prompt.kept_tokens);
+      }
+      of_prompt.lazy = IsLazy(*prompts_[i].plan, layer);
+      if (!of_prompt.lazy) continue;
+      of_prompt.kept_tokens = std::min(static_cast<int>(prompts_[i].token_ids.size()),
+                                       plan.lazy->sinks + plan.lazy->recent);
+      of_prompt.first_tokens = std::min(plan.lazy->sinks, of_prompt.kept_tokens);
     }
     return absl::OkStatus();
   }
@@ -77,6 +91,14 @@ class NullModel final : public ModelRunner {
   static void Await(const std::atomic<bool>& permission) {
     while (!permission.load()) std::this_thread::sleep_for(std::chrono::microseconds(100));
   }
+  bool IsLazy(const CachePlan& plan, int layer) const {
+    const auto tested = [&](int end) {
+      return std::count_if(plan.layers.begin(), plan.layers.begin() + end,
+                           [](const LayerPlan& of_layer) { return of_layer.lazy.has_value(); });
+    };
+    const double lazy = lazy_share_ * static_cast<double>(tested(shape_.num_layers));
+    return plan.layers[layer].lazy.has_value() && tested(layer) < std::lround(lazy);
+  }
   absl::Status ZeroLogits(size_t rows, float* logits) const {
     std::fill_n(logits, rows * shape_.vocab_size, 0.0f);
     return absl::OkStatus();
@@ -85,9 +107,10 @@ class NullModel final : public ModelRunner {
   ModelShape shape_;
   int batch_;
   int whole_steps_ = 0;
+  double lazy_share_ = 0;
   std::atomic<bool> may_start_ = false;
   std::atomic<bool> may_continue_ = false;
   std::vector<PrefillPrompt> prompts_;
 };
 
-}  // namespace ziggurat::bench
+}  // namespace ziggurat

@@ -1,0 +1,129 @@
+// A decode step of the engine: what must move in the caches, the model, the tokens.
+#include <utility>
+#include <vector>
+
+#include "model/scoped_seconds.h"
+#include "scheduler/engine_loop.h"
+
+namespace ziggurat {
+
+/// What must move in the caches before the step's tokens are written.
+void EngineLoop::EditCaches() {
+  std::vector<CacheEdit> edits;
+  std::vector<Sequence*> edited;
+  const std::vector<Sequence*> batch = decoding_;
+  for (Sequence* sequence : batch) {
+    const size_t before = edits.size();
+    absl::Status status = sequence->store->PrepareStep(sequence->logical_tokens, &edits);
+    if (!status.ok()) {
+      edits.resize(before);
+      Finish(*sequence, FinishReason::kError, status);
+    } else if (edits.size() > before) {
+      edited.push_back(sequence);
+    }
+  }
+  if (edits.empty()) return;
+  const ScopedSeconds timer(&model_seconds_);
+  const absl::Status status = model_->EditCache(edits);
+  for (Sequence* sequence : edited) {
+    const absl::Status finished = status.ok() ? sequence->store->FinishEdits() : status;
+    if (!finished.ok()) Finish(*sequence, FinishReason::kError, finished);
+  }
+}
+
+void EngineLoop::DecodeStep() {
+  EditCaches();
+  decode_inputs_.clear();
+  const std::vector<Sequence*> batch = decoding_;
+  std::vector<Sequence*> ready;
+  for (Sequence* sequence : batch) {
+    SequenceStore& store = *sequence->store;
+    absl::StatusOr<absl::Span<const DecodeInput::Layer>> layers =
+        store.Append(sequence->logical_tokens);
+    if (!layers.ok()) {
+      Finish(*sequence, FinishReason::kError, layers.status());
+      continue;
+    }
+    DecodeInput& input = decode_inputs_.emplace_back();
+    input.sequence = sequence->id;
+    input.token_id = sequence->last_token;
+    input.position = sequence->logical_tokens;
+    input.layers = *layers;
+    input.step = store.step();
+    const CachePlan& plan = sequence->block_plan.plan;
+    if (plan.distant) {
+      input.skip = plan.distant->skip;
+      input.counts = &store.distant_counts;
+    }
+    if (store.IsUndecided()) {
+      input.lazy_test = &plan.first_token_test;
+      input.lazy_mass = store.lazy_mass();
+    }
+    ready.push_back(sequence);
+  }
+  if (!ready.empty()) DecodeAndDraw(ready);
+}
+
+absl::Span<const int32_t> EngineLoop::Forbidden(const Sequence& sequence) {
+  if (sequence.may_stop()) return {};
+  return sequence.request.stop_token_ids;
+}
+
+void EngineLoop::DecodeAndDraw(absl::Span<Sequence* const> ready) {
+  const bool draws = model_->draws_tokens();
+  const auto vocab = static_cast<size_t>(model_->shape().vocab_size);
+  std::vector<SampledToken> drawn(draws ? ready.size() : 0);
+  absl::Status status;
+  {
+    const ScopedSeconds timer(&model_seconds_);
+    if (draws) {
+      std::vector<TokenDraw> how;
+      for (Sequence* sequence : ready) how.push_back({&*sequence->sampler, Forbidden(*sequence)});
+      status = model_->DecodeTokens(decode_inputs_, how, drawn.data());
+    } else {
+      decode_logits_.resize(ready.size() * vocab);
+      status = model_->Decode(decode_inputs_, decode_logits_.data());
+    }
+  }
+  if (metrics_) metrics_->ObserveBatchSize(static_cast<int>(ready.size()));
+  tokens_in_step_ += static_cast<int>(ready.size());
+  std::vector<Sequence*> decoded;
+  std::vector<SampledToken> tokens;
+  std::vector<float*> logits;
+  for (size_t i = 0; i < ready.size(); ++i) {
+    Sequence& sequence = *ready[i];
+    absl::Status of_sequence = status;
+    if (status.ok()) {
+      ++sequence.logical_tokens;
+      of_sequence = DecideFirstToken(sequence);
+    }
+    if (!of_sequence.ok()) {
+      Finish(sequence, FinishReason::kError, of_sequence);
+      continue;
+    }
+    decoded.push_back(&sequence);
+    if (draws) {
+      tokens.push_back(std::move(drawn[i]));
+    } else {
+      logits.push_back(&decode_logits_[i * vocab]);
+    }
+  }
+  AcceptTokens(decoded, draws ? std::move(tokens) : Sample(decoded, logits));
+}
+
+/// Policies that wait for the first generated token's attention.
+absl::Status EngineLoop::DecideFirstToken(Sequence& sequence) {
+  if (!sequence.store->IsUndecided()) return absl::OkStatus();
+  const ScopedSeconds timer(&model_seconds_);
+  const int tokens = sequence.logical_tokens;
+  absl::Status status = sequence.store->Decide(
+      *sequence.request.policy, PolicyContextOf(model_->shape()), tokens,
+      sequence.request.max_new_tokens - (tokens - sequence.prompt_tokens()), -1, model_);
+  if (!status.ok() || metrics_ == nullptr) return status;
+  for (int layer = 0; layer < geometry_.num_layers; ++layer) {
+    if (sequence.store->facts(layer).lazy) metrics_->CountLazyLayer(layer);
+  }
+  return status;
+}
+
+}  // namespace ziggurat

@@ -1,0 +1,131 @@
+// EngineLoop: one prefill batch on its way through the layers, a slice of them a step.
+
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include "model/scoped_seconds.h"
+#include "scheduler/engine_loop.h"
+
+namespace ziggurat {
+
+void EngineLoop::PrefillSlice() {
+  if (!prefill_.has_value()) StartPrefillBatch();
+  if (!prefill_.has_value()) return;
+  const int layers = std::max(1, options_.slice_token_layers / prefill_->tokens);
+  for (int i = 0; i < layers && prefill_->next_layer < geometry_.num_layers; ++i) {
+    if (absl::Status status = PrefillOneLayer(); !status.ok()) return FailPrefillBatch(status);
+  }
+  if (prefill_->next_layer == geometry_.num_layers) FinishPrefillBatch();
+}
+
+void EngineLoop::StartPrefillBatch() {
+  PrefillBatch batch;
+  std::vector<PrefillPrompt> prompts;
+  size_t needs_bytes = 0;
+  while (!to_prefill_.empty()) {
+    Sequence* next = to_prefill_.front();
+    const CachePlan& plan = next->block_plan.plan;
+    const int tokens = batch.tokens + next->prompt_tokens();
+    const size_t needs = model_->PromptNeedsBytes(next->prompt_tokens(), plan.needs);
+    const bool fits =
+        tokens <= options_.prefill_tokens &&
+        model_->WorkspaceBytes(tokens) + needs_bytes + needs <= model_->workspace_capacity_bytes();
+    if (!batch.sequences.empty() && !fits) break;
+    to_prefill_.pop_front();
+    batch.sequences.push_back(next);
+    batch.tokens = tokens;
+    needs_bytes += needs;
+    prompts.push_back({next->request.prompt, &plan, next->request.report_attention_recall});
+  }
+  if (batch.sequences.empty()) return;
+  prefill_ = std::move(batch);
+  const ScopedSeconds timer(&model_seconds_);
+  if (absl::Status status = model_->BeginPrefill(prompts); !status.ok()) FailPrefillBatch(status);
+}
+
+absl::Status EngineLoop::PrefillOneLayer() {
+  const int layer = prefill_->next_layer;
+  const std::vector<Sequence*>& batch = prefill_->sequences;
+  std::vector<bool> gone;
+  for (const Sequence* sequence : batch) gone.push_back(sequence == nullptr);
+  std::vector<LayerMeasured> measured(batch.size());
+  {
+    const ScopedSeconds timer(&model_seconds_);
+    if (absl::Status status = model_->AttendLayer(layer, gone, &measured); !status.ok()) {
+      return status;
+    }
+  }
+  std::vector<LayerWrite> writes(batch.size());
+  for (size_t i = 0; i < batch.size(); ++i) {
+    if (batch[i] == nullptr) continue;
+    absl::Status status = batch[i]->store->FillLayer(layer, measured[i], &writes[i]);
+    if (!status.ok()) return status;
+    if (measured[i].lazy && metrics_) metrics_->CountLazyLayer(layer);
+  }
+  std::vector<double> cosines(batch.size());
+  const ScopedSeconds timer(&model_seconds_);
+  if (absl::Status status = model_->FinishLayer(layer, writes, &cosines); !status.ok()) {
+    return status;
+  }
+  for (size_t i = 0; i < batch.size(); ++i) {
+    if (batch[i] == nullptr) continue;
+    if (batch[i]->block_plan.plan.importance == LayerImportance::kCosine) {
+      batch[i]->store->SetImportance(layer, cosines[i]);
+    }
+  }
+  ++prefill_->next_layer;
+  return absl::OkStatus();
+}
+
+/// Policies that wait for the last layer of the prompt.
+absl::Status EngineLoop::DecidePrompts() {
+  for (size_t i = 0; i < prefill_->sequences.size(); ++i) {
+    Sequence* sequence = prefill_->sequences[i];
+    if (sequence == nullptr || sequence->block_plan.plan.decide != DecideAt::kPrompt) continue;
+    absl::Status status = sequence->store->Decide(
+        *sequence->request.policy, PolicyContextOf(model_->shape()), sequence->prompt_tokens(),
+        sequence->request.max_new_tokens, static_cast<int>(i), model_);
+    if (!status.ok()) return status;
+  }
+  return absl::OkStatus();
+}
+
+void EngineLoop::FinishPrefillBatch() {
+  const size_t vocab = static_cast<size_t>(model_->shape().vocab_size);
+  prefill_logits_.resize(prefill_->sequences.size() * vocab);
+  absl::Status status;
+  {
+    const ScopedSeconds timer(&model_seconds_);
+    status = DecidePrompts();
+    if (status.ok()) status = model_->FinishPrefill(prefill_logits_.data());
+  }
+  if (!status.ok()) return FailPrefillBatch(status);
+  const std::vector<Sequence*> sequences = std::move(prefill_->sequences);
+  prefill_.reset();
+  std::vector<Sequence*> there;
+  std::vector<float*> logits;
+  for (size_t i = 0; i < sequences.size(); ++i) {
+    Sequence* sequence = sequences[i];
+    if (sequence == nullptr) continue;
+    sequence->state = RequestState::kDecoding;
+    sequence->logical_tokens = sequence->prompt_tokens();
+    if (metrics_) metrics_->CountPromptTokens(sequence->prompt_tokens());
+    tokens_in_step_ += sequence->prompt_tokens();
+    decoding_.push_back(sequence);
+    there.push_back(sequence);
+    logits.push_back(&prefill_logits_[i * vocab]);
+  }
+  AcceptTokens(there, Sample(there, logits));
+}
+
+void EngineLoop::FailPrefillBatch(const absl::Status& status) {
+  model_->AbandonPrefill();
+  const std::vector<Sequence*> sequences = std::move(prefill_->sequences);
+  prefill_.reset();
+  for (Sequence* sequence : sequences) {
+    if (sequence != nullptr) Finish(*sequence, FinishReason::kError, status);
+  }
+}
+
+}  // namespace ziggurat

@@ -1,0 +1,144 @@
+// EngineLoop: what others see of it, and the proof that no block is lost.
+
+#include <algorithm>
+#include <chrono>
+#include <cstdlib>
+#include <map>
+#include <memory>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "block_manager/occupancy.h"
+#include "scheduler/engine_loop.h"
+#include "spdlog/spdlog.h"
+
+namespace ziggurat {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+// A snapshot walks every running sequence, so its rate is bounded, and its share of the time.
+constexpr auto kPublishInterval = std::chrono::milliseconds(100);
+constexpr auto kStaleInterval = std::chrono::milliseconds(10);
+constexpr int kPublishRest = 100;  // times as long as the last one took, but ...
+constexpr auto kLongestPublishRest = std::chrono::seconds(2);
+
+/// Adds what a layer of one sequence holds in one format.
+void AddFormat(const CacheFormat& format, size_t blocks, LayerSnapshot* layer) {
+  layer->used_blocks += blocks;
+  layer->blocks_by_format[format] += blocks;
+}
+
+/// Adds a layer of a sequence of which there is no report yet.
+void AddTable(const LayerBlockTable& table, LayerSnapshot* layer) {
+  std::map<CacheFormat, LayerOccupancy> by_format;
+  table.AddOccupancyByFormat(&by_format);
+  for (const auto& [format, part] : by_format) {
+    AddFormat(format, part.owned_blocks, layer);
+    layer->live_bytes += part.owned_live_bytes;
+  }
+}
+
+void AddReport(const LayerCacheReport& report, LayerSnapshot* layer) {
+  for (const FormatReport& part : report.formats) AddFormat(part.format, part.blocks, layer);
+  layer->live_bytes += report.live_bytes;
+}
+
+}  // namespace
+
+void EngineLoop::Publish() {
+  is_stale_ = is_stale_ || finished_in_step_ > 0;
+  // Whoever has got the last answer may count on an empty cache, so an idle engine says so first;
+  // it has no sequence to look at. Otherwise no token waits for a snapshot.
+  const bool is_idle = IsIdle();
+  if (is_idle) PublishSnapshot();
+  {
+    std::lock_guard lock(status_->mutex);
+    status_->in_flight -= std::exchange(finished_in_step_, 0);
+    status_->waiting = status_->in_flight - static_cast<int>(running_.size());
+  }
+  status_->changed.notify_all();
+  outbox_->SendAll(outputs_);
+  if (!is_idle && IsSnapshotDue()) PublishSnapshot();
+}
+
+bool EngineLoop::IsSnapshotDue() const {
+  const Clock::duration age = Clock::now() - last_published_;
+  return age >= std::min<Clock::duration>(kPublishRest * publish_cost_, kLongestPublishRest) &&
+         age >= (is_stale_ ? Clock::duration(kStaleInterval) : Clock::duration(kPublishInterval));
+}
+
+void EngineLoop::PublishSnapshot() {
+  last_published_ = Clock::now();
+  auto made = std::make_shared<EngineSnapshot>(MakeSnapshot());
+  if (metrics_) metrics_->SetOccupancy(*made);
+  publish_cost_ = Clock::now() - last_published_;
+  made->make_seconds = std::chrono::duration<double>(publish_cost_).count();
+  is_stale_ = false;
+  std::shared_ptr<const EngineSnapshot> snapshot = std::move(made);
+  std::lock_guard lock(status_->mutex);
+  status_->snapshot.swap(snapshot);  // the old one is freed behind the lock
+}
+
+EngineSnapshot EngineLoop::MakeSnapshot() {
+  EngineSnapshot snapshot;
+  snapshot.made_at = absl::Now();
+  snapshot.block_bytes = geometry_.block_bytes;
+  snapshot.block_tokens =
+      geometry_.SlotsPerBlock(KeyValueFormat(model_->shape().element), geometry_.num_kv_heads);
+  snapshot.total_blocks = pool_->num_blocks();
+  snapshot.used_blocks = pool_->used_blocks();
+  snapshot.reserved_blocks = ledger_.total();
+  snapshot.high_water_blocks = pool_->high_water_blocks();
+  snapshot.workspace_capacity_bytes = model_->workspace_capacity_bytes();
+  snapshot.workspace_high_water_bytes = model_->workspace_high_water_bytes();
+  snapshot.running = static_cast<int>(running_.size());
+  snapshot.waiting = static_cast<int>(waiting_.size());
+  snapshot.layers.resize(geometry_.num_layers);
+  snapshot.requests.reserve(running_.size() + waiting_.size());
+  for (const auto& [id, sequence] : running_) {
+    sequence->store->CatchUp();
+    const RequestSnapshot& request = snapshot.requests.emplace_back(
+        MakeRequestSnapshot(*sequence, geometry_, model_->shape().element));
+    for (int l = 0; l < geometry_.num_layers; ++l) {
+      if (request.layers.empty()) {
+        AddTable(sequence->cache->layer(l), &snapshot.layers[l]);
+      } else {
+        AddReport(request.layers[l], &snapshot.layers[l]);
+      }
+    }
+  }
+  for (int l = 0; l < geometry_.num_layers; ++l) {
+    LayerSnapshot& layer = snapshot.layers[l];
+    layer.reserved_blocks = ledger_.layer_total(l);
+    layer.tail_waste_bytes = layer.used_blocks * geometry_.block_bytes - layer.live_bytes;
+  }
+  std::sort(snapshot.requests.begin(), snapshot.requests.end(),
+            [](const RequestSnapshot& a, const RequestSnapshot& b) { return a.id < b.id; });
+  for (const auto& sequence : waiting_.sequences()) {
+    snapshot.requests.push_back(MakeRequestSnapshot(*sequence, geometry_, model_->shape().element));
+  }
+  return snapshot;
+}
+
+void EngineLoop::CheckConservation() {
+  std::vector<const SequenceCache*> caches;
+  size_t reserved = 0;
+  for (const auto& [id, sequence] : running_) {
+    sequence->store->CatchUp();
+    caches.push_back(&*sequence->cache);
+    reserved += sequence->reservation.total;
+  }
+  absl::Status status = CheckIntegrity(*pool_, caches);
+  if (status.ok() && (reserved != ledger_.total() || reserved > pool_->free_blocks())) {
+    status =
+        absl::InternalError(absl::StrCat("reservations are ", reserved, " blocks, the ledger says ",
+                                         ledger_.total(), ", free are ", pool_->free_blocks()));
+  }
+  if (status.ok()) return;
+  spdlog::critical("the block pool is inconsistent: {}", status.ToString());
+  std::abort();
+}
+
+}  // namespace ziggurat

@@ -1,0 +1,149 @@
+#include "scheduler/forecast.h"
+
+#include <algorithm>
+#include <memory>
+#include <utility>
+
+#include "block_manager/block_pool.h"
+#include "block_manager/sequence_cache.h"
+#include "scheduler/null_model.h"
+#include "scheduler/reservation.h"
+#include "scheduler/sequence.h"
+#include "scheduler/sequence_store.h"
+
+namespace ziggurat {
+namespace {
+
+/// One request in a pool of its own, of exactly the blocks that its plan asks for.
+class Rehearsal {
+ public:
+  Rehearsal(const Policy& policy, const ModelShape& shape, const CacheGeometry& geometry,
+            const ForecastOptions& options, BlockPlan plan, std::unique_ptr<BlockPool> pool)
+      : policy_(policy),
+        shape_(shape),
+        geometry_(geometry),
+        options_(options),
+        plan_(std::move(plan)),
+        pool_(std::move(pool)),
+        ledger_(shape.num_layers),
+        reservation_(ledger_.Reserve(plan_.layer_blocks)),
+        cache_(pool_.get(), &geometry_),
+        store_(plan_.plan, geometry_, shape.element, options.prompt_tokens,
+               std::max(0, options.max_new_tokens - 1), &cache_, &reservation_, &ledger_),
+        model_(shape, 0) {
+    model_.set_lazy_share(options.lazy_share);
+    model_.Start();
+  }
+
+  absl::StatusOr<RequestForecast> Run();
+
+ private:
+  absl::Status LayPromptOut();
+  absl::Status Decide(int tokens);
+  absl::Status Step();
+  /// Made up where it is not measured during prefill: it rises from layer to layer, and the lowest
+  /// layers pass the test of the first token.
+  double Importance(int layer) const;
+
+  const Policy& policy_;
+  const ModelShape& shape_;
+  const CacheGeometry& geometry_;
+  const ForecastOptions& options_;
+  BlockPlan plan_;
+  std::unique_ptr<BlockPool> pool_;
+  ReservationLedger ledger_;
+  Reservation reservation_;
+  SequenceCache cache_;
+  SequenceStore store_;
+  NullModel model_;
+  int appended_ = 0;
+};
+
+double Rehearsal::Importance(int layer) const {
+  const double share = (layer + 0.5) / shape_.num_layers;
+  if (plan_.plan.importance != LayerImportance::kLazyMass) return share;
+  return share < options_.lazy_share ? 1 : 0;
+}
+
+absl::Status Rehearsal::LayPromptOut() {
+  const std::vector<int32_t> ids(options_.prompt_tokens);
+  const PrefillPrompt prompt{ids, &plan_.plan};
+  if (absl::Status status = model_.BeginPrefill({&prompt, 1}); !status.ok()) return status;
+  std::vector<LayerMeasured> measured(1);
+  for (int layer = 0; layer < shape_.num_layers; ++layer) {
+    LayerWrite write;
+    measured[0] = LayerMeasured();
+    absl::Status status = model_.AttendLayer(layer, {false}, &measured);
+    measured[0].importance = Importance(layer);
+    if (status.ok()) status = store_.FillLayer(layer, measured[0], &write);
+    if (!status.ok()) return status;
+    if (plan_.plan.importance == LayerImportance::kCosine) {
+      store_.SetImportance(layer, Importance(layer));
+    }
+  }
+  return plan_.plan.decide == DecideAt::kPrompt ? Decide(options_.prompt_tokens) : absl::OkStatus();
+}
+
+absl::Status Rehearsal::Decide(int tokens) {
+  const int to_come = options_.max_new_tokens - (tokens - options_.prompt_tokens);
+  return store_.Decide(policy_, PolicyContextOf(shape_), tokens, to_come, 0, &model_);
+}
+
+absl::Status Rehearsal::Step() {
+  const int position = options_.prompt_tokens + appended_;
+  std::vector<CacheEdit> edits;
+  if (absl::Status status = store_.PrepareStep(position, &edits); !status.ok()) return status;
+  if (!edits.empty()) {
+    if (absl::Status status = store_.FinishEdits(); !status.ok()) return status;
+  }
+  if (auto places = store_.Append(position); !places.ok()) return places.status();
+  ++appended_;
+  if (!store_.IsUndecided()) return absl::OkStatus();
+  for (int layer = 0; layer < shape_.num_layers; ++layer) {
+    store_.lazy_mass()[layer] = Importance(layer);
+  }
+  return Decide(position + 1);
+}
+
+absl::StatusOr<RequestForecast> Rehearsal::Run() {
+  RequestForecast forecast;
+  forecast.admitted_blocks = plan_.total_blocks;
+  if (absl::Status status = LayPromptOut(); !status.ok()) return status;
+  const int most = options_.max_new_tokens - 1;
+  if (store_.IsUndecided() && most > 0) {
+    if (absl::Status status = Step(); !status.ok()) return status;
+  }
+  forecast.prompt_blocks = pool_->used_blocks();
+  forecast.settled_blocks = pool_->used_blocks() + ledger_.total();
+  while (appended_ < std::min(options_.generated_tokens - 1, most)) {
+    if (absl::Status status = Step(); !status.ok()) return status;
+  }
+  forecast.last_blocks = pool_->used_blocks();
+  for (int layer = 0; layer < shape_.num_layers; ++layer) {
+    forecast.layer_blocks.push_back(cache_.layer(layer).owned_blocks());
+  }
+  const auto& layers = plan_.plan.layers;
+  forecast.depends_on_content =
+      plan_.plan.decide != DecideAt::kLayer ||
+      (plan_.plan.merge.has_value() && plan_.plan.merge->by_threshold) ||
+      std::any_of(layers.begin(), layers.end(), [](const LayerPlan& layer) {
+        return layer.lazy.has_value() || std::holds_alternative<KeepWindows>(layer.edit);
+      });
+  return forecast;
+}
+
+}  // namespace
+
+absl::StatusOr<RequestForecast> ForecastRequest(const Policy& policy, const ModelShape& shape,
+                                                const CacheGeometry& geometry,
+                                                const ForecastOptions& options) {
+  absl::StatusOr<BlockPlan> plan =
+      PlanBlocks(policy, shape, geometry, options.prompt_tokens, options.max_new_tokens);
+  if (!plan.ok()) return plan.status();
+  // Nothing of it is ever written, so it takes addresses and no memory.
+  auto pool = BlockPool::Create(std::max<size_t>(1, plan->total_blocks), geometry.block_bytes);
+  if (!pool.ok()) return pool.status();
+  return Rehearsal(policy, shape, geometry, options, *std::move(plan), *std::move(pool)).Run();
+}
+
+}  // namespace ziggurat

@@ -1,0 +1,47 @@
+#include "server/cli/plan/memory.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <fstream>
+
+#include "model/decoder/decoder_memory.h"
+
+namespace ziggurat::plan {
+namespace {
+
+// What a daemon has besides what this command has when it starts: gRPC, its threads and its
+// buffers, the tokenizer, compiled products. Measured (docs/operations.md).
+constexpr size_t kServingBytes = size_t{16} << 20;
+
+}  // namespace
+
+size_t ResidentBytes() {
+  std::ifstream statm("/proc/self/statm");
+  size_t all_pages = 0, resident_pages = 0;
+  if (!(statm >> all_pages >> resident_pages)) return 0;
+  return resident_pages * static_cast<size_t>(sysconf(_SC_PAGESIZE));
+}
+
+MemoryParts EstimateMemory(const ModelConfig& model, const ServeConfig& config, ElementType element,
+                           const PromptSizes& prompts, absl::Span<const PrefillNeeds> needs) {
+  DecoderOptions options;
+  options.element = element;
+  options.max_prefill_tokens = config.WorkspaceTokens(model.MaxContextTokens());
+  const WorkspaceShape shape = MakeWorkspaceShape(model, options);
+  MemoryParts parts;
+  parts.program = ResidentBytes() + kServingBytes;
+  parts.weights = WeightsBytes(model, element);
+  parts.workspace_capacity = WorkspaceCapacityBytes(shape, options.max_prefill_tokens);
+  // A batch takes as many prompts as `prefill_tokens` allow, and one that is longer alone.
+  const int batch = std::max(1, config.prefill_tokens / std::max(1, prompts.usual));
+  for (const PrefillNeeds& of_policy : needs) {
+    parts.workspace =
+        std::max({parts.workspace, PrefillBytes(shape, batch, prompts.usual, of_policy),
+                  PrefillBytes(shape, 1, prompts.largest, of_policy)});
+  }
+  parts.decode = DecodeStepBytes(shape, config.max_running);
+  return parts;
+}
+
+}  // namespace ziggurat::plan

@@ -1,0 +1,237 @@
+#include "server/cli/settings.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <map>
+#include <optional>
+#include <regex>
+
+#include "absl/algorithm/container.h"
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
+#include "absl/strings/str_split.h"
+#include "compression/edit_distance.h"
+#include "server/settings_file.h"
+
+namespace ziggurat {
+namespace {
+
+constexpr char kPrefix[] = "ZIGGURAT_";
+constexpr char kConfig[] = "config";
+constexpr char kCommandLine[] = "command line";
+
+struct Given {
+  std::vector<std::string> values;
+  std::string source;
+};
+using GivenByKey = std::map<std::string, Given>;
+
+bool IsFlag(const CLI::Option& option) { return option.get_items_expected_max() == 0; }
+
+std::vector<CLI::Option*> Configurable(CLI::App& command) {
+  return command.get_options([](const CLI::Option* option) {
+    return option->get_configurable() && !option->get_lnames().empty();
+  });
+}
+
+std::vector<std::string> KeysOf(CLI::App& command) {
+  std::vector<std::string> keys;
+  for (const CLI::Option* option : Configurable(command)) keys.push_back(option->get_lnames()[0]);
+  return keys;
+}
+
+/// The one of `names`, of which there are some, that is most like `word`.
+const std::string& Nearest(const std::string& word, const std::vector<std::string>& names) {
+  return *std::min_element(names.begin(), names.end(), [&](const auto& a, const auto& b) {
+    return EditDistance(word, a) < EditDistance(word, b);
+  });
+}
+
+/// "true" or "false"; nullopt where it is neither.
+std::optional<std::string> ParseSwitch(const std::string& text) {
+  const std::string word = absl::AsciiStrToLower(text);
+  for (const char* yes : {"true", "yes", "on", "1"}) {
+    if (word == yes) return "true";
+  }
+  for (const char* no : {"false", "no", "off", "0"}) {
+    if (word == no) return "false";
+  }
+  return std::nullopt;
+}
+
+/// Gives the option what its flag on the command line would have given it.
+absl::Status Apply(CLI::Option& option, const Given& given) {
+  const std::string& key = option.get_lnames()[0];
+  const auto wrong = [&](const std::string& what) {
+    const std::string flag = absl::StrCat("--", key);
+    return absl::InvalidArgumentError(absl::StrCat(
+        given.source, ": ", absl::StrContains(what, flag) ? "" : absl::StrCat(flag, ": "), what));
+  };
+  try {
+    for (const std::string& value : given.values) {
+      if (!IsFlag(option)) {
+        option.add_result(value);
+      } else if (const std::optional<std::string> parsed = ParseSwitch(value)) {
+        option.add_result(option.get_flag_value(key, *parsed));
+      } else {
+        return wrong(absl::StrCat("'", value, "' is neither true nor false"));
+      }
+    }
+    option.run_callback();
+  } catch (const CLI::Error& error) {
+    return wrong(error.what());
+  }
+  return absl::OkStatus();
+}
+
+/// Variables with our prefix that say something, without it.
+std::map<std::string, std::string> OurVariables(const std::vector<std::string>& environment) {
+  std::map<std::string, std::string> variables;
+  for (const std::string& entry : environment) {
+    const std::pair<std::string, std::string> parts =
+        absl::StrSplit(entry, absl::MaxSplits('=', 1));
+    if (absl::StartsWith(parts.first, kPrefix) && !parts.second.empty()) variables.insert(parts);
+  }
+  return variables;
+}
+
+GivenByKey FromEnvironment(const std::map<std::string, std::string>& variables,
+                           const std::vector<std::string>& keys,
+                           std::vector<std::string>* warnings) {
+  GivenByKey given;
+  std::vector<std::string> names = {VariableName(kConfig)};
+  for (const std::string& key : keys) {
+    names.push_back(VariableName(key));
+    if (const auto it = variables.find(names.back()); it != variables.end()) {
+      given[key] = {{it->second}, it->first};
+    }
+  }
+  for (const auto& [name, value] : variables) {
+    if (absl::c_linear_search(names, name) || IsServiceVariable(name)) continue;
+    warnings->push_back(absl::StrCat(
+        "the variable ", name, " sets nothing; the nearest that does is ", Nearest(name, names)));
+  }
+  return given;
+}
+
+absl::StatusOr<GivenByKey> FromFile(const std::string& path, const std::vector<std::string>& keys) {
+  auto settings = ReadSettingsFile(path);
+  if (!settings.ok()) return settings.status();
+  GivenByKey given;
+  for (FileSetting& setting : *settings) {
+    const std::string place = absl::StrCat(path, ":", setting.line);
+    if (!absl::c_linear_search(keys, setting.key)) {
+      return absl::InvalidArgumentError(absl::StrCat(place, ": '", setting.key,
+                                                     "' is no setting; the nearest is '",
+                                                     Nearest(setting.key, keys), "'"));
+    }
+    given[setting.key] = {std::move(setting.values), place};
+  }
+  return given;
+}
+
+/// The file named by flag or variable, if any.
+absl::StatusOr<GivenByKey> FromNamedFile(CLI::App& command,
+                                         const std::map<std::string, std::string>& variables,
+                                         const std::vector<std::string>& keys) {
+  const CLI::Option* option = command.get_option(absl::StrCat("--", kConfig));
+  const auto variable = variables.find(VariableName(kConfig));
+  const bool by_flag = option->count() > 0;
+  if (!by_flag && variable == variables.end()) return GivenByKey();
+  auto given = FromFile(by_flag ? option->results().back() : variable->second, keys);
+  if (given.ok() || !absl::IsNotFound(given.status())) return given;
+  return absl::NotFoundError(absl::StrCat(by_flag ? absl::StrCat("--", kConfig) : variable->first,
+                                          ": ", given.status().message()));
+}
+
+std::vector<std::string> DefaultOf(const CLI::Option& option) {
+  if (IsFlag(option)) return {"false"};
+  if (option.get_default_str().empty()) return {};
+  return {option.get_default_str()};
+}
+
+}  // namespace
+
+absl::StatusOr<Settings> Settings::Complete(CLI::App& command,
+                                            const std::vector<std::string>& environment) {
+  Settings settings;
+  const std::vector<std::string> keys = KeysOf(command);
+  const std::map<std::string, std::string> variables = OurVariables(environment);
+  const GivenByKey by_variable = FromEnvironment(variables, keys, &settings.warnings_);
+  const absl::StatusOr<GivenByKey> by_file = FromNamedFile(command, variables, keys);
+  if (!by_file.ok()) return by_file.status();
+  for (CLI::Option* option : Configurable(command)) {
+    Setting setting{.key = option->get_lnames()[0], .values = {}, .source = kCommandLine};
+    if (option->count() == 0) {
+      Given given{DefaultOf(*option), "default"};
+      if (const auto it = by_variable.find(setting.key); it != by_variable.end()) {
+        given = it->second;
+      } else if (const auto line = by_file->find(setting.key); line != by_file->end()) {
+        given = line->second;
+      }
+      if (given.source != "default") {
+        if (absl::Status status = Apply(*option, given); !status.ok()) return status;
+      }
+      setting.values = given.values;
+      setting.source = given.source;
+    }
+    if (option->count() > 0) setting.values = option->results();
+    settings.all_.push_back(std::move(setting));
+  }
+  return settings;
+}
+
+std::string Settings::Locate(std::string_view message) const {
+  std::string text(message);
+  if (!absl::StartsWith(text, "--")) return text;
+  const std::string key = text.substr(2, text.find_first_of(" :'") - 2);
+  for (const Setting& setting : all_) {
+    if (setting.key != key || setting.source == kCommandLine || setting.source == "default")
+      continue;
+    return absl::StrCat(setting.source, ": ", text);
+  }
+  return text;
+}
+
+std::string Settings::ToYaml() const {
+  std::vector<std::string> lines;
+  size_t width = 0;
+  for (const Setting& setting : all_) {
+    const bool is_set = !setting.values.empty();
+    lines.push_back(is_set ? absl::StrCat(setting.key, ": ", WriteSettingValue(setting.values))
+                           : absl::StrCat("# ", setting.key, ":"));
+    width = std::max(width, lines.back().size());
+  }
+  std::string text;
+  for (size_t i = 0; i < lines.size(); ++i) {
+    lines[i].resize(width, ' ');
+    absl::StrAppend(&text, lines[i], "  # ", all_[i].values.empty() ? "not set" : all_[i].source,
+                    "\n");
+  }
+  return text;
+}
+
+std::string VariableName(std::string_view key) {
+  return absl::StrCat(kPrefix,
+                      absl::StrReplaceAll(absl::AsciiStrToUpper(std::string(key)), {{"-", "_"}}));
+}
+
+bool IsServiceVariable(const std::string& name) {
+  static const std::regex kService(
+      "ZIGGURAT(_[A-Z0-9_]+)?_(SERVICE_HOST|SERVICE_PORT(_[A-Z0-9_]+)?|"
+      "PORT(_[0-9]+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)?)");
+  return std::regex_match(name, kService);
+}
+
+std::vector<std::string> ProcessEnvironment() {
+  std::vector<std::string> variables;
+  for (char** entry = environ; entry != nullptr && *entry != nullptr; ++entry) {
+    variables.emplace_back(*entry);
+  }
+  return variables;
+}
+
+}  // namespace ziggurat

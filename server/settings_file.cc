@@ -1,0 +1,113 @@
+#include "server/settings_file.h"
+
+#include <yaml-cpp/yaml.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <fstream>
+#include <iterator>
+
+#include "absl/strings/str_cat.h"
+
+namespace ziggurat {
+namespace {
+
+constexpr size_t kMaxFileBytes = 1 << 20;
+
+absl::Status WrongAt(const std::string& path, const YAML::Mark& mark, const std::string& what) {
+  return absl::InvalidArgumentError(absl::StrCat(path, ":", mark.line + 1, ": ", what));
+}
+
+absl::StatusOr<std::vector<std::string>> ReadValues(const YAML::Node& node, const std::string& key,
+                                                    const std::string& path) {
+  std::vector<std::string> values;
+  if (node.IsScalar()) {
+    values.push_back(node.Scalar());
+  } else if (node.IsSequence()) {
+    for (const YAML::Node& element : node) {
+      if (!element.IsScalar()) {
+        return WrongAt(path, element.Mark(),
+                       absl::StrCat("'", key, "' is no list of plain values"));
+      }
+      values.push_back(element.Scalar());
+    }
+  } else {
+    return WrongAt(path, node.Mark(),
+                   absl::StrCat("'", key, "' ",
+                                node.IsMap() ? "holds keys of its own: it must be a value or a list"
+                                             : "has no value"));
+  }
+  return values;
+}
+
+absl::StatusOr<std::vector<FileSetting>> ReadMapping(const YAML::Node& root,
+                                                     const std::string& path) {
+  std::vector<FileSetting> settings;
+  if (root.IsNull()) return settings;
+  if (!root.IsMap()) {
+    return WrongAt(path, root.Mark(), "this is no mapping: lines are `name: value`");
+  }
+  for (const auto& entry : root) {
+    if (!entry.first.IsScalar()) return WrongAt(path, entry.first.Mark(), "this is no name");
+    FileSetting setting{
+        .key = entry.first.Scalar(), .line = entry.first.Mark().line + 1, .values = {}};
+    const auto before = std::find_if(settings.begin(), settings.end(),
+                                     [&](const auto& other) { return other.key == setting.key; });
+    if (before != settings.end()) {
+      return WrongAt(path, entry.first.Mark(),
+                     absl::StrCat("'", setting.key, "' stands in line ", before->line, " already"));
+    }
+    auto values = ReadValues(entry.second, setting.key, path);
+    if (!values.ok()) return values.status();
+    setting.values = *std::move(values);
+    settings.push_back(std::move(setting));
+  }
+  return settings;
+}
+
+}  // namespace
+
+absl::StatusOr<std::vector<FileSetting>> ParseSettingsFile(std::string_view text,
+                                                           const std::string& path) {
+  try {
+    const std::vector<YAML::Node> documents = YAML::LoadAll(std::string(text));
+    if (documents.empty()) return std::vector<FileSetting>();
+    if (documents.size() > 1) {
+      return WrongAt(path, documents[1].Mark(), "a second document begins: there must be one");
+    }
+    return ReadMapping(documents[0], path);
+  } catch (const YAML::Exception& error) {
+    return WrongAt(path, error.mark, absl::StrCat("no YAML: ", error.msg));
+  }
+}
+
+absl::StatusOr<std::vector<FileSetting>> ReadSettingsFile(const std::string& path) {
+  std::ifstream stream(path, std::ios::binary);
+  if (!stream) {
+    return absl::NotFoundError(absl::StrCat("cannot read ", path, ": ", std::strerror(errno)));
+  }
+  std::string text(kMaxFileBytes + 1, '\0');
+  stream.read(text.data(), static_cast<std::streamsize>(text.size()));
+  if (stream.bad() || (stream.fail() && !stream.eof())) {
+    return absl::NotFoundError(absl::StrCat("cannot read ", path, ": is it a folder?"));
+  }
+  text.resize(static_cast<size_t>(stream.gcount()));
+  if (text.size() > kMaxFileBytes) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(path, " is larger than ", kMaxFileBytes, " bytes: is it the right file?"));
+  }
+  return ParseSettingsFile(text, path);
+}
+
+std::string WriteSettingValue(const std::vector<std::string>& values) {
+  YAML::Emitter out;
+  if (values.size() == 1) {
+    out << values[0];
+  } else {
+    out << YAML::Flow << values;
+  }
+  return out.c_str();
+}
+
+}  // namespace ziggurat

@@ -1,0 +1,306 @@
+// `ziggurat plan` against what a daemon with the planned pool then really runs at once.
+#include <atomic>
+#include <cmath>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <thread>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "tests/e2e/process_memory.h"
+#include "tests/e2e/testing.h"
+
+namespace ziggurat::e2e {
+namespace {
+
+using nlohmann::json;
+
+/// The figure that a plan is good for.
+constexpr double kTolerance = 0.03;
+constexpr char kPool[] = "160MiB";
+
+json Plan(std::vector<std::string> flags) {
+  flags.insert(flags.begin(), {"plan", "--model", NeedleLlama(), "--dtype", "bf16", "--json"});
+  const CommandResult result = RunZiggurat(flags);
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  return result.exit_code == 0 ? json::parse(result.out) : json();
+}
+
+struct Size {
+  int prompt = 0;
+  int answer = 0;
+};
+
+/// Requests on their way to one daemon, in the order in which they are added.
+class Crowd {
+ public:
+  Crowd(Daemon& daemon, const PromptSource& prompts, std::string policy)
+      : daemon_(daemon), prompts_(prompts), policy_(std::move(policy)) {}
+  ~Crowd() {
+    for (const auto& context : contexts_) context->TryCancel();
+    for (std::thread& thread : threads_) thread.join();
+    EXPECT_EMPTY_CACHE(daemon_);
+  }
+
+  void Add(const Size& size) {
+    v1::GenerateRequest request = IdsRequest(prompts_.Make(size.prompt, random_), size.answer);
+    request.set_compression(policy_);
+    contexts_.push_back(std::make_shared<grpc::ClientContext>());
+    threads_.emplace_back([this, context = contexts_.back(), request = std::move(request)] {
+      const Generation generation = Generate(daemon_, request, {.context = context});
+      if (generation.ok()) ++finished_;
+    });
+  }
+  /// A look at so many requests may be nearly that old.
+  static constexpr absl::Duration kStale = absl::Milliseconds(1500);
+  /// How many run once nobody is let in any more: some wait, and every prompt is there.
+  int AwaitFull() {
+    int running = 0;
+    absl::Time since = absl::Now();
+    const bool full = PollUntil(absl::Seconds(120), [&] {
+      absl::SleepFor(absl::Milliseconds(20));
+      const v1::GetCacheResponse cache = daemon_.GetCache();
+      const bool settled =
+          cache.waiting() > 0 &&
+          std::none_of(cache.requests().begin(), cache.requests().end(),
+                       [](const auto& request) { return request.state() == "prefilling"; });
+      if (!settled || static_cast<int>(cache.running()) != running) since = absl::Now();
+      running = static_cast<int>(cache.running());
+      return absl::Now() - since > kStale;
+    });
+    EXPECT_TRUE(full) << running << " are running and nobody waits";
+    EXPECT_EQ(finished_, 0) << "a request ended before admission stopped: the count means nothing";
+    return running;
+  }
+  /// Whether the last one that was added runs, too, or waits.
+  bool LastIsLetIn() {
+    bool let_in = false;
+    PollUntil(absl::Seconds(60), [&] {
+      const v1::GetCacheResponse cache = daemon_.GetCache();
+      if (cache.running() + cache.waiting() != threads_.size()) return false;
+      if (cache.waiting() == 0) return let_in = true;
+      // It may wait for the next step only.
+      return std::all_of(cache.requests().begin(), cache.requests().end(), [](const auto& request) {
+        return request.state() == "decoding" || request.state() == "waiting";
+      });
+    });
+    return let_in;
+  }
+  int size() const { return static_cast<int>(threads_.size()); }
+
+ private:
+  Daemon& daemon_;
+  const PromptSource& prompts_;
+  std::string policy_;
+  std::mt19937 random_{3};
+  std::vector<std::shared_ptr<grpc::ClientContext>> contexts_;
+  std::vector<std::thread> threads_;
+  std::atomic<int> finished_ = 0;
+};
+
+/// The share of the layers that such a request finds lazy, by the daemon's own report.
+double LazyShare(Daemon& daemon, const PromptSource& prompts, const std::string& policy,
+                 int prompt) {
+  std::mt19937 random(3);
+  v1::GenerateRequest probe = IdsRequest(prompts.Make(prompt, random), 3);
+  probe.set_compression(policy);
+  const Generation generation = Generate(daemon, probe);
+  EXPECT_TRUE(generation.ok()) << generation.Describe();
+  if (!generation.ok()) return 0;
+  const auto& layers = generation.result->cache().layers();
+  const auto lazy =
+      std::count_if(layers.begin(), layers.end(), [](const auto& layer) { return layer.lazy(); });
+  return static_cast<double>(lazy) / static_cast<double>(layers.size());
+}
+
+struct PolicyCase {
+  const char* policy;
+  Size size;
+};
+
+TEST(PlanFigure, SoManyRequestsRunAtOnceAsWerePlanned) {
+  // Answers so long that none ends while the others come in; they are cancelled then.
+  constexpr Size kUsual = {700, 1500};
+  const PolicyCase cases[] = {{"full", kUsual},
+                              {"full", {300, 1200}},
+                              {"streaming", kUsual},
+                              {"snapkv(budget=256)", kUsual},
+                              {"pyramidkv(budget=256,window=32)", kUsual},
+                              {"windowkv(budget=256,task=localization)", kUsual},
+                              {"h2o(heavy=512,recent=512)", kUsual},
+                              {"squeeze(budget=512)", kUsual},
+                              {"kivi(bits=4)", {1500, 1500}},
+                              {"int8", kUsual},
+                              {"minicache", {1000, 1500}},
+                              {"simlayerkv(threshold=0.5,recent=252)", kUsual},
+                              {"pyramidkv(budget=256,window=32)+kivi(bits=4)", {1000, 3000}}};
+  START_DAEMON(daemon, {.dtype = "bf16", .kv_cache_memory = kPool});
+  const PromptSource prompts(daemon);
+  for (const auto& [policy, size] : cases) {
+    SCOPED_TRACE(policy);
+    std::vector<std::string> flags = {"--kv-cache-memory", kPool,
+                                      "--input-tokens",    absl::StrCat(size.prompt),
+                                      "--output-tokens",   absl::StrCat(size.answer),
+                                      "--compression",     policy};
+    double lazy = 0;
+    if (absl::StrContains(policy, "simlayerkv")) {
+      lazy = LazyShare(daemon, prompts, policy, size.prompt);
+      flags.insert(flags.end(), {"--lazy-layers", absl::StrCat(lazy)});
+    }
+    const json plan = Plan(flags);
+    ASSERT_FALSE(plan.is_null());
+    ASSERT_EQ(plan["pool"]["blocks"], daemon.GetCache().total_blocks());
+    const json& row = plan["policies"][0];
+    const double planned = row["at_once"]["mean"];
+    ASSERT_GT(planned, 20);
+    Crowd crowd(daemon, prompts, policy);
+    while (crowd.size() < 1.1 * planned + 4) crowd.Add(size);
+    const int running = crowd.AwaitFull();
+    std::printf("%-46s %4d + %3d: planned %5.1f, ran %3d (%+.1f %%)%s\n", policy, size.prompt,
+                size.answer, planned, running, 100 * (running - planned) / planned,
+                lazy > 0 ? absl::StrCat(", ", lazy, " of the layers lazy").c_str() : "");
+    EXPECT_NEAR(running, planned, kTolerance * planned);
+  }
+}
+
+TEST(PlanFigure, SoManyRequestsOfATraceRunAtOnceAsWerePlanned) {
+  std::vector<Size> sizes;
+  std::string trace;
+  std::mt19937 random(11);
+  for (int i = 0; i < 12; ++i) {
+    sizes.push_back(
+        {100 + static_cast<int>(random() % 900), 2000 + static_cast<int>(random() % 1000)});
+    absl::StrAppend(&trace, "{\"timestamp\": ", 1000 * i, ", \"input_length\": ", sizes[i].prompt,
+                    ", \"output_length\": ", sizes[i].answer, "}\n");
+  }
+  const TemporaryFolder folder;
+  WriteFile(folder / "trace.jsonl", trace);
+  START_DAEMON(daemon, {.dtype = "bf16", .kv_cache_memory = kPool});
+  const PromptSource prompts(daemon);
+  for (const std::string policy : {"full", "pyramidkv(budget=128,window=16)"}) {
+    const json plan = Plan(
+        {"--kv-cache-memory", kPool, "--trace", folder / "trace.jsonl", "--compression", policy});
+    ASSERT_FALSE(plan.is_null());
+    const double planned = plan["policies"][0]["at_once"]["mean"];
+    Crowd crowd(daemon, prompts, policy);
+    do {
+      crowd.Add(sizes[crowd.size() % sizes.size()]);
+    } while (crowd.LastIsLetIn() && crowd.size() < 3 * planned);
+    const int running = crowd.size() - 1;
+    std::printf("%-46s     trace: planned %5.1f, ran %3d (%+.1f %%)\n", policy.c_str(), planned,
+                running, 100 * (running - planned) / planned);
+    EXPECT_NEAR(running, planned, kTolerance * planned + 1) << "a trace is a few requests long";
+  }
+}
+
+// Where lengths differ, those with long answers stay longer, and so fewer run than came in at
+// first.
+TEST(PlanFigure, SoManyRequestsRunOnAndOnAsWerePlanned) {
+  const std::vector<std::string> lengths = {"--input-tokens", "p50:200,p100:900", "--output-tokens",
+                                            "mean:120:600"};
+  std::vector<std::string> flags = {"--kv-cache-memory", "32MiB", "--compression",
+                                    "pyramidkv(budget=256)"};
+  flags.insert(flags.end(), lengths.begin(), lengths.end());
+  const json plan = Plan(flags);
+  ASSERT_FALSE(plan.is_null());
+  const double planned = plan["policies"][0]["at_once"]["sustained"];
+  START_DAEMON(daemon, {.dtype = "bf16",
+                        .kv_cache_memory = "32MiB",
+                        .flags = {"--compression", "pyramidkv(budget=256)"}});
+  const TemporaryFolder folder;
+  const int clients = static_cast<int>(1.3 * planned);
+  std::vector<std::string> bench = {"bench",      "serve",
+                                    "--server",   daemon.grpc_address(),
+                                    "--clients",  absl::StrCat(clients),
+                                    "--requests", absl::StrCat((IsSoak() ? 40 : 12) * clients),
+                                    "--out",      folder.path()};
+  bench.insert(bench.end(), lengths.begin(), lengths.end());
+  const CommandResult load = RunZiggurat(bench, {}, absl::Minutes(20));
+  ASSERT_EQ(load.exit_code, 0) << load.err;
+  const json samples = json::parse(ReadFile(folder / "result.json"))["cache"]["samples"];
+  // From when the first ones have gone until the last one has come in.
+  double sum = 0, count = 0;
+  const double end = samples.back()["seconds"];
+  for (const json& sample : samples) {
+    if (sample["waiting"] == 0 || sample["seconds"] < 0.2 * end) continue;
+    sum += sample["running"].get<double>();
+    ++count;
+  }
+  ASSERT_GT(count, 10);
+  const double ran = sum / count;
+  std::printf("planned %.1f at once on and on, ran %.1f in %.0f looks (%+.1f %%)\n", planned, ran,
+              count, 100 * (ran - planned) / planned);
+  EXPECT_NEAR(ran, planned, 0.1 * planned) << "a few hundred requests, so that they differ";
+}
+
+TEST(PlanFigure, TheDaemonTakesTheMemoryThatWasPlanned) {
+  constexpr char kSmall[] = "64MiB";
+  START_DAEMON(daemon, {.dtype = "bf16", .kv_cache_memory = kSmall});
+  if (daemon.is_sanitized()) GTEST_SKIP() << "a sanitizer's memory is its own";
+  const json plan = Plan({"--kv-cache-memory", kSmall, "--input-tokens", "700", "--output-tokens",
+                          "500", "--compression", "full"});
+  ASSERT_FALSE(plan.is_null());
+  const PromptSource prompts(daemon);
+  {
+    Crowd crowd(daemon, prompts, "full");
+    while (crowd.size() < 40) crowd.Add({700, 500});
+    crowd.AwaitFull();
+    // Blocks that are reserved are not resident yet.
+    PollUntil(absl::Seconds(60), [&] {
+      const v1::GetCacheResponse cache = daemon.GetCache();
+      return cache.high_water_blocks() * 100 > cache.total_blocks() * 95;
+    });
+  }
+  const auto resident = static_cast<double>(ResidentBytes(daemon.pid()));
+  const double planned = plan["memory"]["total_bytes"];
+  std::printf("planned %.0f MiB, resident %.0f MiB (%+.1f %%)\n", planned / (1 << 20),
+              resident / (1 << 20), 100 * (resident - planned) / planned);
+  EXPECT_NEAR(resident, planned, 0.1 * planned);
+}
+
+TEST(Plan, SaysWhatIsWrongWithWhatItIsAsked) {
+  const std::string model = NeedleLlama();
+  const auto expect = [&](std::vector<std::string> flags, int exit_code, const char* words) {
+    flags.insert(flags.begin(), "plan");
+    const CommandResult result = RunZiggurat(flags);
+    EXPECT_EQ(result.exit_code, exit_code) << result.err;
+    EXPECT_THAT(result.err, testing::HasSubstr(words));
+  };
+  expect({}, 2, "--model");
+  expect({"--model", "/no/such"}, 1, "/no/such");
+  expect({"--model", model, "--memory", "much"}, 2, "--memory: 'much' is no size");
+  expect({"--model", model, "--memory", "100MiB"}, 1, "are left for the KV cache");
+  expect({"--model", model, "--memory", "1GiB", "--kv-cache-memory", "2GiB"}, 1,
+         "in all, of 1 GiB");
+  expect({"--model", model, "--input-tokens", "long"}, 2, "--input-tokens: 'long' is no length");
+  expect({"--model", model, "--compression", "snap"}, 2, "--compression: ");
+  expect({"--model", model, "--rate", "3"}, 2, "--request-seconds");
+  expect({"--model", model, "--trace", "/no/trace"}, 1, "/no/trace");
+  expect({"--model", model, "--trace", "/no/trace", "--input-tokens", "5"}, 2, "--input-tokens");
+  expect({"--model", model, "--length-scale", "2"}, 2, "--trace");
+}
+
+TEST(Plan, ALimitIsReservedAndEndsLongerAnswers) {
+  const json plan = Plan({"--output-tokens", "uniform:100:900", "--input-tokens", "200",
+                          "--max-tokens", "300", "--compression", "full"});
+  ASSERT_FALSE(plan.is_null());
+  EXPECT_EQ(plan["traffic"]["answer_tokens"]["max"], 300);
+  EXPECT_EQ(plan["traffic"]["usual"]["reserved_tokens"], 300);
+  // 200 + 299 tokens in 8 layers, 16 of them in a block.
+  EXPECT_EQ(plan["policies"][0]["request"]["admitted_blocks"], 8 * 32);
+}
+
+TEST(Plan, NeedsNoMoreThanConfigJson) {
+  const TemporaryFolder folder;
+  std::filesystem::copy(NeedleLlama() / "config.json", folder / "config.json");
+  const CommandResult result =
+      RunZiggurat({"plan", "--model", folder.path(), "--memory", "2GiB", "--clients", "50"});
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  for (const char* words : {"pyramidkv(budget=512)+kivi(bits=4)", "KV cache", "--kv-cache-memory ",
+                            "50 requests run at once with full", "at once"}) {
+    EXPECT_THAT(result.out, testing::HasSubstr(words));
+  }
+}
+
+}  // namespace
+}  // namespace ziggurat::e2e

@@ -1,0 +1,114 @@
+// What is forecast of a request is what an engine then holds and reserves for it.
+#include "scheduler/forecast.h"
+
+#include <chrono>
+#include <thread>
+
+#include "gmock/gmock.h"
+#include "tests/scheduler/engine_harness.h"
+
+namespace ziggurat {
+namespace {
+
+constexpr int kPrompt = 203;
+constexpr int kNew = 90;
+
+CacheGeometry GeometryOf(const ModelShape& shape) {
+  return {shape.num_layers, shape.num_kv_heads, shape.head_dim,
+          CacheGeometry::DefaultBlockBytes(shape.num_kv_heads, shape.head_dim)};
+}
+
+RequestForecast MustForecast(const std::string& policy, ForecastOptions options) {
+  const ModelShape shape = StubModelOptions().shape;
+  auto forecast = ForecastRequest(*MustParse(policy), shape, GeometryOf(shape), options);
+  EXPECT_TRUE(forecast.ok()) << policy << ": " << forecast.status();
+  return forecast.ok() ? *forecast : RequestForecast();
+}
+
+/// Waits until `condition` holds of a snapshot; the last one seen.
+template <typename Condition>
+EngineSnapshot AwaitSnapshot(const Engine& engine, Condition condition) {
+  EngineSnapshot snapshot;
+  for (int i = 0; i < 4000; ++i) {
+    snapshot = *engine.Snapshot();
+    if (condition(snapshot)) return snapshot;
+    std::this_thread::sleep_for(std::chrono::milliseconds(2));
+  }
+  ADD_FAILURE() << "it never came to that: " << snapshot.running << " running, " << snapshot.waiting
+                << " waiting";
+  return snapshot;
+}
+
+bool AllDecode(const EngineSnapshot& snapshot) {
+  return std::all_of(snapshot.requests.begin(), snapshot.requests.end(), [](const auto& request) {
+    return request.state == RequestState::kWaiting ||
+           (request.state == RequestState::kDecoding && request.generated_tokens >= 2);
+  });
+}
+
+class ForecastTest : public ::testing::TestWithParam<std::string> {};
+
+// The stub finds every other layer lazy, which is as many as the lower half.
+TEST_P(ForecastTest, IsWhatTheEngineHoldsAndReserves) {
+  const ForecastOptions options{.prompt_tokens = kPrompt,
+                                .max_new_tokens = kNew,
+                                .generated_tokens = kNew,
+                                .lazy_share = 0.5};
+  const RequestForecast forecast = MustForecast(GetParam(), options);
+  EXPECT_LE(forecast.settled_blocks, forecast.admitted_blocks);
+  EXPECT_LE(forecast.last_blocks, forecast.settled_blocks);
+
+  const size_t block_bytes = GeometryOf(StubModelOptions().shape).block_bytes;
+  constexpr int kRequests = 13;  // the last of which is admitted with all that its plan asks for
+  const size_t pool = (kRequests - 1) * forecast.settled_blocks + forecast.admitted_blocks;
+  EngineHarness harness({.kv_cache_bytes = pool * block_bytes});
+  harness.control->decode_delay_us = 20'000;
+  std::vector<RequestId> ids;
+  for (int i = 0; i < kRequests + 5; ++i) {
+    ids.push_back(harness.MustSubmit(harness.Request(kPrompt, kNew, GetParam())));
+  }
+  // What a layer keeps may depend on what is in the text, and the forecast is then one of its ways.
+  const int slack = forecast.depends_on_content ? 2 : 0;
+  const EngineSnapshot full = AwaitSnapshot(*harness.engine, [&](const EngineSnapshot& snapshot) {
+    return snapshot.running >= kRequests - slack && AllDecode(snapshot);
+  });
+  EXPECT_NEAR(full.running, kRequests, slack);
+  for (const RequestSnapshot& request : full.requests) {
+    if (request.state == RequestState::kWaiting) continue;
+    EXPECT_NEAR(static_cast<double>(request.blocks + request.reserved_blocks),
+                static_cast<double>(forecast.settled_blocks), 8.0 * slack)
+        << GetParam();
+  }
+  harness.control->decode_delay_us = 0;
+  for (const RequestId id : ids) {
+    const CacheReport report = harness.Await(id).last.cache;
+    EXPECT_NEAR(static_cast<double>(report.blocks), static_cast<double>(forecast.last_blocks),
+                8.0 * slack)
+        << GetParam();
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(AllMethods, ForecastTest, ::testing::ValuesIn(PoliciesOfAllMethods()));
+
+TEST(ForecastTest, LazyLayersGiveBack) {
+  ForecastOptions options{.prompt_tokens = 1000, .max_new_tokens = 50};
+  const std::string policy = "simlayerkv(threshold=0.5,sinks=2,recent=30)";
+  const RequestForecast none = MustForecast(policy, options);
+  options.lazy_share = 1;
+  const RequestForecast all = MustForecast(policy, options);
+  EXPECT_EQ(none.admitted_blocks, all.admitted_blocks);
+  EXPECT_EQ(none.settled_blocks, none.admitted_blocks);
+  EXPECT_LT(all.settled_blocks * 10, none.settled_blocks);
+  EXPECT_TRUE(all.depends_on_content);
+  EXPECT_FALSE(MustForecast("snapkv(budget=64)", options).depends_on_content);
+}
+
+TEST(ForecastTest, APolicyThatDoesNotSuitTheModelIsRefused) {
+  const ModelShape shape = StubModelOptions().shape;
+  const auto forecast =
+      ForecastRequest(*MustParse("kivi(group=3)"), shape, GeometryOf(shape), {.prompt_tokens = 9});
+  EXPECT_TRUE(absl::IsInvalidArgument(forecast.status())) << forecast.status();
+}
+
+}  // namespace
+}  // namespace ziggurat
