@@ -5,7 +5,8 @@
 #
 #   ./test.sh          what the gate runs
 #   ./test.sh --quick  the release build only
-#   ./test.sh --soak   the long soaks and quality runs too (an hour and more)
+#   ./test.sh --soak   the long soaks and quality runs too, some on a daemon under AddressSanitizer
+#                      (an hour and more)
 #   ./test.sh --gpu    on a machine with a GPU: what only that can say, instead (docs/gpu.md)
 #
 # Golden vectors are read from $ZIGGURAT_GOLDENS (default ../shared/goldens); where they are absent
@@ -19,7 +20,7 @@ case "${1:-}" in
   --quick) mode=quick ;;
   --soak) export ZIGGURAT_SOAK=1 ;;
   --gpu) exec scripts/test-gpu.sh ;;
-  -h | --help) sed -n '2,12p' "$0" | sed 's/^# \{0,1\}//'; exit 0 ;;
+  -h | --help) sed -n '2,13p' "$0" | sed 's/^# \{0,1\}//'; exit 0 ;;
   *) echo "test.sh: unknown option '$1' (allowed: --quick, --soak, --gpu)" >&2; exit 2 ;;
 esac
 
@@ -47,8 +48,11 @@ if [ "$mode" = all ]; then
   run_tests build-asan -LE 'figures|long' -j2
   # The twins and the stores: every fifth, since the sanitizers make them slow.
   run_tests build-asan -L long -I ,,5 -j2
-  say "AddressSanitizer: the daemon under a mixed load"
-  ZIGGURAT_BINARY="$PWD/build-asan/ziggurat" run_tests build -R '^Soak'
+  if [ -n "${ZIGGURAT_SOAK:-}" ]; then
+    say "AddressSanitizer: the daemon under a mixed load"
+    scripts/build.sh asan ziggurat_cli
+    ZIGGURAT_BINARY="$PWD/build-asan/ziggurat" run_tests build -R '^Soak'
+  fi
   unset ASAN_OPTIONS
 fi
 

@@ -316,8 +316,6 @@ enum class CpuLevel : uint8_t {
   /// cycle of FMAs (AMD since Zen 4).
   kAvx512Bf16Fast,
 };
-/// Whether a model runs faster in bf16 than in f32.
-constexpr bool IsFastAtBf16(CpuLevel level) { return level >= CpuLevel::kAvx512Bf16; }
 /// The best level of this machine; UNIMPLEMENTED where the CPU lacks AVX2 and FMA.
 absl::StatusOr<CpuLevel> DetectCpuLevel();
 /// `threads` >= 1 OpenMP threads. INVALID_ARGUMENT where the machine lacks `level`.

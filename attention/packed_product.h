@@ -1,9 +1,9 @@
-// y = x W^T over bf16 weights in the layout that oneDNN packs them into for AVX-512, where our own
-// kernels read it faster than oneDNN's.
+// y = x W^T over bf16 weights, in the layout that oneDNN packs them into for AVX512-BF16.
 //
 // With few rows a product is bound by reading the weights, of which oneDNN leaves a part of the read
-// bandwidth unused (docs/performance.md). With many rows it is bound by multiply-adds: oneDNN uses VDPBF16PS, which on
-// Intel CPUs without AMX does half the multiply-adds per cycle of plain FMAs on widened weights.
+// bandwidth unused (docs/performance.md). With many rows it is bound by multiply-adds: oneDNN uses
+// VDPBF16PS, which on Intel CPUs without AMX does half the multiply-adds per cycle of plain FMAs on
+// widened weights. Where there is no AVX512-BF16, oneDNN has nothing for bf16 that is fast.
 #pragma once
 
 #include <cstddef>
@@ -29,14 +29,20 @@ struct PackedWeights {
 
   int rows() const { return (in_features + 31) / 32 * 16; }  ///< of a panel
   int panels() const { return (out_features + kPanel - 1) / kPanel; }
+  size_t bytes() const { return size_t{4} * kPanel * rows() * panels(); }
 };
+
+/// Writes all of the PackedWeights::bytes at `packed`, on the OpenMP team of the calling thread.
+///   weight  [out_features, in_features] bf16; in_features is even
+void PackWeights(const uint16_t* weight, int in_features, int out_features, std::byte* packed);
 
 /// Called by one thread at a time; shared by all products of a model for its scratch memory.
 class PackedProduct {
  public:
   virtual ~PackedProduct() = default;
 
-  /// The most rows at which this is meant to be used instead of oneDNN on this machine.
+  /// The most rows at which this is meant to be used instead of oneDNN on this machine; INT_MAX
+  /// where it always is.
   virtual int max_rows() const = 0;
 
   /// y = x W^T + bias, or with `accumulates` y += that, where y must be f32.
@@ -45,7 +51,7 @@ class PackedProduct {
                    bool accumulates, void* y) = 0;
 };
 
-/// Null where `level` has no kernels for it, or oneDNN is the better one for any number of rows.
+/// Null where `level` has no kernels for it.
 /// Runs on the OpenMP team of the calling thread.
 std::unique_ptr<PackedProduct> MakePackedProduct(CpuLevel level);
 

@@ -59,7 +59,7 @@ struct ServeConfig {
   std::string compression = "full";
   std::vector<std::string> allow_compression;  ///< policy names; empty: all
   PolicyResources resources;                   ///< loaded at start; what policy texts may name
-  std::optional<ElementType> dtype;            ///< absent: bf16 where the CPU is fast at it
+  ElementType dtype = ElementType::kBf16;
   int threads = 0;                             ///< 0: one for each core
   int max_running = 256;
   int max_queue = 1024;

@@ -185,7 +185,6 @@ struct ProductJob {
   float* sums;               ///< [count, 64], added to
 };
 
-/// Null pointers: the level has none.
 struct ProductKernels {
   /// x [count, in_features] bf16, count a multiple of 8 but at the end, into `packed`, which has
   /// room for count * in_features floats.   channels  [in_features + 16] scratch

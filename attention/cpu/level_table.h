@@ -59,7 +59,7 @@ constexpr BlockKernels MakeCodedKernels() {
 
 /// How this level multiplies bf16: Keys<V> keys, Values<V> values.
 template <class V, class Narrow, template <class> class Keys, template <class> class Values>
-constexpr CpuKernels MakeCpuKernels(ProductKernels product = {}) {
+constexpr CpuKernels MakeCpuKernels(ProductKernels product) {
   return {.element = {MakeElementKernels<V, F32Keys<V>, F32Values<V>>(),
                       MakeElementKernels<V, Keys<V>, Values<V>>()},
           .blocks = {MakePlainKernels<F32Keys<V>, F32Keys<Narrow>, F32Values<V>>(),

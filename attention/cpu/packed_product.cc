@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <climits>
+#include <cstring>
 
 #include "attention/cpu/kernels.h"
 #include "attention/cpu/parallel.h"
@@ -113,8 +114,29 @@ class CpuPackedProduct final : public PackedProduct {
 
 }  // namespace
 
+void PackWeights(const uint16_t* weight, int in_features, int out_features, std::byte* packed) {
+  const PackedWeights shape{.in_features = in_features, .out_features = out_features};
+  const size_t pairs = in_features / 2;
+  const auto pack_panel = [&](size_t panel, int) {
+    std::byte* row = packed + panel * shape.rows() * kPanelRowBytes;
+    std::memset(row, 0, shape.rows() * kPanelRowBytes);
+    const size_t first = panel * kPanel;
+    const int outputs = std::min(kPanel, out_features - static_cast<int>(first));
+    for (size_t pair = 0; pair < pairs; ++pair, row += kPanelRowBytes) {
+      for (int o = 0; o < outputs; ++o) {
+        std::memcpy(row + 4 * o, weight + (first + o) * in_features + 2 * pair, 4);
+      }
+    }
+  };
+  cpu::ParallelFor(omp_get_max_threads(), shape.panels(), pack_panel);
+}
+
 std::unique_ptr<PackedProduct> MakePackedProduct(CpuLevel level) {
   switch (level) {
+    case CpuLevel::kAvx2:
+      return std::make_unique<CpuPackedProduct>(cpu::Avx2Kernels().product, INT_MAX);
+    case CpuLevel::kAvx512:
+      return std::make_unique<CpuPackedProduct>(cpu::Avx512Kernels().product, INT_MAX);
     case CpuLevel::kAvx512Bf16:
       return std::make_unique<CpuPackedProduct>(cpu::Avx512Bf16Kernels().product,
                                                 HasAmx() ? kFewRows : INT_MAX);

@@ -10,10 +10,23 @@
 namespace ziggurat::cpu {
 namespace {
 
-constexpr int kPanelVectors = 4;
-constexpr size_t kPanelRowBytes = 256;
+constexpr int kPanelOutputs = 64;
+constexpr size_t kPanelRowBytes = 4 * kPanelOutputs;
+template <class V>
+constexpr int kPanelVectors = kPanelOutputs / V::kLanes;
 /// Rows after which a fetched line is needed, where a panel is read in one pass.
 constexpr int kSoon = 64;
+
+/// Rows of x that are multiplied at once, of `rows`, and the vectors of outputs that leave their
+/// sums in registers.
+template <class V>
+constexpr int RowsAtOnce(int rows) {
+  return Smaller(rows, V::kRegisters / 4);
+}
+template <class V>
+constexpr int VectorsAtOnce(int rows) {
+  return Smaller(kPanelVectors<V>, V::kAccumulators / RowsAtOnce<V>(rows == 3 ? 4 : rows));
+}
 
 /// Fetches `kLines` lines into cache with every row of a panel that is multiplied.
 template <int kLines>
@@ -29,7 +42,8 @@ struct FetchLines {
   }
 };
 
-/// Fetches half a row of a panel into cache with every so many rows that are multiplied.
+/// Fetches a part of a row of a panel into cache with every so many rows that are multiplied.
+template <int kLines>
 struct FetchNowAndThen {
   const std::byte* ahead;
   int every;
@@ -38,70 +52,101 @@ struct FetchNowAndThen {
   void Row() {
     if (--left > 0) return;
     left = every;
-    _mm_prefetch(reinterpret_cast<const char*>(ahead), _MM_HINT_T1);
-    _mm_prefetch(reinterpret_cast<const char*>(ahead + 64), _MM_HINT_T1);
+#pragma GCC unroll 2
+    for (int line = 0; line < kLines; ++line) {
+      _mm_prefetch(reinterpret_cast<const char*>(ahead + 64 * line), _MM_HINT_T1);
+    }
     ahead += kPanelRowBytes;
   }
 };
 
 /// sums[i][v] += x i . weights of vector v, for NQ rows of x and `Vectors` vectors of outputs.
-///   x        [rows][NQ][kCells]
-///   weights  row r at weights + r * kPanelRowBytes
+///   x        [rows][Of][kCells], of which the first NQ of each row are taken
+///   weights  row r at weights + r * kRowBytes
 ///   sums     [NQ] rows, a panel apart
-template <class Keys, int NQ, int Vectors, class Fetch>
+template <class Keys, int NQ, int Of, int Vectors, size_t kRowBytes, class Fetch>
 inline void AddPanel(const float* x, int rows, const std::byte* weights, Fetch* fetch,
                      float* sums) {
   using V = typename Keys::Simd;
-  constexpr int kStride = kPanelVectors * V::kLanes;
+  constexpr int kVectorBytes = V::kLanes * 4;
+  // Widened vectors, two registers each, stay beside the sums where there is room for all of them.
+  constexpr bool kIsRoomy = (NQ + 2) * Vectors < V::kRegisters;
   typename V::Float sum[NQ][Vectors];
 #pragma GCC unroll 8
   for (int i = 0; i < NQ; ++i) {
-#pragma GCC unroll 4
-    for (int v = 0; v < Vectors; ++v) sum[i][v] = V::Load(sums + i * kStride + v * V::kLanes);
+#pragma GCC unroll 8
+    for (int v = 0; v < Vectors; ++v) sum[i][v] = V::Load(sums + i * kPanelOutputs + v * V::kLanes);
   }
   for (int r = 0; r < rows; ++r) {
-    const std::byte* p = weights + r * kPanelRowBytes;
+    const std::byte* p = weights + r * kRowBytes;
+    const float* cells = x + r * Of * Keys::kCells;
     fetch->Row();
-    typename Keys::Row row[Vectors];
-#pragma GCC unroll 4
-    for (int v = 0; v < Vectors; ++v) row[v] = Keys::Load(p + v * 64);
+    if constexpr (kIsRoomy) {
+      typename Keys::Row row[Vectors];
 #pragma GCC unroll 8
-    for (int i = 0; i < NQ; ++i) {
-      const float* cells = x + (r * NQ + i) * Keys::kCells;
-#pragma GCC unroll 4
-      for (int v = 0; v < Vectors; ++v) sum[i][v] = Keys::Dot(sum[i][v], row[v], cells);
+      for (int v = 0; v < Vectors; ++v) row[v] = Keys::Load(p + v * kVectorBytes);
+#pragma GCC unroll 8
+      for (int i = 0; i < NQ; ++i) {
+#pragma GCC unroll 8
+        for (int v = 0; v < Vectors; ++v) {
+          sum[i][v] = Keys::Dot(sum[i][v], row[v], cells + i * Keys::kCells);
+        }
+      }
+    } else {
+#pragma GCC unroll 8
+      for (int v = 0; v < Vectors; ++v) {
+        const typename Keys::Row row = Keys::Load(p + v * kVectorBytes);
+#pragma GCC unroll 8
+        for (int i = 0; i < NQ; ++i) {
+          sum[i][v] = Keys::Dot(sum[i][v], row, cells + i * Keys::kCells);
+        }
+      }
     }
   }
 #pragma GCC unroll 8
   for (int i = 0; i < NQ; ++i) {
-#pragma GCC unroll 4
-    for (int v = 0; v < Vectors; ++v) V::Store(sums + i * kStride + v * V::kLanes, sum[i][v]);
+#pragma GCC unroll 8
+    for (int v = 0; v < Vectors; ++v) V::Store(sums + i * kPanelOutputs + v * V::kLanes, sum[i][v]);
   }
 }
 
-/// All vectors of a panel, for a sub-block of `size` rows of x in {1, 2, 3, 4, 8}.
+/// All outputs of a panel, for a sub-block of NQ rows of x.
+template <class Keys, int NQ>
+inline void AddRows(const float* x, int rows, const std::byte* weights, float* sums) {
+  using V = typename Keys::Simd;
+  constexpr int kRows = RowsAtOnce<V>(NQ), kVectors = VectorsAtOnce<V>(NQ);
+  constexpr int kPasses = kPanelVectors<V> / kVectors;
+  // In one pass over the panel what is needed soon is fetched; of several passes each fetches a
+  // part of the next panel: the first alone would wait for memory, and the others leave it idle.
+  FetchLines<4 / kPasses> fetch{weights + (kPasses == 1 ? kSoon : rows) * kPanelRowBytes};
+  FetchLines<0> fetched{};
+  for (int pass = 0; pass < kPasses; ++pass) {
+    const std::byte* part = weights + pass * kVectors * V::kLanes * 4;
+    float* to = sums + pass * kVectors * V::kLanes;
+    AddPanel<Keys, kRows, NQ, kVectors, kPanelRowBytes>(x, rows, part, &fetch, to);
+#pragma GCC unroll 2
+    for (int i = kRows; i < NQ; i += kRows) {
+      AddPanel<Keys, kRows, NQ, kVectors, kPanelRowBytes>(x + i * Keys::kCells, rows, part,
+                                                          &fetched, to + i * kPanelOutputs);
+    }
+  }
+}
+
+/// The same for a sub-block of `size` rows of x in {1, 2, 3, 4, 8}.
 template <class Keys>
 inline void AddSubBlock(int size, const float* x, int rows, const std::byte* weights, float* sums) {
   using Many = typename Keys::Many;
-  using One = typename Keys::One;
-  constexpr int kLanes = Keys::Simd::kLanes;
-  // In one pass over the panel what is needed soon is fetched; eight rows take two passes, of which
-  // each fetches a half of the next panel: the first alone would wait for memory, and the second
-  // leave it idle.
-  FetchLines<4> soon{weights + kSoon * kPanelRowBytes};
-  FetchLines<2> next{weights + rows * kPanelRowBytes};
   switch (size) {
     case 8:
-      AddPanel<Many, 8, 2>(x, rows, weights, &next, sums);
-      return AddPanel<Many, 8, 2>(x, rows, weights + 128, &next, sums + 2 * kLanes);
+      return AddRows<Many, 8>(x, rows, weights, sums);
     case 4:
-      return AddPanel<Many, 4, 4>(x, rows, weights, &soon, sums);
+      return AddRows<Many, 4>(x, rows, weights, sums);
     case 3:
-      return AddPanel<Many, 3, 4>(x, rows, weights, &soon, sums);
+      return AddRows<Many, 3>(x, rows, weights, sums);
     case 2:
-      return AddPanel<Many, 2, 4>(x, rows, weights, &soon, sums);
+      return AddRows<Many, 2>(x, rows, weights, sums);
     default:
-      return AddPanel<One, 1, 4>(x, rows, weights, &soon, sums);
+      return AddRows<typename Keys::One, 1>(x, rows, weights, sums);
   }
 }
 
@@ -122,19 +167,19 @@ void PackProductRows(const uint16_t* x, int count, int in_features, float* chann
       packed);
 }
 
-/// Rows of weights that are widened at once: half a panel of them stays in the nearest cache,
+/// Rows of weights that are widened at once: a part of a panel of them stays in the nearest cache,
 /// beside eight rows of x, while all of x meets it.
 constexpr int kWidenedRows = 96;
 
-/// Two vectors of `rows` rows of a panel, widened for HalvesOfBf16Keys.
-template <class V>
-inline void WidenHalfPanel(const std::byte* weights, int rows, float* to) {
-  for (int r = 0; r < rows; ++r, to += kPanelRowBytes / sizeof(float)) {
-#pragma GCC unroll 2
-    for (int v = 0; v < 2; ++v) {
-      const typename V::Bits bits = V::LoadBits(weights + r * kPanelRowBytes + v * 64);
+/// `kVectors` vectors of `rows` rows of a panel, widened for HalvesOfBf16Keys.
+template <class V, int kVectors>
+inline void WidenPart(const std::byte* weights, int rows, float* to) {
+  for (int r = 0; r < rows; ++r, to += 2 * kVectors * V::kLanes) {
+#pragma GCC unroll 4
+    for (int v = 0; v < kVectors; ++v) {
+      const typename V::Bits bits = V::LoadBits(weights + r * kPanelRowBytes + v * V::kLanes * 4);
       V::Store(to + v * V::kLanes, V::Low(bits));
-      V::Store(to + (2 + v) * V::kLanes, V::High(bits));
+      V::Store(to + (kVectors + v) * V::kLanes, V::High(bits));
     }
   }
 }
@@ -142,20 +187,26 @@ inline void WidenHalfPanel(const std::byte* weights, int rows, float* to) {
 /// The first `count` rows of x, a multiple of 8: enough of them to widen the weights only once.
 template <class V>
 inline void AddWidenedProduct(const ProductJob& job, int count) {
-  alignas(64) float widened[kWidenedRows * kPanelRowBytes / sizeof(float)];
+  constexpr int kRows = RowsAtOnce<V>(8), kVectors = VectorsAtOnce<V>(8);
+  constexpr int kPartBytes = kVectors * V::kLanes * 4;
+  using Keys = HalvesOfBf16Keys<V, kVectors>;
+  alignas(64) float widened[kWidenedRows * 2 * kPartBytes / sizeof(float)];
   const int rows = job.in_features / 2;
   for (int first = 0; first < rows; first += kWidenedRows) {
     const int some = Smaller(kWidenedRows, rows - first);
     const std::byte* weights = job.weights + first * kPanelRowBytes;
-    for (int half = 0; half < 2; ++half) {
-      WidenHalfPanel<V>(weights + half * 128, some, widened);
-      // What is widened next, spread over the whole of this half.
-      FetchNowAndThen fetch{weights + (half == 0 ? 128 : some * kPanelRowBytes), count / 8};
-      for (int i = 0; i < count; i += 8) {
-        AddPanel<HalvesOfBf16Keys<V>, 8, 2>(
-            job.packed + static_cast<size_t>(i) * job.in_features + size_t{16} * first, some,
-            reinterpret_cast<const std::byte*>(widened), &fetch,
-            job.sums + i * kPanelVectors * V::kLanes + half * 2 * V::kLanes);
+    for (int part = 0; part < static_cast<int>(kPanelRowBytes); part += kPartBytes) {
+      WidenPart<V, kVectors>(weights + part, some, widened);
+      // What is widened next, spread over the whole of this part.
+      const bool is_last = part + kPartBytes == kPanelRowBytes;
+      FetchNowAndThen<kPartBytes / 64> fetch{
+          weights + (is_last ? some * kPanelRowBytes : part + kPartBytes), count / kRows};
+      for (int i = 0; i < count; i += kRows) {
+        const float* block =
+            job.packed + static_cast<size_t>(i / 8 * 8) * job.in_features + size_t{16} * first;
+        AddPanel<Keys, kRows, 8, kVectors, 2 * kPartBytes>(
+            block + i % 8 * Keys::kCells, some, reinterpret_cast<const std::byte*>(widened), &fetch,
+            job.sums + i * kPanelOutputs + part / 4);
       }
     }
   }
@@ -183,7 +234,7 @@ void AddProduct(const ProductJob& job) {
       const int cells = size == 1 ? Keys::One::kCells : Keys::Many::kCells;
       const float* x = job.packed + static_cast<size_t>(i) * job.in_features +
                        static_cast<size_t>(first) * size * cells;
-      AddSubBlock<Keys>(size, x, some, weights, job.sums + i * kPanelVectors * 16);
+      AddSubBlock<Keys>(size, x, some, weights, job.sums + i * kPanelOutputs);
       i += size;
     }
   }

@@ -73,13 +73,13 @@ struct WidenedBf16Keys {
   }
 };
 
-/// The same, widened before: the low halves of two vectors, then the high halves of both.
-template <class V>
+/// The same, widened before: the low halves of so many vectors, then the high halves of all.
+template <class V, int Vectors>
 struct HalvesOfBf16Keys : WidenedBf16Keys<V> {
   using Row = typename WidenedBf16Keys<V>::Row;
 
   static Row Load(const std::byte* p) {
-    return {V::AsFloat(V::LoadBits(p)), V::AsFloat(V::LoadBits(p + 2 * V::kLanes * sizeof(float)))};
+    return {V::AsFloat(V::LoadBits(p)), V::AsFloat(V::LoadBits(p + Vectors * V::kLanes * sizeof(float)))};
   }
 };
 

@@ -11,6 +11,7 @@ namespace {
 
 struct Simd8 {
   static constexpr int kLanes = 8;
+  static constexpr int kRegisters = 16;
   /// Accumulators that leave registers over for operands, of 16 there are.
   static constexpr int kAccumulators = 8;
   static constexpr bool kHasLookup = false;  ///< in 16 entries at once

@@ -11,6 +11,7 @@ namespace {
 
 struct Simd16 {
   static constexpr int kLanes = 16;
+  static constexpr int kRegisters = 32;
   /// Accumulators that leave registers over for operands, of 32 there are.
   static constexpr int kAccumulators = 16;
   static constexpr bool kHasLookup = true;

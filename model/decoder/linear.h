@@ -1,8 +1,10 @@
 // The matrix products of the decoder: y = x W^T + b, with the weights packed once at load.
 //
-// Two implementations: oneDNN (weights reordered into its blocked layout), and at::linear where
-// oneDNN is absent or lacks the element type on this CPU. Debian's libtorch brings only the
-// reference BLAS for f32, which is some fifty times slower than oneDNN.
+// Three implementations: our own kernels for bf16, where they are the fastest for any number of
+// rows (CPUs without AMX and with VDPBF16PS at half rate or not at all); oneDNN (weights reordered
+// into its blocked layout, which our kernels read too where rows are few); and at::linear where
+// oneDNN is absent. Debian's libtorch brings only the reference BLAS for f32, which is some fifty
+// times slower than oneDNN.
 #pragma once
 
 #include <cstddef>
@@ -39,7 +41,7 @@ class Linear {
 class LinearFactory {
  public:
   virtual ~LinearFactory() = default;
-  virtual std::string_view name() const = 0;  ///< "onednn", "at::linear"
+  virtual std::string_view name() const = 0;  ///< "packed", "onednn", "at::linear"
 
   /// Whether weights stay in the host's memory, where who gave them keeps them alive.
   virtual bool is_hosts() const { return true; }
@@ -59,7 +61,10 @@ std::unique_ptr<LinearFactory> MakeTorchLinearFactory();
 /// CPU.
 std::unique_ptr<LinearFactory> MakeOneDnnLinearFactory(ElementType element);
 
-/// The best of the two.
+/// Our own kernels; null where oneDNN is faster with some number of rows, and for f32.
+std::unique_ptr<LinearFactory> MakePackedLinearFactory(ElementType element);
+
+/// The best of the three.
 std::unique_ptr<LinearFactory> MakeLinearFactory(ElementType element);
 
 }  // namespace ziggurat

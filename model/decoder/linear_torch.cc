@@ -76,6 +76,7 @@ std::unique_ptr<LinearFactory> MakeTorchLinearFactory() {
 }
 
 std::unique_ptr<LinearFactory> MakeLinearFactory(ElementType element) {
+  if (auto packed = MakePackedLinearFactory(element)) return packed;
   if (auto onednn = MakeOneDnnLinearFactory(element)) return onednn;
   return MakeTorchLinearFactory();
 }

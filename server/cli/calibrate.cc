@@ -59,7 +59,7 @@ struct PodFlags {
   int last = 64;
   double delta = 0.5;
   bool per_layer = false;
-  std::string dtype;
+  std::string dtype = "bf16";
   int threads = 0;
 };
 
@@ -83,10 +83,8 @@ absl::Status CheckFlags(const PodFlags& flags) {
     return absl::InvalidArgumentError(
         absl::StrCat("--threads must be at least 0, not ", flags.threads));
   }
-  if (!flags.dtype.empty()) {
-    absl::StatusOr<ElementType> dtype = ParseElementType(flags.dtype);
-    if (!dtype.ok()) return Prefixed("--dtype", dtype.status());
-  }
+  const absl::StatusOr<ElementType> dtype = ParseElementType(flags.dtype);
+  if (!dtype.ok()) return Prefixed("--dtype", dtype.status());
   if (flags.length && *flags.length <= flags.last) {
     return absl::InvalidArgumentError(absl::StrCat("--length must be more than --last, which is ",
                                                    flags.last, ", not ", *flags.length));
@@ -158,8 +156,7 @@ absl::StatusOr<std::unique_ptr<ModelRunner>> LoadRunner(const PodFlags& flags, i
   options.threads = flags.threads > 0
                         ? flags.threads
                         : std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
-  options.element = IsFastAtBf16(*level) ? ElementType::kBf16 : ElementType::kF32;
-  if (!flags.dtype.empty()) options.element = *ParseElementType(flags.dtype);
+  options.element = *ParseElementType(flags.dtype);
   options.max_prefill_tokens = length;
   options.warm_up = false;
   absl::StatusOr<std::unique_ptr<AttentionBackend>> backend =
@@ -322,8 +319,9 @@ Command AddCalibrate(CLI::App& app) {
   pod->add_flag("--per-layer", flags->per_layer,
                 "One grouping for all heads, by the mean of their similarities");
   pod->add_option("--dtype", flags->dtype,
-                  "bf16 or f32 (default: bf16, f32 where the CPU is not fast at bf16)")
-      ->type_name("TYPE");
+                  "Weights, activations and cache in bf16 or f32")
+      ->type_name("TYPE")
+      ->capture_default_str();
   pod->add_option("--threads", flags->threads, "Threads of computation; 0: one for each core")
       ->capture_default_str();
   pod->footer(kExamples);

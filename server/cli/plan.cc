@@ -117,7 +117,9 @@ Command AddPlan(CLI::App& app) {
       ->type_name("NAME=FILE")
       ->allow_extra_args(false);
   AddTrafficFlags(*command, options);
-  command->add_option("--dtype", options.dtype, "As for serve")->type_name("TYPE");
+  command->add_option("--dtype", options.dtype, "As for serve")
+      ->type_name("TYPE")
+      ->capture_default_str();
   command->add_option("--max-running", config.max_running, "As for serve")->capture_default_str();
   command->add_option("--max-prompt-tokens", config.max_prompt_tokens, "As for serve")
       ->capture_default_str();

@@ -55,7 +55,7 @@ struct ServeFlags {
   std::string listen = FormatEndpoint(config.grpc);
   std::string http = FormatEndpoint(config.http);
   std::string kv_cache_memory = "512MiB";
-  std::string dtype;
+  std::string dtype = "bf16";
   std::vector<std::string> pod_groups;
   double drain_seconds = absl::ToDoubleSeconds(config.drain_timeout);
 };
@@ -83,11 +83,9 @@ absl::Status FillConfig(const ServeFlags& flags, ServeConfig& config) {
     if (!bytes.ok()) return named("--kv-cache-memory", bytes.status());
     config.kv_cache_bytes = *bytes;
   }
-  if (!flags.dtype.empty()) {
-    absl::StatusOr<ElementType> dtype = ParseElementType(flags.dtype);
-    if (!dtype.ok()) return named("--dtype", dtype.status());
-    config.dtype = *dtype;
-  }
+  const absl::StatusOr<ElementType> dtype = ParseElementType(flags.dtype);
+  if (!dtype.ok()) return named("--dtype", dtype.status());
+  config.dtype = *dtype;
   if (!(flags.drain_seconds >= 0 && flags.drain_seconds <= 86400)) {
     return absl::InvalidArgumentError("--drain-timeout must be from 0 to 86400 seconds");
   }
@@ -136,8 +134,7 @@ absl::StatusOr<std::unique_ptr<ModelRunner>> LoadOnCpu(const ServeConfig& config
       MakeCpuBackend(*level, options.threads);
   if (!backend.ok()) return backend.status();
   *backend_name = std::string((*backend)->name());
-  options.element =
-      config.dtype.value_or(IsFastAtBf16(*level) ? ElementType::kBf16 : ElementType::kF32);
+  options.element = config.dtype;
   return LoadLlamaDecoder(config.model, options, *std::move(backend));
 }
 
@@ -145,7 +142,7 @@ absl::StatusOr<std::unique_ptr<ModelRunner>> LoadOnGpu(const ServeConfig& config
                                                        DecoderOptions options,
                                                        std::string* backend_name) {
   *backend_name = absl::StrCat("cuda:", device);
-  options.element = config.dtype.value_or(ElementType::kBf16);
+  options.element = config.dtype;
   options.chunk_tokens = 2048;  // a GPU's products want many rows
   return LoadCudaDecoder(
       config.model, {.decoder = options, .device = device, .max_sequences = config.max_running});
@@ -314,8 +311,9 @@ Command AddServe(CLI::App& app) {
       ->type_name("NAME=FILE");
   serve
       ->add_option("--dtype", flags->dtype,
-                   "bf16 or f32 (default: bf16, f32 where the CPU is not fast at bf16)")
-      ->type_name("TYPE");
+                   "Weights, activations and cache in bf16 or f32; f32 takes twice the memory")
+      ->type_name("TYPE")
+      ->capture_default_str();
   serve
       ->add_option("--device", config.device,
                    "auto: the first GPU, or the CPU where there is none; cpu; cuda:N")

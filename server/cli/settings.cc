@@ -70,6 +70,7 @@ absl::Status Apply(CLI::Option& option, const Given& given) {
     return absl::InvalidArgumentError(absl::StrCat(
         given.source, ": ", absl::StrContains(what, flag) ? "" : absl::StrCat(flag, ": "), what));
   };
+  if (IsFlag(option) && given.values.size() != 1) return wrong("takes true or false, no list");
   try {
     for (const std::string& value : given.values) {
       if (!IsFlag(option)) {

@@ -72,6 +72,11 @@ def autoscaler_expressions():
         yield "adapter: " + name, query.replace("<<.LabelMatchers>>", 'job="ziggurat"')
 
 
+def of_tls(expression):
+    """Whether it has data only where a daemon's ports speak TLS."""
+    return "ziggurat_tls_" in expression
+
+
 def all_expressions():
     """(where, expression) pairs, ready to be sent to a server."""
     yield from autoscaler_expressions()

@@ -10,7 +10,7 @@ import unittest
 import yaml
 
 import kubernetes_test
-from expressions import ROOT
+from expressions import ROOT, all_expressions, of_tls
 from running import BINARY, Daemon, Prometheus, wait_until
 
 TLS_FLAGS = {"--tls-cert", "--tls-key", "--tls-client-ca"}
@@ -57,8 +57,12 @@ class Documented(unittest.TestCase):
             with Daemon(folder, "--kv-cache-memory=16MiB", *flags) as daemon, \
                     Prometheus(folder, daemon.http, scrape_of_the_docs(folder)) as prometheus:
                 wait_until(lambda: prometheus.query("up") == [1], 30, "no scrape")
-                days = "(ziggurat_tls_certificate_expiry_timestamp_seconds - time()) / 86400"
-                self.assertTrue(0 < prometheus.query(days)[0] <= 31)
+                asked = [expression for _, expression in all_expressions() if of_tls(expression)]
+                self.assertTrue(asked)
+                for expression in asked:
+                    with self.subTest(expression=expression):
+                        # The alert's: days that are left.
+                        self.assertTrue(0 < prometheus.query(expression)[0] <= 31)
 
 
 class Overlay(unittest.TestCase):

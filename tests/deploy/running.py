@@ -99,7 +99,8 @@ class Prometheus(Process):
         config["global"] = {"scrape_interval": "1s", "scrape_timeout": "1s",
                             "evaluation_interval": "1s"}
         config["rule_files"] = [str(path) for path in RULE_FILES]
-        config["scrape_configs"][0]["static_configs"] = [{"targets": [target]}]
+        config["scrape_configs"][0]["static_configs"] = [
+            {"targets": [target], "labels": {"namespace": "ziggurat"}}]
         config["scrape_configs"][0].update(scrape or {})
         path = pathlib.Path(folder) / "prometheus.yml"
         path.write_text(yaml.safe_dump(config))

@@ -110,6 +110,7 @@ class Fleet {
   /// SIGTERM, and a new one at the same address once it has ended.
   void Restart(int index) {
     std::unique_ptr<Daemon>& daemon = daemons_[index];
+    met_ += static_cast<int>(daemon->Metrics()["ziggurat_requests_running"]);
     daemon->process().Signal(SIGTERM);
     double refused = 0;
     const absl::Time start = absl::Now();
@@ -141,11 +142,14 @@ class Fleet {
 
   const std::vector<std::string>& addresses() const { return addresses_; }
   int refused() const { return refused_; }
+  /// Requests that ran in a daemon when it was told to end.
+  int met() const { return met_; }
 
  private:
   std::unique_ptr<Daemon> daemons_[2];
   std::vector<std::string> addresses_;
   int refused_ = 0;
+  int met_ = 0;
 };
 
 void RestartAll(Fleet& fleet, int rounds) {
@@ -190,10 +194,14 @@ TEST(RollingRestart, LosesNoRequestOfClientsThatAskForHealthToo) {
   fleet.AwaitTraffic(1);
   ASSERT_NO_FATAL_FAILURE(RestartAll(fleet, Rounds()));
   load.Stop();
-  std::printf("%d restarts: %d requests answered, %d lost, %d refused while draining\n",
-              2 * Rounds(), load.answered(), load.lost(), fleet.refused());
+  std::printf(
+      "%d restarts: %d requests answered, %d lost; %d ran in a daemon when it was told to end, %d "
+      "refused while draining\n",
+      2 * Rounds(), load.answered(), load.lost(), fleet.met(), fleet.refused());
   EXPECT_EQ(load.lost(), 0);
   EXPECT_GT(load.answered(), 20);
+  // Else nothing was proven: no request met a restart.
+  EXPECT_GT(fleet.met(), 0);
 }
 
 // What the retry covers and what not, once a daemon's time is up: a call that waits in its queue is

@@ -88,8 +88,13 @@ TEST_F(DecoderTest, PackedPromptsAndBatchedStepsEqualEachAlone) {
   }
   for (size_t i = 0; i < policies.size(); ++i) {
     const auto alone = Alone(harness, policies[i], prompts[i], continuation);
+    // Products of another number of rows round otherwise, and a number in the middle between two
+    // codes then gets the other one.
+    const bool has_codes = policies[i].find("int8") != std::string::npos ||
+                           policies[i].find("fp8") != std::string::npos ||
+                           policies[i].find("kivi") != std::string::npos;
     for (size_t step = 0; step < alone.size(); ++step) {
-      EXPECT_LE(RelativeDifference(together[step][i], alone[step]), kRounding)
+      EXPECT_LE(RelativeDifference(together[step][i], alone[step]), has_codes ? 5e-3 : kRounding)
           << policies[i] << ", step " << step;
     }
   }

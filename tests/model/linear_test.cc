@@ -23,8 +23,10 @@ class LinearTest
  protected:
   void SetUp() override {
     const auto& [name, element, has_bias, sizes] = GetParam();
-    factory_ = name == "onednn" ? MakeOneDnnLinearFactory(element) : MakeTorchLinearFactory();
-    if (factory_ == nullptr) GTEST_SKIP() << "no oneDNN product of this type in this build or CPU";
+    factory_ = name == "packed"   ? MakePackedLinearFactory(element)
+               : name == "onednn" ? MakeOneDnnLinearFactory(element)
+                                  : MakeTorchLinearFactory();
+    if (factory_ == nullptr) GTEST_SKIP() << "no such product in this build or on this CPU";
     at::manual_seed(3);
     type_ = element == ElementType::kF32 ? at::kFloat : at::kBFloat16;
     weight_ = at::randn({sizes.out, sizes.in}, at::kFloat).to(type_);
@@ -52,7 +54,7 @@ class LinearTest
 
 TEST_P(LinearTest, GivesTheProductForAnyNumberOfRows) {
   const auto& [name, element, has_bias, sizes] = GetParam();
-  const bool torch_bf16 = name != "onednn" && element == ElementType::kBf16;
+  const bool torch_bf16 = name == "torch" && element == ElementType::kBf16;
   for (const int rows : {1, 2, 3, 5, 16, 17, 33, 250, 1}) {
     const at::Tensor x = at::randn({rows, sizes.in}, at::kFloat).to(type_);
     const at::Tensor expected = Expected(x);
@@ -80,7 +82,7 @@ std::string TestName(const ::testing::TestParamInfo<LinearTest::ParamType>& test
 
 INSTANTIATE_TEST_SUITE_P(
     All, LinearTest,
-    ::testing::Combine(::testing::Values("onednn", "torch"),
+    ::testing::Combine(::testing::Values("packed", "onednn", "torch"),
                        ::testing::Values(ElementType::kF32, ElementType::kBf16), ::testing::Bool(),
                        ::testing::Values(Sizes{64, 192}, Sizes{341, 128}, Sizes{128, 682},
                                          Sizes{7, 1}, Sizes{1, 33}, Sizes{768, 130})),

@@ -138,6 +138,7 @@ TEST(SettingsTest, WhatIsWrongIsNamedWithItsPlace) {
       {"\nmax-running: 0", {here, "--max-running", "0"}},
       {"\nmax-running: [1, 2]", {here, "--max-running"}},
       {"\ncheck-integrity: perhaps", {here, "neither true nor false"}},
+      {"\ncheck-integrity: [true, false]", {here, "--check-integrity", "no list"}},
       {"\nmax-running:", {here, "has no value"}},
       {"\nmax-running: {a: 1}", {here, "keys of its own"}},
       {"\ngroups: [[a]]", {here, "no list of plain values"}},

@@ -3,6 +3,7 @@
 #include <string>
 
 #include "absl/strings/escaping.h"
+#include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -22,7 +23,7 @@ NamedFile File(const std::string& text) {
 
 TEST(TokensTest, AreOneALineWithComments) {
   const auto tokens = TokenSet::Parse(
-      File(std::string("# of the gateway\n") + kFirst + "\n\n  # of the tests\r\n " + kSecond));
+      File(absl::StrCat("# of the gateway\n", kFirst, "\n\n  # of the tests\r\n ", kSecond)));
   ASSERT_TRUE(tokens.ok()) << tokens.status();
   EXPECT_EQ((*tokens)->size(), 2u);
   EXPECT_TRUE((*tokens)->Contains(kFirst));

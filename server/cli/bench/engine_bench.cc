@@ -86,8 +86,7 @@ absl::StatusOr<std::unique_ptr<EngineBench>> EngineBench::Create(
   if (!backend.ok()) return backend.status();
   bench->backend_ = std::string((*backend)->name());
   DecoderOptions decoder;
-  decoder.element =
-      options.dtype.value_or(IsFastAtBf16(*level) ? ElementType::kBf16 : ElementType::kF32);
+  decoder.element = options.dtype;
   decoder.threads = bench->threads_;
   decoder.max_prefill_tokens = std::max(options.prefill_tokens, options.max_prompt_tokens);
   absl::StatusOr<std::unique_ptr<ModelRunner>> runner =

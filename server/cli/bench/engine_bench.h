@@ -22,7 +22,7 @@ namespace ziggurat::bench {
 struct EngineBenchOptions {
   std::filesystem::path model;
   size_t kv_cache_bytes = 0;
-  std::optional<ElementType> dtype;  ///< absent: bf16 where the CPU is fast at it
+  ElementType dtype = ElementType::kBf16;
   int threads = 0;                   ///< 0: one for each core
   int prefill_tokens = 8192;         ///< of one prefill batch
   int max_batch = 1;

@@ -52,7 +52,7 @@ struct ModelBenchFlags {
   int repeats = 3;
   int threads = 0;
   int prefill_tokens = 8192;
-  std::string dtype;
+  std::string dtype = "bf16";
   std::string kv_cache_memory = "4GiB";
   std::string json;
   bool decodes = false;
@@ -82,13 +82,11 @@ absl::StatusOr<bench::EngineBenchOptions> MakeOptions(const ModelBenchFlags& fla
         absl::StrCat("--kv-cache-memory: ", bytes.status().message()));
   }
   options.kv_cache_bytes = *bytes;
-  if (!flags.dtype.empty()) {
-    absl::StatusOr<ElementType> dtype = ParseElementType(flags.dtype);
-    if (!dtype.ok()) {
-      return absl::InvalidArgumentError(absl::StrCat("--dtype: ", dtype.status().message()));
-    }
-    options.dtype = *dtype;
+  const absl::StatusOr<ElementType> dtype = ParseElementType(flags.dtype);
+  if (!dtype.ok()) {
+    return absl::InvalidArgumentError(absl::StrCat("--dtype: ", dtype.status().message()));
   }
+  options.dtype = *dtype;
   const std::pair<const char*, std::vector<int>> positive[] = {
       {"--batch", flags.batches},
       {"--context", flags.contexts},
@@ -289,8 +287,9 @@ Command AddModelBench(CLI::App* app, bool decodes) {
                   "Prompt tokens that are computed as one batch")
       ->capture_default_str();
   app->add_option("--dtype", flags->dtype,
-                  "bf16 or f32 (default: bf16, f32 where the CPU is not fast at bf16)")
-      ->type_name("TYPE");
+                  "Weights, activations and cache in bf16 or f32")
+      ->type_name("TYPE")
+      ->capture_default_str();
   app->add_option("--kv-cache-memory", flags->kv_cache_memory, "Memory of the pool")
       ->type_name("SIZE")
       ->capture_default_str();

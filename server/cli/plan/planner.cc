@@ -169,13 +169,8 @@ absl::Status DivideMemory(const PlanOptions& flags, Plan* plan) {
 }
 
 absl::StatusOr<ElementType> DtypeOf(const PlanOptions& flags) {
-  if (!flags.dtype.empty()) {
-    auto dtype = ParseElementType(flags.dtype);
-    return dtype.ok() ? dtype : Named("--dtype", dtype.status());
-  }
-  const absl::StatusOr<CpuLevel> level = DetectCpuLevel();
-  if (!level.ok()) return level.status();
-  return IsFastAtBf16(*level) ? ElementType::kBf16 : ElementType::kF32;
+  auto dtype = ParseElementType(flags.dtype);
+  return dtype.ok() ? dtype : Named("--dtype", dtype.status());
 }
 
 /// What is known of the model, and with it of blocks.

@@ -18,7 +18,8 @@ constexpr int kMostRunning = 65536;
 /// The flags of `ziggurat plan`, as they were given; empty: not given.
 struct PlanOptions {
   ServeConfig config;  ///< model and limits
-  std::string memory, kv_cache_memory, dtype, trace;
+  std::string memory, kv_cache_memory, trace;
+  std::string dtype = "bf16";
   std::string input_tokens = "sharegpt", output_tokens = "sharegpt";
   std::vector<std::string> policies, pod_groups;
   std::optional<int> max_tokens, clients;
