@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# Builds and tests everything: the release build with all tests, the unit tests under
-# AddressSanitizer and UndefinedBehaviorSanitizer, and the threads of scheduler, block manager and
-# server under ThreadSanitizer.
+# Builds and tests everything: the release build with all tests, the unit tests of all but the server
+# under AddressSanitizer and UndefinedBehaviorSanitizer, and the threads of scheduler, block manager
+# and server under ThreadSanitizer.
 #
 #   ./test.sh          what the gate runs
 #   ./test.sh --quick  the release build only
-#   ./test.sh --soak   the long soaks and quality runs too, some on a daemon under AddressSanitizer
-#                      (an hour and more)
+#   ./test.sh --soak   the long soaks and quality runs too, and a daemon under AddressSanitizer asked
+#                      for much and for nonsense (an hour and more)
 #   ./test.sh --gpu    on a machine with a GPU: what only that can say, instead (docs/gpu.md)
 #
 # Golden vectors are read from $ZIGGURAT_GOLDENS (default ../shared/goldens); where they are absent
@@ -40,7 +40,7 @@ if [ "$mode" = all ]; then
   scripts/build.sh tsan
 
   say "ThreadSanitizer: tests"
-  TSAN_OPTIONS="suppressions=$PWD/tests/support/tsan.supp halt_on_error=1" run_tests build-tsan
+  TSAN_OPTIONS="suppressions=$PWD/tests/support/tsan.supp halt_on_error=1" run_tests build-tsan -j2
 
   # Leaks are not looked for: libtorch and gRPC keep what they allocate once until the end.
   export ASAN_OPTIONS="detect_leaks=0:detect_odr_violation=0"
@@ -49,9 +49,9 @@ if [ "$mode" = all ]; then
   # The twins and the stores: every fifth, since the sanitizers make them slow.
   run_tests build-asan -L long -I ,,5 -j2
   if [ -n "${ZIGGURAT_SOAK:-}" ]; then
-    say "AddressSanitizer: the daemon under a mixed load"
+    say "AddressSanitizer: the daemon under a mixed load, and given wrong input"
     scripts/build.sh asan ziggurat_cli
-    ZIGGURAT_BINARY="$PWD/build-asan/ziggurat" run_tests build -R '^Soak'
+    ZIGGURAT_BINARY="$PWD/build-asan/ziggurat" run_tests build -R '^(Soak|WrongInput)'
   fi
   unset ASAN_OPTIONS
 fi

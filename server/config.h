@@ -60,7 +60,7 @@ struct ServeConfig {
   std::vector<std::string> allow_compression;  ///< policy names; empty: all
   PolicyResources resources;                   ///< loaded at start; what policy texts may name
   ElementType dtype = ElementType::kBf16;
-  int threads = 0;                             ///< 0: one for each core
+  int threads = 0;  ///< 0: one for each core
   int max_running = 256;
   int max_queue = 1024;
   int max_prompt_tokens = 0;  ///< 0: the model's context less one

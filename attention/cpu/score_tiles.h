@@ -79,7 +79,8 @@ struct HalvesOfBf16Keys : WidenedBf16Keys<V> {
   using Row = typename WidenedBf16Keys<V>::Row;
 
   static Row Load(const std::byte* p) {
-    return {V::AsFloat(V::LoadBits(p)), V::AsFloat(V::LoadBits(p + Vectors * V::kLanes * sizeof(float)))};
+    return {V::AsFloat(V::LoadBits(p)),
+            V::AsFloat(V::LoadBits(p + Vectors * V::kLanes * sizeof(float)))};
   }
 };
 

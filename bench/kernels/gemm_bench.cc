@@ -49,8 +49,8 @@ class Products {
   std::vector<std::unique_ptr<Linear>> linears_;
 };
 
-/// oneDNN's product for one number of rows, the layout of the weights chosen for just that: in bf16,
-/// or in f32 where that is all that it is fast at.
+/// oneDNN's product for one number of rows, the layout of the weights chosen for just that: in
+/// bf16, or in f32 where that is all that it is fast at.
 class OneDnnBest {
  public:
   OneDnnBest(int rows, const at::Tensor& weight_bf16)

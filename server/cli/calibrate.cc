@@ -318,8 +318,7 @@ Command AddCalibrate(CLI::App& app) {
       ->capture_default_str();
   pod->add_flag("--per-layer", flags->per_layer,
                 "One grouping for all heads, by the mean of their similarities");
-  pod->add_option("--dtype", flags->dtype,
-                  "Weights, activations and cache in bf16 or f32")
+  pod->add_option("--dtype", flags->dtype, "Weights, activations and cache in bf16 or f32")
       ->type_name("TYPE")
       ->capture_default_str();
   pod->add_option("--threads", flags->threads, "Threads of computation; 0: one for each core")

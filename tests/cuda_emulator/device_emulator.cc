@@ -73,8 +73,8 @@ absl::StatusOr<DeviceMemory> DeviceMemory::Allocate(MemoryKind kind, size_t byte
     return absl::ResourceExhaustedError(std::string("the emulator has no memory for the ") + what);
   }
   DeviceMemory memory;
-  // Zero without being touched: most of a large part is never used. What calloc gave stands in front
-  // of what is given out.
+  // Zero without being touched: most of a large part is never used. What calloc gave stands in
+  // front of what is given out.
   void* const given = std::calloc(1, bytes + 2 * kAlignment);
   void* aligned = static_cast<std::byte*>(given) + sizeof(void*);
   size_t room = bytes + 2 * kAlignment - sizeof(void*);

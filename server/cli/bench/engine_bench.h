@@ -23,8 +23,8 @@ struct EngineBenchOptions {
   std::filesystem::path model;
   size_t kv_cache_bytes = 0;
   ElementType dtype = ElementType::kBf16;
-  int threads = 0;                   ///< 0: one for each core
-  int prefill_tokens = 8192;         ///< of one prefill batch
+  int threads = 0;            ///< 0: one for each core
+  int prefill_tokens = 8192;  ///< of one prefill batch
   int max_batch = 1;
   int max_prompt_tokens = 1;
 };

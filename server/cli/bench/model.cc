@@ -286,8 +286,7 @@ Command AddModelBench(CLI::App* app, bool decodes) {
   app->add_option("--prefill-tokens", flags->prefill_tokens,
                   "Prompt tokens that are computed as one batch")
       ->capture_default_str();
-  app->add_option("--dtype", flags->dtype,
-                  "Weights, activations and cache in bf16 or f32")
+  app->add_option("--dtype", flags->dtype, "Weights, activations and cache in bf16 or f32")
       ->type_name("TYPE")
       ->capture_default_str();
   app->add_option("--kv-cache-memory", flags->kv_cache_memory, "Memory of the pool")
