@@ -3,11 +3,13 @@
 # under AddressSanitizer and UndefinedBehaviorSanitizer, and the threads of scheduler, block manager
 # and server under ThreadSanitizer.
 #
-#   ./test.sh          what the gate runs
-#   ./test.sh --quick  the release build only
-#   ./test.sh --soak   the long soaks and quality runs too, and a daemon under AddressSanitizer asked
-#                      for much and for nonsense (an hour and more)
-#   ./test.sh --gpu    on a machine with a GPU: what only that can say, instead (docs/gpu.md)
+#   ./test.sh               all of that
+#   ./test.sh --quick       the release build only
+#   ./test.sh --soak        the long soaks and quality runs too, and a daemon under AddressSanitizer
+#                           asked for much and for nonsense (an hour and more)
+#   ./test.sh --gpu         on a machine with a GPU: what only that can say, instead (docs/gpu.md)
+#   ./test.sh --minutes N   without a sanitizer that could not be done with in N minutes, as the time
+#                           of the release build lets expect; it says which (what the gate runs)
 #
 # Golden vectors are read from $ZIGGURAT_GOLDENS (default ../shared/goldens); where they are absent
 # their tests say that they skip.
@@ -15,13 +17,21 @@ set -euo pipefail
 cd "$(dirname "$0")"
 
 mode=all
+minutes=
 case "${1:-}" in
   "") ;;
   --quick) mode=quick ;;
   --soak) export ZIGGURAT_SOAK=1 ;;
   --gpu) exec scripts/test-gpu.sh ;;
-  -h | --help) sed -n '2,13p' "$0" | sed 's/^# \{0,1\}//'; exit 0 ;;
-  *) echo "test.sh: unknown option '$1' (allowed: --quick, --soak, --gpu)" >&2; exit 2 ;;
+  --minutes)
+    minutes=${2:-}
+    [[ "$minutes" =~ ^[1-9][0-9]{0,3}$ ]] || {
+      echo "test.sh: --minutes takes a whole number from 1 on, not '$minutes'" >&2
+      exit 2
+    }
+    ;;
+  -h | --help) sed -n '2,15p' "$0" | sed 's/^# \{0,1\}//'; exit 0 ;;
+  *) echo "test.sh: unknown option '$1' (allowed: --quick, --soak, --gpu, --minutes N)" >&2; exit 2 ;;
 esac
 
 say() { printf '\n== %s\n' "$*"; }
@@ -31,17 +41,30 @@ say "Dependencies"
 scripts/install-dependencies.sh
 
 say "Release build"
+build_start=$SECONDS
 scripts/build.sh release
+build_seconds=$((SECONDS - build_start))
 
-if [ "$mode" = all ]; then
-  say "AddressSanitizer and UndefinedBehaviorSanitizer build"
-  scripts/build.sh asan
+# has_time NAME TENTHS: whether a part that takes TENTHS tenths of the release build can be done, and
+# the release build's tests after it, which take about one and a half of it.
+has_time() {
+  local needed=$((SECONDS + build_seconds * ($2 + 15) / 10))
+  [ -z "$minutes" ] || [ "$needed" -le $((minutes * 60)) ] || {
+    say "$1: LEFT OUT, it would be done after $((needed / 60)) minutes of $minutes"
+    return 1
+  }
+}
+
+if [ "$mode" = all ] && has_time ThreadSanitizer 6; then
   say "ThreadSanitizer build: block manager, scheduler and server on a stub model"
   scripts/build.sh tsan
-
   say "ThreadSanitizer: tests"
   TSAN_OPTIONS="suppressions=$PWD/tests/support/tsan.supp halt_on_error=1" run_tests build-tsan -j2
+fi
 
+if [ "$mode" = all ] && has_time AddressSanitizer 13; then
+  say "AddressSanitizer and UndefinedBehaviorSanitizer build"
+  scripts/build.sh asan
   # Leaks are not looked for: libtorch and gRPC keep what they allocate once until the end.
   export ASAN_OPTIONS="detect_leaks=0:detect_odr_violation=0"
   say "AddressSanitizer: unit tests"
