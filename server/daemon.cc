@@ -21,6 +21,10 @@ namespace {
 constexpr char kServiceName[] = "ziggurat.v1.Ziggurat";
 // Once the engine is idle, how long a client may take to read the end of its stream.
 constexpr absl::Duration kFlushTimeout = absl::Seconds(2);
+// For how long nobody must have called before the port is closed. A call that is on its way then
+// ends with CANCELLED, which clients do not retry; before, it is told UNAVAILABLE. Clients who have
+// just been answered are the ones who call again.
+constexpr std::chrono::milliseconds kQuietTime(250);
 // Both of these are process-wide switches of gRPC.
 void EnableStandardServices() {
   static const bool done = [] {
@@ -155,7 +159,7 @@ void Daemon::Drain(absl::Duration timeout) {
   // The engine ends what is left at the deadline, or when hurried, so this wait is bounded.
   while (!engine_->WaitIdle(absl::Seconds(1))) {
   }
-  WaitForStreams(absl::Now() + kFlushTimeout);
+  WaitForStreams(timeout > absl::ZeroDuration() ? kQuietTime : std::chrono::milliseconds(0));
   // Streams of others (health watches, reflection) are cut off.
   server_->Shutdown(std::chrono::system_clock::now() + std::chrono::milliseconds(100));
   engine_->Stop();
@@ -163,8 +167,9 @@ void Daemon::Drain(absl::Duration timeout) {
 
 void Daemon::HurryDrain() { engine_->Drain(absl::Now()); }
 
-void Daemon::WaitForStreams(absl::Time deadline) {
-  while (service_->open_calls() > 0 && absl::Now() < deadline) {
+void Daemon::WaitForStreams(std::chrono::milliseconds quiet_time) {
+  const absl::Time deadline = absl::Now() + kFlushTimeout;
+  while (!service_->open_calls().HaveBeenNoneFor(quiet_time) && absl::Now() < deadline) {
     std::this_thread::sleep_for(std::chrono::milliseconds(5));
   }
 }

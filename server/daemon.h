@@ -1,6 +1,7 @@
 // The daemon: engine, delivery, gRPC and HTTP, from the first answer to the last.
 #pragma once
 
+#include <chrono>
 #include <memory>
 #include <mutex>
 
@@ -52,7 +53,8 @@ class Daemon {
   absl::Status CheckDefaultPolicy() const;
   RequestRules MakeRules(const ModelShape& shape) const;
   absl::Status StartGrpc();
-  void WaitForStreams(absl::Time deadline);
+  /// Until no Generate call has been open for so long; not forever.
+  void WaitForStreams(std::chrono::milliseconds quiet_time);
 
   const ServeConfig config_;
   Metrics metrics_;

@@ -24,15 +24,15 @@ bool TryMerge(const v1::GenerateResponse& from, v1::GenerateResponse* into) {
 
 }  // namespace
 
-std::shared_ptr<GenerateCall> GenerateCall::Make(Engine* engine, std::atomic<int>* open_calls) {
+std::shared_ptr<GenerateCall> GenerateCall::Make(Engine* engine, OpenCalls* open_calls) {
   std::shared_ptr<GenerateCall> call(new GenerateCall(engine, open_calls));
   call->self_ = call;
   return call;
 }
 
-GenerateCall::GenerateCall(Engine* engine, std::atomic<int>* open_calls)
+GenerateCall::GenerateCall(Engine* engine, OpenCalls* open_calls)
     : engine_(engine), open_calls_(open_calls) {
-  ++*open_calls_;
+  open_calls_->Begin();
 }
 
 void GenerateCall::Send(v1::GenerateResponse response) {

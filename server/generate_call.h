@@ -2,6 +2,7 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <deque>
 #include <memory>
 #include <mutex>
@@ -16,15 +17,34 @@
 
 namespace ziggurat {
 
+/// The Generate calls that there are. Any thread.
+class OpenCalls {
+ public:
+  void Begin() { ++count_; }
+  void End() {
+    last_end_ = std::chrono::steady_clock::now();
+    --count_;
+  }
+  int count() const { return count_; }
+  /// Whether there is none, and the last one ended at least so long ago.
+  bool HaveBeenNoneFor(std::chrono::milliseconds time) const {
+    return count_ == 0 && std::chrono::steady_clock::now() - last_end_.load() >= time;
+  }
+
+ private:
+  std::atomic<int> count_ = 0;
+  std::atomic<SteadyTime> last_end_ = SteadyTime();
+};
+
 /// Writes what the delivery sends, one message at a time; what comes while a write is under way is
 /// merged into the message that waits, so a slow client costs memory of its own request only.
 ///
 /// Lifetime: held by itself until gRPC says OnDone, and by the delivery until Finish has returned.
 class GenerateCall : public grpc::ServerWriteReactor<grpc::ByteBuffer>, public ResponseSink {
  public:
-  /// `open_calls` counts the calls that exist; both pointers outlive every call.
-  static std::shared_ptr<GenerateCall> Make(Engine* engine, std::atomic<int>* open_calls);
-  ~GenerateCall() override { --*open_calls_; }
+  /// `open_calls` counts it for as long as it exists; both pointers outlive every call.
+  static std::shared_ptr<GenerateCall> Make(Engine* engine, OpenCalls* open_calls);
+  ~GenerateCall() override { open_calls_->End(); }
 
   /// Gives it a request to cancel when the client goes away. Before the reactor is handed to gRPC.
   void SetRequest(RequestId id) { id_ = id; }
@@ -39,12 +59,12 @@ class GenerateCall : public grpc::ServerWriteReactor<grpc::ByteBuffer>, public R
   void OnDone() override;
 
  private:
-  GenerateCall(Engine* engine, std::atomic<int>* open_calls);
+  GenerateCall(Engine* engine, OpenCalls* open_calls);
   void Cancel();
   void WriteNext();  // mutex held
 
   Engine* const engine_;
-  std::atomic<int>* const open_calls_;
+  OpenCalls* const open_calls_;
   std::atomic<RequestId> id_ = 0;  // 0: none
   std::shared_ptr<GenerateCall> self_;
 

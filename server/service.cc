@@ -10,7 +10,6 @@
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "compression/registry.h"
-#include "server/generate_call.h"
 #include "server/messages.h"
 #include "server/version.h"
 #include "server/wire.h"
@@ -69,7 +68,7 @@ grpc::ServerWriteReactor<grpc::ByteBuffer>* ZigguratService::Generate(
 absl::Status ZigguratService::Submit(const grpc::CallbackServerContext& context,
                                      const v1::GenerateRequest& message, const std::string& name,
                                      const std::shared_ptr<GenerateCall>& call) {
-  if (open_calls_ > max_open_calls_) {
+  if (open_calls_.count() > max_open_calls_) {
     return Refuse("too_many_streams",
                   absl::ResourceExhaustedError(absl::StrCat("too many streams: ", max_open_calls_,
                                                             " are open, and no more may be")));

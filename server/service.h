@@ -1,18 +1,16 @@
 // The gRPC service ziggurat.v1.Ziggurat.
 #pragma once
 
-#include <atomic>
 #include <memory>
 #include <string>
 
 #include "scheduler/engine.h"
 #include "server/delivery.h"
+#include "server/generate_call.h"
 #include "server/generate_request.h"
 #include "ziggurat/v1/ziggurat.grpc.pb.h"
 
 namespace ziggurat {
-
-class GenerateCall;
 
 /// Which calls come as bytes (wire.h) and which as messages.
 using ZigguratServiceBase =
@@ -28,7 +26,7 @@ class ZigguratService : public ZigguratServiceBase {
                   RequestRules rules, int max_open_calls);
 
   /// Generate calls that gRPC has not finished yet.
-  int open_calls() const { return open_calls_; }
+  const OpenCalls& open_calls() const { return open_calls_; }
 
   grpc::ServerWriteReactor<grpc::ByteBuffer>* Generate(grpc::CallbackServerContext* context,
                                                        const grpc::ByteBuffer* request) override;
@@ -61,7 +59,7 @@ class ZigguratService : public ZigguratServiceBase {
   const ServedModel model_;
   const RequestRules rules_;
   const int max_open_calls_;
-  std::atomic<int> open_calls_ = 0;
+  OpenCalls open_calls_;
 };
 
 }  // namespace ziggurat

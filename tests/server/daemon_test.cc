@@ -262,6 +262,27 @@ TEST(DrainTest, FinishesWhatRunsRefusesWhatComesAndSaysSo) {
   drained.get();
 }
 
+// Above all those who call again as soon as they are answered, when the engine has just become idle.
+TEST(DrainTest, TellsEveryClientThatItIsUnavailable) {
+  StubDaemon daemon;
+  daemon.control().decode_delay_us = 1000;
+  std::vector<std::future<grpc::Status>> clients;
+  for (int i = 0; i < 8; ++i) {
+    clients.push_back(std::async(std::launch::async, [&] {
+      for (;;) {
+        const Generated answer = daemon.Generate(IdRequest(kPrompt, 30));
+        if (!answer.status.ok()) return answer.status;
+      }
+    }));
+  }
+  while (daemon.control().decode_steps < 50) SleepMs(5);
+  daemon.daemon().Drain(absl::Seconds(30));
+  for (std::future<grpc::Status>& client : clients) {
+    const grpc::Status status = client.get();
+    EXPECT_EQ(status.error_code(), grpc::StatusCode::UNAVAILABLE) << status.error_message();
+  }
+}
+
 TEST(DrainTest, EndsWhatIsLeftWhenItsTimeIsOver) {
   StubDaemon daemon;
   daemon.control().decode_delay_us = 20'000;

@@ -93,7 +93,9 @@ bool Runner::Ask(size_t worker, const Job& job, Result& result) {
     const grpc::Status status = Call(worker, job, result);
     if (status.ok()) return true;
     if (stopping_) return false;
-    if (status.error_code() == grpc::StatusCode::UNAVAILABLE) {
+    // A daemon that goes away cuts off what is on its way to it: CANCELLED, and not by us.
+    if (status.error_code() == grpc::StatusCode::UNAVAILABLE ||
+        status.error_code() == grpc::StatusCode::CANCELLED) {
       End(absl::UnavailableError(status.error_message()));
       return false;
     }
