@@ -37,7 +37,7 @@ function(ziggurat_headers name)
   endif()
 endfunction()
 
-# ziggurat_precompile(target headers): once for each target; the last one asked for counts.
+# ziggurat_precompile(target headers): `target` takes what ziggurat_headers(headers) has compiled.
 function(ziggurat_precompile target headers)
   set_target_properties(${target} PROPERTIES PRECOMPILE_HEADERS_REUSE_FROM ${headers})
   add_dependencies(${target} ${headers})
@@ -54,21 +54,28 @@ function(ziggurat_library name)
   set_target_properties(${name} PROPERTIES POSITION_INDEPENDENT_CODE ON)
 endfunction()
 
-# ziggurat_test(name SOURCES a.cc... LIBS lib... [PREFIX golden/] [TIMEOUT seconds] [LABELS l...])
+# ziggurat_test(name SOURCES a.cc... LIBS lib... [PREFIX golden/] [TIMEOUT seconds] [LABELS l...]
+#               [PROCESSORS n] [HEADERS h])
 # One GoogleTest binary; each of its tests becomes a ctest test called <PREFIX><Suite>.<Test>.
 function(ziggurat_test name)
-  cmake_parse_arguments(ARG "" "PREFIX;TIMEOUT" "SOURCES;LIBS;LABELS" ${ARGN})
+  cmake_parse_arguments(ARG "" "PREFIX;TIMEOUT;PROCESSORS;HEADERS" "SOURCES;LIBS;LABELS" ${ARGN})
+  if(NOT ARG_TIMEOUT)
+    set(ARG_TIMEOUT 300)
+  endif()
+  if(NOT ARG_PROCESSORS)
+    set(ARG_PROCESSORS 1)
+  endif()
+  if(NOT ARG_HEADERS)
+    set(ARG_HEADERS ziggurat_test_headers)
+  endif()
   add_executable(${name} ${ARG_SOURCES})
   target_link_libraries(${name} PRIVATE ziggurat_options ${ARG_LIBS} GTest::gtest GTest::gmock GTest::gtest_main)
   target_compile_definitions(${name} PRIVATE ZIGGURAT_SOURCE_DIR="${CMAKE_SOURCE_DIR}" ZIGGURAT_BINARY_DIR="${CMAKE_BINARY_DIR}")
   # What is tested is optimized; what tests it need not be.
   target_compile_options(${name} PRIVATE $<$<CONFIG:Release>:-O1>)
   if(NOT torch IN_LIST ARG_LIBS)  # which brings definitions of its own
-    ziggurat_precompile(${name} ziggurat_test_headers)
-  endif()
-  if(NOT ARG_TIMEOUT)
-    set(ARG_TIMEOUT 300)
+    ziggurat_precompile(${name} ${ARG_HEADERS})
   endif()
   gtest_discover_tests(${name} TEST_PREFIX "${ARG_PREFIX}" DISCOVERY_TIMEOUT 120
-    PROPERTIES TIMEOUT ${ARG_TIMEOUT} LABELS "${ARG_LABELS}")
+    PROPERTIES TIMEOUT ${ARG_TIMEOUT} PROCESSORS ${ARG_PROCESSORS} LABELS "${ARG_LABELS}")
 endfunction()
