@@ -3,6 +3,7 @@
 
 const shapeWidth = 100;
 const shapeHeight = 48;
+const cardsInAFrame = 24;
 
 // The outline of `layerBlocks`, the lowest layer at the bottom, as SVG path data.
 function shapePath(layerBlocks) {
@@ -34,6 +35,8 @@ class Requests {
   constructor(onOpen) {
     this.cards = byId('cards');
     this.byRequest = new Map();  // id -> card
+    this.drawings = 0;
+    this.nextFrame = 0;
     this.onOpen = onOpen;
     this.opened = null;
     this.cards.addEventListener('click', (event) => {
@@ -76,6 +79,8 @@ class Requests {
   drawCards(running) {
     const largest = Math.max(1, ...running.map((request) => request.blocks));
     const gone = new Set(this.byRequest.keys());
+    const known = [];
+    this.drawings += 1;
     this.cards.classList.toggle('many', running.length > 48);
     running.forEach((request, i) => {
       gone.delete(request.id);
@@ -83,15 +88,29 @@ class Requests {
       if (card === undefined) {
         card = this.makeCard();
         this.byRequest.set(request.id, card);
+        this.drawCard(card, request, largest);
+      } else {
+        known.push([card, request]);
       }
       if (this.cards.children[i] !== card) this.cards.insertBefore(card, this.cards.children[i]);
-      this.drawCard(card, request, largest);
     });
     for (const id of gone) this.removeCard(id);
+    this.drawSlice(known.sort(([a], [b]) => a.drawing - b.drawing), largest);
     if (this.cards.querySelector('[tabindex="0"]') === null && this.cards.firstElementChild) {
       this.setStop(this.cards.firstElementChild);
     }
     setHidden(byId('no-requests'), running.length > 0);
+  }
+
+  // A few cards in each frame, so that none takes long. Those that a slow browser has not come to
+  // when there is something new are drawn first then.
+  drawSlice(cards, largest) {
+    cancelAnimationFrame(this.nextFrame);
+    for (const [card, request] of cards.splice(0, cardsInAFrame)) {
+      this.drawCard(card, request, largest);
+    }
+    if (cards.length === 0) return;
+    this.nextFrame = requestAnimationFrame(() => this.drawSlice(cards, largest));
   }
 
   makeCard() {
@@ -113,6 +132,7 @@ class Requests {
 
   drawCard(card, request, largest) {
     card.request = request;
+    card.drawing = this.drawings;
     setClass(card, 'card ' + request.state + (request.id === this.opened ? ' opened' : ''));
     const {layer_blocks: blocks} = request;
     if (blocks.length > 0) setAttribute(card.shape, 'd', shapePath(blocks));
