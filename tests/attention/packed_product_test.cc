@@ -4,6 +4,7 @@
 
 #include <cmath>
 #include <random>
+#include <utility>
 
 #include "attention/bfloat16.h"
 #include "tests/attention/test_cache.h"
@@ -58,6 +59,16 @@ double Deviation(const Weights& weights, const std::vector<uint16_t>& x, int row
     }
   }
   return worst;
+}
+
+TEST(PackWeights, WritesEveryPanelPaddingIncluded) {
+  std::mt19937 random(1);
+  for (const auto& [in, out] : {std::pair{2, 1}, {32, 64}, {34, 65}, {126, 63}, {480, 200}}) {
+    const Weights weights(in, out, &random);
+    std::vector<uint16_t> packed(weights.view.bytes() / sizeof(uint16_t), 0xABCD);
+    PackWeights(weights.plain.data(), in, out, reinterpret_cast<std::byte*>(packed.data()));
+    EXPECT_EQ(packed, weights.packed) << in << " to " << out;
+  }
 }
 
 class PackedProductTwins : public ::testing::TestWithParam<CpuLevel> {

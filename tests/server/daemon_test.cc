@@ -262,7 +262,7 @@ TEST(DrainTest, FinishesWhatRunsRefusesWhatComesAndSaysSo) {
   drained.get();
 }
 
-// Above all those who call again as soon as they are answered, when the engine has just become idle.
+// Above all those who call again as soon as they are answered, when the engine has become idle.
 TEST(DrainTest, TellsEveryClientThatItIsUnavailable) {
   StubDaemon daemon;
   daemon.control().decode_delay_us = 1000;

@@ -6,7 +6,6 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "attention/backend.h"
 #include "model/checkpoint/model_config.h"
 #include "model/decoder/decoder_memory.h"
 #include "scheduler/sequence.h"
