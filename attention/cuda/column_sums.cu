@@ -120,6 +120,9 @@ __global__ void __launch_bounds__(kThreads)
 void LaunchColumnSums(const DeviceShape& shape, const PromptTail& tail, int begin, int end,
                       bool query_heads, float* sums, cudaStream_t stream) {
   if (begin >= end) return;
+  if (RunsOnTensorCores(shape, tail.element)) {
+    return LaunchTensorColumnSums(shape, tail, begin, end, query_heads, sums, stream);
+  }
   const dim3 grid{static_cast<unsigned>(end - begin + kTile - 1) / kTile,
                   static_cast<unsigned>(query_heads ? shape.num_q_heads : shape.num_kv_heads)};
   Launch(ColumnSums, grid, dim3{kThreads}, 0, stream, shape, tail, begin, end, query_heads, sums);

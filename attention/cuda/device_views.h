@@ -28,6 +28,11 @@ struct DeviceShape {
   ZIGGURAT_HOST_DEVICE int group_size() const { return num_q_heads / num_kv_heads; }
 };
 
+/// Whether rows of a prompt go to the kernels for tensor cores.
+inline bool RunsOnTensorCores(const DeviceShape& shape, ElementType element) {
+  return element == ElementType::kBf16 && shape.head_dim % 8 == 0 && shape.head_dim <= 256;
+}
+
 /// A plane of a segment, as PlaneView (block_manager/segment_view.h), whose words explain the
 /// layout: the device has the same.
 struct DevicePlane {

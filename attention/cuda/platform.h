@@ -18,6 +18,12 @@ namespace ziggurat::cuda {
 template <typename Kernel, typename... Arguments>
 void Launch(Kernel kernel, dim3 grid, dim3 block, size_t shared_bytes, cudaStream_t stream,
             Arguments... arguments) {
+  if (shared_bytes > 48 * 1024) {  // more has to be asked for
+    CheckCall(cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel),
+                                   cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                   static_cast<int>(shared_bytes)),
+              __PRETTY_FUNCTION__);
+  }
   kernel<<<grid, block, shared_bytes, stream>>>(arguments...);
   CheckCall(cudaGetLastError(), __PRETTY_FUNCTION__);
 }

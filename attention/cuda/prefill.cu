@@ -178,6 +178,9 @@ void LaunchPrefillAttention(const DeviceShape& shape, const PrefillTensors& tens
                             const int32_t* offsets, int num_sequences, int num_tokens,
                             cudaStream_t stream) {
   if (num_tokens == 0) return;
+  if (RunsOnTensorCores(shape, tensors.element)) {
+    return LaunchTensorPrefill(shape, tensors, offsets, num_sequences, num_tokens, stream);
+  }
   const dim3 grid{static_cast<unsigned>(num_tokens), static_cast<unsigned>(shape.num_q_heads)};
   Launch(AttendPrompts, grid, dim3{kWarp}, 0, stream, shape, tensors, offsets, num_sequences);
 }

@@ -1,6 +1,6 @@
-// Causal attention of prompts in the contiguous workspace, as plain kernels: every head size, and
-// the log-sum-exp that statistics want. A library's flash attention is the fast path where there is
-// one (docs/gpu.md).
+// Causal attention of prompts in the contiguous workspace, and the log-sum-exp that statistics
+// want: on tensor cores in bf16, as plain kernels for everything. A library's flash attention goes
+// before both where there is one (docs/gpu.md).
 #pragma once
 
 #include "attention/cuda/device_views.h"
@@ -11,6 +11,7 @@ namespace ziggurat::cuda {
 /// One layer's workspace. `out` may be `q`.
 struct PrefillTensors {
   ElementType element = ElementType::kF32;
+  // All aligned to 16 bytes.
   const void* q = nullptr;  ///< [tokens, num_q_heads, head_dim]
   const void* k = nullptr;  ///< [tokens, num_kv_heads, head_dim]
   const void* v = nullptr;  ///< [tokens, num_kv_heads, head_dim]
@@ -33,6 +34,11 @@ struct DeviceDistant {
 void LaunchPrefillAttention(const DeviceShape& shape, const PrefillTensors& tensors,
                             const int32_t* offsets, int num_sequences, int num_tokens,
                             cudaStream_t stream);
+
+/// The same on tensor cores, which LaunchPrefillAttention leaves to it where RunsOnTensorCores.
+void LaunchTensorPrefill(const DeviceShape& shape, const PrefillTensors& tensors,
+                         const int32_t* offsets, int num_sequences, int num_tokens,
+                         cudaStream_t stream);
 
 /// One prompt of n tokens.
 void LaunchPrefillDistantAttention(const DeviceShape& shape, const PrefillTensors& tensors, int n,

@@ -15,6 +15,7 @@ namespace ziggurat::cuda {
 /// A block of a prompt's last queries and all its keys, as ColumnSums and WindowScores take them.
 struct PromptTail {
   ElementType element = ElementType::kF32;
+  // Tensors are aligned to 16 bytes.
   const void* q_rows = nullptr;  ///< [rows, num_q_heads, head_dim]: rows n - rows .. n - 1
   const float* lse = nullptr;    ///< [rows, num_q_heads]
   const void* k = nullptr;       ///< [n, num_kv_heads, head_dim]
@@ -25,6 +26,10 @@ struct PromptTail {
 ///   sums  [KV heads, or query heads where `query_heads`, end - begin]
 void LaunchColumnSums(const DeviceShape& shape, const PromptTail& tail, int begin, int end,
                       bool query_heads, float* sums, cudaStream_t stream);
+
+/// The same on tensor cores, which LaunchColumnSums leaves to it where RunsOnTensorCores.
+void LaunchTensorColumnSums(const DeviceShape& shape, const PromptTail& tail, int begin, int end,
+                            bool query_heads, float* sums, cudaStream_t stream);
 
 size_t WindowScoresScratchBytes(const DeviceShape& shape, int n, int window);
 ///   tail.rows is the window;   scores  [num_kv_heads, n - window]

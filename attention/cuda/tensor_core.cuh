@@ -5,6 +5,7 @@
 //   a[0] A[r][2c, 2c+1]      a[2] A[r][2c+8, 2c+9]       b[0] B[2c, 2c+1][r]
 //   a[1] A[r+8][2c, 2c+1]    a[3] A[r+8][2c+8, 2c+9]     b[1] B[2c+8, 2c+9][r]
 //   d[0], d[1] D[r][2c], D[r][2c+1]      d[2], d[3] D[r+8][2c], D[r+8][2c+1]
+// Of an 8 x 8 matrix of 16-bit numbers it holds [r][2c, 2c+1].
 #pragma once
 
 #include "attention/bfloat16.h"
@@ -23,11 +24,35 @@ __device__ inline void MultiplyAdd(const uint32_t (&a)[4], uint32_t b0, uint32_t
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
-/// Of an 8 x 8 matrix of 16-bit numbers, of which lane 4 r + c holds [r][2c, 2c+1]: the transposed.
+/// The transposed of an 8 x 8 matrix.
 __device__ inline uint32_t Transpose(uint32_t pair) {
   uint32_t transposed;
   asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;\n" : "=r"(transposed) : "r"(pair));
   return transposed;
+}
+
+/// Four 8 x 8 matrices from shared memory: lane l names row l % 8 of matrix l / 8, aligned to 16
+/// bytes. matrices[i]: what this lane holds of matrix i.
+__device__ inline void LoadMatrices(const uint16_t* row, uint32_t (&matrices)[4]) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];\n"
+               : "=r"(matrices[0]), "=r"(matrices[1]), "=r"(matrices[2]), "=r"(matrices[3])
+               : "r"(static_cast<uint32_t>(__cvta_generic_to_shared(row)))
+               : "memory");
+}
+
+/// As LoadMatrices, and each matrix transposed.
+__device__ inline void LoadMatricesTransposed(const uint16_t* row, uint32_t (&matrices)[4]) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];\n"
+               : "=r"(matrices[0]), "=r"(matrices[1]), "=r"(matrices[2]), "=r"(matrices[3])
+               : "r"(static_cast<uint32_t>(__cvta_generic_to_shared(row)))
+               : "memory");
+}
+
+/// 2^x, to about two units in the last place.
+__device__ inline float Exp2(float x) {
+  float power;
+  asm("ex2.approx.ftz.f32 %0, %1;\n" : "=f"(power) : "f"(x));
+  return power;
 }
 
 /// Two bf16, rounded to nearest even.
@@ -82,6 +107,35 @@ inline uint32_t Transpose(uint32_t pair,
   });
   return transposed;
 }
+
+inline void LoadMatrices(const uint16_t* row, bool is_transposed, uint32_t (&matrices)[4],
+                         std::source_location where) {
+  cuda_emulator::CheckAligned(reinterpret_cast<const uint4*>(row), where);
+  cuda_emulator::LaneValue own;
+  own.words[0] = reinterpret_cast<uintptr_t>(row);
+  const unsigned r = cuda_emulator::CurrentLane() / 4, c = cuda_emulator::CurrentLane() % 4;
+  cuda_emulator::WarpExchange(kAllLanes, own, where, [&](const auto* lanes) {
+    const auto number = [&](unsigned matrix, unsigned i, unsigned j) -> uint32_t {
+      if (is_transposed) std::swap(i, j);
+      return reinterpret_cast<const uint16_t*>(lanes[8 * matrix + i].words[0])[j];
+    };
+    for (unsigned i = 0; i < 4; ++i) {
+      matrices[i] = number(i, r, 2 * c) | number(i, r, 2 * c + 1) << 16;
+    }
+  });
+}
+
+inline void LoadMatrices(const uint16_t* row, uint32_t (&matrices)[4],
+                         std::source_location where = std::source_location::current()) {
+  LoadMatrices(row, false, matrices, where);
+}
+
+inline void LoadMatricesTransposed(const uint16_t* row, uint32_t (&matrices)[4],
+                                   std::source_location where = std::source_location::current()) {
+  LoadMatrices(row, true, matrices, where);
+}
+
+inline float Exp2(float x) { return std::exp2(x); }
 
 inline uint32_t PackBf16(float low, float high) {
   return FloatToBf16(low) | static_cast<uint32_t>(FloatToBf16(high)) << 16;

@@ -235,11 +235,16 @@ std::vector<std::function<void()>> EndRecording() {
 
 void RunGrid(Extent3 grid, Extent3 block, size_t shared_bytes,
              const std::function<void()>& kernel) {
+  // What a block may have on the smallest of the cards that we build for (8.6, 8.9, 12.0).
+  constexpr size_t kMaxSharedBytes = 99 << 10;
   const size_t threads = size_t{block.x} * block.y * block.z;
   if (threads == 0 || threads > 1024 || grid.x == 0 || grid.y == 0 || grid.z == 0 ||
       grid.y > 65535 || grid.z > 65535) {
     throw KernelError(absl::StrCat("a launch of ", grid.x, " x ", grid.y, " x ", grid.z,
                                    " blocks of ", threads, " threads"));
+  }
+  if (shared_bytes > kMaxSharedBytes) {
+    throw KernelError(absl::StrCat("a launch with ", shared_bytes, " bytes of shared memory"));
   }
   static Block the_block;
   ThreadOrder order = chosen_order;

@@ -144,6 +144,7 @@ TEST(Emulator, RefusesMisalignedLoads) {
 }
 TEST(Emulator, RefusesLaunchesThatAGpuRefuses) {
   EXPECT_THAT(ErrorOf(BarrierForSome, dim3{1025}), HasSubstr("1025 threads"));
+  EXPECT_THAT(ErrorOf(BarrierForSome, dim3{1}, 100 << 10), HasSubstr("102400 bytes of shared"));
 }
 
 __global__ void Shuffles(int* out) {

@@ -1,0 +1,82 @@
+// Copies from global to shared memory that are under way while the thread computes.
+#pragma once
+
+#include <cstdint>
+
+#include "attention/cuda/platform.h"
+
+#if !defined(__CUDACC__)
+#include <vector>
+#endif
+
+namespace ziggurat::cuda {
+
+/// The copies of one thread, in groups: what was asked for since the last Commit is one. In the
+/// emulator they take place when they are waited for, as late as on a GPU they may.
+class AsyncCopies {
+ public:
+  /// 16 bytes, both ends aligned to 16; zeros where not `is_live`, and nothing is read.
+  __device__ void Copy16(void* shared, const void* global, bool is_live);
+  __device__ void Commit();
+  /// Until at most kGroups, the latest, are under way. Others see what was copied after a barrier.
+  template <int kGroups>
+  __device__ void Wait();
+
+#if !defined(__CUDACC__)
+
+ private:
+  struct Copy {
+    void* shared;
+    const void* global;
+    bool is_live;
+  };
+  std::vector<std::vector<Copy>> groups_ = {{}};  ///< the last one is not committed
+#endif
+};
+
+#if defined(__CUDACC__)
+
+__device__ inline void AsyncCopies::Copy16(void* shared, const void* global, bool is_live) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;\n" ::"r"(
+                   static_cast<uint32_t>(__cvta_generic_to_shared(shared))),
+               "l"(global), "r"(is_live ? 16 : 0)
+               : "memory");
+}
+
+__device__ inline void AsyncCopies::Commit() {
+  asm volatile("cp.async.commit_group;\n" ::: "memory");
+}
+
+template <int kGroups>
+__device__ void AsyncCopies::Wait() {
+  asm volatile("cp.async.wait_group %0;\n" ::"n"(kGroups) : "memory");
+}
+
+#else
+
+inline void AsyncCopies::Copy16(void* shared, const void* global, bool is_live) {
+  const auto where = std::source_location::current();
+  cuda_emulator::CheckAligned(static_cast<const uint4*>(shared), where);
+  cuda_emulator::CheckAligned(static_cast<const uint4*>(global), where);
+  groups_.back().push_back({shared, global, is_live});
+}
+
+inline void AsyncCopies::Commit() { groups_.emplace_back(); }
+
+template <int kGroups>
+void AsyncCopies::Wait() {
+  while (groups_.size() > kGroups + 1) {
+    for (const Copy& copy : groups_.front()) {
+      if (copy.is_live) {
+        std::memcpy(copy.shared, copy.global, 16);
+      } else {
+        std::memset(copy.shared, 0, 16);
+      }
+    }
+    groups_.erase(groups_.begin());
+  }
+}
+
+#endif
+
+}  // namespace ziggurat::cuda

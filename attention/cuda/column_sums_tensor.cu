@@ -1,0 +1,119 @@
+// Attention that the keys of a prompt receive, on tensor cores: a block takes 64 keys, a warp
+// sixteen of them, and goes through the queries in tiles, head by head. What the weights of a key
+// add up to stays in registers until the end.
+#include "attention/cuda/prompt_tiles.cuh"
+#include "attention/cuda/statistics.h"
+
+namespace ziggurat::cuda {
+
+// ---- Kernels ------------------------------------------------------------------------------------
+
+namespace {
+
+constexpr int kWarpsPerBlock = 4;
+constexpr int kThreads = kWarpsPerBlock * kWarp;
+constexpr int kKeysOfWarp = 16;
+constexpr int kKeys = kWarpsPerBlock * kKeysOfWarp;
+constexpr float kLog2E = 1.4426950408889634F;
+
+template <int kMaxDim>
+constexpr int kQueries = kMaxDim <= 128 ? 64 : 32;  ///< of a tile
+
+/// Two stages of queries.
+template <int kMaxDim>
+constexpr size_t kSharedBytes = sizeof(uint16_t) *
+                                2 * PromptTile<kMaxDim, kQueries<kMaxDim>>::kSize;
+
+/// A block for each tile of keys (x) and row of the result (y).
+template <int kMaxDim>
+__global__ void __launch_bounds__(kThreads) TileSums(DeviceShape shape, PromptTail tail, int begin,
+                                                     int end, bool query_heads, float* sums) {
+  using Tile = PromptTile<kMaxDim, kQueries<kMaxDim>>;
+  ZIGGURAT_SHARED_MEMORY(memory);
+  auto* tiles = reinterpret_cast<uint16_t*>(memory);
+  const int r = LaneOfThread() / 4, c = LaneOfThread() % 4;
+  const int heads = query_heads ? 1 : shape.group_size();
+  const int row = static_cast<int>(blockIdx.y), first_head = row * heads;
+  const int key = begin + static_cast<int>(blockIdx.x) * kKeys;
+  const int own_key = key + WarpOfThread() * kKeysOfWarp + r;  // and the one 8 further on
+  // Queries before the first key see none of the tile. A query's token is its row and `earlier`.
+  const int earlier = tail.n - tail.rows;
+  const int first_query = max(0, key - earlier) / kQueries<kMaxDim> * kQueries<kMaxDim>;
+  const int tiles_of_head = (tail.rows - first_query + kQueries<kMaxDim> - 1) / kQueries<kMaxDim>;
+  const int count = heads * tiles_of_head;
+
+  const auto head_of = [&](int i) { return first_head + i / tiles_of_head; };
+  const auto query_of = [&](int i) { return first_query + i % tiles_of_head * kQueries<kMaxDim>; };
+  const auto tile_of = [&](int i) { return tiles + i % 2 * Tile::kSize; };
+  AsyncCopies copies;
+  const auto copy = [&](int i) {
+    const PromptRows q{static_cast<const uint16_t*>(tail.q_rows), tail.rows, shape.num_q_heads,
+                       head_of(i), shape.head_dim};
+    Tile::template Copy<kThreads>(copies, q, query_of(i), tile_of(i));
+    copies.Commit();
+  };
+
+  uint32_t keys[kMaxDim / 16][4];
+  LoadRows<kMaxDim>(PromptRows{static_cast<const uint16_t*>(tail.k), tail.n, shape.num_kv_heads,
+                               first_head / shape.group_size(), shape.head_dim},
+                    own_key - r, keys);
+  const float scale = shape.scale * kLog2E;
+  float own[2] = {};
+  if (count > 0) copy(0);
+  for (int i = 0; i < count; ++i) {
+    if (i + 1 < count) {
+      copy(i + 1);
+      copies.Wait<1>();
+    } else {
+      copies.Wait<0>();
+    }
+    __syncthreads();
+    float dots[kQueries<kMaxDim> / 8][4];
+    Tile::Multiply(keys, tile_of(i), dots);
+    const float* lse = tail.lse + head_of(i);
+    ZIGGURAT_UNROLL
+    for (int n = 0; n < kQueries<kMaxDim> / 8; ++n) {
+      ZIGGURAT_UNROLL
+      for (int odd = 0; odd < 2; ++odd) {
+        const int query = query_of(i) + 8 * n + 2 * c + odd;
+        if (query >= tail.rows) continue;
+        const float off = lse[static_cast<size_t>(query) * shape.num_q_heads] * kLog2E;
+        ZIGGURAT_UNROLL
+        for (int half = 0; half < 2; ++half) {
+          if (own_key + 8 * half > earlier + query) continue;
+          own[half] += Exp2(dots[n][2 * half + odd] * scale - off);
+        }
+      }
+    }
+    __syncthreads();  // the tile was read
+  }
+  for (int half = 0; half < 2; ++half) {
+    own[half] += __shfl_xor_sync(kAllLanes, own[half], 1);
+    own[half] += __shfl_xor_sync(kAllLanes, own[half], 2);
+    const int at = own_key + 8 * half;
+    if (c != 0 || at >= end) continue;
+    sums[static_cast<size_t>(row) * (end - begin) + at - begin] =
+        own[half] / static_cast<float>(heads);
+  }
+}
+
+}  // namespace
+
+// ---- Launchers ----------------------------------------------------------------------------------
+
+void LaunchTensorColumnSums(const DeviceShape& shape, const PromptTail& tail, int begin, int end,
+                            bool query_heads, float* sums, cudaStream_t stream) {
+  const dim3 grid{static_cast<unsigned>(end - begin + kKeys - 1) / kKeys,
+                  static_cast<unsigned>(query_heads ? shape.num_q_heads : shape.num_kv_heads)};
+  const auto launch = [&](auto kernel, size_t shared_bytes) {
+    Launch(kernel, grid, dim3{kThreads}, shared_bytes, stream, shape, tail, begin, end, query_heads,
+           sums);
+  };
+  if (shape.head_dim <= 32) return launch(TileSums<32>, kSharedBytes<32>);
+  if (shape.head_dim <= 64) return launch(TileSums<64>, kSharedBytes<64>);
+  if (shape.head_dim <= 96) return launch(TileSums<96>, kSharedBytes<96>);
+  if (shape.head_dim <= 128) return launch(TileSums<128>, kSharedBytes<128>);
+  launch(TileSums<256>, kSharedBytes<256>);
+}
+
+}  // namespace ziggurat::cuda
