@@ -69,6 +69,22 @@ run "the daemon, end to end" env ZIGGURAT_DEVICE="$device" ctest --test-dir buil
   -R '^(golden/GoldenText|CacheBlocks|Concurrency|LazyConcurrency|Lifecycle|Methods|MethodReports|MixedLoad|Retrieval|WrongInput)'
 
 run "decode attention beside a copy" "$bin/cuda_decode_bench"
+
+# The shape of LLaMA-3-8B with random weights: 16 GB.
+model=build-cuda/llama-3-8b
+[ -f "$model/config.json" ] || build-cuda/ziggurat make-model --shape llama-3-8b --context 33000 --out "$model"
+bench() {
+  local what=$1
+  shift
+  run "$what" build-cuda/ziggurat bench "$@" --model "$model" --device "$device" --kv-cache-memory 60GiB
+}
+bench "decode, one request" decode --batch 1 --context 1024 --tokens 256
+bench "decode, many requests" decode --batch 64,256 --context 2048 --tokens 128
+bench "prompts, and what policies add to them" prefill --batch 1,4 --context 8192 --compression full \
+  --compression 'snapkv(budget=1024)' --compression 'pyramidkv(budget=1024)' --compression simlayerkv \
+  --compression 'h2o(heavy=512,recent=512)' --compression kivi --compression minicache
+bench "long prompts" prefill --context 2048,32768
+
 run "tokens per second from one pool" scripts/bench-daemon.sh build-cuda/ziggurat "$device" \
   llama-3-8b 40GiB 128 8192 64 full simlayerkv 'pyramidkv(budget=1024)'
 

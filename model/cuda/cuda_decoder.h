@@ -14,8 +14,12 @@
 namespace ziggurat {
 
 /// The name of a card that can be used. The errors are those of LoadCudaDecoder; UNIMPLEMENTED, of
-/// both, where this build has no CUDA.
+/// all three, where this build has no CUDA.
 absl::StatusOr<std::string> FindCudaDevice(int device);
+
+/// Bytes per second, read and written together, of a copy within the card's memory, of which it
+/// takes 512 MiB meanwhile. The errors are those of FindCudaDevice, and RESOURCE_EXHAUSTED.
+absl::StatusOr<double> MeasureCudaCopyBandwidth(int device);
 
 struct CudaDecoderOptions {
   DecoderOptions decoder;

@@ -12,6 +12,8 @@ absl::Status NoCuda() {
 
 absl::StatusOr<std::string> FindCudaDevice(int /*device*/) { return NoCuda(); }
 
+absl::StatusOr<double> MeasureCudaCopyBandwidth(int /*device*/) { return NoCuda(); }
+
 absl::StatusOr<std::unique_ptr<ModelRunner>> LoadCudaDecoder(const std::filesystem::path& /*dir*/,
                                                              const CudaDecoderOptions&) {
   return NoCuda();

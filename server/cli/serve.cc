@@ -9,14 +9,13 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "attention/backend.h"
 #include "compression/registry.h"
 #include "model/checkpoint/model_config.h"
-#include "model/cuda/cuda_decoder.h"
 #include "model/decoder/llama_decoder.h"
 #include "model/tokenizer/tokenizer.h"
 #include "server/byte_size.h"
 #include "server/cli/command.h"
+#include "server/cli/device.h"
 #include "server/cli/security_flags.h"
 #include "server/cli/settings.h"
 #include "server/config.h"
@@ -103,51 +102,6 @@ std::string FolderName(const std::filesystem::path& path) {
   return (absolute.has_filename() ? absolute : absolute.parent_path()).filename().string();
 }
 
-/// The number of a CUDA device, or DeviceChoice::kCpu.
-absl::StatusOr<int> ChooseDevice(const std::string& flag) {
-  const absl::StatusOr<DeviceChoice> choice = ParseDevice(flag);
-  if (!choice.ok()) return choice.status();
-  if (choice->ordinal == DeviceChoice::kCpu) return DeviceChoice::kCpu;
-  const absl::StatusOr<std::string> card = FindCudaDevice(choice->ordinal);
-  if (card.ok()) {
-    spdlog::info("cuda:{}: {}", choice->ordinal, *card);
-    return choice->ordinal;
-  }
-  if (choice->is_auto) {
-    spdlog::info("on the CPU: {}", std::string(card.status().message()));
-    return DeviceChoice::kCpu;
-  }
-  return absl::Status(card.status().code(),
-                      absl::StrCat("--device ", flag, ": ", std::string(card.status().message())));
-}
-
-absl::StatusOr<std::unique_ptr<ModelRunner>> LoadOnCpu(const ServeConfig& config,
-                                                       DecoderOptions options,
-                                                       std::string* backend_name) {
-  if (config.kv_cache_share > 0) {
-    return absl::InvalidArgumentError(
-        "--kv-cache-memory as a share is for GPUs: on the CPU name its bytes, such as 2GiB");
-  }
-  absl::StatusOr<CpuLevel> level = DetectCpuLevel();
-  if (!level.ok()) return level.status();
-  absl::StatusOr<std::unique_ptr<AttentionBackend>> backend =
-      MakeCpuBackend(*level, options.threads);
-  if (!backend.ok()) return backend.status();
-  *backend_name = std::string((*backend)->name());
-  options.element = config.dtype;
-  return LoadLlamaDecoder(config.model, options, *std::move(backend));
-}
-
-absl::StatusOr<std::unique_ptr<ModelRunner>> LoadOnGpu(const ServeConfig& config, int device,
-                                                       DecoderOptions options,
-                                                       std::string* backend_name) {
-  *backend_name = absl::StrCat("cuda:", device);
-  options.element = config.dtype;
-  options.chunk_tokens = 2048;  // a GPU's products want many rows
-  return LoadCudaDecoder(
-      config.model, {.decoder = options, .device = device, .max_sequences = config.max_running});
-}
-
 absl::StatusOr<LoadedModel> LoadModel(const ServeConfig& config) {
   LoadedModel loaded;
   absl::StatusOr<ModelConfig> model = LoadModelConfig(config.model);
@@ -167,13 +121,18 @@ absl::StatusOr<LoadedModel> LoadModel(const ServeConfig& config) {
   DecoderOptions options;
   options.threads = threads;
   options.max_prefill_tokens = config.WorkspaceTokens(model->MaxContextTokens());
+  options.element = config.dtype;
   const absl::StatusOr<int> device = ChooseDevice(config.device);
   if (!device.ok()) return device.status();
-  absl::StatusOr<std::unique_ptr<ModelRunner>> runner =
-      *device == DeviceChoice::kCpu ? LoadOnCpu(config, options, &loaded.served.backend)
-                                    : LoadOnGpu(config, *device, options, &loaded.served.backend);
+  if (*device == DeviceChoice::kCpu && config.kv_cache_share > 0) {
+    return absl::InvalidArgumentError(
+        "--kv-cache-memory as a share is for GPUs: on the CPU name its bytes, such as 2GiB");
+  }
+  absl::StatusOr<DeviceRunner> runner =
+      LoadOnDevice(config.model, options, *device, config.max_running);
   if (!runner.ok()) return runner.status();
-  loaded.runner = *std::move(runner);
+  loaded.runner = std::move(runner->runner);
+  loaded.served.backend = std::move(runner->backend);
   spdlog::info("{} in {}, {} threads, {} vocabulary entries", loaded.served.backend,
                ElementTypeName(loaded.runner->shape().element), threads,
                loaded.runner->shape().vocab_size);

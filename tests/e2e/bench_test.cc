@@ -88,6 +88,8 @@ TEST(Bench, WrongInputIsNamed) {
           "the model's context of 4096");
   refused({"bench", "decode", "--model", model, "--compression", "zip"}, "zip");
   refused({"bench", "decode", "--model", "/no/model"}, "/no/model");
+  refused({"bench", "decode", "--model", model, "--device", "tpu"}, "tpu");
+  refused({"bench", "decode", "--model", model, "--device", "cuda:99"}, "--device cuda:99: ");
   refused({"bench", "prefill", "--model", model, "--json", "/no/where"}, "/no/where");
   refused({"bench", "scheduler", "--layers", "0"}, "--layers: 0");
   refused({"bench"}, "subcommand");

@@ -265,6 +265,13 @@ TEST_F(CudaDecoder, RefusesAStepOfMoreSequencesThanItWasMadeFor) {
   EXPECT_TRUE(device.runner().Decode(inputs, logits.data()).ok());
 }
 
+TEST_F(CudaDecoder, MeasuresACopy) {
+  const absl::StatusOr<double> bytes_per_second = MeasureCudaCopyBandwidth(0);
+  ASSERT_TRUE(bytes_per_second.ok()) << bytes_per_second.status();
+  EXPECT_GT(*bytes_per_second, 1e8);
+  EXPECT_EQ(MeasureCudaCopyBandwidth(99).status().code(), absl::StatusCode::kNotFound);
+}
+
 TEST_F(CudaDecoder, SaysThatThereIsNoSuchDeviceAndNoSuchMemory) {
   const auto missing = LoadCudaDecoder(dir_, {.decoder = Options(ElementType::kF32), .device = 99});
   EXPECT_EQ(missing.status().code(), absl::StatusCode::kNotFound) << missing.status();

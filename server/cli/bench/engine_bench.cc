@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <chrono>
 #include <random>
-#include <thread>
 #include <unordered_map>
 #include <utility>
 #include <vector>
@@ -11,8 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
-#include "attention/backend.h"
-#include "model/decoder/llama_decoder.h"
+#include "server/cli/device.h"
 
 namespace ziggurat::bench {
 namespace {
@@ -76,27 +74,19 @@ absl::StatusOr<std::unique_ptr<EngineBench>> EngineBench::Create(
   absl::StatusOr<ModelConfig> model = LoadModelConfig(options.model);
   if (!model.ok()) return model.status();
   bench->model_ = *std::move(model);
-  absl::StatusOr<CpuLevel> level = DetectCpuLevel();
-  if (!level.ok()) return level.status();
-  bench->threads_ = options.threads > 0
-                        ? options.threads
-                        : std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
-  absl::StatusOr<std::unique_ptr<AttentionBackend>> backend =
-      MakeCpuBackend(*level, bench->threads_);
-  if (!backend.ok()) return backend.status();
-  bench->backend_ = std::string((*backend)->name());
   DecoderOptions decoder;
   decoder.element = options.dtype;
-  decoder.threads = bench->threads_;
+  decoder.threads = options.threads;
   decoder.max_prefill_tokens = std::max(options.prefill_tokens, options.max_prompt_tokens);
-  absl::StatusOr<std::unique_ptr<ModelRunner>> runner =
-      LoadLlamaDecoder(options.model, decoder, *std::move(backend));
+  absl::StatusOr<DeviceRunner> runner =
+      LoadOnDevice(options.model, decoder, options.device, options.max_batch);
   if (!runner.ok()) return runner.status();
+  bench->backend_ = std::move(runner->backend);
   absl::Status started =
-      bench->Start(*std::move(runner), {.kv_cache_bytes = options.kv_cache_bytes,
-                                        .max_running = std::max(options.max_batch, 1),
-                                        .max_queue = std::max(options.max_batch, 1),
-                                        .prefill_tokens = options.prefill_tokens});
+      bench->Start(std::move(runner->runner), {.kv_cache_bytes = options.kv_cache_bytes,
+                                               .max_running = std::max(options.max_batch, 1),
+                                               .max_queue = std::max(options.max_batch, 1),
+                                               .prefill_tokens = options.prefill_tokens});
   if (!started.ok()) return started;
   return bench;
 }

@@ -15,6 +15,7 @@
 #include "compression/policy.h"
 #include "model/checkpoint/model_config.h"
 #include "scheduler/engine.h"
+#include "server/config.h"
 
 namespace ziggurat::bench {
 
@@ -22,7 +23,8 @@ struct EngineBenchOptions {
   std::filesystem::path model;
   size_t kv_cache_bytes = 0;
   ElementType dtype = ElementType::kBf16;
-  int threads = 0;            ///< 0: one for each core
+  int device = DeviceChoice::kCpu;  ///< as ChooseDevice gives it (server/cli/device.h)
+  int threads = 1;
   int prefill_tokens = 8192;  ///< of one prefill batch
   int max_batch = 1;
   int max_prompt_tokens = 1;
@@ -79,7 +81,6 @@ class EngineBench {
   absl::StatusOr<EngineFigures> Run(const EngineCase& which);
 
   const ModelConfig& model() const { return model_; }
-  int threads() const { return threads_; }
   const std::string& backend() const { return backend_; }
   const ModelShape& shape() const { return engine_->model_shape(); }
   ElementType element() const { return shape().element; }
@@ -95,7 +96,6 @@ class EngineBench {
   absl::StatusOr<std::vector<RequestId>> SubmitAll(const EngineCase& which);
 
   ModelConfig model_;
-  int threads_ = 0;
   std::string backend_;
   Metrics metrics_;
   std::unique_ptr<Engine> engine_;

@@ -3,17 +3,20 @@
 #include <fstream>
 #include <memory>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "bench/kernels/read_bandwidth.h"
 #include "compression/registry.h"
+#include "model/cuda/cuda_decoder.h"
 #include "nlohmann/json.hpp"
 #include "scheduler/sequence.h"
 #include "server/byte_size.h"
 #include "server/cli/bench/engine_bench.h"
 #include "server/cli/bench/subcommands.h"
+#include "server/cli/device.h"
 #include "server/config.h"
 #include "server/log.h"
 #include "server/version.h"
@@ -31,7 +34,8 @@ A model to try it on: ziggurat make-model --shape llama-160m --out /tmp/llama-16
 A row is one batch of equal requests, prefilled and then decoded together. tokens/s counts the
 tokens of all requests; "attention" and "engine" are shares of the engine thread's time (engine:
 scheduling and sampling, all but the model); GB/s is what a step reads, weights and cache, by its
-time. The machine's read bandwidth is measured in the same run and stands above the table.)";
+time. The machine's read bandwidth is measured in the same run and stands above the table; on a GPU
+it is that of a copy, read and written bytes together.)";
 
 constexpr char kPrefillExamples[] = R"(Examples:
   ziggurat bench prefill --model /tmp/llama-160m --context 512,8192
@@ -52,6 +56,7 @@ struct ModelBenchFlags {
   int repeats = 3;
   int threads = 0;
   int prefill_tokens = 8192;
+  std::string device = "auto";
   std::string dtype = "bf16";
   std::string kv_cache_memory = "4GiB";
   std::string json;
@@ -76,6 +81,8 @@ absl::Status CheckPositive(const char* flag, const std::vector<int>& values) {
 absl::StatusOr<bench::EngineBenchOptions> MakeOptions(const ModelBenchFlags& flags) {
   bench::EngineBenchOptions options;
   options.model = flags.model;
+  // Before anything that takes time.
+  if (const auto model = LoadModelConfig(flags.model); !model.ok()) return model.status();
   absl::StatusOr<size_t> bytes = ParseByteSize(flags.kv_cache_memory);
   if (!bytes.ok()) {
     return absl::InvalidArgumentError(
@@ -96,7 +103,12 @@ absl::StatusOr<bench::EngineBenchOptions> MakeOptions(const ModelBenchFlags& fla
   for (const auto& [flag, values] : positive) {
     if (absl::Status status = CheckPositive(flag, values); !status.ok()) return status;
   }
-  options.threads = flags.threads;
+  const absl::StatusOr<int> device = ChooseDevice(flags.device);
+  if (!device.ok()) return device.status();
+  options.device = *device;
+  options.threads = flags.threads > 0
+                        ? flags.threads
+                        : std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
   options.prefill_tokens = flags.prefill_tokens;
   options.max_batch = *std::max_element(flags.batches.begin(), flags.batches.end());
   options.max_prompt_tokens = *std::max_element(flags.contexts.begin(), flags.contexts.end());
@@ -118,9 +130,11 @@ absl::StatusOr<std::vector<NamedPolicy>> ParsePolicies(const ModelBenchFlags& fl
   return policies;
 }
 
-double ReadBandwidth(int threads) {
+/// Bytes per second that the device's memory gives.
+absl::StatusOr<double> Bandwidth(const bench::EngineBenchOptions& options) {
+  if (options.device != DeviceChoice::kCpu) return MeasureCudaCopyBandwidth(options.device);
   std::vector<std::byte> memory(kBandwidthBytes, std::byte{1});
-  return MeasureReadBandwidth(memory.data(), memory.size(), threads, 3);
+  return MeasureReadBandwidth(memory.data(), memory.size(), options.threads, 3);
 }
 
 /// The best of the repeats: what the machine can do when nothing else disturbs it.
@@ -212,6 +226,9 @@ int RunModelBench(const ModelBenchFlags& flags) {
     json.open(flags.json);
     if (!json) return Fail(flags, absl::UnknownError("--json: cannot write " + flags.json));
   }
+  // Before the model and its pool take the memory of a GPU.
+  const absl::StatusOr<double> bandwidth = Bandwidth(*options);
+  if (!bandwidth.ok()) return Fail(flags, bandwidth.status());
   auto bench = bench::EngineBench::Create(*options);
   if (!bench.ok()) return Fail(flags, bench.status());
   for (const NamedPolicy& policy : *policies) {
@@ -219,20 +236,20 @@ int RunModelBench(const ModelBenchFlags& flags) {
     if (!status.ok()) return Fail(flags, status);
   }
 
-  const double bandwidth = ReadBandwidth((*bench)->threads());
   absl::PrintF(
-      "%s\n%s, %s, %d threads, weights of %.0f MiB; reads memory at %.1f GB/s; best of %d\n\n",
+      "%s\n%s, %s, %d threads, weights of %.0f MiB; %s memory at %.1f GB/s; best of %d\n\n",
       (*bench)->model().Describe(), (*bench)->backend(),
-      std::string(ElementTypeName((*bench)->element())), (*bench)->threads(),
-      static_cast<double>((*bench)->weight_bytes()) / (1 << 20), bandwidth / 1e9, flags.repeats);
+      std::string(ElementTypeName((*bench)->element())), options->threads,
+      static_cast<double>((*bench)->weight_bytes()) / (1 << 20),
+      options->device == DeviceChoice::kCpu ? "reads" : "copies", *bandwidth / 1e9, flags.repeats);
   nlohmann::json report = {{"version", VersionText()},
                            {"command", flags.command()},
                            {"model", (*bench)->model().Describe()},
                            {"backend", (*bench)->backend()},
                            {"element", ElementTypeName((*bench)->element())},
-                           {"threads", (*bench)->threads()},
+                           {"threads", options->threads},
                            {"weight_bytes", (*bench)->weight_bytes()},
-                           {"read_bytes_per_second", bandwidth},
+                           {"read_bytes_per_second", *bandwidth},
                            {"rows", nlohmann::json::array()}};
   PrintHead(flags);
   for (const int context : flags.contexts) {
@@ -279,6 +296,10 @@ Command AddModelBench(CLI::App* app, bool decodes) {
         ->capture_default_str();
   }
   app->add_option("--repeats", flags->repeats, "Runs of each row; the best one counts")
+      ->capture_default_str();
+  app->add_option("--device", flags->device,
+                  "auto: the first GPU, or the CPU where there is none; cpu; cuda:N")
+      ->type_name("DEVICE")
       ->capture_default_str();
   app->add_option("--threads", flags->threads, "Threads of computation; 0: one for each core")
       ->check(CLI::Range(0, 1024))
