@@ -89,7 +89,7 @@ v1::GetCacheResponse StubDaemon::Cache() {
   return cache;
 }
 
-void StubDaemon::WaitIdle() { ASSERT_TRUE(engine().WaitIdle(absl::Seconds(20))); }
+void StubDaemon::WaitIdle() { ASSERT_TRUE(engine().WaitIdle(absl::Seconds(120))); }
 
 v1::GenerateRequest IdRequest(absl::Span<const int32_t> prompt, int max_tokens) {
   v1::GenerateRequest request;
