@@ -19,12 +19,14 @@ namespace ziggurat {
 namespace {
 
 constexpr char kServiceName[] = "ziggurat.v1.Ziggurat";
-// Once the engine is idle, how long a client may take to read the end of its stream.
+// Once the engine is idle, how long clients may take to read the ends of their streams and to stop
+// calling.
 constexpr absl::Duration kFlushTimeout = absl::Seconds(2);
 // For how long nobody must have called before the port is closed. A call that is on its way then
-// ends with CANCELLED, which clients do not retry; before, it is told UNAVAILABLE. Clients who have
+// ends with CANCELLED, which few clients retry; before, it is told UNAVAILABLE. Clients who have
 // just been answered are the ones who call again.
 constexpr std::chrono::milliseconds kQuietTime(250);
+
 // Both of these are process-wide switches of gRPC.
 void EnableStandardServices() {
   static const bool done = [] {
@@ -152,6 +154,7 @@ absl::Status Daemon::StartGrpc() {
 
 void Daemon::Drain(absl::Duration timeout) {
   has_drained_ = true;
+  if (timeout <= absl::ZeroDuration()) is_hurried_ = true;
   const absl::Time deadline = absl::Now() + timeout;
   http_->SetReadiness(Readiness::kDraining);
   server_->GetHealthCheckService()->SetServingStatus(false);  // of every service, "" too
@@ -159,17 +162,24 @@ void Daemon::Drain(absl::Duration timeout) {
   // The engine ends what is left at the deadline, or when hurried, so this wait is bounded.
   while (!engine_->WaitIdle(absl::Seconds(1))) {
   }
-  WaitForStreams(timeout > absl::ZeroDuration() ? kQuietTime : std::chrono::milliseconds(0));
+  WaitForStreams();
   // Streams of others (health watches, reflection) are cut off.
   server_->Shutdown(std::chrono::system_clock::now() + std::chrono::milliseconds(100));
   engine_->Stop();
 }
 
-void Daemon::HurryDrain() { engine_->Drain(absl::Now()); }
+void Daemon::HurryDrain() {
+  is_hurried_ = true;
+  engine_->Drain(absl::Now());
+}
 
-void Daemon::WaitForStreams(std::chrono::milliseconds quiet_time) {
+void Daemon::WaitForStreams() {
   const absl::Time deadline = absl::Now() + kFlushTimeout;
-  while (!service_->open_calls().HaveBeenNoneFor(quiet_time) && absl::Now() < deadline) {
+  const auto are_quiet = [&] {
+    return service_->open_calls().HaveBeenNoneFor(is_hurried_ ? std::chrono::milliseconds(0)
+                                                              : kQuietTime);
+  };
+  while (!are_quiet() && absl::Now() < deadline) {
     std::this_thread::sleep_for(std::chrono::milliseconds(5));
   }
 }

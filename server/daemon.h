@@ -1,7 +1,7 @@
 // The daemon: engine, delivery, gRPC and HTTP, from the first answer to the last.
 #pragma once
 
-#include <chrono>
+#include <atomic>
 #include <memory>
 #include <mutex>
 
@@ -53,8 +53,8 @@ class Daemon {
   absl::Status CheckDefaultPolicy() const;
   RequestRules MakeRules(const ModelShape& shape) const;
   absl::Status StartGrpc();
-  /// Until no Generate call has been open for so long; not forever.
-  void WaitForStreams(std::chrono::milliseconds quiet_time);
+  /// Until Generate calls are finished and, without hurry, no more come; not forever.
+  void WaitForStreams();
 
   const ServeConfig config_;
   Metrics metrics_;
@@ -67,6 +67,7 @@ class Daemon {
   std::unique_ptr<grpc::Server> server_;
   int grpc_port_ = 0;
   bool has_drained_ = false;
+  std::atomic<bool> is_hurried_ = false;
 };
 
 }  // namespace ziggurat

@@ -12,7 +12,8 @@
 namespace ziggurat::cuda {
 
 /// The copies of one thread, in groups: what was asked for since the last Commit is one. In the
-/// emulator they take place when they are waited for, as late as on a GPU they may.
+/// emulator they take place as early or as late as on a GPU they may: at once in every other
+/// launch, and when they are waited for in those between.
 class AsyncCopies {
  public:
   /// 16 bytes, both ends aligned to 16; zeros where not `is_live`, and nothing is read.
@@ -29,7 +30,16 @@ class AsyncCopies {
     void* shared;
     const void* global;
     bool is_live;
+
+    void Perform() const {
+      if (is_live) {
+        std::memcpy(shared, global, 16);
+      } else {
+        std::memset(shared, 0, 16);
+      }
+    }
   };
+  const bool at_once_ = cuda_emulator::LaunchCount() % 2 == 0;
   std::vector<std::vector<Copy>> groups_ = {{}};  ///< the last one is not committed
 #endif
 };
@@ -59,6 +69,7 @@ inline void AsyncCopies::Copy16(void* shared, const void* global, bool is_live) 
   cuda_emulator::CheckAligned(static_cast<const uint4*>(shared), where);
   cuda_emulator::CheckAligned(static_cast<const uint4*>(global), where);
   groups_.back().push_back({shared, global, is_live});
+  if (at_once_) groups_.back().back().Perform();
 }
 
 inline void AsyncCopies::Commit() { groups_.emplace_back(); }
@@ -67,11 +78,7 @@ template <int kGroups>
 void AsyncCopies::Wait() {
   while (groups_.size() > kGroups + 1) {
     for (const Copy& copy : groups_.front()) {
-      if (copy.is_live) {
-        std::memcpy(copy.shared, copy.global, 16);
-      } else {
-        std::memset(copy.shared, 0, 16);
-      }
+      if (!at_once_) copy.Perform();
     }
     groups_.erase(groups_.begin());
   }

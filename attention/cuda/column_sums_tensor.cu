@@ -12,9 +12,7 @@ namespace {
 
 constexpr int kWarpsPerBlock = 4;
 constexpr int kThreads = kWarpsPerBlock * kWarp;
-constexpr int kKeysOfWarp = 16;
-constexpr int kKeys = kWarpsPerBlock * kKeysOfWarp;
-constexpr float kLog2E = 1.4426950408889634F;
+constexpr int kKeys = kWarpsPerBlock * kRowsOfWarp;
 
 template <int kMaxDim>
 constexpr int kQueries = kMaxDim <= 128 ? 64 : 32;  ///< of a tile
@@ -35,7 +33,7 @@ __global__ void __launch_bounds__(kThreads) TileSums(DeviceShape shape, PromptTa
   const int heads = query_heads ? 1 : shape.group_size();
   const int row = static_cast<int>(blockIdx.y), first_head = row * heads;
   const int key = begin + static_cast<int>(blockIdx.x) * kKeys;
-  const int own_key = key + WarpOfThread() * kKeysOfWarp + r;  // and the one 8 further on
+  const int own_key = key + WarpOfThread() * kRowsOfWarp + r;  // and the one 8 further on
   // Queries before the first key see none of the tile. A query's token is its row and `earlier`.
   const int earlier = tail.n - tail.rows;
   const int first_query = max(0, key - earlier) / kQueries<kMaxDim> * kQueries<kMaxDim>;
@@ -50,7 +48,6 @@ __global__ void __launch_bounds__(kThreads) TileSums(DeviceShape shape, PromptTa
     const PromptRows q{static_cast<const uint16_t*>(tail.q_rows), tail.rows, shape.num_q_heads,
                        head_of(i), shape.head_dim};
     Tile::template Copy<kThreads>(copies, q, query_of(i), tile_of(i));
-    copies.Commit();
   };
 
   uint32_t keys[kMaxDim / 16][4];
@@ -60,13 +57,11 @@ __global__ void __launch_bounds__(kThreads) TileSums(DeviceShape shape, PromptTa
   const float scale = shape.scale * kLog2E;
   float own[2] = {};
   if (count > 0) copy(0);
+  copies.Commit();
   for (int i = 0; i < count; ++i) {
-    if (i + 1 < count) {
-      copy(i + 1);
-      copies.Wait<1>();
-    } else {
-      copies.Wait<0>();
-    }
+    if (i + 1 < count) copy(i + 1);
+    copies.Commit();  // empty at the end, so that the one before is always the last but one
+    copies.Wait<1>();
     __syncthreads();
     float dots[kQueries<kMaxDim> / 8][4];
     Tile::Multiply(keys, tile_of(i), dots);
@@ -105,15 +100,10 @@ void LaunchTensorColumnSums(const DeviceShape& shape, const PromptTail& tail, in
                             bool query_heads, float* sums, cudaStream_t stream) {
   const dim3 grid{static_cast<unsigned>(end - begin + kKeys - 1) / kKeys,
                   static_cast<unsigned>(query_heads ? shape.num_q_heads : shape.num_kv_heads)};
-  const auto launch = [&](auto kernel, size_t shared_bytes) {
-    Launch(kernel, grid, dim3{kThreads}, shared_bytes, stream, shape, tail, begin, end, query_heads,
-           sums);
-  };
-  if (shape.head_dim <= 32) return launch(TileSums<32>, kSharedBytes<32>);
-  if (shape.head_dim <= 64) return launch(TileSums<64>, kSharedBytes<64>);
-  if (shape.head_dim <= 96) return launch(TileSums<96>, kSharedBytes<96>);
-  if (shape.head_dim <= 128) return launch(TileSums<128>, kSharedBytes<128>);
-  launch(TileSums<256>, kSharedBytes<256>);
+  WithMaxDim(shape.head_dim, [&](auto max_dim) {
+    Launch(TileSums<max_dim()>, grid, dim3{kThreads}, kSharedBytes<max_dim()>, stream, shape, tail,
+           begin, end, query_heads, sums);
+  });
 }
 
 }  // namespace ziggurat::cuda

@@ -1,4 +1,4 @@
-// Attention of prompts on tensor cores, after FlashAttention-2 (Dao, 2023): a block takes 64
+// Attention of prompts on tensor cores, after FlashAttention-2 (Dao, 2023): a block takes 128
 // queries of a head, a warp sixteen of them, and goes through the keys in tiles, of which the next
 // is under way to shared memory while this one is computed. Scores stay in registers: what a lane
 // holds of S = Q K^T is, rounded to bf16, what it must hold of P in O = P V.
@@ -11,11 +11,9 @@ namespace ziggurat::cuda {
 
 namespace {
 
-constexpr int kWarpsPerBlock = 4;
+constexpr int kWarpsPerBlock = 8;
 constexpr int kThreads = kWarpsPerBlock * kWarp;
-constexpr int kQueriesOfWarp = 16;
-constexpr int kQueries = kWarpsPerBlock * kQueriesOfWarp;
-constexpr float kLog2E = 1.4426950408889634F;
+constexpr int kQueries = kWarpsPerBlock * kRowsOfWarp;
 
 template <int kMaxDim>
 constexpr int kKeys = kMaxDim <= 128 ? 64 : 32;  ///< of a tile
@@ -40,7 +38,7 @@ struct QueryTile {
   const int lane = LaneOfThread();
   const int r = lane / 4;
   const int c = lane % 4;
-  const int own_first = first + WarpOfThread() * kQueriesOfWarp;  ///< of the warp's queries
+  const int own_first = first + WarpOfThread() * kRowsOfWarp;  ///< of the warp's queries
 
   AsyncCopies copies = {};
   uint32_t queries[kMaxDim / 16][4] = {};
@@ -53,13 +51,14 @@ struct QueryTile {
   __device__ void Attend() {
     const int count = (min(first + kQueries, q.rows) - 1) / kTileKeys + 1;
     Copy(0);
+    copies.Commit();
     LoadRows<kMaxDim>(q, own_first, queries);
     for (int i = 0; i < count; ++i) {
       if (i + 1 < count) Copy(i + 1);
       copies.Commit();  // empty at the end, so that the one before is always the last but one
       copies.Wait<1>();
       __syncthreads();
-      if (i * kTileKeys < own_first + kQueriesOfWarp) {
+      if (i * kTileKeys < own_first + kRowsOfWarp) {
         Tile::Multiply(queries, KeysOf(i), scores);
         AddWeights(i * kTileKeys);
         MultiplyValues(KeysOf(i) + Tile::kSize);
@@ -74,20 +73,25 @@ struct QueryTile {
   __device__ void Copy(int tile) {
     Tile::template Copy<kThreads>(copies, k, tile * kTileKeys, KeysOf(tile));
     Tile::template Copy<kThreads>(copies, v, tile * kTileKeys, KeysOf(tile) + Tile::kSize);
-    if (tile == 0) copies.Commit();
   }
 
   /// Scores of keys from `key` on become weights relative to the highest so far.
   __device__ void AddWeights(int key) {
-    const bool has_later_keys = key + kTileKeys - 1 > own_first;
+    if (key + kTileKeys - 1 > own_first) {
+      ZIGGURAT_UNROLL
+      for (int n = 0; n < kTileKeys / 8; ++n) {
+        for (int i = 0; i < 4; ++i) {
+          const bool is_later = key + 8 * n + 2 * c + i % 2 > own_first + r + i / 2 * 8;
+          if (is_later) scores[n][i] = -INFINITY;
+        }
+      }
+    }
     float top[2] = {highest[0], highest[1]};
     ZIGGURAT_UNROLL
     for (int n = 0; n < kTileKeys / 8; ++n) {
       ZIGGURAT_UNROLL
       for (int i = 0; i < 4; ++i) {
-        const bool is_later =
-            has_later_keys && key + 8 * n + 2 * c + i % 2 > own_first + r + i / 2 * 8;
-        scores[n][i] = is_later ? -INFINITY : scores[n][i] * scale;
+        scores[n][i] *= scale;
         top[i / 2] = fmaxf(top[i / 2], scores[n][i]);
       }
     }
@@ -140,20 +144,22 @@ struct QueryTile {
       const int token = own_first + r + 8 * half;
       if (token >= q.rows) continue;
       const size_t row = static_cast<size_t>(token) * q.heads + q.head;
+      const float share = 1 / sum[half];
       ZIGGURAT_UNROLL
       for (int n = 0; n < kMaxDim / 8; ++n) {
         if (8 * n >= q.dim) break;
         *reinterpret_cast<uint32_t*>(out + row * q.dim + 8 * n + 2 * c) =
-            PackBf16(mean[n][2 * half] / sum[half], mean[n][2 * half + 1] / sum[half]);
+            PackBf16(mean[n][2 * half] * share, mean[n][2 * half + 1] * share);
       }
       if (c == 0) lse[row] = (highest[half] + log2f(sum[half])) / kLog2E;
     }
   }
 };
 
-/// A block for each tile of queries (x; those with the most keys come first) and query head (y).
+/// A block for each tile of queries (x; of a prompt, those with the most keys come first) and query
+/// head (y).
 template <int kMaxDim>
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kThreads, kMaxDim <= 64 ? 2 : 1)
     AttendTiles(DeviceShape shape, PrefillTensors t, const int32_t* offsets, int num_sequences) {
   ZIGGURAT_SHARED_MEMORY(memory);
   int tile = static_cast<int>(gridDim.x - 1 - blockIdx.x), length = 0, sequence = 0;
@@ -192,15 +198,10 @@ void LaunchTensorPrefill(const DeviceShape& shape, const PrefillTensors& tensors
                          cudaStream_t stream) {
   const dim3 grid{static_cast<unsigned>(num_tokens / kQueries + num_sequences),
                   static_cast<unsigned>(shape.num_q_heads)};
-  const auto launch = [&](auto kernel, size_t shared_bytes) {
-    Launch(kernel, grid, dim3{kThreads}, shared_bytes, stream, shape, tensors, offsets,
-           num_sequences);
-  };
-  if (shape.head_dim <= 32) return launch(AttendTiles<32>, kSharedBytes<32>);
-  if (shape.head_dim <= 64) return launch(AttendTiles<64>, kSharedBytes<64>);
-  if (shape.head_dim <= 96) return launch(AttendTiles<96>, kSharedBytes<96>);
-  if (shape.head_dim <= 128) return launch(AttendTiles<128>, kSharedBytes<128>);
-  launch(AttendTiles<256>, kSharedBytes<256>);
+  WithMaxDim(shape.head_dim, [&](auto max_dim) {
+    Launch(AttendTiles<max_dim()>, grid, dim3{kThreads}, kSharedBytes<max_dim()>, stream, shape,
+           tensors, offsets, num_sequences);
+  });
 }
 
 }  // namespace ziggurat::cuda

@@ -2,10 +2,25 @@
 // in registers, and tiles of what they are multiplied with in shared memory.
 #pragma once
 
+#include <type_traits>
+
 #include "attention/cuda/async_copy.cuh"
 #include "attention/cuda/tensor_core.cuh"
 
 namespace ziggurat::cuda {
+
+constexpr int kRowsOfWarp = 16;
+constexpr float kLog2E = 1.4426950408889634F;
+
+/// launch(the least of the sizes that kernels exist for, as an integral constant).
+template <class Launch>
+void WithMaxDim(int head_dim, Launch launch) {
+  if (head_dim <= 32) return launch(std::integral_constant<int, 32>());
+  if (head_dim <= 64) return launch(std::integral_constant<int, 64>());
+  if (head_dim <= 96) return launch(std::integral_constant<int, 96>());
+  if (head_dim <= 128) return launch(std::integral_constant<int, 128>());
+  launch(std::integral_constant<int, 256>());
+}
 
 /// One head of a tensor [rows, heads, dim], aligned to 16 bytes; dim is a multiple of 8. What is
 /// beyond `rows` or `dim` is taken for zero.

@@ -17,9 +17,9 @@ namespace ziggurat {
 /// all three, where this build has no CUDA.
 absl::StatusOr<std::string> FindCudaDevice(int device);
 
-/// Bytes per second, read and written together, of a copy within the card's memory, of which it
-/// takes 512 MiB meanwhile. The errors are those of FindCudaDevice, and RESOURCE_EXHAUSTED.
-absl::StatusOr<double> MeasureCudaCopyBandwidth(int device);
+/// Bytes per second, read and written together, of copies of so many bytes within the card's
+/// memory. The errors are those of FindCudaDevice, and RESOURCE_EXHAUSTED.
+absl::StatusOr<double> MeasureCudaCopyBandwidth(int device, size_t bytes = size_t{256} << 20);
 
 struct CudaDecoderOptions {
   DecoderOptions decoder;

@@ -12,7 +12,9 @@ absl::Status NoCuda() {
 
 absl::StatusOr<std::string> FindCudaDevice(int /*device*/) { return NoCuda(); }
 
-absl::StatusOr<double> MeasureCudaCopyBandwidth(int /*device*/) { return NoCuda(); }
+absl::StatusOr<double> MeasureCudaCopyBandwidth(int /*device*/, size_t /*bytes*/) {
+  return NoCuda();
+}
 
 absl::StatusOr<std::unique_ptr<ModelRunner>> LoadCudaDecoder(const std::filesystem::path& /*dir*/,
                                                              const CudaDecoderOptions&) {

@@ -7,8 +7,8 @@
 
 namespace ziggurat::cuda {
 
-/// libtorch's flash attention, where ZIGGURAT_TORCH_CUDA built it in; else null, and the plain
-/// kernel does it.
+/// libtorch's flash attention, where ZIGGURAT_TORCH_CUDA built it in; else null, and our kernels do
+/// it.
 std::unique_ptr<PromptAttention> MakePromptAttention(int device);
 
 }  // namespace ziggurat::cuda

@@ -102,8 +102,8 @@ class Requests {
     setHidden(byId('no-requests'), running.length > 0);
   }
 
-  // A few cards in each frame, so that none takes long. Those that a slow browser has not come to
-  // when there is something new are drawn first then.
+  // Of the cards that are there already a few in each frame, so that none takes long. Those that a
+  // slow browser has not come to when there is something new are drawn first then.
   drawSlice(cards, largest) {
     cancelAnimationFrame(this.nextFrame);
     for (const [card, request] of cards.splice(0, cardsInAFrame)) {

@@ -3,7 +3,9 @@
 #include <string>
 #include <vector>
 
+#include "attention/cuda/async_copy.cuh"
 #include "attention/cuda/platform.h"
+#include "attention/cuda/tensor_core.cuh"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/cuda_emulator/fiber.h"
@@ -16,8 +18,6 @@ using cuda_emulator::SetOrder;
 using cuda_emulator::ThreadOrder;
 using testing::ElementsAre;
 using testing::HasSubstr;
-
-constexpr uint32_t kAllLanes = 0xffffffffu;
 
 std::string ErrorOf(void (*kernel)(), dim3 block, size_t shared_bytes = 0) {
   try {
@@ -88,6 +88,81 @@ TEST(Emulator, ShowsAMissingBarrierInSomeThreadOrder) {
     wrong += sum != 127 * 128 / 2;
   }
   EXPECT_GT(wrong, 0);
+}
+
+enum class LeftOut : uint8_t { kNothing, kWait, kBarrierBeforeReading, kBarrierAfterReading };
+
+/// Turns 2 x blockDim pieces of 16 bytes by one, half after half through the same shared memory.
+__global__ void TurnPieces(LeftOut left_out, const uint4* from, uint4* to) {
+  ZIGGURAT_SHARED_MEMORY(memory);
+  auto* pieces = reinterpret_cast<uint4*>(memory);
+  const unsigned own = threadIdx.x, count = blockDim.x;
+  AsyncCopies copies;
+  for (unsigned half = 0; half < 2; ++half) {
+    copies.Copy16(pieces + own, from + half * count + own, half == 0 || own % 2 == 0);
+    copies.Commit();
+    if (left_out != LeftOut::kWait) copies.Wait<0>();
+    if (left_out != LeftOut::kBarrierBeforeReading) __syncthreads();
+    to[half * count + own] = pieces[(own + 1) % count];
+    if (left_out != LeftOut::kBarrierAfterReading) __syncthreads();
+  }
+}
+
+/// Launches, out of as many as show every order of threads and time of copies, that went wrong.
+int WrongTurns(LeftOut left_out) {
+  constexpr unsigned kThreads = 64;
+  std::vector<uint4> from(2 * kThreads), to(2 * kThreads);
+  for (unsigned i = 0; i < from.size(); ++i) from[i] = make_uint4(i, i, i, i + 1);
+  int wrong = 0;
+  for (int launch = 0; launch < 6; ++launch) {
+    Launch(TurnPieces, dim3{1}, dim3{kThreads}, kThreads * sizeof(uint4), nullptr, left_out,
+           from.data(), to.data());
+    bool is_right = true;
+    for (unsigned i = 0; i < to.size(); ++i) {
+      const unsigned source = i / kThreads * kThreads + (i + 1) % kThreads;
+      const bool is_live = i < kThreads || source % 2 == 0;
+      is_right &= to[i].x == (is_live ? source : 0) && to[i].w == (is_live ? source + 1 : 0);
+    }
+    wrong += is_right ? 0 : 1;
+  }
+  return wrong;
+}
+
+TEST(Emulator, ShowsWhatAnAsynchronousCopyLacks) {
+  EXPECT_EQ(WrongTurns(LeftOut::kNothing), 0);
+  EXPECT_GT(WrongTurns(LeftOut::kWait), 0);
+  EXPECT_GT(WrongTurns(LeftOut::kBarrierBeforeReading), 0);
+  EXPECT_GT(WrongTurns(LeftOut::kBarrierAfterReading), 0);
+}
+
+/// Number j of row i of matrix m is 64 m + 8 i + j.
+__global__ void LoadFourMatrices(bool transposed, uint32_t* out) {
+  __align__(16) __shared__ uint16_t rows[32 * 8];
+  const unsigned lane = threadIdx.x;
+  for (unsigned j = 0; j < 8; ++j) rows[8 * lane + j] = static_cast<uint16_t>(8 * lane + j);
+  __syncwarp();
+  uint32_t matrices[4];
+  if (transposed) {
+    LoadMatricesTransposed(rows + 8 * lane, matrices);
+  } else {
+    LoadMatrices(rows + 8 * lane, matrices);
+  }
+  for (unsigned m = 0; m < 4; ++m) out[4 * lane + m] = matrices[m];
+}
+
+TEST(Emulator, LoadsMatricesAsTensorCoresTakeThem) {
+  for (const bool transposed : {false, true}) {
+    std::vector<uint32_t> out(4 * 32);
+    Launch(LoadFourMatrices, dim3{1}, dim3{32}, 0, nullptr, transposed, out.data());
+    for (unsigned lane = 0; lane < 32; ++lane) {
+      const unsigned r = lane / 4, c = lane % 4 * 2;
+      for (unsigned m = 0; m < 4; ++m) {
+        const unsigned low = 64 * m + (transposed ? 8 * c + r : 8 * r + c);
+        const unsigned high = low + (transposed ? 8 : 1);
+        EXPECT_EQ(out[4 * lane + m], low | high << 16) << "lane " << lane << ", matrix " << m;
+      }
+    }
+  }
 }
 
 __global__ void BarrierForSome() {

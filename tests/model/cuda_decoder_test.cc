@@ -193,12 +193,14 @@ TEST_F(CudaDecoder, ServesACrowdThatComesAndGoes) {
 /// count.
 TEST_F(CudaDecoder, IsNearTheCpuInBf16) {
   constexpr double kBf16 = 4.5e-2;
+  constexpr double kWorst = 0.5;
   constexpr int kPrompts = 9;
   DecoderHarness cpu = OnCpu(ElementType::kBf16), device = OnDevice(ElementType::kBf16);
   const auto difference = [&](const char* policy, uint32_t seed) {
-    TestSequence of_cpu = cpu.NewSequence(policy, 50, 20);
-    TestSequence of_device = device.NewSequence(policy, 50, 20);
-    const std::vector<int32_t> prompt = Ids(50, seed), continuation = Ids(6, seed + 100);
+    const int tokens = seed % 3 == 0 ? 150 : 50;
+    TestSequence of_cpu = cpu.NewSequence(policy, tokens, 20);
+    TestSequence of_device = device.NewSequence(policy, tokens, 20);
+    const std::vector<int32_t> prompt = Ids(tokens, seed), continuation = Ids(6, seed + 100);
     double worst = RelativeDifference(device.Prefill({&of_device}, {prompt})[0],
                                       cpu.Prefill({&of_cpu}, {prompt})[0]);
     for (const int32_t id : continuation) {
@@ -215,9 +217,8 @@ TEST_F(CudaDecoder, IsNearTheCpuInBf16) {
     }
     std::sort(differences.begin(), differences.end());
     EXPECT_LE(differences[kPrompts / 2], kBf16) << policy;
-    if (std::string_view(policy) == "full") {
-      EXPECT_LE(differences.back(), kBf16);
-    }
+    const bool decides = policy != std::string_view("full") && policy != std::string_view("int8");
+    EXPECT_LE(differences.back(), decides ? kWorst : kBf16) << policy;
   }
 }
 
@@ -266,7 +267,7 @@ TEST_F(CudaDecoder, RefusesAStepOfMoreSequencesThanItWasMadeFor) {
 }
 
 TEST_F(CudaDecoder, MeasuresACopy) {
-  const absl::StatusOr<double> bytes_per_second = MeasureCudaCopyBandwidth(0);
+  const absl::StatusOr<double> bytes_per_second = MeasureCudaCopyBandwidth(0, 1 << 20);
   ASSERT_TRUE(bytes_per_second.ok()) << bytes_per_second.status();
   EXPECT_GT(*bytes_per_second, 1e8);
   EXPECT_EQ(MeasureCudaCopyBandwidth(99).status().code(), absl::StatusCode::kNotFound);

@@ -35,7 +35,8 @@ A row is one batch of equal requests, prefilled and then decoded together. token
 tokens of all requests; "attention" and "engine" are shares of the engine thread's time (engine:
 scheduling and sampling, all but the model); GB/s is what a step reads, weights and cache, by its
 time. The machine's read bandwidth is measured in the same run and stands above the table; on a GPU
-it is that of a copy, read and written bytes together.)";
+it is that of a copy, read and written bytes together, and there are no shares: the engine thread
+does not wait for the single parts of a step.)";
 
 constexpr char kPrefillExamples[] = R"(Examples:
   ziggurat bench prefill --model /tmp/llama-160m --context 512,8192
@@ -166,19 +167,22 @@ void PrintHead(const ModelBenchFlags& flags) {
 }
 
 void PrintRow(const ModelBenchFlags& flags, const std::string& policy,
-              const bench::EngineCase& which, const bench::EngineFigures& figures) {
+              const bench::EngineCase& which, const bench::EngineFigures& figures, bool has_parts) {
   const bench::StepParts& parts = flags.decodes ? figures.decode_parts : figures.prefill_parts;
-  const double attention = 100 * parts.attention / parts.total();
-  const double engine = 100 * (parts.sample + parts.schedule) / parts.total();
+  const auto share = [&](double seconds) {
+    return has_parts ? absl::StrFormat("%.1f %%", 100 * seconds / parts.total()) : "-";
+  };
+  const std::string attention = share(parts.attention);
+  const std::string engine = share(parts.sample + parts.schedule);
   absl::PrintF("| %-32s | %5d | %7d | ", absl::StrCat("`", policy, "`"), which.batch,
                which.context);
   if (flags.decodes) {
-    absl::PrintF("%8.1f | %8.2f | %7.1f %% | %4.1f %% | %9.1f | %5.1f |\n",
-                 figures.decode_tokens_per_second, 1e3 * figures.decode_seconds / figures.steps,
-                 attention, engine, static_cast<double>(figures.cache_bytes) / (1 << 20),
+    absl::PrintF("%8.1f | %8.2f | %9s | %6s | %9.1f | %5.1f |\n", figures.decode_tokens_per_second,
+                 1e3 * figures.decode_seconds / figures.steps, attention, engine,
+                 static_cast<double>(figures.cache_bytes) / (1 << 20),
                  figures.bytes_per_second / 1e9);
   } else {
-    absl::PrintF("%8.1f | %8.3f | %7.1f %% | %4.1f %% |\n", figures.prefill_tokens_per_second,
+    absl::PrintF("%8.1f | %8.3f | %9s | %6s |\n", figures.prefill_tokens_per_second,
                  figures.prefill_seconds, attention, engine);
   }
   std::fflush(stdout);
@@ -192,18 +196,18 @@ nlohmann::json ToJson(const bench::StepParts& parts) {
 }
 
 nlohmann::json ToJson(const std::string& policy, const bench::EngineCase& which,
-                      const bench::EngineFigures& figures) {
+                      const bench::EngineFigures& figures, bool has_parts) {
   nlohmann::json row = {{"policy", policy},
                         {"batch", which.batch},
                         {"context", which.context},
                         {"prefill_seconds", figures.prefill_seconds},
-                        {"prefill_tokens_per_second", figures.prefill_tokens_per_second},
-                        {"prefill_seconds_by_part", ToJson(figures.prefill_parts)}};
+                        {"prefill_tokens_per_second", figures.prefill_tokens_per_second}};
+  if (has_parts) row["prefill_seconds_by_part"] = ToJson(figures.prefill_parts);
   if (which.decode_tokens == 0) return row;
   row["decode_steps"] = figures.steps;
   row["decode_seconds"] = figures.decode_seconds;
   row["decode_tokens_per_second"] = figures.decode_tokens_per_second;
-  row["decode_seconds_by_part"] = ToJson(figures.decode_parts);
+  if (has_parts) row["decode_seconds_by_part"] = ToJson(figures.decode_parts);
   row["cache_bytes"] = figures.cache_bytes;
   row["bytes_per_second"] = figures.bytes_per_second;
   return row;
@@ -236,12 +240,13 @@ int RunModelBench(const ModelBenchFlags& flags) {
     if (!status.ok()) return Fail(flags, status);
   }
 
+  const bool on_gpu = options->device != DeviceChoice::kCpu;
   absl::PrintF(
       "%s\n%s, %s, %d threads, weights of %.0f MiB; %s memory at %.1f GB/s; best of %d\n\n",
       (*bench)->model().Describe(), (*bench)->backend(),
       std::string(ElementTypeName((*bench)->element())), options->threads,
-      static_cast<double>((*bench)->weight_bytes()) / (1 << 20),
-      options->device == DeviceChoice::kCpu ? "reads" : "copies", *bandwidth / 1e9, flags.repeats);
+      static_cast<double>((*bench)->weight_bytes()) / (1 << 20), on_gpu ? "copies" : "reads",
+      *bandwidth / 1e9, flags.repeats);
   nlohmann::json report = {{"version", VersionText()},
                            {"command", flags.command()},
                            {"model", (*bench)->model().Describe()},
@@ -249,7 +254,7 @@ int RunModelBench(const ModelBenchFlags& flags) {
                            {"element", ElementTypeName((*bench)->element())},
                            {"threads", options->threads},
                            {"weight_bytes", (*bench)->weight_bytes()},
-                           {"read_bytes_per_second", *bandwidth},
+                           {on_gpu ? "copy_bytes_per_second" : "read_bytes_per_second", *bandwidth},
                            {"rows", nlohmann::json::array()}};
   PrintHead(flags);
   for (const int context : flags.contexts) {
@@ -261,8 +266,8 @@ int RunModelBench(const ModelBenchFlags& flags) {
                                       .decode_tokens = flags.decodes ? flags.tokens : 0};
         const auto figures = RunBest(**bench, which, flags.repeats);
         if (!figures.ok()) return Fail(flags, figures.status());
-        PrintRow(flags, policy.text, which, *figures);
-        report["rows"].push_back(ToJson(policy.text, which, *figures));
+        PrintRow(flags, policy.text, which, *figures, !on_gpu);
+        report["rows"].push_back(ToJson(policy.text, which, *figures, !on_gpu));
       }
     }
   }

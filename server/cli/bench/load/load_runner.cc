@@ -216,6 +216,9 @@ void LoadRunner::OnEnd(const std::shared_ptr<Call>& call, const grpc::Status& st
   std::shared_ptr<Call> next;
   {
     std::lock_guard lock(mutex_);
+    // A daemon that goes away cuts off what is on its way to it: CANCELLED, and not by us.
+    const bool is_gone = status.error_code() == grpc::StatusCode::UNAVAILABLE ||
+                         (status.error_code() == grpc::StatusCode::CANCELLED && !stopping_);
     if (status.ok() && call->has_result()) {
       record.outcome = Outcome::kDone;
       ++progress_.done;
@@ -229,7 +232,7 @@ void LoadRunner::OnEnd(const std::shared_ptr<Call>& call, const grpc::Status& st
     }
     ++progress_.ended;
     // Nobody is there, or not for long: more requests would measure nothing.
-    if (status.error_code() == grpc::StatusCode::UNAVAILABLE) {
+    if (is_gone) {
       if (end_.ok()) end_ = absl::UnavailableError(status.error_message());
       stopping_ = true;
     }
