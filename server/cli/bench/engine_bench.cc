@@ -150,8 +150,11 @@ absl::StatusOr<std::vector<RequestId>> EngineBench::SubmitAll(const EngineCase& 
   // every layer of every batch of prompts; the first prompt may be a batch of its own.
   const int64_t tokens = static_cast<int64_t>(which.batch) * which.context;
   const int64_t per_batch = std::max(engine_->options().prefill_tokens, which.context);
+  // And a small model may take steps for a while before the reader of its outputs gets a turn.
   const int64_t spare =
-      which.after_start ? 0 : (2 + 2 * tokens / per_batch) * (shape().num_layers + 1);
+      which.after_start
+          ? 0
+          : std::max<int64_t>(256, (2 + 2 * tokens / per_batch) * (shape().num_layers + 1));
   const int room = shape().max_context_tokens - which.context;
   const int wanted = which.decode_tokens == 0 ? 1 : which.decode_tokens + 2;
   if (room < wanted) {
