@@ -210,6 +210,17 @@ TEST(RollingRestart, AnAnswerThatHasBegunIsNotRetriedAndOneThatWaitsIs) {
   START_DAEMON(other, {});
   START_DAEMON(hurried, {.flags = {"--drain-timeout", "0.2", "--max-running", "1"}});
   const auto channel = ChannelTo({hurried.grpc_address(), other.grpc_address()}, RetryPolicy());
+  // A channel that has reached only one of them yet would send everything there.
+  for (Daemon* daemon : {&hurried, &other}) {
+    ASSERT_TRUE(PollUntil(
+        absl::Seconds(60),
+        [&] {
+          EXPECT_TRUE(
+              Generate(*v1::Ziggurat::NewStub(channel), TextRequest(" The old house", 1)).ok());
+          return daemon->Metrics()["ziggurat_requests_finished_total{reason=\"length\"}"] > 0;
+        }))
+        << "nothing came to " << daemon->grpc_address();
+  }
   std::vector<Generation> generations(8);
   std::vector<std::thread> clients;
   for (Generation& generation : generations) {
