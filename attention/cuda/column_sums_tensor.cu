@@ -14,19 +14,15 @@ constexpr int kWarpsPerBlock = 4;
 constexpr int kThreads = kWarpsPerBlock * kWarp;
 constexpr int kKeys = kWarpsPerBlock * kRowsOfWarp;
 
-template <int kMaxDim>
-constexpr int kQueries = kMaxDim <= 128 ? 64 : 32;  ///< of a tile
-
 /// Two stages of queries.
 template <int kMaxDim>
-constexpr size_t kSharedBytes = sizeof(uint16_t) *
-                                2 * PromptTile<kMaxDim, kQueries<kMaxDim>>::kSize;
+constexpr size_t kSharedBytes = sizeof(uint16_t) * 2 * PromptTile<kMaxDim>::kSize;
 
 /// A block for each tile of keys (x) and row of the result (y).
 template <int kMaxDim>
 __global__ void __launch_bounds__(kThreads) TileSums(DeviceShape shape, PromptTail tail, int begin,
                                                      int end, bool query_heads, float* sums) {
-  using Tile = PromptTile<kMaxDim, kQueries<kMaxDim>>;
+  using Tile = PromptTile<kMaxDim>;
   ZIGGURAT_SHARED_MEMORY(memory);
   auto* tiles = reinterpret_cast<uint16_t*>(memory);
   const int r = LaneOfThread() / 4, c = LaneOfThread() % 4;
@@ -36,12 +32,12 @@ __global__ void __launch_bounds__(kThreads) TileSums(DeviceShape shape, PromptTa
   const int own_key = key + WarpOfThread() * kRowsOfWarp + r;  // and the one 8 further on
   // Queries before the first key see none of the tile. A query's token is its row and `earlier`.
   const int earlier = tail.n - tail.rows;
-  const int first_query = max(0, key - earlier) / kQueries<kMaxDim> * kQueries<kMaxDim>;
-  const int tiles_of_head = (tail.rows - first_query + kQueries<kMaxDim> - 1) / kQueries<kMaxDim>;
+  const int first_query = max(0, key - earlier) / Tile::kRows * Tile::kRows;
+  const int tiles_of_head = (tail.rows - first_query + Tile::kRows - 1) / Tile::kRows;
   const int count = heads * tiles_of_head;
 
   const auto head_of = [&](int i) { return first_head + i / tiles_of_head; };
-  const auto query_of = [&](int i) { return first_query + i % tiles_of_head * kQueries<kMaxDim>; };
+  const auto query_of = [&](int i) { return first_query + i % tiles_of_head * Tile::kRows; };
   const auto tile_of = [&](int i) { return tiles + i % 2 * Tile::kSize; };
   AsyncCopies copies;
   const auto copy = [&](int i) {
@@ -63,11 +59,11 @@ __global__ void __launch_bounds__(kThreads) TileSums(DeviceShape shape, PromptTa
     copies.Commit();  // empty at the end, so that the one before is always the last but one
     copies.Wait<1>();
     __syncthreads();
-    float dots[kQueries<kMaxDim> / 8][4];
+    float dots[Tile::kRows / 8][4];
     Tile::Multiply(keys, tile_of(i), dots);
     const float* lse = tail.lse + head_of(i);
     ZIGGURAT_UNROLL
-    for (int n = 0; n < kQueries<kMaxDim> / 8; ++n) {
+    for (int n = 0; n < Tile::kRows / 8; ++n) {
       ZIGGURAT_UNROLL
       for (int odd = 0; odd < 2; ++odd) {
         const int query = query_of(i) + 8 * n + 2 * c + odd;
@@ -83,12 +79,10 @@ __global__ void __launch_bounds__(kThreads) TileSums(DeviceShape shape, PromptTa
     __syncthreads();  // the tile was read
   }
   for (int half = 0; half < 2; ++half) {
-    own[half] += __shfl_xor_sync(kAllLanes, own[half], 1);
-    own[half] += __shfl_xor_sync(kAllLanes, own[half], 2);
+    const float sum = RowSum(own[half]);
     const int at = own_key + 8 * half;
     if (c != 0 || at >= end) continue;
-    sums[static_cast<size_t>(row) * (end - begin) + at - begin] =
-        own[half] / static_cast<float>(heads);
+    sums[static_cast<size_t>(row) * (end - begin) + at - begin] = sum / static_cast<float>(heads);
   }
 }
 

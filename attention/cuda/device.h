@@ -31,6 +31,10 @@ absl::StatusOr<DeviceFacts> OpenDevice(int ordinal);
 void BindDevice(int ordinal);
 size_t FreeDeviceBytes();
 
+/// Bytes per second, read and written together, of copies of so many bytes within the memory of the
+/// calling thread's device: the best of a few runs. RESOURCE_EXHAUSTED.
+absl::StatusOr<double> MeasureCopyBandwidth(size_t bytes);
+
 enum class MemoryKind : uint8_t {
   kDevice,
   kPinned,  ///< the host's, which the device reads and writes itself

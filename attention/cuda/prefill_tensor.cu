@@ -15,18 +15,15 @@ constexpr int kWarpsPerBlock = 8;
 constexpr int kThreads = kWarpsPerBlock * kWarp;
 constexpr int kQueries = kWarpsPerBlock * kRowsOfWarp;
 
-template <int kMaxDim>
-constexpr int kKeys = kMaxDim <= 128 ? 64 : 32;  ///< of a tile
-
 /// Two stages of keys and values.
 template <int kMaxDim>
-constexpr size_t kSharedBytes = sizeof(uint16_t) * 4 * PromptTile<kMaxDim, kKeys<kMaxDim>>::kSize;
+constexpr size_t kSharedBytes = sizeof(uint16_t) * 4 * PromptTile<kMaxDim>::kSize;
 
 /// A block's queries of one head. Tokens are counted from the first of their sequence.
 template <int kMaxDim>
 struct QueryTile {
-  static constexpr int kTileKeys = kKeys<kMaxDim>;
-  using Tile = PromptTile<kMaxDim, kTileKeys>;
+  using Tile = PromptTile<kMaxDim>;
+  static constexpr int kTileKeys = Tile::kRows;
 
   const PromptRows q, k, v;
   uint16_t* const out;    ///< as q.x
@@ -139,8 +136,7 @@ struct QueryTile {
   __device__ void Store() {
     ZIGGURAT_UNROLL
     for (int half = 0; half < 2; ++half) {
-      sum[half] += __shfl_xor_sync(kAllLanes, sum[half], 1);
-      sum[half] += __shfl_xor_sync(kAllLanes, sum[half], 2);
+      sum[half] = RowSum(sum[half]);
       const int token = own_first + r + 8 * half;
       if (token >= q.rows) continue;
       const size_t row = static_cast<size_t>(token) * q.heads + q.head;

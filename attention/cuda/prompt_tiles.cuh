@@ -36,9 +36,10 @@ struct PromptRows {
   }
 };
 
-/// kRows rows in shared memory, for heads of up to kMaxDim channels.
-template <int kMaxDim, int kRows>
+/// Rows in shared memory, for heads of up to kMaxDim channels.
+template <int kMaxDim>
 struct PromptTile {
+  static constexpr int kRows = kMaxDim <= 128 ? 64 : 32;
   /// bf16 from row to row. Eight rows one below the other begin in different banks.
   static constexpr int kStride = kMaxDim + 8;
   static constexpr int kSize = kRows * kStride;  ///< in bf16
@@ -77,6 +78,12 @@ struct PromptTile {
     }
   }
 };
+
+/// Sum over the four lanes that hold a row of MultiplyAdd's d.
+__device__ inline float RowSum(float x) {
+  x += __shfl_xor_sync(kAllLanes, x, 1);
+  return x + __shfl_xor_sync(kAllLanes, x, 2);
+}
 
 /// Rows first .. first + 15, as MultiplyAdd's A for steps of 16 channels.
 template <int kMaxDim>

@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "attention/cuda/decode.h"
+#include "attention/cuda/device.h"
 #include "attention/cuda/table_image.h"
 #include "block_manager/sequence_cache.h"
 
@@ -69,16 +70,6 @@ double SecondsOf(const std::function<void()>& work) {
   cudaEventDestroy(end);
   std::nth_element(seconds.begin(), seconds.begin() + kRepeats / 2, seconds.end());
   return seconds[kRepeats / 2];
-}
-
-double CopyBytesPerSecond() {
-  constexpr size_t kBytes = size_t{2} << 30;
-  DeviceBytes from(kBytes), to(kBytes);
-  return 2 * static_cast<double>(kBytes) / SecondsOf([&] {
-           Check(
-               cudaMemcpyAsync(to.get<void>(), from.get<void>(), kBytes, cudaMemcpyDeviceToDevice),
-               "a copy");
-         });
 }
 
 struct Case {
@@ -171,9 +162,13 @@ int Main() {
   }
   cudaDeviceProp properties;
   Check(cudaGetDeviceProperties(&properties, 0), "cudaGetDeviceProperties");
-  const double copy = CopyBytesPerSecond();
+  const absl::StatusOr<double> copy = MeasureCopyBandwidth(size_t{2} << 30);
+  if (!copy.ok()) {
+    std::fprintf(stderr, "cuda_decode_bench: %s\n", std::string(copy.status().message()).c_str());
+    return 1;
+  }
   std::printf("%s, %d processors; a copy moves %.1f GB/s\n", properties.name,
-              properties.multiProcessorCount, copy / 1e9);
+              properties.multiProcessorCount, *copy / 1e9);
   const std::vector<int> even(64, 8192), one(1, 1024);
   std::vector<Case> cases;
   for (const CacheFormat& format :
@@ -184,7 +179,7 @@ int Main() {
     cases.push_back({name + ", 64 x 64..32,768", format, MixedLengths(64)});
     cases.push_back({name + ", 1 x 1,024", format, one});
   }
-  for (const Case& c : cases) Run(c, copy, properties.multiProcessorCount);
+  for (const Case& c : cases) Run(c, *copy, properties.multiProcessorCount);
   return 0;
 }
 

@@ -3,7 +3,6 @@
 #include <omp.h>
 
 #include <algorithm>
-#include <chrono>
 #include <exception>
 #include <new>
 #include <string>
@@ -140,23 +139,8 @@ absl::StatusOr<std::string> FindCudaDevice(int device) {
 }
 
 absl::StatusOr<double> MeasureCudaCopyBandwidth(int device, size_t bytes) {
-  constexpr int kRuns = 5, kCopies = 10;  // of a run: waiting takes time too
   if (auto facts = cuda::OpenDevice(device); !facts.ok()) return facts.status();
-  auto from = DeviceMemory::Allocate(MemoryKind::kDevice, bytes, "the source of a copy");
-  if (!from.ok()) return from.status();
-  auto to = DeviceMemory::Allocate(MemoryKind::kDevice, bytes, "the target of a copy");
-  if (!to.ok()) return to.status();
-  const std::unique_ptr<cuda::Stream> stream = cuda::Stream::Create();
-  double best = 0;
-  for (int run = 0; run <= kRuns; ++run) {  // the first one warms up
-    const auto begin = std::chrono::steady_clock::now();
-    for (int i = 0; i < kCopies; ++i) stream->Copy(to->data(), from->data(), bytes);
-    stream->Synchronize();
-    const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - begin;
-    if (run > 0)
-      best = std::max(best, 2.0 * static_cast<double>(bytes) * kCopies / seconds.count());
-  }
-  return best;
+  return cuda::MeasureCopyBandwidth(bytes);
 }
 
 absl::StatusOr<std::unique_ptr<ModelRunner>> LoadCudaDecoder(const std::filesystem::path& dir,

@@ -9,7 +9,6 @@
 #include <memory>
 #include <optional>
 #include <string>
-#include <thread>
 #include <utility>
 #include <vector>
 
@@ -19,11 +18,11 @@
 #include "model/calibration/attention_similarity.h"
 #include "model/calibration/sample_text.h"
 #include "model/checkpoint/model_config.h"
-#include "model/decoder/llama_decoder.h"
 #include "model/tokenizer/tokenizer.h"
 #include "server/byte_size.h"
 #include "server/cli/calibration_picture.h"
 #include "server/cli/command.h"
+#include "server/cli/device.h"
 #include "server/cli/eval/progress.h"
 #include "server/config.h"
 
@@ -83,8 +82,6 @@ absl::Status CheckFlags(const PodFlags& flags) {
     return absl::InvalidArgumentError(
         absl::StrCat("--threads must be at least 0, not ", flags.threads));
   }
-  const absl::StatusOr<ElementType> dtype = ParseElementType(flags.dtype);
-  if (!dtype.ok()) return Prefixed("--dtype", dtype.status());
   if (flags.length && *flags.length <= flags.last) {
     return absl::InvalidArgumentError(absl::StrCat("--length must be more than --last, which is ",
                                                    flags.last, ", not ", *flags.length));
@@ -149,20 +146,13 @@ absl::StatusOr<SampledText> ReadSamples(const PodFlags& flags, int length) {
   return sampled;
 }
 
-absl::StatusOr<std::unique_ptr<ModelRunner>> LoadRunner(const PodFlags& flags, int length) {
-  absl::StatusOr<CpuLevel> level = DetectCpuLevel();
-  if (!level.ok()) return level.status();
+absl::StatusOr<DeviceRunner> LoadRunner(const PodFlags& flags, ElementType element, int length) {
   DecoderOptions options;
-  options.threads = flags.threads > 0
-                        ? flags.threads
-                        : std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
-  options.element = *ParseElementType(flags.dtype);
+  options.threads = ThreadCount(flags.threads);
+  options.element = element;
   options.max_prefill_tokens = length;
   options.warm_up = false;
-  absl::StatusOr<std::unique_ptr<AttentionBackend>> backend =
-      MakeCpuBackend(*level, options.threads);
-  if (!backend.ok()) return backend.status();
-  return LoadLlamaDecoder(flags.model, options, *std::move(backend));
+  return LoadOnDevice(flags.model, options, DeviceChoice::kCpu, /*max_sequences=*/1);
 }
 
 absl::Status CheckMemory(const ModelConfig& config, int last, int length) {
@@ -255,6 +245,8 @@ std::string FolderName(const fs::path& path) {
 
 absl::Status Calibrate(const PodFlags& flags) {
   if (absl::Status status = CheckFlags(flags); !status.ok()) return status;
+  const absl::StatusOr<ElementType> dtype = ParseElementType(flags.dtype);
+  if (!dtype.ok()) return Prefixed("--dtype", dtype.status());
   if (absl::Status status = CheckWritable(flags.out); !status.ok()) return status;
   absl::StatusOr<ModelConfig> config = LoadModelConfig(flags.model);
   if (!config.ok()) return config.status();
@@ -264,9 +256,9 @@ absl::Status Calibrate(const PodFlags& flags) {
   absl::StatusOr<SampledText> text = ReadSamples(flags, *length);
   if (!text.ok()) return text.status();
   PrintSamples(*text);
-  absl::StatusOr<std::unique_ptr<ModelRunner>> runner = LoadRunner(flags, *length);
-  if (!runner.ok()) return runner.status();
-  absl::StatusOr<LayerSimilarity> similarity = Measure(**runner, *text, flags.last);
+  absl::StatusOr<DeviceRunner> loaded = LoadRunner(flags, *dtype, *length);
+  if (!loaded.ok()) return loaded.status();
+  absl::StatusOr<LayerSimilarity> similarity = Measure(*loaded->runner, *text, flags.last);
   if (!similarity.ok()) return similarity.status();
   if (flags.per_layer) similarity = MeanOverHeads(*similarity);
 

@@ -1,5 +1,7 @@
 #include "server/cli/device.h"
 
+#include <algorithm>
+#include <thread>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -25,6 +27,10 @@ absl::StatusOr<int> ChooseDevice(const std::string& flag) {
   }
   return absl::Status(card.status().code(),
                       absl::StrCat("--device ", flag, ": ", std::string(card.status().message())));
+}
+
+int ThreadCount(int flag) {
+  return flag > 0 ? flag : std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
 }
 
 absl::StatusOr<DeviceRunner> LoadOnDevice(const std::filesystem::path& model,

@@ -15,6 +15,9 @@ namespace ziggurat {
 /// which card it is or, for `auto`, why it is none.
 absl::StatusOr<int> ChooseDevice(const std::string& flag);
 
+/// Threads of computation: what --threads says, or one for each core where it says 0.
+int ThreadCount(int flag);
+
 struct DeviceRunner {
   std::unique_ptr<ModelRunner> runner;
   std::string backend;  ///< "cpu-avx512", "cuda:0", ...

@@ -111,9 +111,7 @@ absl::StatusOr<LoadedModel> LoadModel(const ServeConfig& config) {
   if (!tokenizer.ok()) return tokenizer.status();
   loaded.served.tokenizer = *std::move(tokenizer);
 
-  const int threads = config.threads > 0
-                          ? config.threads
-                          : std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
+  const int threads = ThreadCount(config.threads);
   loaded.served.name = FolderName(config.model);
   loaded.served.architecture = std::string(ArchitectureName(model->architecture));
   loaded.served.eos_token_ids = model->eos_token_ids;

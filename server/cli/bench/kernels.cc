@@ -1,14 +1,13 @@
 // `ziggurat bench kernels`: kernels against the limits of the machine.
-#include <algorithm>
 #include <cstdio>
 #include <memory>
 #include <string>
-#include <thread>
 #include <utility>
 #include <vector>
 
 #include "bench/kernels/kernels_bench.h"
 #include "server/cli/bench/subcommands.h"
+#include "server/cli/device.h"
 
 namespace ziggurat {
 namespace {
@@ -46,9 +45,7 @@ int RunKernels(KernelsFlags flags) {
   for (const auto& [name, level] : kLevels) {
     if (flags.level == name) flags.options.level = level;
   }
-  if (flags.options.threads == 0) {
-    flags.options.threads = std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
-  }
+  flags.options.threads = ThreadCount(flags.options.threads);
   const absl::Status status = RunKernelsBench(flags.options);
   return status.ok() ? kExitOk : fail(std::string(status.message()), kExitUsage);
 }

@@ -3,7 +3,6 @@
 #include <fstream>
 #include <memory>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -107,9 +106,7 @@ absl::StatusOr<bench::EngineBenchOptions> MakeOptions(const ModelBenchFlags& fla
   const absl::StatusOr<int> device = ChooseDevice(flags.device);
   if (!device.ok()) return device.status();
   options.device = *device;
-  options.threads = flags.threads > 0
-                        ? flags.threads
-                        : std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
+  options.threads = ThreadCount(flags.threads);
   options.prefill_tokens = flags.prefill_tokens;
   options.max_batch = *std::max_element(flags.batches.begin(), flags.batches.end());
   options.max_prompt_tokens = *std::max_element(flags.contexts.begin(), flags.contexts.end());

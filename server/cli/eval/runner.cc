@@ -7,13 +7,10 @@
 
 #include "absl/strings/match.h"
 #include "absl/time/clock.h"
+#include "server/cli/call_status.h"
 
 namespace ziggurat::eval {
 namespace {
-
-std::string CodeName(grpc::StatusCode code) {
-  return absl::StatusCodeToString(static_cast<absl::StatusCode>(code));
-}
 
 // What a request is refused for that could be served a moment later, among those that never can.
 bool IsBusy(const grpc::Status& status) {
@@ -93,9 +90,7 @@ bool Runner::Ask(size_t worker, const Job& job, Result& result) {
     const grpc::Status status = Call(worker, job, result);
     if (status.ok()) return true;
     if (stopping_) return false;
-    // A daemon that goes away cuts off what is on its way to it: CANCELLED, and not by us.
-    if (status.error_code() == grpc::StatusCode::UNAVAILABLE ||
-        status.error_code() == grpc::StatusCode::CANCELLED) {
+    if (IsDaemonGone(status.error_code(), /*we_cancelled=*/false)) {
       End(absl::UnavailableError(status.error_message()));
       return false;
     }

@@ -3,12 +3,10 @@
 #include <algorithm>
 #include <utility>
 
+#include "server/cli/call_status.h"
+
 namespace ziggurat::bench {
 namespace {
-
-std::string CodeName(grpc::StatusCode code) {
-  return absl::StatusCodeToString(static_cast<absl::StatusCode>(code));
-}
 
 bool IsRefusal(grpc::StatusCode code) {
   return code == grpc::StatusCode::RESOURCE_EXHAUSTED ||
@@ -216,9 +214,7 @@ void LoadRunner::OnEnd(const std::shared_ptr<Call>& call, const grpc::Status& st
   std::shared_ptr<Call> next;
   {
     std::lock_guard lock(mutex_);
-    // A daemon that goes away cuts off what is on its way to it: CANCELLED, and not by us.
-    const bool is_gone = status.error_code() == grpc::StatusCode::UNAVAILABLE ||
-                         (status.error_code() == grpc::StatusCode::CANCELLED && !stopping_);
+    const bool is_gone = IsDaemonGone(status.error_code(), /*we_cancelled=*/stopping_);
     if (status.ok() && call->has_result()) {
       record.outcome = Outcome::kDone;
       ++progress_.done;
@@ -231,7 +227,7 @@ void LoadRunner::OnEnd(const std::shared_ptr<Call>& call, const grpc::Status& st
       record.error = status.ok() ? "the answer has no end" : status.error_message();
     }
     ++progress_.ended;
-    // Nobody is there, or not for long: more requests would measure nothing.
+    // More requests would measure nothing.
     if (is_gone) {
       if (end_.ok()) end_ = absl::UnavailableError(status.error_message());
       stopping_ = true;

@@ -1,0 +1,16 @@
+#include "server/cli/call_status.h"
+
+#include "absl/status/status.h"
+
+namespace ziggurat {
+
+std::string CodeName(grpc::StatusCode code) {
+  return absl::StatusCodeToString(static_cast<absl::StatusCode>(code));
+}
+
+bool IsDaemonGone(grpc::StatusCode code, bool we_cancelled) {
+  return code == grpc::StatusCode::UNAVAILABLE ||
+         (code == grpc::StatusCode::CANCELLED && !we_cancelled);
+}
+
+}  // namespace ziggurat

@@ -1,0 +1,17 @@
+// How a call to a daemon ended, as its clients see it.
+#pragma once
+
+#include <grpcpp/support/status.h>
+
+#include <string>
+
+namespace ziggurat {
+
+/// "RESOURCE_EXHAUSTED", ...
+std::string CodeName(grpc::StatusCode code);
+
+/// Whether nobody is there, or not for long. A daemon that goes away cuts off what is on its way to
+/// it: CANCELLED, which is its doing where `we_cancelled` is false.
+bool IsDaemonGone(grpc::StatusCode code, bool we_cancelled);
+
+}  // namespace ziggurat
