@@ -315,6 +315,8 @@ enum class CpuLevel : uint8_t {
   /// The same instructions, used more: for CPUs whose VDPBF16PS does twice the multiply-adds per
   /// cycle of FMAs (AMD since Zen 4).
   kAvx512Bf16Fast,
+  /// Tile registers (Intel since Sapphire Rapids), where the operating system lends them.
+  kAmx,
 };
 /// The best level of this machine; UNIMPLEMENTED where the CPU lacks AVX2 and FMA.
 absl::StatusOr<CpuLevel> DetectCpuLevel();

@@ -1,5 +1,9 @@
 #include "attention/cpu/cpu_backend.h"
 
+#include <cpuid.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
 #include <cstring>
 
 #include "absl/status/status.h"
@@ -7,6 +11,20 @@
 
 namespace ziggurat {
 namespace {
+
+/// Whether there are tile registers for bf16, and this process may use them: Linux saves them only
+/// for processes that have asked.
+bool HasTiles() {
+  static const bool has_tiles = [] {
+    unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
+    constexpr unsigned kAmxBf16 = 1u << 22, kAmxTile = 1u << 24;
+    if (__get_cpuid_count(7, 0, &eax, &ebx, &ecx, &edx) == 0) return false;
+    if ((edx & kAmxBf16) == 0 || (edx & kAmxTile) == 0) return false;
+    constexpr int kRequestPermission = 0x1023, kTileData = 18;  // ARCH_REQ_XCOMP_PERM
+    return syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
+  }();
+  return has_tiles;
+}
 
 bool HasLevel(CpuLevel level) {
   __builtin_cpu_init();
@@ -22,6 +40,8 @@ bool HasLevel(CpuLevel level) {
     case CpuLevel::kAvx512Bf16:
     case CpuLevel::kAvx512Bf16Fast:
       return avx512 && __builtin_cpu_supports("avx512bf16");
+    case CpuLevel::kAmx:
+      return avx512 && __builtin_cpu_supports("avx512bf16") && HasTiles();
   }
   return false;
 }
@@ -30,6 +50,7 @@ bool HasLevel(CpuLevel level) {
 
 absl::StatusOr<CpuLevel> DetectCpuLevel() {
   __builtin_cpu_init();
+  if (HasLevel(CpuLevel::kAmx)) return CpuLevel::kAmx;
   if (HasLevel(CpuLevel::kAvx512Bf16)) {
     return __builtin_cpu_is("amd") ? CpuLevel::kAvx512Bf16Fast : CpuLevel::kAvx512Bf16;
   }
@@ -54,6 +75,8 @@ absl::StatusOr<std::unique_ptr<AttentionBackend>> MakeCpuBackend(CpuLevel level,
     case CpuLevel::kAvx512Bf16Fast:
       return std::make_unique<cpu::CpuBackend>("cpu-avx512bf16-fast", cpu::Avx512Bf16FastKernels(),
                                                threads);
+    case CpuLevel::kAmx:
+      return std::make_unique<cpu::CpuBackend>("cpu-amx", cpu::AmxKernels(), threads);
   }
   return absl::InvalidArgumentError("unknown CPU level");
 }

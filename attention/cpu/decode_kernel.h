@@ -129,8 +129,8 @@ inline void DecodeChunk(const DecodeJob& job, int head, int begin, int count,
   Format::Score(job, head, scratch.packed + first * job.head_dim, begin, count, fetcher,
                 scratch.spare, scratch.scores);
   for (int i = 0; i < job.group_size; ++i) {
-    scratch.shrink[i] = SoftmaxChunk<V>(scratch.scores + i * kScoreStride, count, count,
-                                        &scratch.running[first + i]);
+    scratch.shrink[i] = SoftmaxChunk<V>(scratch.scores + i * kScoreStride, /*scale=*/1, count,
+                                        count, &scratch.running[first + i]);
   }
   Format::Accumulate(job, head, begin, count, rows, fetcher, scratch.scores, scratch.shrink,
                      scratch.sums + first * AccumulatorFloats<Values>(job.head_dim));
@@ -204,7 +204,7 @@ void SlotWeights(const DecodeJob& job, const float* lse, float* sums) {
                     scratch.spare, scratch.scores);
       float sum[kScoreStride] = {};
       for (int i = 0; i < job.group_size; ++i) {
-        AddWeights<V>(scratch.scores + i * kScoreStride, lse[first + i], count, sum);
+        AddWeights<V>(scratch.scores + i * kScoreStride, /*scale=*/1, lse[first + i], count, sum);
       }
       __builtin_memcpy(sums + static_cast<size_t>(head) * (job.end - job.begin) + begin - job.begin,
                        sum, sizeof(float) * count);

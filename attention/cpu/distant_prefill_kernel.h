@@ -31,8 +31,10 @@ inline bool NearSuffices(const Running* near, const Running* distant, int heads,
   return true;
 }
 
-template <class Keys, class Values>
+template <class Workspace>
 void DistantPrefill(const DistantPrefillJob& job) {
+  using Values = typename Workspace::Values;
+  const typename Workspace::Registers registers;
   const PrefillJob& near_job = job.near;
   const int dim = near_job.head_dim, group = near_job.group_size;
   const int queries = near_job.count * group, end = near_job.first + near_job.count;
@@ -40,10 +42,10 @@ void DistantPrefill(const DistantPrefillJob& job) {
   float* scratch = near_job.scratch;
   const Attended near(&scratch, queries, dim), distant(&scratch, queries, dim);
   const ChunkScratch chunk(scratch, dim);
-  near.Start<Keys>(near_job, near_job.q);
-  distant.Start<Keys>(near_job, job.low_q);
+  near.Start<Workspace>(near_job, near_job.q);
+  distant.Start<Workspace>(near_job, job.low_q);
   const auto attend = [&](const KeyRange& range, const Attended& state) {
-    AttendRange<Keys, Values>(near_job, range, chunk, state);
+    AttendRange<Workspace>(near_job, range, chunk, state);
   };
   const int band = Larger(job.sinks, near_job.first - job.recent + 1);
   attend({near_job.k, 0, Smaller(job.sinks, end), 0, kAnyDistance}, near);

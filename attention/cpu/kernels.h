@@ -1,8 +1,8 @@
 // The table of single-threaded kernels that one instruction set level provides.
 //
-// Each level (AVX2, AVX-512, AVX512-BF16, the same at full rate) is one translation unit compiled
-// with its own flags and gives out one such table; cpu_backend.cc picks a table at run time and
-// spreads jobs over threads.
+// Each level (AVX2, AVX-512, AVX512-BF16, the same at full rate, AMX) is one translation unit
+// compiled with its own flags and gives out one such table; cpu_backend.cc picks a table at run
+// time and spreads jobs over threads.
 //
 // This header is all that the two sides share, and it holds plain data only. A level must not emit
 // any inline function that another translation unit may emit too (of std, absl or ours): the linker
@@ -21,8 +21,9 @@ constexpr int kChunk = 128;
 constexpr int kScoreStride = kChunk + 16;
 /// The largest head size that backends work for.
 constexpr int kMaxHeadDim = 256;
-/// Query rows that one micro kernel takes at a time.
+/// The most query rows that are taken at a time: by a micro kernel of vectors, and by one of tiles.
 constexpr int kMaxQueries = 8;
+constexpr int kMaxTileQueries = 32;
 /// Keys of one job of column sums, and query tokens that it takes at a time.
 constexpr int kColumnsPerJob = 4 * kChunk;
 constexpr int kQueryTokens = 64;
@@ -124,6 +125,9 @@ struct ColumnSumsJob {
 
 constexpr size_t PaddedFloats(size_t count) { return (count + 15) / 16 * 16; }
 constexpr size_t PaddedDim(size_t head_dim) { return (head_dim + 31) / 32 * 32; }
+constexpr size_t PaddedRows(size_t rows) {
+  return (rows + kMaxTileQueries - 1) / kMaxTileQueries * kMaxTileQueries;
+}
 /// One chunk of keys, packed.
 constexpr size_t KeyScratchFloats(size_t head_dim) { return (kChunk + 16) * PaddedDim(head_dim); }
 /// One chunk of values, widened.
@@ -133,21 +137,23 @@ constexpr size_t ValueScratchFloats(size_t head_dim) { return kChunk * PaddedDim
 constexpr size_t DecodeScratchFloats(size_t rows, size_t head_dim) {
   return rows * (3 * PaddedDim(head_dim) + kScoreStride) + 4 * PaddedFloats(rows);
 }
-/// Packed queries, accumulators, running maxima and sums; a chunk of keys and values; scores of one
-/// sub-block of queries.
-constexpr size_t PrefillScratchFloats(size_t rows, size_t head_dim) {
-  return rows * 2 * PaddedDim(head_dim) + PaddedFloats(2 * rows) + KeyScratchFloats(head_dim) +
-         ValueScratchFloats(head_dim) + kMaxQueries * kScoreStride;
+/// Packed queries, accumulators, running maxima and sums.
+constexpr size_t AttendedFloats(size_t rows, size_t head_dim) {
+  return PaddedRows(rows) * 2 * PaddedDim(head_dim) + PaddedFloats(2 * rows);
 }
-/// Two of the first three.
+/// What is attended; a chunk of keys and values; scores of one sub-block of queries.
+constexpr size_t PrefillScratchFloats(size_t rows, size_t head_dim) {
+  return AttendedFloats(rows, head_dim) + KeyScratchFloats(head_dim) +
+         ValueScratchFloats(head_dim) + kMaxTileQueries * kScoreStride;
+}
+/// Two of the first.
 constexpr size_t DistantScratchFloats(size_t rows, size_t head_dim) {
-  return PrefillScratchFloats(rows, head_dim) + rows * 2 * PaddedDim(head_dim) +
-         PaddedFloats(2 * rows);
+  return PrefillScratchFloats(rows, head_dim) + AttendedFloats(rows, head_dim);
 }
 /// Packed queries and sums of kQueryTokens tokens, kColumnsPerJob packed keys, scores.
 constexpr size_t ColumnScratchFloats(size_t group_size, size_t head_dim) {
   return kQueryTokens * group_size * PaddedDim(head_dim) + group_size * kColumnsPerJob +
-         kColumnsPerJob / kChunk * KeyScratchFloats(head_dim) + kMaxQueries * kScoreStride;
+         kColumnsPerJob / kChunk * KeyScratchFloats(head_dim) + kMaxTileQueries * kScoreStride;
 }
 
 /// Kernels whose workspace holds one element type.
@@ -180,14 +186,17 @@ struct BlockKernels {
 struct ProductJob {
   int in_features;           ///< even
   int count;                 ///< rows of x
-  const float* packed;       ///< by ProductKernels::pack
+  const float* packed;       ///< by ProductKernels::pack, block after block
   const std::byte* weights;  ///< of the panel
-  float* sums;               ///< [count, 64], added to
+  float* sums;               ///< [whole blocks, 64], added to; those behind `count` are of no use
 };
 
 struct ProductKernels {
-  /// x [count, in_features] bf16, count a multiple of 8 but at the end, into `packed`, which has
-  /// room for count * in_features floats.   channels  [in_features + 16] scratch
+  int block_rows;  ///< that are packed at a time; a divisor of 128
+  size_t (*block_floats)(int in_features);
+  /// A block of x: `count` rows [count, in_features] bf16, block_rows of them but at the end, into
+  /// the block_floats at `packed`.
+  ///   channels  [in_features + 16] scratch
   void (*pack)(const uint16_t* x, int count, int in_features, float* channels, float* packed);
   void (*add)(const ProductJob& job);
   /// y = sums + bias (may be null), or with `accumulates` y += that; `count` outputs of one row.
@@ -207,5 +216,6 @@ const CpuKernels& Avx2Kernels();
 const CpuKernels& Avx512Kernels();
 const CpuKernels& Avx512Bf16Kernels();
 const CpuKernels& Avx512Bf16FastKernels();
+const CpuKernels& AmxKernels();
 
 }  // namespace ziggurat::cpu

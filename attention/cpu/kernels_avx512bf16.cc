@@ -8,17 +8,6 @@
 #include "attention/cpu/simd_avx512.h"
 
 namespace ziggurat::cpu {
-namespace {
-
-/// A single query costs one instruction per row instead of four. Where several queries share the
-/// widened row, plain FMAs win: VDPBF16PS issues only every other cycle here (measured on Intel's
-/// Sapphire and Emerald Rapids), half the multiply-adds per cycle of the two FMA ports.
-template <class V>
-struct HalfRateKeys : PairedKeys<V> {
-  using Many = WidenedBf16Keys<V>;
-};
-
-}  // namespace
 
 const CpuKernels& Avx512Bf16Kernels() {
   static constexpr CpuKernels kKernels = MakeCpuKernels<Simd16, Simd8, HalfRateKeys, Bf16Values>(

@@ -13,13 +13,13 @@ namespace ziggurat::cpu {
 namespace {
 
 /// V: the widest Simd type of the level.
-template <class V, class Keys, class Values>
+template <class V, class Workspace>
 constexpr ElementKernels MakeElementKernels() {
-  using Element = typename Keys::Element;
+  using Element = typename Workspace::Element;
   return {
-      .prefill = Prefill<PackedKeys<Keys>, PackedValues<Values>>,
-      .distant_prefill = DistantPrefill<PackedKeys<Keys>, PackedValues<Values>>,
-      .column_sums = ColumnSums<PackedKeys<Keys>>,
+      .prefill = Prefill<Workspace>,
+      .distant_prefill = DistantPrefill<Workspace>,
+      .column_sums = ColumnSums<Workspace>,
       .rms_norm = RmsNormRow<V, Element>,
       .swiglu = SwiGluRow<V, Element>,
       .add = AddRange<V, Element>,
@@ -60,16 +60,18 @@ constexpr BlockKernels MakeCodedKernels() {
 /// How this level multiplies bf16: Keys<V> keys, Values<V> values.
 template <class V, class Narrow, template <class> class Keys, template <class> class Values>
 constexpr CpuKernels MakeCpuKernels(ProductKernels product) {
-  return {.element = {MakeElementKernels<V, F32Keys<V>, F32Values<V>>(),
-                      MakeElementKernels<V, Keys<V>, Values<V>>()},
-          .blocks = {MakePlainKernels<F32Keys<V>, F32Keys<Narrow>, F32Values<V>>(),
-                     MakePlainKernels<Keys<V>, Keys<Narrow>, Values<V>>(),
-                     MakeCodedKernels<Int8Codes<V>, WidenedValues<Int8Codes<V>>>(),
-                     MakeCodedKernels<Fp8Codes<V>, WidenedValues<Fp8Codes<V>>>(),
-                     MakeCodedKernels<GroupedCodes<V, 4>, LookedUpValues<GroupedCodes<V, 4>>>(),
-                     MakeCodedKernels<GroupedCodes<V, 2>, LookedUpValues<GroupedCodes<V, 2>>>()},
-          .product = product,
-          .cosine = Cosine<V>};
+  using F32Workspace = VectorWorkspace<F32Keys<V>, F32Values<V>>;
+  using Bf16Workspace = VectorWorkspace<PackedKeys<Keys<V>>, PackedValues<Values<V>>>;
+  return {
+      .element = {MakeElementKernels<V, F32Workspace>(), MakeElementKernels<V, Bf16Workspace>()},
+      .blocks = {MakePlainKernels<F32Keys<V>, F32Keys<Narrow>, F32Values<V>>(),
+                 MakePlainKernels<Keys<V>, Keys<Narrow>, Values<V>>(),
+                 MakeCodedKernels<Int8Codes<V>, WidenedValues<Int8Codes<V>>>(),
+                 MakeCodedKernels<Fp8Codes<V>, WidenedValues<Fp8Codes<V>>>(),
+                 MakeCodedKernels<GroupedCodes<V, 4>, LookedUpValues<GroupedCodes<V, 4>>>(),
+                 MakeCodedKernels<GroupedCodes<V, 2>, LookedUpValues<GroupedCodes<V, 2>>>()},
+      .product = product,
+      .cosine = Cosine<V>};
 }
 
 }  // namespace

@@ -1,6 +1,5 @@
 #include "attention/packed_product.h"
 
-#include <cpuid.h>
 #include <omp.h>
 
 #include <algorithm>
@@ -18,18 +17,10 @@ using cpu::ProductKernels;
 
 constexpr int kPanel = PackedWeights::kPanel;
 constexpr size_t kPanelRowBytes = 4 * kPanel;
-/// Rows of x that meet a panel while it is in cache; a multiple of the kernels' 8.
+/// Rows of x that meet a panel while it is in cache: whole blocks.
 constexpr int kRowsPerTask = 128;
 /// Up to here weights come from memory faster than oneDNN reads them.
 constexpr int kFewRows = 16;
-
-/// Tile registers for bf16: oneDNN uses them, many times as fast as vectors.
-bool HasAmx() {
-  unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
-  if (__get_cpuid_count(7, 0, &eax, &ebx, &ecx, &edx) == 0) return false;
-  constexpr unsigned kAmxBf16 = 1u << 22;
-  return (edx & kAmxBf16) != 0;
-}
 
 class CpuPackedProduct final : public PackedProduct {
  public:
@@ -64,8 +55,9 @@ class CpuPackedProduct final : public PackedProduct {
 
  private:
   void Reserve(int threads, int rows, int in_features) {
-    const size_t packed = static_cast<size_t>(rows) * in_features + 16;
-    if (packed_.size() < packed) packed_.resize(packed);
+    const size_t blocks = (rows + kernels_.block_rows - 1) / kernels_.block_rows;
+    const size_t packed = blocks * kernels_.block_floats(in_features);
+    packed_.Reserve(packed);
     if (threads_ < threads) {
       threads_ = threads;
       channels_ = cpu::ThreadScratch(threads);
@@ -74,11 +66,13 @@ class CpuPackedProduct final : public PackedProduct {
   }
 
   void Pack(int threads, int in_features, const uint16_t* x, int rows) {
-    const size_t blocks = (rows + 7) / 8;
+    const int most = kernels_.block_rows;
+    const size_t blocks = (rows + most - 1) / most;
     const auto pack = [&](size_t block, int thread) {
-      const size_t first = block * 8;
-      kernels_.pack(x + first * in_features, std::min(8, rows - static_cast<int>(first)),
-                    in_features, channels_.of(thread), packed_.data() + first * in_features);
+      const size_t first = block * most;
+      kernels_.pack(x + first * in_features, std::min(most, rows - static_cast<int>(first)),
+                    in_features, channels_.of(thread),
+                    packed_.of(0) + block * kernels_.block_floats(in_features));
     };
     cpu::ParallelFor(
         static_cast<size_t>(rows) * in_features < cpu::kElementsWorthThreads ? 1 : threads, blocks,
@@ -87,12 +81,13 @@ class CpuPackedProduct final : public PackedProduct {
 
   /// Rows [first, first + count) times one panel.
   void Multiply(const PackedWeights& weights, size_t panel, int first, int count, ElementType out,
-                bool accumulates, void* y) const {
+                bool accumulates, void* y) {
     alignas(64) float sums[kRowsPerTask * kPanel];
     std::fill_n(sums, count * kPanel, 0.0f);
     kernels_.add({.in_features = weights.in_features,
                   .count = count,
-                  .packed = packed_.data() + static_cast<size_t>(first) * weights.in_features,
+                  .packed = packed_.of(0) + first / kernels_.block_rows *
+                                                kernels_.block_floats(weights.in_features),
                   .weights = weights.data + panel * weights.rows() * kPanelRowBytes,
                   .sums = sums});
     const size_t output = panel * kPanel;
@@ -108,7 +103,7 @@ class CpuPackedProduct final : public PackedProduct {
   const ProductKernels& kernels_;
   int max_rows_;
   int threads_ = 0;
-  std::vector<float> packed_;
+  cpu::ThreadScratch packed_{1};
   cpu::ThreadScratch channels_{0};
 };
 
@@ -138,10 +133,11 @@ std::unique_ptr<PackedProduct> MakePackedProduct(CpuLevel level) {
     case CpuLevel::kAvx512:
       return std::make_unique<CpuPackedProduct>(cpu::Avx512Kernels().product, INT_MAX);
     case CpuLevel::kAvx512Bf16:
-      return std::make_unique<CpuPackedProduct>(cpu::Avx512Bf16Kernels().product,
-                                                HasAmx() ? kFewRows : INT_MAX);
+      return std::make_unique<CpuPackedProduct>(cpu::Avx512Bf16Kernels().product, INT_MAX);
     case CpuLevel::kAvx512Bf16Fast:
       return std::make_unique<CpuPackedProduct>(cpu::Avx512Bf16FastKernels().product, kFewRows);
+    case CpuLevel::kAmx:
+      return std::make_unique<CpuPackedProduct>(cpu::AmxKernels().product, INT_MAX);
     default:
       return nullptr;
   }

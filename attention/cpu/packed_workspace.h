@@ -4,6 +4,7 @@
 #include <type_traits>
 
 #include "attention/cpu/score_tiles.h"
+#include "attention/cpu/softmax_chunk.h"
 #include "attention/cpu/value_tiles.h"
 
 namespace ziggurat::cpu {
@@ -64,31 +65,28 @@ inline void PackLanes(const std::byte* k, size_t row_bytes, int cells, int count
   }
 }
 
-/// Packs keys [begin, begin + count) into tiles of [rows][kTileKeys] cells; those past the last key
-/// are zero.
+/// Packs `count` keys into tiles of [rows][kTileKeys] cells; those past the last key are zero.
 template <class Keys>
-inline void PackKeys(const std::byte* k, size_t row_bytes, int rows, int begin, int count,
-                     float* packed) {
+inline void PackKeys(const std::byte* k, size_t row_bytes, int rows, int count, float* packed) {
   using V = typename Keys::Simd;
   constexpr int kTile = kTileKeys<V>;
   const int cells = kIsUnfolded<Keys> ? rows / 2 : rows;
   for (int t = 0; t < count; t += kTile) {
     float* const tile = packed + static_cast<size_t>(t) * rows;
     for (int lane = 0; lane < kTile; lane += V::kLanes) {
-      PackLanes<Keys>(k + (begin + t + lane) * row_bytes, row_bytes, cells, count - t - lane,
-                      tile + lane);
+      PackLanes<Keys>(k + (t + lane) * row_bytes, row_bytes, cells, count - t - lane, tile + lane);
     }
   }
 }
 
-/// Where the values of a chunk lie: those of the workspace, or widened ones in `scratch`,
+/// Where the values of a chunk lie: those of the workspace at `v`, or widened ones in `scratch`,
 /// [count][PaddedDim].
 template <class Values>
-inline void PackValues(const std::byte* v, size_t row_bytes, int head_dim, int begin, int count,
+inline void PackValues(const std::byte* v, size_t row_bytes, int head_dim, int count,
                        float* scratch, const std::byte** rows) {
   using V = typename Values::Simd;
   for (int t = 0; t < count; ++t) {
-    const std::byte* row = v + (begin + t) * row_bytes;
+    const std::byte* row = v + t * row_bytes;
     if constexpr (std::is_same_v<Values, UnfoldedBf16Values<V>>) {
       float* const wide = scratch + t * PaddedDim(head_dim);
       ForEachVector<V>(head_dim, [&](size_t c, int lanes) {
@@ -136,6 +134,68 @@ inline void ScorePackedKeys(int size, const float* query, int rows, const float*
         scores + t);
   }
 }
+
+/// Attention over a workspace with the micro kernels for vectors: what prefill_kernel.h and
+/// column_sums_kernel.h are made for. (TileWorkspace in amx_workspace.h is the other one.)
+///   Values  says how the sums are laid out, too
+template <class Keys, class Values_>
+struct VectorWorkspace {
+  using Values = Values_;
+  using Element = typename Keys::Element;
+  using V = typename Keys::Simd;
+  static constexpr int kMostQueries = kMaxQueries;  ///< of a sub-block
+
+  /// What the registers need while a job runs: nothing.
+  struct Registers {
+    Registers() {}
+  };
+
+  static int NextSubBlock(int queries_left) { return cpu::NextSubBlock(queries_left); }
+
+  // Floats of a packed query, and of a packed key.
+  static constexpr size_t QueryFloats(int head_dim) { return head_dim; }
+  static constexpr size_t KeyFloats(int head_dim) { return head_dim / Keys::kChannelsPerRow; }
+
+  /// Query i is that of token i / group_size, query head i % group_size of the group.
+  static void PackQueries(const std::byte* q, size_t q_row_bytes, int group_size, int count,
+                          int head_dim, float* packed) {
+    PackQueryRows<Keys>(q, q_row_bytes, group_size, count, head_dim, packed);
+  }
+  static void PackKeys(const std::byte* k, size_t row_bytes, int head_dim, int count,
+                       float* packed) {
+    cpu::PackKeys<Keys>(k, row_bytes, head_dim / Keys::kChannelsPerRow, count, packed);
+  }
+  /// Products of `size` queries, kScoreStride apart, with the first `width` keys of a packed chunk
+  /// and some behind them.
+  static void Score(int size, const float* query, int head_dim, const float* keys, int width,
+                    float* scores) {
+    ScorePackedKeys<Keys>(size, query, head_dim / Keys::kChannelsPerRow, keys, width, /*scale=*/1,
+                          scores);
+  }
+  /// As SoftmaxInterval; in what form weights are left is the workspace's.
+  static float Softmax(float* scores, float scale, int begin, int end, int width,
+                       Running* running) {
+    return SoftmaxInterval<V>(scores, scale, begin, end, width, running);
+  }
+
+  /// The values of a chunk.
+  class ChunkValues {
+   public:
+    ChunkValues(const std::byte* v, size_t row_bytes, int head_dim, int count, float* scratch) {
+      PackValues<Values>(v, row_bytes, head_dim, count, scratch, rows_);
+    }
+    /// As AccumulateSubBlock, over the first `width` values.
+    void Accumulate(int size, float* weights, const float* shrink, int width, int head_dim,
+                    float* sums, int sums_stride) const {
+      NoFetcher no_fetcher;
+      AccumulateSubBlock<Values>(size, weights, shrink, {rows_, 0}, &no_fetcher, width, head_dim,
+                                 sums, sums_stride);
+    }
+
+   private:
+    const std::byte* rows_[kChunk];
+  };
+};
 
 }  // namespace
 }  // namespace ziggurat::cpu

@@ -50,6 +50,14 @@ struct PairedKeys {
   }
 };
 
+/// Where VDPBF16PS issues only every other cycle (Intel's Sapphire and Emerald Rapids): a single
+/// query costs one instruction per row instead of four, and where several queries share the widened
+/// row, plain FMAs win, with twice the multiply-adds per cycle.
+template <class V>
+struct HalfRateKeys : PairedKeys<V> {
+  using Many = WidenedBf16Keys<V>;
+};
+
 /// Values of two neighbouring tokens, channel by channel, with both tokens' weights rounded to bf16
 /// as flash attention does.
 ///

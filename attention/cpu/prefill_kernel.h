@@ -3,8 +3,6 @@
 #pragma once
 
 #include "attention/cpu/packed_workspace.h"
-#include "attention/cpu/softmax_chunk.h"
-#include "attention/cpu/value_tiles.h"
 
 namespace ziggurat::cpu {
 namespace {
@@ -12,23 +10,23 @@ namespace {
 /// The attention of the queries of a job to some of the keys, as far as it has come.
 struct Attended {
   Attended(float** scratch, int queries, int head_dim) {
-    const size_t padded = queries * PaddedDim(head_dim);
+    const size_t padded = PaddedRows(queries) * PaddedDim(head_dim);
     packed = *scratch;
     sums = packed + padded;
     running = reinterpret_cast<Running*>(sums + padded);
-    *scratch = sums + padded + PaddedFloats(2 * static_cast<size_t>(queries));
+    *scratch += AttendedFloats(queries, head_dim);
   }
 
-  template <class Keys>
+  template <class Workspace>
   void Start(const PrefillJob& job, const std::byte* q) const {
     const int queries = job.count * job.group_size;
-    PackQueryRows<Keys>(q, job.q_row_bytes, job.group_size, queries, job.head_dim, packed);
+    Workspace::PackQueries(q, job.q_row_bytes, job.group_size, queries, job.head_dim, packed);
     for (int i = 0; i < queries; ++i) running[i] = Running();
     __builtin_memset(sums, 0, sizeof(float) * queries * PaddedDim(job.head_dim));
   }
 
   float* packed;     ///< queries
-  float* sums;       ///< [queries, AccumulatorFloats]
+  float* sums;       ///< [PaddedRows(queries), AccumulatorFloats]
   Running* running;  ///< [queries]
 };
 
@@ -41,7 +39,7 @@ struct ChunkScratch {
 
   float* keys;
   float* values;
-  float* scores;  ///< [kMaxQueries, kScoreStride]
+  float* scores;  ///< [kMostQueries of the workspace, kScoreStride]
 };
 
 /// Keys of positions [begin, end) for the queries that are at least `nearest` and at most
@@ -56,29 +54,28 @@ struct KeyRange {
 constexpr int kAnyDistance = 1 << 30;
 
 /// Attends to the keys of a range.
-template <class Keys, class Values>
+template <class Workspace>
 void AttendRange(const PrefillJob& job, const KeyRange& range, const ChunkScratch& chunk,
                  const Attended& state) {
-  using V = typename Values::Simd;
   const int dim = job.head_dim, queries = job.count * job.group_size;
-  const int rows = dim / Keys::kChannelsPerRow;
-  const int sums_stride = AccumulatorFloats<Values>(dim);
+  const size_t head_bytes = dim * sizeof(typename Workspace::Element::Type);
+  const int sums_stride = AccumulatorFloats<typename Workspace::Values>(dim);
   const float scale = job.scale * kLog2E;
   float* const scores = chunk.scores;
-  const std::byte* value_rows[kChunk];
-  NoFetcher no_fetcher;
   for (int begin = range.begin; begin < range.end; begin += kChunk) {
     const int count = Smaller(kChunk, range.end - begin);
-    PackKeys<Keys>(range.k, job.kv_row_bytes, rows, begin, count, chunk.keys);
-    PackValues<Values>(job.v, job.kv_row_bytes, dim, begin, count, chunk.values, value_rows);
+    Workspace::PackKeys(range.k + begin * job.kv_row_bytes, job.kv_row_bytes, dim, count,
+                        chunk.keys);
+    const typename Workspace::ChunkValues values(job.v + begin * job.kv_row_bytes, job.kv_row_bytes,
+                                                 dim, count, chunk.values);
     int fetched = begin + count;
     for (int i = 0; i < queries;) {
-      const int size = NextSubBlock(queries - i);
+      const int size = Workspace::NextSubBlock(queries - i);
       // Rows of one head are too far apart for the hardware to see what comes next.
       const int last = Smaller(range.end, begin + kChunk + kChunk * (i + size) / queries);
       for (; fetched < last; ++fetched) {
-        Prefetch(range.k + fetched * job.kv_row_bytes, dim * sizeof(typename Keys::Element::Type));
-        Prefetch(job.v + fetched * job.kv_row_bytes, dim * sizeof(typename Keys::Element::Type));
+        Prefetch(range.k + fetched * job.kv_row_bytes, head_bytes);
+        Prefetch(job.v + fetched * job.kv_row_bytes, head_bytes);
       }
       // Keys of this chunk that query row r may see.
       const auto first_of = [&](int r) {
@@ -89,15 +86,15 @@ void AttendRange(const PrefillJob& job, const KeyRange& range, const ChunkScratc
       };
       const int width = end_of(i + size - 1);
       if (first_of(i) < width) {
-        float shrink[kMaxQueries];
-        ScorePackedKeys<Keys>(size, state.packed + static_cast<size_t>(i) * dim, rows, chunk.keys,
-                              width, scale, scores);
+        float shrink[Workspace::kMostQueries];
+        Workspace::Score(size, state.packed + i * Workspace::QueryFloats(dim), dim, chunk.keys,
+                         width, scores);
         for (int j = 0; j < size; ++j) {
-          shrink[j] = SoftmaxInterval<V>(scores + j * kScoreStride, first_of(i + j), end_of(i + j),
-                                         width, &state.running[i + j]);
+          shrink[j] = Workspace::Softmax(scores + j * kScoreStride, scale, first_of(i + j),
+                                         end_of(i + j), width, &state.running[i + j]);
         }
-        AccumulateSubBlock<Values>(size, scores, shrink, {value_rows, 0}, &no_fetcher, width, dim,
-                                   state.sums + static_cast<size_t>(i) * sums_stride, sums_stride);
+        values.Accumulate(size, scores, shrink, width, dim,
+                          state.sums + static_cast<size_t>(i) * sums_stride, sums_stride);
       }
       i += size;
     }
@@ -120,16 +117,18 @@ inline void StoreRow(const PrefillJob& job, int i, const float* sums, const Runn
   job.lse[token * job.lse_stride + head] = running.Lse();
 }
 
-template <class Keys, class Values>
+template <class Workspace>
 void Prefill(const PrefillJob& job) {
+  using Values = typename Workspace::Values;
+  const typename Workspace::Registers registers;
   const int queries = job.count * job.group_size;
   const int sums_stride = AccumulatorFloats<Values>(job.head_dim);
   float* scratch = job.scratch;
   const Attended state(&scratch, queries, job.head_dim);
-  state.Start<Keys>(job, job.q);
+  state.Start<Workspace>(job, job.q);
   // The last query's own key is the last one.
-  AttendRange<Keys, Values>(job, {job.k, 0, job.first + job.count, 0, kAnyDistance},
-                            ChunkScratch(scratch, job.head_dim), state);
+  AttendRange<Workspace>(job, {job.k, 0, job.first + job.count, 0, kAnyDistance},
+                         ChunkScratch(scratch, job.head_dim), state);
   for (int i = 0; i < queries; ++i) {
     StoreRow<Values>(job, i, state.sums + static_cast<size_t>(i) * sums_stride, state.running[i]);
   }

@@ -261,7 +261,9 @@ void StoreProductRow(const float* sums, const float* bias, int count, bool accum
 
 template <class Keys>
 constexpr ProductKernels MakeProductKernels() {
-  return {.pack = PackProductRows<Keys>,
+  return {.block_rows = 8,
+          .block_floats = [](int in_features) { return size_t{8} * in_features; },
+          .pack = PackProductRows<Keys>,
           .add = AddProduct<Keys>,
           .store = StoreProductRow<typename Keys::Simd>};
 }

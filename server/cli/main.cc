@@ -26,7 +26,8 @@ std::string Version() {
         {CpuLevel::kAvx2, "cpu-avx2"},
         {CpuLevel::kAvx512, "cpu-avx512"},
         {CpuLevel::kAvx512Bf16, "cpu-avx512bf16"},
-        {CpuLevel::kAvx512Bf16Fast, "cpu-avx512bf16-fast"}};
+        {CpuLevel::kAvx512Bf16Fast, "cpu-avx512bf16-fast"},
+        {CpuLevel::kAmx, "cpu-amx"}};
     for (const auto& [level, name] : kNames) {
       if (level <= *best) text += std::string(", ") + name;
     }

@@ -41,8 +41,8 @@ inline std::string Name(ElementType element) {
 /// The levels that this machine can run.
 inline std::vector<CpuLevel> Levels() {
   std::vector<CpuLevel> levels;
-  for (CpuLevel level :
-       {CpuLevel::kAvx2, CpuLevel::kAvx512, CpuLevel::kAvx512Bf16, CpuLevel::kAvx512Bf16Fast}) {
+  for (CpuLevel level : {CpuLevel::kAvx2, CpuLevel::kAvx512, CpuLevel::kAvx512Bf16,
+                         CpuLevel::kAvx512Bf16Fast, CpuLevel::kAmx}) {
     if (MakeCpuBackend(level, 1).ok()) levels.push_back(level);
   }
   return levels;

@@ -25,7 +25,8 @@ constexpr std::pair<const char*, CpuLevel> kLevels[] = {
     {"avx2", CpuLevel::kAvx2},
     {"avx512", CpuLevel::kAvx512},
     {"avx512bf16", CpuLevel::kAvx512Bf16},
-    {"avx512bf16-fast", CpuLevel::kAvx512Bf16Fast}};
+    {"avx512bf16-fast", CpuLevel::kAvx512Bf16Fast},
+    {"amx", CpuLevel::kAmx}};
 
 struct KernelsFlags {
   KernelsBenchOptions options;

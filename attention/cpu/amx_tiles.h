@@ -1,0 +1,80 @@
+// Intel's tile registers (AMX): eight of up to 16 rows of 64 bytes, and a product of two of them
+// that adds to a third. For translation units compiled with AVX512-BF16.
+//
+// What a product of bf16 takes: A rows of the one side, two neighbouring numbers in each cell of 4
+// bytes; B row p with numbers 2p and 2p+1 of all columns of the other side, column by column. That
+// is how blocks store keys and how weights are packed. C is f32.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace ziggurat::cpu {
+namespace {
+
+constexpr int kTileRows = 16;
+constexpr size_t kTileRowBytes = 64;
+constexpr size_t kTileBytes = kTileRows * kTileRowBytes;
+/// Numbers of a row of bf16: what one product adds up.
+constexpr int kTileDepth = 32;
+
+/// The shapes of this thread's tile registers, as long as this lives. Costs some hundred cycles.
+class TileRegisters {
+ public:
+  struct Shape {
+    int rows;
+    int row_bytes;
+  };
+  explicit TileRegisters(const Shape (&shapes)[8]) {
+    alignas(64) Configuration configuration = {};
+    configuration.palette = 1;
+    for (int i = 0; i < 8; ++i) {
+      configuration.row_bytes[i] = static_cast<uint16_t>(shapes[i].row_bytes);
+      configuration.rows[i] = static_cast<uint8_t>(shapes[i].rows);
+    }
+    asm volatile("ldtilecfg %0" : : "m"(configuration));
+  }
+  ~TileRegisters() { asm volatile("tilerelease"); }
+  TileRegisters(const TileRegisters&) = delete;
+  TileRegisters& operator=(const TileRegisters&) = delete;
+
+ private:
+  struct Configuration {
+    uint8_t palette, start_row, reserved[14];
+    uint16_t row_bytes[16];
+    uint8_t rows[16];
+  };
+  static_assert(sizeof(Configuration) == 64);
+};
+
+/// All eight registers whole.
+class WholeTiles : TileRegisters {
+ public:
+  WholeTiles()
+      : TileRegisters(
+            {{16, 64}, {16, 64}, {16, 64}, {16, 64}, {16, 64}, {16, 64}, {16, 64}, {16, 64}}) {}
+};
+
+// The assembler's instructions rather than the compiler's functions, which say nothing of memory.
+
+template <int kTile>
+inline void ZeroTile() {
+  asm volatile("tilezero %%tmm%c0" : : "i"(kTile));
+}
+/// Rows `stride` bytes apart.
+template <int kTile>
+inline void LoadTile(const void* rows, size_t stride) {
+  asm volatile("tileloadd (%1,%2,1), %%tmm%c0" : : "i"(kTile), "r"(rows), "r"(stride) : "memory");
+}
+template <int kTile>
+inline void StoreTile(void* rows, size_t stride) {
+  asm volatile("tilestored %%tmm%c0, (%1,%2,1)" : : "i"(kTile), "r"(rows), "r"(stride) : "memory");
+}
+/// C += A B.
+template <int kC, int kA, int kB>
+inline void MultiplyTiles() {
+  asm volatile("tdpbf16ps %%tmm%c2, %%tmm%c1, %%tmm%c0" : : "i"(kC), "i"(kA), "i"(kB));
+}
+
+}  // namespace
+}  // namespace ziggurat::cpu

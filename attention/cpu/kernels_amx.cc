@@ -1,0 +1,31 @@
+// AMX: products of bf16 on tile registers, which do many times the multiply-adds per cycle of
+// vectors. All else, and decode attention, which waits for memory, as with AVX512-BF16 on the same
+// CPUs (kernels_avx512bf16.cc).
+// Compiled with its own flags (attention/CMakeLists.txt).
+
+#include "attention/cpu/amx_product.h"
+#include "attention/cpu/amx_workspace.h"
+#include "attention/cpu/level_table.h"
+#include "attention/cpu/paired_bf16.h"
+#include "attention/cpu/simd_avx2.h"
+#include "attention/cpu/simd_avx512.h"
+
+namespace ziggurat::cpu {
+namespace {
+
+constexpr CpuKernels MakeAmxKernels() {
+  constexpr int kBf16 = 1;
+  CpuKernels kernels =
+      MakeCpuKernels<Simd16, Simd8, HalfRateKeys, Bf16Values>(MakeTileProductKernels());
+  kernels.element[kBf16] = MakeElementKernels<Simd16, TileWorkspace>();
+  return kernels;
+}
+
+}  // namespace
+
+const CpuKernels& AmxKernels() {
+  static constexpr CpuKernels kKernels = MakeAmxKernels();
+  return kKernels;
+}
+
+}  // namespace ziggurat::cpu
