@@ -318,7 +318,9 @@ enum class CpuLevel : uint8_t {
   /// Tile registers (Intel since Sapphire Rapids), where the operating system lends them.
   kAmx,
 };
-/// The best level of this machine; UNIMPLEMENTED where the CPU lacks AVX2 and FMA.
+/// The best level of this machine; UNIMPLEMENTED where the CPU lacks AVX2 and FMA. Asks Linux for
+/// tile registers where the CPU has them, once for the whole process; without them the level is one
+/// that needs none.
 absl::StatusOr<CpuLevel> DetectCpuLevel();
 /// `threads` >= 1 OpenMP threads. INVALID_ARGUMENT where the machine lacks `level`.
 absl::StatusOr<std::unique_ptr<AttentionBackend>> MakeCpuBackend(CpuLevel level, int threads);

@@ -3,7 +3,9 @@
 // With few rows a product is bound by reading the weights, of which oneDNN leaves a part of the
 // read bandwidth unused (docs/performance.md). With many rows it is bound by multiply-adds: oneDNN
 // uses VDPBF16PS, which on Intel CPUs without AMX does half the multiply-adds per cycle of plain
-// FMAs on widened weights. Where there is no AVX512-BF16, oneDNN has nothing for bf16 that is fast.
+// FMAs on widened weights. With AMX ours are faster for every number of rows, since what packs x
+// and reads the weights fits their layout. Where there is no AVX512-BF16, oneDNN has nothing for
+// bf16 that is fast.
 #pragma once
 
 #include <cstddef>
@@ -51,7 +53,8 @@ class PackedProduct {
                    bool accumulates, void* y) = 0;
 };
 
-/// Null where `level` has no kernels for it.
+/// Null where `level` has no kernels for it.   level  one that DetectCpuLevel has given, or
+/// MakeCpuBackend taken: only then may this process use tile registers.
 /// Runs on the OpenMP team of the calling thread.
 std::unique_ptr<PackedProduct> MakePackedProduct(CpuLevel level);
 

@@ -2,8 +2,6 @@
 // that many rows cost what reading the weights costs.
 #pragma once
 
-#include <xmmintrin.h>
-
 #include "attention/cpu/amx_tiles.h"
 #include "attention/cpu/product_kernel.h"
 #include "attention/cpu/simd_avx512.h"
@@ -11,10 +9,17 @@
 namespace ziggurat::cpu {
 namespace {
 
+static_assert(kMostBlockRows == kTileRows);
+static_assert(kPanelOutputs * sizeof(float) == 4 * kTileRowBytes);  // four tiles of C
+
 /// Inputs whose weights stay in the nearest caches while all of x meets them.
 constexpr int kProductInputs = 256;
+static_assert(kProductInputs % kTileDepth == 0);
 
-inline size_t TileBlockFloats(int in_features) { return kTileRows / 2 * PaddedDim(in_features); }
+inline size_t TileBlockFloats(int in_features) {
+  const size_t tiles = (in_features + kTileDepth - 1) / kTileDepth;
+  return tiles * kTileBytes / sizeof(float);
+}
 
 /// ProductKernels::pack: tiles of 16 rows by 32 inputs, one behind the other.
 inline void PackProductTiles(const uint16_t* x, int count, int in_features, float* /*channels*/,
@@ -42,11 +47,11 @@ inline void AddTileRows(const std::byte* x, int steps, const std::byte* weights,
   LoadTile<1>(sums + 16, kStride);
   LoadTile<2>(sums + 32, kStride);
   LoadTile<3>(sums + 48, kStride);
-  const auto add = [&]<int kOutputs>() {
+  const auto add = [&]<int kQuarter>() {
     Prefetch(ahead, kLines * 64);
     ahead += kLines * 64;
-    LoadTile<5>(weights + kOutputs * kTileRowBytes, kPanelRowBytes);
-    MultiplyTiles<kOutputs, 4, 5>();
+    LoadTile<5>(weights + kQuarter * kTileRowBytes, kPanelRowBytes);
+    MultiplyTiles<kQuarter, 4, 5>();
   };
   for (int step = 0; step < steps; ++step, x += kTileBytes, weights += kTileRows * kPanelRowBytes) {
     LoadTile<4>(x, kTileRowBytes);
@@ -66,10 +71,10 @@ inline void AddTileRows(const std::byte* x, int steps, const std::byte* weights,
 inline void AddTileBlocks(const std::byte* x, size_t block_bytes, int blocks, int steps,
                           const std::byte* weights, float* sums) {
   const size_t bytes = static_cast<size_t>(steps) * kTileRows * kPanelRowBytes;
-  const auto add = [&]<int kLines>() {
-    // What follows is fetched meanwhile, with each block of x its share.
+  const auto add = [&]<int kLines>(int count) __attribute__((always_inline)) {
+    // What follows is fetched meanwhile, with each block of x its share, or most of it.
     const std::byte* ahead = weights + bytes;
-    for (int i = 0; i < blocks; ++i) {
+    for (int i = 0; i < count; ++i) {
       AddTileRows<kLines>(x + i * block_bytes, steps, weights, ahead,
                           sums + i * kTileRows * kPanelOutputs);
       ahead += bytes / kTileRows * kLines;
@@ -77,10 +82,10 @@ inline void AddTileBlocks(const std::byte* x, size_t block_bytes, int blocks, in
   };
   // Where blocks are few the hardware sees a stream, and runs ahead of it better than we do; a
   // seventh faster where the compiler knows their number.
-  if (blocks == 1) return add.template operator()<0>();
-  if (blocks == 2) return add.template operator()<0>();
-  if (blocks <= 4) return add.template operator()<4>();
-  add.template operator()<2>();
+  if (blocks == 1) return add.template operator()<0>(1);
+  if (blocks == 2) return add.template operator()<0>(2);
+  if (blocks <= 4) return add.template operator()<4>(blocks);
+  add.template operator()<2>(blocks);
 }
 
 /// ProductKernels::add.
@@ -95,7 +100,7 @@ inline void AddTileProduct(const ProductJob& job) {
   };
   const auto registers = [rows](int inputs) {
     const TileRegisters::Shape c = {rows, 64}, a = {rows, 2 * inputs}, b = {inputs / 2, 64};
-    return TileRegisters({c, c, c, c, a, b, b, b});
+    return TileRegisters({c, c, c, c, a, b, {}, {}});
   };
   const int whole = job.in_features / kTileDepth * kTileDepth;
   if (whole > 0) {

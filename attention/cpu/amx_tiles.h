@@ -18,12 +18,13 @@ constexpr size_t kTileBytes = kTileRows * kTileRowBytes;
 /// Numbers of a row of bf16: what one product adds up.
 constexpr int kTileDepth = 32;
 
-/// The shapes of this thread's tile registers, as long as this lives. Costs some hundred cycles.
+/// The shapes of this thread's tile registers, as long as this lives; registers without a shape are
+/// not to be used. Costs some hundred cycles. Only one at a time: the end of one is that of all.
 class TileRegisters {
  public:
   struct Shape {
-    int rows;
-    int row_bytes;
+    int rows = 0;
+    int row_bytes = 0;
   };
   explicit TileRegisters(const Shape (&shapes)[8]) {
     alignas(64) Configuration configuration = {};

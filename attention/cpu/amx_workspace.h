@@ -12,6 +12,12 @@ namespace {
 
 using TileValues = PairedValues<Simd16>;
 
+// Two tiles of queries against two of keys, or of values.
+static_assert(kMaxTileQueries == 2 * kTileRows);
+static_assert(kTileKeys<Simd16> == 2 * kTileRows);
+static_assert(TileValues::kChannels == 2 * kTileRows);
+static_assert(kChunk % kTileDepth == 0 && PaddedDim(1) == kTileDepth);
+
 /// Tokens of one product.
 constexpr int kTileTokens = kTileDepth;
 
@@ -33,12 +39,14 @@ inline void InterleaveTokens(const std::byte* even, const std::byte* odd, int ce
   _mm512_store_si512(to + kTileBytes, _mm512_unpackhi_epi16(a, b));
 }
 
-/// 2^x for x <= 0 within 4e-6 of it, which a weight's rounding to bf16 hides; 0 below 2^-100, NaN
-/// for NaN.
+/// 2^x for x <= 0, 1 above that, within 4e-6 of it: much less than a weight's rounding to bf16, and
+/// what the sum of weights is off at most. 0 below 2^-100; NaN for NaN whose payload is in its
+/// upper bits, as of all that come of numbers in bf16.
 inline __m512 Exp2OfWeight(__m512 x) {
   // 2^x = 2^n * 2^f with |f| <= 1/2. Of a number so large that its last bit is 1 that bit and those
   // above it are n.
   const __m512 large = _mm512_set1_ps(12582912.0f);  // 1.5 * 2^23
+  x = _mm512_min_ps(_mm512_setzero_ps(), x);         // which rounding may have passed
   const __m512 shifted = _mm512_add_ps(x, large);
   const __m512 f = _mm512_sub_ps(x, _mm512_sub_ps(shifted, large));
   __m512 p = _mm512_set1_ps(0.00966636837f);
@@ -82,7 +90,8 @@ inline void AddTilePairs(const std::byte* a, size_t a_stride, size_t a_step, con
   }
 }
 
-/// A workspace as packed_workspace.h describes it.
+/// A workspace as packed_workspace.h describes it. A weight of 0 is multiplied like any other: a
+/// value that is not finite reaches the queries of a sub-block that are before it, too.
 struct TileWorkspace {
   using Values = TileValues;
   using Element = Bf16Element;
@@ -202,6 +211,7 @@ struct TileWorkspace {
         }
       }
     }
+    /// Sums behind the last query, up to a whole tile, are written too.
     void Accumulate(int size, const float* weights, const float* shrink, int width, int head_dim,
                     float* sums, int sums_stride) const {
       for (int i = 0; i < size; ++i) ShrinkSums(shrink[i], sums_stride, sums + i * sums_stride);

@@ -19,6 +19,8 @@ namespace ziggurat::cpu {
 constexpr int kChunk = 128;
 /// Room behind a row of scores for the last vector that is stored whole.
 constexpr int kScoreStride = kChunk + 16;
+/// Rows of x that a product packs at a time, at most.
+constexpr int kMostBlockRows = 16;
 /// The largest head size that backends work for.
 constexpr int kMaxHeadDim = 256;
 /// The most query rows that are taken at a time: by a micro kernel of vectors, and by one of tiles.
@@ -125,12 +127,13 @@ struct ColumnSumsJob {
 
 constexpr size_t PaddedFloats(size_t count) { return (count + 15) / 16 * 16; }
 constexpr size_t PaddedDim(size_t head_dim) { return (head_dim + 31) / 32 * 32; }
+/// Of queries and of their sums: tiles load and store whole sub-blocks.
 constexpr size_t PaddedRows(size_t rows) {
   return (rows + kMaxTileQueries - 1) / kMaxTileQueries * kMaxTileQueries;
 }
 /// One chunk of keys, packed.
 constexpr size_t KeyScratchFloats(size_t head_dim) { return (kChunk + 16) * PaddedDim(head_dim); }
-/// One chunk of values, widened.
+/// One chunk of values, widened or in tiles.
 constexpr size_t ValueScratchFloats(size_t head_dim) { return kChunk * PaddedDim(head_dim); }
 /// Packed queries, accumulators, running maxima and sums, scores; queries scaled for a group of
 /// codes.
@@ -146,7 +149,7 @@ constexpr size_t PrefillScratchFloats(size_t rows, size_t head_dim) {
   return AttendedFloats(rows, head_dim) + KeyScratchFloats(head_dim) +
          ValueScratchFloats(head_dim) + kMaxTileQueries * kScoreStride;
 }
-/// Two of the first.
+/// What is attended, twice.
 constexpr size_t DistantScratchFloats(size_t rows, size_t head_dim) {
   return PrefillScratchFloats(rows, head_dim) + AttendedFloats(rows, head_dim);
 }
@@ -192,7 +195,7 @@ struct ProductJob {
 };
 
 struct ProductKernels {
-  int block_rows;  ///< that are packed at a time; a divisor of 128
+  int block_rows;  ///< that are packed at a time: a divisor of kMostBlockRows
   size_t (*block_floats)(int in_features);
   /// A block of x: `count` rows [count, in_features] bf16, block_rows of them but at the end, into
   /// the block_floats at `packed`.

@@ -17,8 +17,9 @@ using cpu::ProductKernels;
 
 constexpr int kPanel = PackedWeights::kPanel;
 constexpr size_t kPanelRowBytes = 4 * kPanel;
-/// Rows of x that meet a panel while it is in cache: whole blocks.
+/// Rows of x that meet a panel while it is in cache: whole blocks of any kernels.
 constexpr int kRowsPerTask = 128;
+static_assert(kRowsPerTask % cpu::kMostBlockRows == 0);
 /// Up to here weights come from memory faster than oneDNN reads them.
 constexpr int kFewRows = 16;
 
@@ -72,7 +73,7 @@ class CpuPackedProduct final : public PackedProduct {
       const size_t first = block * most;
       kernels_.pack(x + first * in_features, std::min(most, rows - static_cast<int>(first)),
                     in_features, channels_.of(thread),
-                    packed_.of(0) + block * kernels_.block_floats(in_features));
+                    packed_.data() + block * kernels_.block_floats(in_features));
     };
     cpu::ParallelFor(
         static_cast<size_t>(rows) * in_features < cpu::kElementsWorthThreads ? 1 : threads, blocks,
@@ -81,13 +82,13 @@ class CpuPackedProduct final : public PackedProduct {
 
   /// Rows [first, first + count) times one panel.
   void Multiply(const PackedWeights& weights, size_t panel, int first, int count, ElementType out,
-                bool accumulates, void* y) {
+                bool accumulates, void* y) const {
     alignas(64) float sums[kRowsPerTask * kPanel];
     std::fill_n(sums, count * kPanel, 0.0f);
     kernels_.add({.in_features = weights.in_features,
                   .count = count,
-                  .packed = packed_.of(0) + first / kernels_.block_rows *
-                                                kernels_.block_floats(weights.in_features),
+                  .packed = packed_.data() + first / kernels_.block_rows *
+                                                 kernels_.block_floats(weights.in_features),
                   .weights = weights.data + panel * weights.rows() * kPanelRowBytes,
                   .sums = sums});
     const size_t output = panel * kPanel;
@@ -103,7 +104,7 @@ class CpuPackedProduct final : public PackedProduct {
   const ProductKernels& kernels_;
   int max_rows_;
   int threads_ = 0;
-  cpu::ThreadScratch packed_{1};
+  cpu::AlignedFloats packed_;
   cpu::ThreadScratch channels_{0};
 };
 

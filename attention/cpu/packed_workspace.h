@@ -1,4 +1,5 @@
-// Queries and keys of a contiguous workspace, packed for the micro kernels.
+// Queries, keys and values of a contiguous workspace, packed for the micro kernels, and how they
+// are multiplied.
 #pragma once
 
 #include <type_traits>
@@ -121,22 +122,25 @@ inline void PackQueryRows(const std::byte* q, size_t q_row_bytes, int group_size
       packed);
 }
 
-/// Scores of `size` queries against the first `width` keys of a packed chunk, and some behind them.
+/// Products of `size` queries with the first `width` keys of a packed chunk, and some behind them.
 template <class Keys>
 inline void ScorePackedKeys(int size, const float* query, int rows, const float* packed_keys,
-                            int width, float scale, float* scores) {
+                            int width, float* scores) {
   using V = typename Keys::Simd;
   constexpr int kTile = kTileKeys<V>;
   for (int t = 0; t < width; t += kTile) {
     const float* tile = packed_keys + static_cast<size_t>(t) * rows;
     ScoreSubBlock<Keys, TileRead::kWhole, kTile / V::kLanes>(
-        size, query, rows, reinterpret_cast<const std::byte*>(tile), kTile * 4, nullptr, scale,
-        scores + t);
+        size, query, rows, reinterpret_cast<const std::byte*>(tile), kTile * 4, nullptr,
+        /*scale=*/1, scores + t);
   }
 }
 
-/// Attention over a workspace with the micro kernels for vectors: what prefill_kernel.h and
-/// column_sums_kernel.h are made for. (TileWorkspace in amx_workspace.h is the other one.)
+/// A workspace is how prefill_kernel.h and column_sums_kernel.h multiply; this one with the micro
+/// kernels for vectors, TileWorkspace (amx_workspace.h) on tiles. Queries are taken in sub-blocks,
+/// of which only the last may have fewer rows than NextSubBlock's largest that is left; it may
+/// read, and write, up to PaddedRows of queries and sums, and kMostQueries rows of scores, of which
+/// those behind the last query are of no use.
 ///   Values  says how the sums are laid out, too
 template <class Keys, class Values_>
 struct VectorWorkspace {
@@ -169,8 +173,7 @@ struct VectorWorkspace {
   /// and some behind them.
   static void Score(int size, const float* query, int head_dim, const float* keys, int width,
                     float* scores) {
-    ScorePackedKeys<Keys>(size, query, head_dim / Keys::kChannelsPerRow, keys, width, /*scale=*/1,
-                          scores);
+    ScorePackedKeys<Keys>(size, query, head_dim / Keys::kChannelsPerRow, keys, width, scores);
   }
   /// As SoftmaxInterval; in what form weights are left is the workspace's.
   static float Softmax(float* scores, float scale, int begin, int end, int width,

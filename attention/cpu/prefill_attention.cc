@@ -11,7 +11,8 @@ namespace {
 /// Query rows (tokens x group) of a prefill job: they share the packing of each chunk of keys.
 constexpr int kRowsPerTile = 256;
 
-/// Tokens of a prefill job: whole sub-blocks of eight rows where there is room for that.
+/// Tokens of a prefill job: a multiple of eight where there is room for that, so that sub-blocks of
+/// query rows are whole ones.
 int TokensPerTile(int group_size) {
   const int tokens = kRowsPerTile / group_size;
   return tokens >= 8 ? tokens / 8 * 8 : std::max(1, tokens);

@@ -1,4 +1,4 @@
-// Memory that each thread of a backend works in.
+// Memory that the threads of a backend work in.
 #pragma once
 
 #include <cstddef>
@@ -7,26 +7,36 @@
 
 namespace ziggurat::cpu {
 
-/// Not to be resized while threads work in it.
-class ThreadScratch {
+/// Floats that begin with a cache line.
+class AlignedFloats {
  public:
-  explicit ThreadScratch(int threads) : floats_(threads) {}
-
-  /// Makes every thread's scratch at least that large; what was in it may be lost.
+  /// Makes room for at least that many; what was there may be lost.
   void Reserve(size_t floats) {
-    for (std::vector<float>& own : floats_) {
-      if (own.size() < floats + kLineFloats) own.resize(floats + kLineFloats);
-    }
+    if (floats_.size() < floats + kLineFloats) floats_.resize(floats + kLineFloats);
   }
-  /// Begins with a cache line.
-  float* of(int thread) {
-    const auto address = reinterpret_cast<uintptr_t>(floats_[thread].data());
+  float* data() const {
+    const auto address = reinterpret_cast<uintptr_t>(floats_.data());
     return reinterpret_cast<float*>((address + 63) / 64 * 64);
   }
 
  private:
   static constexpr size_t kLineFloats = 16;
-  std::vector<std::vector<float>> floats_;
+  std::vector<float> floats_;
+};
+
+/// Of each thread its own. Not to be resized while threads work in it.
+class ThreadScratch {
+ public:
+  explicit ThreadScratch(int threads) : floats_(threads) {}
+
+  /// As AlignedFloats::Reserve, for every thread.
+  void Reserve(size_t floats) {
+    for (AlignedFloats& own : floats_) own.Reserve(floats);
+  }
+  float* of(int thread) const { return floats_[thread].data(); }
+
+ private:
+  std::vector<AlignedFloats> floats_;
 };
 
 }  // namespace ziggurat::cpu

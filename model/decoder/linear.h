@@ -1,10 +1,10 @@
 // The matrix products of the decoder: y = x W^T + b, with the weights packed once at load.
 //
 // Three implementations: our own kernels for bf16, where they are the fastest for any number of
-// rows (CPUs without AMX and with VDPBF16PS at half rate or not at all); oneDNN (weights reordered
-// into its blocked layout, which our kernels read too where rows are few); and at::linear where
-// oneDNN is absent. Debian's libtorch brings only the reference BLAS for f32, which is some fifty
-// times slower than oneDNN.
+// rows (CPUs with AMX, and those with VDPBF16PS at half rate or not at all); oneDNN (weights
+// reordered into its blocked layout, which our kernels read too where rows are few); and at::linear
+// where oneDNN is absent. Debian's libtorch brings only the reference BLAS for f32, which is some
+// fifty times slower than oneDNN.
 #pragma once
 
 #include <cstddef>

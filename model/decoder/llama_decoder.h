@@ -1,9 +1,8 @@
 // Runs Llama, Mistral and Qwen2 models: prefill layer by layer over a contiguous workspace, decode
 // as one batch of all running sequences over block tables (docs/architecture.md).
 //
-// The matrix products are oneDNN's, on weights packed once at load, or libtorch's where oneDNN is
-// absent; everything between them, and all attention, is the AttentionBackend's. No libtorch type
-// appears here.
+// The matrix products are those of linear.h, on weights packed once at load; everything between
+// them, and all attention, is the AttentionBackend's. No libtorch type appears here.
 #pragma once
 
 #include <filesystem>

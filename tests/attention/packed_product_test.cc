@@ -120,6 +120,7 @@ TEST_P(PackedProductTwins, AgreeForOddSizes) {
       for (const int rows : {1, 3, 10, 16, 29}) Check(in, out, rows, out % 2 == 0);
     }
   }
+  for (const int rows : {48, 71, 128}) Check(2050, 65, rows, true);
 }
 
 INSTANTIATE_TEST_SUITE_P(Levels, PackedProductTwins, ::testing::ValuesIn(Levels()));

@@ -1,0 +1,236 @@
+// Kernels in memory of just the size that is promised to them, which holds nothing but NaN before.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <random>
+#include <utility>
+#include <vector>
+
+#include "attention/bfloat16.h"
+#include "attention/cpu/kernels.h"
+#include "tests/attention/test_cache.h"
+
+namespace ziggurat::testing {
+namespace {
+
+using cpu::CpuKernels;
+
+const CpuKernels& KernelsOf(CpuLevel level) {
+  switch (level) {
+    case CpuLevel::kAvx2:
+      return cpu::Avx2Kernels();
+    case CpuLevel::kAvx512:
+      return cpu::Avx512Kernels();
+    case CpuLevel::kAvx512Bf16:
+      return cpu::Avx512Bf16Kernels();
+    case CpuLevel::kAvx512Bf16Fast:
+      return cpu::Avx512Bf16FastKernels();
+    case CpuLevel::kAmx:
+      break;
+  }
+  return cpu::AmxKernels();
+}
+
+/// NaN, between bytes that must stay.
+class GuardedFloats {
+ public:
+  explicit GuardedFloats(size_t floats)
+      : memory_(floats + 3 * kGuard, kCanary), begin_(memory_.data()) {
+    while (reinterpret_cast<uintptr_t>(begin_) % 64 != 0 || begin_ < memory_.data() + kGuard) {
+      ++begin_;
+    }
+    end_ = begin_ + floats;
+    std::fill(begin_, end_, std::numeric_limits<float>::quiet_NaN());
+  }
+  float* data() { return begin_; }
+  bool is_intact() const {
+    const auto is_canary = [](float x) { return x == kCanary; };
+    return std::all_of(memory_.data(), static_cast<const float*>(begin_), is_canary) &&
+           std::all_of(static_cast<const float*>(end_), memory_.data() + memory_.size(), is_canary);
+  }
+
+ private:
+  static constexpr size_t kGuard = 1024;
+  static constexpr float kCanary = 123456.0f;
+  std::vector<float> memory_;
+  float* begin_;
+  float* end_ = nullptr;
+};
+
+class KernelScratch : public ::testing::TestWithParam<CpuLevel> {
+ protected:
+  std::vector<uint16_t> Random(size_t count, float size = 1) {
+    std::normal_distribution<float> normal(0, size);
+    std::vector<uint16_t> x(count);
+    for (uint16_t& value : x) value = FloatToBf16(normal(random_));
+    return x;
+  }
+  const CpuKernels& kernels() const { return KernelsOf(GetParam()); }
+
+  std::mt19937 random_{11};
+};
+
+/// The queries of the last `count` of n tokens, of one KV head.
+struct Prompt {
+  int dim, group, n, count;
+  float scale() const { return 1 / std::sqrt(static_cast<float>(dim)); }
+  int first() const { return n - count; }
+  size_t head_bytes() const { return dim * sizeof(uint16_t); }
+
+  /// Scores of query row i against the keys that it sees.
+  std::vector<double> Scores(const std::vector<uint16_t>& q, const std::vector<uint16_t>& k,
+                             int i) const {
+    std::vector<double> scores(first() + i / group + 1);
+    for (size_t t = 0; t < scores.size(); ++t) {
+      for (int c = 0; c < dim; ++c) {
+        scores[t] += double{Bf16ToFloat(q[size_t{1} * i * dim + c])} * Bf16ToFloat(k[t * dim + c]);
+      }
+      scores[t] *= scale();
+    }
+    return scores;
+  }
+};
+
+double LogSumExp(const std::vector<double>& scores) {
+  const double highest = *std::max_element(scores.begin(), scores.end());
+  double sum = 0;
+  for (const double score : scores) sum += std::exp(score - highest);
+  return highest + std::log(sum);
+}
+
+const std::vector<Prompt> kPrompts = {{8, 1, 1, 1},    {8, 5, 3, 3},     {40, 1, 15, 15},
+                                      {40, 3, 40, 11}, {64, 16, 1, 1},   {64, 17, 2, 1},
+                                      {64, 8, 130, 4}, {96, 4, 140, 64}, {128, 1, 33, 33},
+                                      {128, 33, 5, 3}, {256, 1, 17, 2},  {256, 40, 129, 6}};
+
+TEST_P(KernelScratch, PrefillNeedsNoMoreAndReadsNothingThatItDidNotWrite) {
+  for (const Prompt& p : kPrompts) {
+    // Large scores too: weights are 0 then but for one.
+    for (const float size : {1.0f, 20.0f}) {
+      const int rows = p.count * p.group;
+      const auto q = Random(size_t{1} * rows * p.dim, size), k = Random(size_t{1} * p.n * p.dim);
+      const auto v = Random(k.size());
+      std::vector<uint16_t> out(q.size());
+      std::vector<float> lse(rows);
+      GuardedFloats scratch(cpu::PrefillScratchFloats(rows, p.dim));
+      kernels().element[1].prefill({.head_dim = p.dim,
+                                    .group_size = p.group,
+                                    .scale = p.scale(),
+                                    .first = p.first(),
+                                    .count = p.count,
+                                    .q = reinterpret_cast<const std::byte*>(q.data()),
+                                    .out = reinterpret_cast<std::byte*>(out.data()),
+                                    .q_row_bytes = p.group * p.head_bytes(),
+                                    .k = reinterpret_cast<const std::byte*>(k.data()),
+                                    .v = reinterpret_cast<const std::byte*>(v.data()),
+                                    .kv_row_bytes = p.head_bytes(),
+                                    .lse = lse.data(),
+                                    .lse_stride = static_cast<size_t>(p.group),
+                                    .scratch = scratch.data()});
+      EXPECT_TRUE(scratch.is_intact()) << p.dim << " x " << rows;
+      double worst = 0, worst_lse = 0;
+      for (int i = 0; i < rows; ++i) {
+        const std::vector<double> scores = p.Scores(q, k, i);
+        const double expected = LogSumExp(scores);
+        worst_lse = std::max(worst_lse, std::abs(expected - lse[i]) / (1 + std::abs(expected)));
+        for (int c = 0; c < p.dim; ++c) {
+          double mean = 0;
+          for (size_t t = 0; t < scores.size(); ++t) {
+            mean += std::exp(scores[t] - expected) * Bf16ToFloat(v[t * p.dim + c]);
+          }
+          const double error = std::abs(mean - Bf16ToFloat(out[size_t{1} * i * p.dim + c]));
+          if (!(error <= worst)) worst = error;  // NaN is the worst
+        }
+      }
+      EXPECT_LE(worst, 2e-2) << p.dim << " x " << rows;
+      EXPECT_LE(worst_lse, 1e-5) << p.dim << " x " << rows;
+    }
+  }
+}
+
+TEST_P(KernelScratch, ColumnSumsNeedNoMoreAndReadNothingThatTheyDidNotWrite) {
+  for (const Prompt& p : kPrompts) {
+    const int rows = p.count * p.group;
+    const auto q = Random(size_t{1} * rows * p.dim), k = Random(size_t{1} * p.n * p.dim);
+    std::vector<float> lse(rows), sums(p.n);
+    std::vector<double> expected(p.n);
+    for (int i = 0; i < rows; ++i) {
+      const std::vector<double> scores = p.Scores(q, k, i);
+      lse[i] = static_cast<float>(LogSumExp(scores));
+      for (size_t t = 0; t < scores.size(); ++t) expected[t] += std::exp(scores[t] - lse[i]);
+    }
+    GuardedFloats scratch(cpu::ColumnScratchFloats(p.group, p.dim));
+    kernels().element[1].column_sums({.head_dim = p.dim,
+                                      .group_size = p.group,
+                                      .scale = p.scale(),
+                                      .first = p.first(),
+                                      .count = p.count,
+                                      .q = reinterpret_cast<const std::byte*>(q.data()),
+                                      .q_row_bytes = p.group * p.head_bytes(),
+                                      .lse = lse.data(),
+                                      .lse_stride = static_cast<size_t>(p.group),
+                                      .k = reinterpret_cast<const std::byte*>(k.data()),
+                                      .kv_row_bytes = p.head_bytes(),
+                                      .begin = 0,
+                                      .end = p.n,
+                                      .sums = sums.data(),
+                                      .head_stride = 0,
+                                      .scratch = scratch.data()});
+    EXPECT_TRUE(scratch.is_intact()) << p.dim << " x " << rows;
+    for (int t = 0; t < p.n; ++t) {
+      EXPECT_NEAR(sums[t], expected[t], 1e-4 * (1 + expected[t])) << p.dim << " x " << rows;
+    }
+  }
+}
+
+TEST_P(KernelScratch, ProductsReadNothingThatTheyDidNotWrite) {
+  const cpu::ProductKernels& product = kernels().product;
+  constexpr int kPanel = 64;
+  for (const int in : {2, 30, 34, 256, 2050}) {
+    for (const int rows : {1, 15, 17, 33, 48, 71, 128}) {
+      const auto x = Random(size_t{1} * rows * in), weight = Random(size_t{1} * kPanel * in);
+      // Rows of a panel hold two inputs of every output side by side.
+      std::vector<uint16_t> panel(size_t{1} * (in + 31) / 32 * 32 * kPanel);
+      for (int o = 0; o < kPanel; ++o) {
+        for (int i = 0; i < in; ++i) {
+          panel[(size_t{1} * (i / 2) * kPanel + o) * 2 + i % 2] = weight[size_t{1} * o * in + i];
+        }
+      }
+      const int most = product.block_rows, blocks = (rows + most - 1) / most;
+      GuardedFloats packed(blocks * product.block_floats(in)), channels(in + 16),
+          sums(size_t{1} * blocks * most * kPanel);
+      std::fill_n(sums.data(), rows * kPanel, 0.0f);
+      for (int b = 0; b < blocks; ++b) {
+        product.pack(x.data() + size_t{1} * b * most * in, std::min(most, rows - b * most), in,
+                     channels.data(), packed.data() + b * product.block_floats(in));
+      }
+      product.add({.in_features = in,
+                   .count = rows,
+                   .packed = packed.data(),
+                   .weights = reinterpret_cast<const std::byte*>(panel.data()),
+                   .sums = sums.data()});
+      EXPECT_TRUE(packed.is_intact() && channels.is_intact() && sums.is_intact())
+          << rows << " x " << in;
+      double worst = 0;
+      for (int i = 0; i < rows; ++i) {
+        for (int o = 0; o < kPanel; ++o) {
+          double sum = 0;
+          for (int c = 0; c < in; ++c) {
+            sum += double{Bf16ToFloat(x[size_t{1} * i * in + c])} *
+                   Bf16ToFloat(weight[size_t{1} * o * in + c]);
+          }
+          const double error = std::abs(sum - sums.data()[i * kPanel + o]) / std::sqrt(in);
+          if (!(error <= worst)) worst = error;
+        }
+      }
+      EXPECT_LE(worst, 2e-5) << rows << " x " << in;
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(All, KernelScratch, ::testing::ValuesIn(Levels()));
+
+}  // namespace
+}  // namespace ziggurat::testing
