@@ -102,6 +102,7 @@ double MeasureReadBandwidth(const std::byte* data, size_t bytes, int threads, in
       best = std::max(best, static_cast<double>(part) * threads / (omp_get_wtime() - start));
     }
   }
+  omp_pause_resource_all(omp_pause_soft);  // other threads' teams are not to wait for this one's
   return best;
 }
 
