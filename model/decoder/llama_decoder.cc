@@ -165,8 +165,9 @@ absl::StatusOr<std::unique_ptr<ModelRunner>> LoadLlamaDecoder(
     if (options.warm_up) {
       if (absl::Status status = runner->WarmUp(); !status.ok()) return status;
     }
-    // Whoever steps the model has a team of its own. With two, libgomp counts more threads than cores
-    // and lets them sleep between products, which costs a small model a fourth of its speed.
+    // Whoever steps the model has a team of its own. With two, libgomp counts more threads than
+    // cores and lets them sleep between products, which costs a small model two fifths of its
+    // speed.
     omp_pause_resource_all(omp_pause_soft);
     return runner;
   } catch (const std::bad_alloc&) {
