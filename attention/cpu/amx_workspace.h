@@ -173,13 +173,7 @@ struct TileWorkspace {
       highest = V::Max(highest, V::Load(scores + t));
     }
     const V::Float factor = V::Set(scale);
-    highest = V::Mul(highest, factor);
-    float shrink = 1;
-    if (!V::AllAtMost(highest, V::Set(running->highest))) {
-      const float before = running->highest;
-      running->highest = V::Largest(highest);
-      shrink = V::First(Exp2<V>(V::Set(before - running->highest)));
-    }
+    const float shrink = RaiseHighest<V>(V::Mul(highest, factor), running);
     const V::Float shift = V::Set(-running->highest);
     V::Float low_sum = V::Zero(), high_sum = V::Zero();
     for (int t = 0; t < whole; t += kTileTokens) {

@@ -11,20 +11,11 @@
 #include "attention/cpu/simd_avx512.h"
 
 namespace ziggurat::cpu {
-namespace {
-
-constexpr CpuKernels MakeAmxKernels() {
-  constexpr int kBf16 = 1;
-  CpuKernels kernels =
-      MakeCpuKernels<Simd16, Simd8, HalfRateKeys, Bf16Values>(MakeTileProductKernels());
-  kernels.element[kBf16] = MakeElementKernels<Simd16, TileWorkspace>();
-  return kernels;
-}
-
-}  // namespace
 
 const CpuKernels& AmxKernels() {
-  static constexpr CpuKernels kKernels = MakeAmxKernels();
+  static constexpr CpuKernels kKernels =
+      MakeCpuKernels<Simd16, Simd8, HalfRateKeys, Bf16Values, TileWorkspace>(
+          MakeTileProductKernels());
   return kKernels;
 }
 

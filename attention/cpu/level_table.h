@@ -57,11 +57,12 @@ constexpr BlockKernels MakeCodedKernels() {
   };
 }
 
-/// How this level multiplies bf16: Keys<V> keys, Values<V> values.
-template <class V, class Narrow, template <class> class Keys, template <class> class Values>
+/// How this level multiplies bf16: Keys<V> keys, Values<V> values; contiguous ones as
+/// Bf16Workspace.
+template <class V, class Narrow, template <class> class Keys, template <class> class Values,
+          class Bf16Workspace = VectorWorkspace<PackedKeys<Keys<V>>, PackedValues<Values<V>>>>
 constexpr CpuKernels MakeCpuKernels(ProductKernels product) {
   using F32Workspace = VectorWorkspace<F32Keys<V>, F32Values<V>>;
-  using Bf16Workspace = VectorWorkspace<PackedKeys<Keys<V>>, PackedValues<Values<V>>>;
   return {
       .element = {MakeElementKernels<V, F32Workspace>(), MakeElementKernels<V, Bf16Workspace>()},
       .blocks = {MakePlainKernels<F32Keys<V>, F32Keys<Narrow>, F32Values<V>>(),

@@ -14,9 +14,18 @@ struct Running {
   float Lse() const { return (highest + __builtin_log2f(sum)) * kLn2; }
 };
 
+/// Raises the running maximum to the largest of `highest`. Returns the factor by which what was
+/// accumulated before must shrink.
+template <class V>
+inline float RaiseHighest(typename V::Float highest, Running* running) {
+  if (V::AllAtMost(highest, V::Set(running->highest))) return 1;
+  const float before = running->highest;
+  running->highest = V::Largest(highest);
+  return V::First(Exp2<V>(V::Set(before - running->highest)));
+}
+
 /// Turns scores[0 .. count) into weights 2^(scale * score - highest), and those from `count` up to
-/// `width`, whatever stands there, into 0. Returns the factor by which what was accumulated before
-/// must shrink.   scale  positive
+/// `width`, whatever stands there, into 0. Returns as RaiseHighest.   scale  positive
 template <class V>
 inline float SoftmaxChunk(float* scores, float scale, int count, int width, Running* running) {
   constexpr float kLowest = -__builtin_inff();
@@ -25,13 +34,7 @@ inline float SoftmaxChunk(float* scores, float scale, int count, int width, Runn
   typename V::Float highest = V::Set(kLowest);
   for (int t = 0; t < padded; t += V::kLanes) highest = V::Max(highest, V::Load(scores + t));
   const typename V::Float factor = V::Set(scale);
-  highest = V::Mul(highest, factor);
-  float shrink = 1;
-  if (!V::AllAtMost(highest, V::Set(running->highest))) {
-    const float before = running->highest;
-    running->highest = V::Largest(highest);
-    shrink = V::First(Exp2<V>(V::Set(before - running->highest)));
-  }
+  const float shrink = RaiseHighest<V>(V::Mul(highest, factor), running);
   const typename V::Float shift = V::Set(-running->highest);
   typename V::Float sum = V::Zero();
   for (int t = 0; t < padded; t += V::kLanes) {
