@@ -316,7 +316,7 @@ Command AddCalibrate(CLI::App& app) {
   pod->add_option("--threads", flags->threads, "Threads of computation; 0: one for each core")
       ->capture_default_str();
   pod->footer(kExamples);
-  return {calibrate, [flags] { return CalibratePod(*flags); }};
+  return {calibrate, [flags] { return CalibratePod(*flags); }, /*computes=*/true};
 }
 
 }  // namespace ziggurat

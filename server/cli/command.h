@@ -16,6 +16,7 @@ constexpr int kExitUsage = 2;    ///< it was asked wrongly
 struct Command {
   CLI::App* app = nullptr;
   std::function<int()> run;
+  bool computes = false;  ///< runs a model in this process
 };
 
 Command AddServe(CLI::App& app);

@@ -4,6 +4,7 @@
 
 #include "attention/backend.h"
 #include "server/cli/command.h"
+#include "server/cli/spin_limit.h"
 #include "server/version.h"
 
 namespace ziggurat {
@@ -62,7 +63,9 @@ int Main(int argc, char** argv) {
     return app.exit(error) == 0 ? kExitOk : kExitUsage;
   }
   for (const Command& command : commands) {
-    if (command.app->parsed()) return command.run();
+    if (!command.app->parsed()) continue;
+    if (command.computes) LimitSpinning(argv);
+    return command.run();
   }
   return kExitUsage;
 }

@@ -322,7 +322,7 @@ Command AddServe(CLI::App& app) {
       ->type_name("LEVEL")
       ->capture_default_str();
   serve->footer(absl::StrCat(kExamples, "\n\nPolicies:\n", DescribePolicies()));
-  return {serve, [flags, serve] { return Serve(*flags, *serve); }};
+  return {serve, [flags, serve] { return Serve(*flags, *serve); }, /*computes=*/true};
 }
 
 }  // namespace ziggurat

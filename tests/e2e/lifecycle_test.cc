@@ -4,6 +4,7 @@
 #include <thread>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "tests/e2e/raw_grpc.h"
 #include "tests/e2e/testing.h"
 
@@ -247,6 +248,26 @@ TEST(Lifecycle, LogLinesCarryTheRequestId) {
     const std::string log = daemon.log();
     return log.find("ask-4711") != std::string::npos && log.find("ask-4712") != std::string::npos;
   })) << daemon.log();
+}
+
+/// The variables that a process was started with.
+std::vector<std::string> EnvironmentOf(pid_t pid) {
+  return absl::StrSplit(ReadFile(absl::StrCat("/proc/", pid, "/environ")), '\0');
+}
+
+// A daemon that shares its cores must not burn them waiting.
+TEST(Lifecycle, ThreadsWaitAwakeForAShortTimeUnlessToldOtherwise) {
+  {
+    START_DAEMON(daemon, {});
+    EXPECT_THAT(EnvironmentOf(daemon.pid()),
+                testing::Contains(testing::MatchesRegex("GOMP_SPINCOUNT=[0-9]{3,5}")));
+  }
+  setenv("OMP_WAIT_POLICY", "passive", 1);
+  START_DAEMON(told, {});
+  unsetenv("OMP_WAIT_POLICY");
+  EXPECT_THAT(EnvironmentOf(told.pid()),
+              testing::Not(testing::Contains(testing::StartsWith("GOMP_SPINCOUNT="))));
+  EXPECT_TRUE(Generate(told, LongRequest(3)).ok());
 }
 
 TEST(Lifecycle, StopStringsAndSeedsHold) {

@@ -244,12 +244,11 @@ TEST(PlanFigure, TheDaemonTakesTheMemoryThatWasPlanned) {
   {
     Crowd crowd(daemon, prompts, "full");
     while (crowd.size() < 40) crowd.Add({700, 500});
-    crowd.AwaitFull();
     // Blocks that are reserved are not resident yet.
-    PollUntil(absl::Seconds(60), [&] {
+    EXPECT_TRUE(PollUntil(absl::Seconds(120), [&] {
       const v1::GetCacheResponse cache = daemon.GetCache();
       return cache.high_water_blocks() * 100 > cache.total_blocks() * 95;
-    });
+    })) << "the pool was never full";
   }
   const auto resident = static_cast<double>(ResidentBytes(daemon.pid()));
   const double planned = plan["memory"]["total_bytes"];

@@ -1,0 +1,48 @@
+#include "server/cli/spin_limit.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdlib>
+#include <string>
+
+namespace ziggurat {
+namespace {
+
+/// Longer than most of what one thread does alone between two products, far shorter than a turn of
+/// the scheduler (docs/performance.md has what other values give).
+constexpr std::chrono::duration<double, std::micro> kSpinTime{50};
+
+/// One turn of libgomp's waiting.
+void Relax() {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#elif defined(__aarch64__)
+  asm volatile("yield");
+#endif
+}
+
+/// 10 to 60 ns: the pause of an x86 CPU takes 40 cycles or 140.
+std::chrono::duration<double, std::micro> TimeOfATurn() {
+  using Clock = std::chrono::steady_clock;
+  constexpr int kTurns = 1000;
+  Clock::duration best = Clock::duration::max();
+  for (int run = 0; run < 5; ++run) {
+    const Clock::time_point start = Clock::now();
+    for (int turn = 0; turn < kTurns; ++turn) Relax();
+    best = std::min(best, Clock::now() - start);
+  }
+  return std::chrono::duration<double, std::micro>(best) / kTurns;
+}
+
+}  // namespace
+
+void LimitSpinning(char** argv) {
+  if (std::getenv("GOMP_SPINCOUNT") != nullptr || std::getenv("OMP_WAIT_POLICY") != nullptr) return;
+  const double turns = kSpinTime / TimeOfATurn();
+  const std::string count = std::to_string(std::clamp(static_cast<int>(turns), 100, 300'000));
+  if (setenv("GOMP_SPINCOUNT", count.c_str(), 0) == 0) execv("/proc/self/exe", argv);
+}
+
+}  // namespace ziggurat
