@@ -113,7 +113,6 @@ void ExpectExactBlocks(Daemon& daemon, const PromptSource& prompts, const Expect
                        const Dtype& dtype) {
   SCOPED_TRACE(
       absl::StrCat(expected.policy, ", ", expected.prompt_tokens, " prompt tokens, ", dtype.name));
-  // GetCache may be 100 ms old, so the request must run for some tenths of a second.
   constexpr int kNewTokens = 600;
   std::mt19937 random(7);
   v1::GenerateRequest request =
@@ -121,18 +120,21 @@ void ExpectExactBlocks(Daemon& daemon, const PromptSource& prompts, const Expect
   request.set_compression(expected.policy);
   int looks = 0;
   absl::Time next_look = absl::Now();
-  const Generation generation = Generate(
-      daemon, request, {.on_message = [&](const Generation&) {
-        if (absl::Now() < next_look) return true;
-        looks += ExpectBlocksWhileDecoding(daemon.GetCache(), expected, dtype, kNewTokens) ? 1 : 0;
-        next_look = absl::Now() + absl::Milliseconds(20);
-        return true;
-      }});
-  ASSERT_TRUE(generation.ok()) << generation.Describe();
-  EXPECT_EQ(generation.ids.size(), static_cast<size_t>(kNewTokens));
+  const auto look = [&](const Generation&) {
+    if (absl::Now() < next_look) return true;
+    looks += ExpectBlocksWhileDecoding(daemon.GetCache(), expected, dtype, kNewTokens) ? 1 : 0;
+    next_look = absl::Now() + absl::Milliseconds(20);
+    return true;
+  };
+  // GetCache may be 100 ms old, in which a fast machine is done with a request.
+  for (int run = 0; run < 20 && looks == 0; ++run) {
+    const Generation generation = Generate(daemon, request, {.on_message = look});
+    ASSERT_TRUE(generation.ok()) << generation.Describe();
+    EXPECT_EQ(generation.ids.size(), static_cast<size_t>(kNewTokens));
+    ExpectReport(generation.result->cache(), expected, dtype, kNewTokens);
+    EXPECT_EMPTY_CACHE(daemon);
+  }
   EXPECT_GT(looks, 0) << "the request was never seen decoding";
-  ExpectReport(generation.result->cache(), expected, dtype, kNewTokens);
-  EXPECT_EMPTY_CACHE(daemon);
 }
 
 void ExpectExactBlocksOfAllPolicies(const Dtype& dtype) {
