@@ -14,6 +14,7 @@
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "attention/backend_memory.h"
+#include "attention/cpu_level.h"
 #include "block_manager/segment_view.h"
 #include "compression/cache_plan.h"
 
@@ -307,21 +308,6 @@ class AttentionBackend : public BackendMemory {
 /// Plain loops in double and float, one thread.
 std::unique_ptr<AttentionBackend> MakeReferenceBackend();
 
-/// What the CPU kernels may use.
-enum class CpuLevel : uint8_t {
-  kAvx2,
-  kAvx512,
-  kAvx512Bf16,
-  /// The same instructions, used more: for CPUs whose VDPBF16PS does twice the multiply-adds per
-  /// cycle of FMAs (AMD since Zen 4).
-  kAvx512Bf16Fast,
-  /// Tile registers (Intel since Sapphire Rapids), where the operating system lends them.
-  kAmx,
-};
-/// The best level of this machine; UNIMPLEMENTED where the CPU lacks AVX2 and FMA. Asks Linux for
-/// tile registers where the CPU has them, once for the whole process; without them the level is one
-/// that needs none.
-absl::StatusOr<CpuLevel> DetectCpuLevel();
 /// `threads` >= 1 OpenMP threads. INVALID_ARGUMENT where the machine lacks `level`.
 absl::StatusOr<std::unique_ptr<AttentionBackend>> MakeCpuBackend(CpuLevel level, int threads);
 

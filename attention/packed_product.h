@@ -47,15 +47,16 @@ class PackedProduct {
   /// where it always is.
   virtual int max_rows() const = 0;
 
-  /// y = x W^T + bias, or with `accumulates` y += that, where y must be f32.
+  /// y = x W^T + bias, or with `accumulates` y += that, where y must be f32. A row gets the same
+  /// bits whatever others there are, but with kAvx512Bf16: there a row that is left over from
+  /// blocks of four is summed by VDPBF16PS, the others by FMAs.
   ///   x  [rows, in_features] bf16     y  [rows, out_features] in `out`
   virtual void Run(const PackedWeights& weights, const void* x, int rows, ElementType out,
                    bool accumulates, void* y) = 0;
 };
 
-/// Null where `level` has no kernels for it.   level  one that DetectCpuLevel has given, or
-/// MakeCpuBackend taken: only then may this process use tile registers.
 /// Runs on the OpenMP team of the calling thread.
+///   level   one of SupportedCpuLevels
 std::unique_ptr<PackedProduct> MakePackedProduct(CpuLevel level);
 
 }  // namespace ziggurat

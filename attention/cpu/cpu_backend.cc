@@ -1,84 +1,22 @@
 #include "attention/cpu/cpu_backend.h"
 
-#include <cpuid.h>
-#include <sys/syscall.h>
-#include <unistd.h>
-
+#include <algorithm>
 #include <cstring>
 
 #include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
 #include "attention/cpu/parallel.h"
 
 namespace ziggurat {
-namespace {
-
-/// Whether there are tile registers for bf16, and this process may use them: Linux saves them only
-/// for processes that have asked.
-bool HasTiles() {
-  static const bool has_tiles = [] {
-    unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
-    constexpr unsigned kAmxBf16 = 1u << 22, kAmxTile = 1u << 24;
-    if (__get_cpuid_count(7, 0, &eax, &ebx, &ecx, &edx) == 0) return false;
-    if ((edx & kAmxBf16) == 0 || (edx & kAmxTile) == 0) return false;
-    constexpr int kRequestPermission = 0x1023, kTileData = 18;  // ARCH_REQ_XCOMP_PERM
-    return syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
-  }();
-  return has_tiles;
-}
-
-bool HasLevel(CpuLevel level) {
-  __builtin_cpu_init();
-  const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
-  const bool avx512 = avx2 && __builtin_cpu_supports("avx512f") &&
-                      __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
-                      __builtin_cpu_supports("avx512vl");
-  switch (level) {
-    case CpuLevel::kAvx2:
-      return avx2;
-    case CpuLevel::kAvx512:
-      return avx512;
-    case CpuLevel::kAvx512Bf16:
-    case CpuLevel::kAvx512Bf16Fast:
-      return avx512 && __builtin_cpu_supports("avx512bf16");
-    case CpuLevel::kAmx:
-      return avx512 && __builtin_cpu_supports("avx512bf16") && HasTiles();
-  }
-  return false;
-}
-
-}  // namespace
-
-absl::StatusOr<CpuLevel> DetectCpuLevel() {
-  __builtin_cpu_init();
-  if (HasLevel(CpuLevel::kAmx)) return CpuLevel::kAmx;
-  if (HasLevel(CpuLevel::kAvx512Bf16)) {
-    return __builtin_cpu_is("amd") ? CpuLevel::kAvx512Bf16Fast : CpuLevel::kAvx512Bf16;
-  }
-  for (CpuLevel level : {CpuLevel::kAvx512, CpuLevel::kAvx2}) {
-    if (HasLevel(level)) return level;
-  }
-  return absl::UnimplementedError("this CPU lacks AVX2 and FMA, which the CPU backend needs");
-}
-
 absl::StatusOr<std::unique_ptr<AttentionBackend>> MakeCpuBackend(CpuLevel level, int threads) {
   if (threads < 1) return absl::InvalidArgumentError("threads must be at least 1");
-  if (!HasLevel(level)) {
-    return absl::InvalidArgumentError("this CPU lacks the instructions of the level asked for");
+  if (const auto levels = SupportedCpuLevels();
+      std::find(levels.begin(), levels.end(), level) == levels.end()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("this CPU lacks the instructions of the level ", CpuLevelName(level)));
   }
-  switch (level) {
-    case CpuLevel::kAvx2:
-      return std::make_unique<cpu::CpuBackend>("cpu-avx2", cpu::Avx2Kernels(), threads);
-    case CpuLevel::kAvx512:
-      return std::make_unique<cpu::CpuBackend>("cpu-avx512", cpu::Avx512Kernels(), threads);
-    case CpuLevel::kAvx512Bf16:
-      return std::make_unique<cpu::CpuBackend>("cpu-avx512bf16", cpu::Avx512Bf16Kernels(), threads);
-    case CpuLevel::kAvx512Bf16Fast:
-      return std::make_unique<cpu::CpuBackend>("cpu-avx512bf16-fast", cpu::Avx512Bf16FastKernels(),
-                                               threads);
-    case CpuLevel::kAmx:
-      return std::make_unique<cpu::CpuBackend>("cpu-amx", cpu::AmxKernels(), threads);
-  }
-  return absl::InvalidArgumentError("unknown CPU level");
+  return std::make_unique<cpu::CpuBackend>(absl::StrCat("cpu-", CpuLevelName(level)),
+                                           cpu::KernelsOf(level), threads);
 }
 
 namespace cpu {

@@ -2,6 +2,8 @@
 #pragma once
 
 #include <cstddef>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "attention/attention_state.h"
@@ -15,8 +17,8 @@ namespace ziggurat::cpu {
 /// is in the batch, so the result of a sequence is the same bit for bit alone and in a crowd.
 class CpuBackend final : public AttentionBackend {
  public:
-  CpuBackend(std::string_view name, const CpuKernels& kernels, int threads)
-      : name_(name), kernels_(kernels), threads_(threads), scratch_(threads) {}
+  CpuBackend(std::string name, const CpuKernels& kernels, int threads)
+      : name_(std::move(name)), kernels_(kernels), threads_(threads), scratch_(threads) {}
 
   std::string_view name() const override { return name_; }
   // prefill_attention.cc
@@ -133,7 +135,7 @@ class CpuBackend final : public AttentionBackend {
 
   void ConvertRange(ElementType from, const void* x, size_t count, ElementType to, void* out) const;
 
-  const std::string_view name_;
+  const std::string name_;
   const CpuKernels& kernels_;
   const int threads_;
   ThreadScratch scratch_;

@@ -128,20 +128,9 @@ void PackWeights(const uint16_t* weight, int in_features, int out_features, std:
 }
 
 std::unique_ptr<PackedProduct> MakePackedProduct(CpuLevel level) {
-  switch (level) {
-    case CpuLevel::kAvx2:
-      return std::make_unique<CpuPackedProduct>(cpu::Avx2Kernels().product, INT_MAX);
-    case CpuLevel::kAvx512:
-      return std::make_unique<CpuPackedProduct>(cpu::Avx512Kernels().product, INT_MAX);
-    case CpuLevel::kAvx512Bf16:
-      return std::make_unique<CpuPackedProduct>(cpu::Avx512Bf16Kernels().product, INT_MAX);
-    case CpuLevel::kAvx512Bf16Fast:
-      return std::make_unique<CpuPackedProduct>(cpu::Avx512Bf16FastKernels().product, kFewRows);
-    case CpuLevel::kAmx:
-      return std::make_unique<CpuPackedProduct>(cpu::AmxKernels().product, INT_MAX);
-    default:
-      return nullptr;
-  }
+  // Elsewhere our own kernels are the faster ones with many rows too.
+  const int max_rows = level == CpuLevel::kAvx512Bf16Fast ? kFewRows : INT_MAX;
+  return std::make_unique<CpuPackedProduct>(cpu::KernelsOf(level).product, max_rows);
 }
 
 }  // namespace ziggurat

@@ -97,7 +97,7 @@ std::unique_ptr<LinearFactory> MakePackedLinearFactory(ElementType element) {
   const absl::StatusOr<CpuLevel> level = DetectCpuLevel();
   if (element != ElementType::kBf16 || !level.ok()) return nullptr;
   std::unique_ptr<PackedProduct> product = MakePackedProduct(*level);
-  if (product == nullptr || product->max_rows() < INT_MAX) return nullptr;
+  if (product->max_rows() < INT_MAX) return nullptr;
   return std::make_unique<PackedLinearFactory>(std::move(product));
 }
 

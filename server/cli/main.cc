@@ -2,7 +2,8 @@
 #include <cstdio>
 #include <string>
 
-#include "attention/backend.h"
+#include "absl/strings/str_cat.h"
+#include "attention/cpu_level.h"
 #include "server/cli/command.h"
 #include "server/cli/spin_limit.h"
 #include "server/version.h"
@@ -22,17 +23,7 @@ constexpr char kExamples[] = R"(Examples:
 // Commit and kernels: what a bug report needs.
 std::string Version() {
   std::string text = "ziggurat " + VersionText() + "\nbackends: reference";
-  if (const absl::StatusOr<CpuLevel> best = DetectCpuLevel(); best.ok()) {
-    constexpr std::pair<CpuLevel, const char*> kNames[] = {
-        {CpuLevel::kAvx2, "cpu-avx2"},
-        {CpuLevel::kAvx512, "cpu-avx512"},
-        {CpuLevel::kAvx512Bf16, "cpu-avx512bf16"},
-        {CpuLevel::kAvx512Bf16Fast, "cpu-avx512bf16-fast"},
-        {CpuLevel::kAmx, "cpu-amx"}};
-    for (const auto& [level, name] : kNames) {
-      if (level <= *best) text += std::string(", ") + name;
-    }
-  }
+  for (CpuLevel level : SupportedCpuLevels()) absl::StrAppend(&text, ", cpu-", CpuLevelName(level));
   return text;
 }
 

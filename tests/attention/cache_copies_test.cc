@@ -69,8 +69,9 @@ int UnitOf(const CacheFormat& format) { return IsGrouped(format.encoding) ? form
 std::vector<std::unique_ptr<AttentionBackend>> CopyingBackends() {
   std::vector<std::unique_ptr<AttentionBackend>> backends;
   backends.push_back(MakeReferenceBackend());
-  if (Levels().empty()) return backends;
-  for (int threads : {1, 3}) backends.push_back(*MakeCpuBackend(Levels().back(), threads));
+  const std::vector<CpuLevel> levels = SupportedCpuLevels();
+  if (levels.empty()) return backends;
+  for (int threads : {1, 3}) backends.push_back(*MakeCpuBackend(levels.back(), threads));
   return backends;
 }
 

@@ -11,7 +11,7 @@ void ExpectTwins(Encoding encoding, const AttentionShape& shape,
                  const std::vector<int>& threads_to_try = {1, 2, 3}) {
   const std::vector<float> q = Queries(encoding, shape, items.size(), 99);
   const Decoded expected = RunDecode(*MakeReferenceBackend(), shape, items, q, pool);
-  for (CpuLevel level : Levels()) {
+  for (CpuLevel level : SupportedCpuLevels()) {
     for (int threads : threads_to_try) {
       auto backend = *MakeCpuBackend(level, threads);
       const Decoded actual = RunDecode(*backend, shape, items, q, pool);
@@ -102,7 +102,7 @@ TEST_P(DecodeTwins, SeeTokensThatCameSinceTheViewWasTaken) {
       const TokenTarget target = {1, 32};
       const DecodeItem stale = {old, {&target, 1}};
       const std::vector<float> q = Queries(encoding(), shape, 1, 5);
-      for (CpuLevel level : Levels()) {
+      for (CpuLevel level : SupportedCpuLevels()) {
         auto backend = *MakeCpuBackend(level, 2);
         const Decoded now = RunDecode(*backend, shape, {batch.items[0]}, q, batch.pool.view());
         EXPECT_EQ(RunDecode(*backend, shape, {stale}, q, batch.pool.view()).out, now.out);
@@ -283,7 +283,7 @@ TEST(DecodeAttention, EqualsAPlainSoftmaxOverTheKeptPairs) {
   }
   std::vector<std::unique_ptr<AttentionBackend>> backends;
   backends.push_back(MakeReferenceBackend());
-  for (CpuLevel level : Levels()) backends.push_back(*MakeCpuBackend(level, 2));
+  for (CpuLevel level : SupportedCpuLevels()) backends.push_back(*MakeCpuBackend(level, 2));
   for (auto& backend : backends) {
     const Decoded actual = RunDecode(*backend, shape, {{{&segment, 1}}}, q, pool.view());
     EXPECT_LE(Deviation(actual.out, expected), 2e-6) << backend->name();
@@ -301,7 +301,7 @@ TEST(DecodeAttention, GivesTheSameBitsAloneInACrowdAndWithAnyThreads) {
                         {{format, 640}}});
     const std::vector<float> q = Queries(format.encoding, shape, 4, 5);
     const size_t row = q.size() / 4;
-    for (CpuLevel level : Levels()) {
+    for (CpuLevel level : SupportedCpuLevels()) {
       const Decoded crowd =
           RunDecode(**MakeCpuBackend(level, 3), shape, batch.items, q, batch.pool.view());
       for (size_t i = 0; i < 4; ++i) {
@@ -326,7 +326,7 @@ TEST(DecodeAttention, SurvivesLargeScores) {
     const std::vector<float> q = Queries(format.encoding, shape, 1, 5);
     const Decoded expected =
         RunDecode(*MakeReferenceBackend(), shape, batch.items, q, batch.pool.view());
-    for (CpuLevel level : Levels()) {
+    for (CpuLevel level : SupportedCpuLevels()) {
       const Decoded actual =
           RunDecode(**MakeCpuBackend(level, 2), shape, batch.items, q, batch.pool.view());
       // The scores themselves, about 600, carry a rounding error of 2^-24 of their size and more.

@@ -27,7 +27,7 @@ TEST(DistantDecode, AgreesWithTheReferenceWhateverIsSkipped) {
             all.skipped += expected.counts.skipped;
             // Those of the two heads that lend.
             EXPECT_EQ(Stored(expected.distant_lse).size(), 2u * group);
-            for (CpuLevel level : Levels()) {
+            for (CpuLevel level : SupportedCpuLevels()) {
               const DistantDecoded actual = run(**MakeCpuBackend(level, 1));
               const double deviation = std::max(
                   {Deviation(actual.out, expected.out), Deviation(actual.lse, expected.lse),
@@ -55,7 +55,7 @@ TEST(DistantDecode, OfALayerWithItsOwnQueriesAndKeysIsOrdinary) {
     TestCache cache(shape, {{format, 200}, {CacheFormat::kF32, 50}});
     const std::vector<float> q = RandomTensor(ElementType::kBf16, 8 * 64, 1).floats();
     std::vector<SegmentView> as_distant = cache.segments;
-    for (CpuLevel level : Levels()) {
+    for (CpuLevel level : SupportedCpuLevels()) {
       auto backend = *MakeCpuBackend(level, 2);
       std::vector<float> low_q(q.size(), NAN), distant_lse(8, NAN), own(q.size()),
           distant(q.size());
@@ -91,7 +91,7 @@ TEST(DistantDecode, SkipsHeadByHeadInASegmentOfAllHeads) {
   std::vector<float> distant_lse = {-50, 5, -50, -50, -50, -50, 5, 5};
   std::vector<std::unique_ptr<AttentionBackend>> backends;
   backends.push_back(MakeReferenceBackend());
-  for (CpuLevel level : Levels()) backends.push_back(*MakeCpuBackend(level, 2));
+  for (CpuLevel level : SupportedCpuLevels()) backends.push_back(*MakeCpuBackend(level, 2));
   std::vector<float> expected;
   for (auto& backend : backends) {
     DistantCounts counts;
@@ -121,7 +121,7 @@ TEST(DistantDecode, GivesTheSameBitsAloneAndInACrowd) {
     for (auto [near, distant] : {std::pair{40, 1300}, {60, 40}, {300, 700}}) {
       layers.emplace_back(shape, format, near, distant);
     }
-    for (CpuLevel level : Levels()) {
+    for (CpuLevel level : SupportedCpuLevels()) {
       for (TwoLayers& own : layers) {
         // The others have their own pools: only those of one pool share a step.
         const DistantDecoded alone = RunLayers(**MakeCpuBackend(level, 1), shape, {&own},
@@ -200,7 +200,7 @@ TEST_P(DistantPrefillTwins, AgreeForAllShapesOfTheMask) {
           RunPrefill(*MakeReferenceBackend(), shape, prompt, distant, borrows, false);
       all.attended += expected.counts.attended;
       all.skipped += expected.counts.skipped;
-      for (CpuLevel level : Levels()) {
+      for (CpuLevel level : SupportedCpuLevels()) {
         const Attended actual =
             RunPrefill(**MakeCpuBackend(level, 1), shape, prompt, distant, borrows, true);
         const double deviation =
@@ -234,7 +234,7 @@ TEST(DistantPrefill, AgreesOverManyChunks) {
       const DistantPrefill distant = {sinks, recent, 0.5};
       const Attended expected =
           RunPrefill(*MakeReferenceBackend(), shape, prompt, distant, {1}, false);
-      for (CpuLevel level : Levels()) {
+      for (CpuLevel level : SupportedCpuLevels()) {
         const Attended actual =
             RunPrefill(**MakeCpuBackend(level, 3), shape, prompt, distant, {1}, true);
         EXPECT_LE(Deviation(actual.out, expected.out), Tolerance(element));
@@ -251,7 +251,7 @@ TEST(DistantPrefill, OfALayerWithItsOwnQueriesAndKeysIsOrdinary) {
     Prompt prompt(element, shape, 500, 1);
     prompt.low_q = prompt.q;
     prompt.low_k = prompt.k;
-    for (CpuLevel level : Levels()) {
+    for (CpuLevel level : SupportedCpuLevels()) {
       auto backend = *MakeCpuBackend(level, 2);
       std::vector<float> lse(500 * 6);
       Tensor out = prompt.q;

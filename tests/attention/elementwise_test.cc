@@ -13,7 +13,7 @@ class ElementwiseTwins : public testing::TestWithParam<ElementType> {
     LargestDeviation seen(std::string(what) + " " + Name(GetParam()) + " to " + Name(out_element));
     Tensor expected(out_element, out_size);
     call(*MakeReferenceBackend(), expected.data());
-    for (CpuLevel level : Levels()) {
+    for (CpuLevel level : SupportedCpuLevels()) {
       for (int threads : {1, 3}) {
         auto backend = *MakeCpuBackend(level, threads);
         Tensor actual(out_element, out_size);
@@ -69,7 +69,7 @@ TEST_P(ElementwiseTwins, SplitAndRotateAgrees) {
 TEST_P(ElementwiseTwins, AddResidualIsExact) {
   const Tensor x = RandomTensor(GetParam(), 50001, 1);
   const std::vector<float> start = RandomTensor(ElementType::kF32, x.size(), 2).floats();
-  for (CpuLevel level : Levels()) {
+  for (CpuLevel level : SupportedCpuLevels()) {
     std::vector<float> actual = start;
     (*MakeCpuBackend(level, 3))->AddResidual(GetParam(), x.data(), x.size(), actual.data());
     for (size_t i = 0; i < x.size(); ++i) ASSERT_EQ(actual[i], start[i] + x.at(i)) << i;
@@ -93,7 +93,7 @@ TEST(SplitAndRotate, TurnsTheHalvesAsOnePlane) {
   }
   std::vector<std::unique_ptr<AttentionBackend>> backends;
   backends.push_back(MakeReferenceBackend());
-  for (CpuLevel level : Levels()) backends.push_back(*MakeCpuBackend(level, 1));
+  for (CpuLevel level : SupportedCpuLevels()) backends.push_back(*MakeCpuBackend(level, 1));
   for (auto& backend : backends) {
     backend->SplitAndRotate(shape, ElementType::kF32, qkv.data(), cos.data(), sin.data(), 1,
                             ElementType::kF32, q.data(), k.data(), v.data());
@@ -115,7 +115,7 @@ TEST(Convert, RoundsToNearestEvenAndKeepsNan) {
                                           0xff80, 0x7fc0, 0x7f80, 0x0001, 0x8000};
   std::vector<std::unique_ptr<AttentionBackend>> backends;
   backends.push_back(MakeReferenceBackend());
-  for (CpuLevel level : Levels()) backends.push_back(*MakeCpuBackend(level, 1));
+  for (CpuLevel level : SupportedCpuLevels()) backends.push_back(*MakeCpuBackend(level, 1));
   for (auto& backend : backends) {
     std::vector<uint16_t> out(x.size());
     backend->Convert(ElementType::kF32, x.data(), x.size(), ElementType::kBf16, out.data());
@@ -130,7 +130,7 @@ TEST(Convert, IsBitExactOnEveryLevelInBothDirections) {
   std::vector<uint16_t> expected(bits.size());
   const auto reference = MakeReferenceBackend();
   for (size_t i = 0; i < bits.size(); ++i) expected[i] = FloatToBf16(std::bit_cast<float>(bits[i]));
-  for (CpuLevel level : Levels()) {
+  for (CpuLevel level : SupportedCpuLevels()) {
     for (int threads : {1, 3}) {
       auto backend = *MakeCpuBackend(level, threads);
       std::vector<uint16_t> halves(bits.size());

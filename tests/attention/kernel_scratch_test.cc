@@ -17,22 +17,6 @@ namespace {
 
 using cpu::CpuKernels;
 
-const CpuKernels& KernelsOf(CpuLevel level) {
-  switch (level) {
-    case CpuLevel::kAvx2:
-      return cpu::Avx2Kernels();
-    case CpuLevel::kAvx512:
-      return cpu::Avx512Kernels();
-    case CpuLevel::kAvx512Bf16:
-      return cpu::Avx512Bf16Kernels();
-    case CpuLevel::kAvx512Bf16Fast:
-      return cpu::Avx512Bf16FastKernels();
-    case CpuLevel::kAmx:
-      break;
-  }
-  return cpu::AmxKernels();
-}
-
 /// NaN, between bytes that must stay.
 class GuardedFloats {
  public:
@@ -67,7 +51,7 @@ class KernelScratch : public ::testing::TestWithParam<CpuLevel> {
     for (uint16_t& value : x) value = FloatToBf16(normal(random_));
     return x;
   }
-  const CpuKernels& kernels() const { return KernelsOf(GetParam()); }
+  const CpuKernels& kernels() const { return cpu::KernelsOf(GetParam()); }
 
   std::mt19937 random_{11};
 };
@@ -230,7 +214,7 @@ TEST_P(KernelScratch, ProductsReadNothingThatTheyDidNotWrite) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(All, KernelScratch, ::testing::ValuesIn(Levels()));
+INSTANTIATE_TEST_SUITE_P(All, KernelScratch, ::testing::ValuesIn(SupportedCpuLevels()));
 
 }  // namespace
 }  // namespace ziggurat::testing

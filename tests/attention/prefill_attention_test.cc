@@ -46,7 +46,7 @@ TEST_P(PrefillTwins, AgreeOnPackedPromptsInPlace) {
     if (group > 2 || kSlowBuild) own.resize(6);  // the reference is slow
     const Workspace w(element, shape, own, group);
     const Attended expected = RunPrefill(*MakeReferenceBackend(), shape, w, true);
-    for (CpuLevel level : Levels()) {
+    for (CpuLevel level : SupportedCpuLevels()) {
       for (int threads : {1, 2, 3}) {
         auto backend = *MakeCpuBackend(level, threads);
         const Attended actual = RunPrefill(*backend, shape, w, /*in_place=*/threads != 2);
@@ -66,7 +66,7 @@ TEST_P(PrefillTwins, AgreeOnALongPrompt) {
   const AttentionShape shape = Shape(2, 1, head_dim);
   const Workspace w(element, shape, {0, kSlowBuild ? 190 : 777}, 5);
   const Attended expected = RunPrefill(*MakeReferenceBackend(), shape, w, false);
-  for (CpuLevel level : Levels()) {
+  for (CpuLevel level : SupportedCpuLevels()) {
     auto backend = *MakeCpuBackend(level, 2);
     const Attended actual = RunPrefill(*backend, shape, w, true);
     seen.See(Deviation(actual.out, expected.out));
@@ -83,7 +83,7 @@ TEST(PrefillLengths, EveryGroupAgreesOverSeveralChunks) {
       const AttentionShape shape = Shape(group, 1, 32);
       const Workspace w(element, shape, {0, kSlowBuild ? 140 : 259, kSlowBuild ? 150 : 388}, group);
       const Attended expected = RunPrefill(*MakeReferenceBackend(), shape, w, false);
-      for (CpuLevel level : Levels()) {
+      for (CpuLevel level : SupportedCpuLevels()) {
         const Attended actual = RunPrefill(**MakeCpuBackend(level, 2), shape, w, true);
         seen.See(Deviation(actual.out, expected.out));
         EXPECT_LE(Deviation(actual.out, expected.out), Tolerance(element)) << "group " << group;
@@ -103,7 +103,7 @@ TEST(PrefillLengths, LongPromptsAgree) {
       if (kSlowBuild && length > 1025) continue;
       const Workspace w(element, shape, {0, length}, 3);
       const Attended expected = RunPrefill(*MakeReferenceBackend(), shape, w, false);
-      for (CpuLevel level : Levels()) {
+      for (CpuLevel level : SupportedCpuLevels()) {
         const Attended actual = RunPrefill(**MakeCpuBackend(level, 2), shape, w, true);
         seen.See(Deviation(actual.out, expected.out));
         EXPECT_LE(Deviation(actual.out, expected.out), Tolerance(element)) << length << " tokens";
@@ -149,7 +149,7 @@ TEST(PrefillAttention, EqualsAMaskedSoftmax) {
   }
   std::vector<std::unique_ptr<AttentionBackend>> backends;
   backends.push_back(MakeReferenceBackend());
-  for (CpuLevel level : Levels()) backends.push_back(*MakeCpuBackend(level, 2));
+  for (CpuLevel level : SupportedCpuLevels()) backends.push_back(*MakeCpuBackend(level, 2));
   for (auto& backend : backends) {
     const Attended actual = RunPrefill(*backend, shape, w, true);
     EXPECT_LE(Deviation(actual.out, expected), 2e-6) << backend->name();
@@ -162,7 +162,7 @@ TEST(PrefillAttention, GivesTheSameBitsAloneAndPacked) {
     const AttentionShape shape = Shape(4, 2, 32);
     const Workspace packed(element, shape, {0, 45, 345, 400}, 8);
     const size_t row = 4 * 32;
-    for (CpuLevel level : Levels()) {
+    for (CpuLevel level : SupportedCpuLevels()) {
       const Attended crowd = RunPrefill(**MakeCpuBackend(level, 3), shape, packed, true);
       Workspace alone(element, shape, {0, 300}, 1);
       for (size_t i = 0; i < alone.q.size(); ++i) alone.q.set(i, packed.q.at(45 * row + i));

@@ -19,7 +19,7 @@ std::vector<float> Queries(Encoding encoding, const AttentionShape& shape, size_
 std::vector<float> LseOf(const AttentionShape& shape, const std::vector<DecodeItem>& items,
                          const std::vector<float>& q, PoolView pool) {
   std::vector<float> out(q.size()), lse(items.size() * shape.num_q_heads);
-  (*MakeCpuBackend(Levels().front(), 1))
+  (*MakeCpuBackend(SupportedCpuLevels().front(), 1))
       ->DecodeAttention(shape, items, q.data(), pool, out.data(), lse.data());
   return lse;
 }
@@ -68,7 +68,7 @@ TEST(AccumulateScores, AgreesWithTheReference) {
           const AttentionShape shape = Shape(2 * group, 2, head_dim);
           const std::vector<float> expected =
               Scenario(shape, format, slots).Run(*MakeReferenceBackend(), shape, 2);
-          for (CpuLevel level : Levels()) {
+          for (CpuLevel level : SupportedCpuLevels()) {
             auto backend = *MakeCpuBackend(level, 1);
             const std::vector<float> actual =
                 Scenario(shape, format, slots).Run(*backend, shape, 2);
@@ -87,7 +87,7 @@ TEST(AccumulateScores, AgreesWithTheReference) {
 TEST(AccumulateScores, AddOneInAllAndTouchNothingElse) {
   const AttentionShape shape = Shape(6, 3, 32);
   for (const CacheFormat& format : ScoredFormats(32)) {
-    for (CpuLevel level : Levels()) {
+    for (CpuLevel level : SupportedCpuLevels()) {
       TestCache cache(shape, {{Scored(format), 500}});
       const SegmentView& s = cache.segments[0];
       const std::vector<std::byte> before = cache.pool.bytes();
@@ -119,7 +119,7 @@ TEST(AccumulateScores, AddOneInAllAndTouchNothingElse) {
 TEST(AccumulateScores, GivesTheSameBitsAloneAndInACrowd) {
   const AttentionShape shape = Shape(8, 2, 64);
   for (const CacheFormat& format : ScoredFormats(64)) {
-    for (CpuLevel level : Levels()) {
+    for (CpuLevel level : SupportedCpuLevels()) {
       std::vector<std::vector<float>> runs;
       for (bool in_crowd : {false, true}) {
         TestCache a(shape, {{Scored(format), 900}, {CacheFormat::kBf16, 30}, {Scored(format), 77}});
@@ -155,7 +155,7 @@ TEST(SlotMass, AgreesWithTheReference) {
           };
           const double expected = mass(*MakeReferenceBackend());
           EXPECT_LE(expected, 1.0001);
-          for (CpuLevel level : Levels()) {
+          for (CpuLevel level : SupportedCpuLevels()) {
             const double actual = mass(**MakeCpuBackend(level, 1));
             seen.See(std::abs(actual - expected));
             EXPECT_NEAR(actual, expected, Tolerance(QueryElement(format.encoding)))
@@ -174,7 +174,7 @@ TEST(SlotMass, OfAllSlotsIsOne) {
     TestCache cache(shape, {{format, 200}, {CacheFormat::kF32, 50}});
     const std::vector<float> q = Queries(format.encoding, shape, 1, 8);
     const std::vector<float> lse = LseOf(shape, {{cache.segments}}, q, cache.pool.view());
-    for (CpuLevel level : Levels()) {
+    for (CpuLevel level : SupportedCpuLevels()) {
       auto backend = *MakeCpuBackend(level, 2);
       double mass = 0;
       for (const SegmentView& s : cache.segments) {

@@ -18,7 +18,7 @@ struct WindowCase {
     for (size_t i = 0; i < q_window.size(); ++i) q.set((n - window) * q_row + i, q_window.at(i));
     std::vector<float> all(static_cast<size_t>(n) * s.num_q_heads);
     const int offsets[] = {0, n};
-    (*MakeCpuBackend(Levels().front(), 2))
+    (*MakeCpuBackend(SupportedCpuLevels().front(), 2))
         ->PrefillAttention(s, {offsets}, element, q.data(), k.data(), v.data(), q.data(),
                            all.data());
     lse.assign(all.end() - static_cast<ptrdiff_t>(window) * s.num_q_heads, all.end());
@@ -54,7 +54,7 @@ TEST_P(WindowScoreTwins, AgreeAtEveryPromptLengthModuloTheChunk) {
         const WindowCase c(element, Shape(2 * group, 2, head_dim), n, window, n);
         const ScorePooling pooling = n % 2 == 0 ? ScorePooling::kAverage : ScorePooling::kMax;
         const auto expected = c.Run(*MakeReferenceBackend(), 5, pooling);
-        for (CpuLevel level : Levels()) {
+        for (CpuLevel level : SupportedCpuLevels()) {
           auto backend = *MakeCpuBackend(level, 2);
           const double deviation = Deviation(c.Run(*backend, 5, pooling), expected);
           seen.See(deviation);
@@ -72,7 +72,7 @@ TEST(WindowScores, AgreeOnWideWindowsOfEveryGroup) {
       for (int window : {63, 64, 65, 200}) {
         const WindowCase c(element, Shape(group, 1, 96), window + 300, window, group);
         const auto expected = c.Run(*MakeReferenceBackend(), 5, ScorePooling::kAverage);
-        for (CpuLevel level : Levels()) {
+        for (CpuLevel level : SupportedCpuLevels()) {
           const auto actual = c.Run(**MakeCpuBackend(level, 2), 5, ScorePooling::kAverage);
           EXPECT_LE(Deviation(actual, expected), Tolerance(element))
               << "group " << group << " window " << window;
@@ -88,7 +88,7 @@ TEST(WindowScores, AgreeOnALongPrompt) {
     for (int kernel : {1, 5, 7}) {
       for (ScorePooling pooling : {ScorePooling::kAverage, ScorePooling::kMax}) {
         const auto expected = c.Run(*MakeReferenceBackend(), kernel, pooling);
-        for (CpuLevel level : Levels()) {
+        for (CpuLevel level : SupportedCpuLevels()) {
           const auto actual = c.Run(**MakeCpuBackend(level, 3), kernel, pooling);
           EXPECT_LE(Deviation(actual, expected), Tolerance(element)) << kernel;
         }
@@ -140,7 +140,7 @@ TEST(WindowScores, AreTheMeanAttentionOfTheWindow) {
       }
     }
     EXPECT_LE(Deviation(c.Run(*MakeReferenceBackend(), 3, pooling), expected), 5e-6);
-    for (CpuLevel level : Levels()) {
+    for (CpuLevel level : SupportedCpuLevels()) {
       EXPECT_LE(Deviation(c.Run(**MakeCpuBackend(level, 2), 3, pooling), expected), 5e-6);
     }
   }
@@ -148,7 +148,7 @@ TEST(WindowScores, AreTheMeanAttentionOfTheWindow) {
 
 TEST(WindowScores, OfAPromptWithinTheWindowAreEmpty) {
   const WindowCase c(ElementType::kF32, Shape(2, 1, 16), 8, 8, 1);
-  for (CpuLevel level : Levels()) {
+  for (CpuLevel level : SupportedCpuLevels()) {
     EXPECT_TRUE(c.Run(**MakeCpuBackend(level, 2), 5, ScorePooling::kAverage).empty());
   }
 }
@@ -163,7 +163,7 @@ struct ColumnCase {
     lse.resize(static_cast<size_t>(n) * s.num_q_heads);
     const int offsets[] = {0, n};
     Tensor out = q;
-    (*MakeCpuBackend(Levels().front(), 2))
+    (*MakeCpuBackend(SupportedCpuLevels().front(), 2))
         ->PrefillAttention(s, {offsets}, element, q.data(), k.data(), k.data(), out.data(),
                            lse.data());
   }
@@ -203,7 +203,7 @@ TEST_P(ColumnSumTwins, AgreeAtEveryPromptLengthModuloTheChunk) {
                                         {n, 30, 31},
                                         {kWindow, 9, 9}}) {
           const auto expected = c.Run(*MakeReferenceBackend(), rows, begin, end, score_rows);
-          for (CpuLevel level : Levels()) {
+          for (CpuLevel level : SupportedCpuLevels()) {
             const auto actual = c.Run(**MakeCpuBackend(level, 1), rows, begin, end, score_rows);
             seen.See(Deviation(actual, expected));
             EXPECT_LE(Deviation(actual, expected), Tolerance(element))
@@ -230,7 +230,7 @@ TEST(ColumnSums, AgreeOverManyChunksAndQueryTiles) {
     for (ScoreRows score_rows : {ScoreRows::kKvHeads, ScoreRows::kQueryHeads}) {
       for (auto [rows, begin] : {std::pair{c.n, 0}, {65, 0}, {c.n - 1, 257}}) {
         const auto expected = c.Run(*MakeReferenceBackend(), rows, begin, c.n, score_rows);
-        for (CpuLevel level : Levels()) {
+        for (CpuLevel level : SupportedCpuLevels()) {
           const auto one = c.Run(**MakeCpuBackend(level, 1), rows, begin, c.n, score_rows);
           EXPECT_LE(Deviation(one, expected), Tolerance(element)) << rows << " rows";
           EXPECT_EQ(one, c.Run(**MakeCpuBackend(level, 3), rows, begin, c.n, score_rows));
@@ -245,7 +245,7 @@ TEST(ColumnSums, OfAllKeysSumToTheNumberOfQueries) {
   const ColumnCase c(ElementType::kF32, Shape(6, 3, 32), 700, 1);
   std::vector<std::unique_ptr<AttentionBackend>> backends;
   backends.push_back(MakeReferenceBackend());
-  for (CpuLevel level : Levels()) backends.push_back(*MakeCpuBackend(level, 2));
+  for (CpuLevel level : SupportedCpuLevels()) backends.push_back(*MakeCpuBackend(level, 2));
   for (auto& backend : backends) {
     for (int rows : {1, 100, 700}) {
       const std::vector<float> sums = c.Run(*backend, rows, 0, 700, ScoreRows::kKvHeads);
@@ -275,7 +275,7 @@ TEST(CosineSum, AgreesWithTheReferenceForAnyThreads) {
         std::fill_n(b.begin() + 3 * width, width, 0.0f);
       }
       const double expected = MakeReferenceBackend()->CosineSum(a.data(), b.data(), rows, width);
-      for (CpuLevel level : Levels()) {
+      for (CpuLevel level : SupportedCpuLevels()) {
         const double one = (*MakeCpuBackend(level, 1))->CosineSum(a.data(), b.data(), rows, width);
         EXPECT_NEAR(one, expected, 1e-6 * rows) << width;
         EXPECT_EQ(one, (*MakeCpuBackend(level, 3))->CosineSum(a.data(), b.data(), rows, width));
@@ -283,7 +283,7 @@ TEST(CosineSum, AgreesWithTheReferenceForAnyThreads) {
     }
   }
   const float zero[4] = {}, one[4] = {1, 0, 0, 0}, opposite[4] = {-2, 0, 0, 0};
-  for (CpuLevel level : Levels()) {
+  for (CpuLevel level : SupportedCpuLevels()) {
     auto backend = *MakeCpuBackend(level, 1);
     EXPECT_EQ(backend->CosineSum(zero, zero, 1, 4), 1);
     EXPECT_EQ(backend->CosineSum(zero, one, 1, 4), 0);
@@ -307,7 +307,7 @@ TEST(SelectBest, TakesTheLowerIndexOfEqualScores) {
   const std::vector<float> scores = {0.5f, 0.25f, 0.5f, 0.0f, 0.5f, -0.0f, 0.75f};
   std::vector<std::unique_ptr<AttentionBackend>> backends;
   backends.push_back(MakeReferenceBackend());
-  for (CpuLevel level : Levels()) backends.push_back(*MakeCpuBackend(level, 2));
+  for (CpuLevel level : SupportedCpuLevels()) backends.push_back(*MakeCpuBackend(level, 2));
   for (auto& backend : backends) {
     EXPECT_EQ(Select(*backend, scores, 1, 3), (std::vector<int32_t>{0, 2, 6}));
     EXPECT_EQ(Select(*backend, scores, 1, 1), (std::vector<int32_t>{6}));
@@ -329,7 +329,7 @@ TEST(SelectBest, AgreesOnRandomScoresWithManyTies) {
       }
       for (int best : {1, candidates / 3, candidates - 1, candidates}) {
         const auto expected = Select(*MakeReferenceBackend(), scores, kHeads, best);
-        for (CpuLevel level : Levels()) {
+        for (CpuLevel level : SupportedCpuLevels()) {
           EXPECT_EQ(Select(**MakeCpuBackend(level, 2), scores, kHeads, best), expected);
         }
       }

@@ -38,16 +38,6 @@ inline std::string Name(ElementType element) {
   return element == ElementType::kF32 ? "f32" : "bf16";
 }
 
-/// The levels that this machine can run.
-inline std::vector<CpuLevel> Levels() {
-  std::vector<CpuLevel> levels;
-  for (CpuLevel level : {CpuLevel::kAvx2, CpuLevel::kAvx512, CpuLevel::kAvx512Bf16,
-                         CpuLevel::kAvx512Bf16Fast, CpuLevel::kAmx}) {
-    if (MakeCpuBackend(level, 1).ok()) levels.push_back(level);
-  }
-  return levels;
-}
-
 /// Numbers of threads that make a difference.
 inline std::vector<int> ThreadCounts() {
 #if defined(ZIGGURAT_CUDA_TWIN)
@@ -61,7 +51,7 @@ inline std::vector<int> ThreadCounts() {
 inline std::vector<std::unique_ptr<AttentionBackend>> AllBackends() {
   std::vector<std::unique_ptr<AttentionBackend>> backends;
   backends.push_back(MakeReferenceBackend());
-  for (CpuLevel level : Levels()) {
+  for (CpuLevel level : SupportedCpuLevels()) {
     for (int threads : ThreadCounts()) backends.push_back(*MakeCpuBackend(level, threads));
   }
   return backends;

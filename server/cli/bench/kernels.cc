@@ -2,9 +2,9 @@
 #include <cstdio>
 #include <memory>
 #include <string>
-#include <utility>
 #include <vector>
 
+#include "attention/cpu_level.h"
 #include "bench/kernels/kernels_bench.h"
 #include "server/cli/bench/subcommands.h"
 #include "server/cli/device.h"
@@ -21,13 +21,6 @@ percent_of_read is a kernel's share of the read bandwidth, which is measured fir
 memory; percent_of_onednn the share of oneDNN's own product with weights packed for just that
 number of rows. Best of a few runs each. The whole table takes some minutes.)";
 
-constexpr std::pair<const char*, CpuLevel> kLevels[] = {
-    {"avx2", CpuLevel::kAvx2},
-    {"avx512", CpuLevel::kAvx512},
-    {"avx512bf16", CpuLevel::kAvx512Bf16},
-    {"avx512bf16-fast", CpuLevel::kAvx512Bf16Fast},
-    {"amx", CpuLevel::kAmx}};
-
 struct KernelsFlags {
   KernelsBenchOptions options;
   std::string level;
@@ -43,8 +36,8 @@ int RunKernels(KernelsFlags flags) {
   } else {
     return fail(std::string(best.status().message()), kExitFailure);
   }
-  for (const auto& [name, level] : kLevels) {
-    if (flags.level == name) flags.options.level = level;
+  for (CpuLevel level : kCpuLevels) {
+    if (flags.level == CpuLevelName(level)) flags.options.level = level;
   }
   flags.options.threads = ThreadCount(flags.options.threads);
   const absl::Status status = RunKernelsBench(flags.options);
@@ -65,7 +58,7 @@ Command AddBenchKernels(CLI::App& bench) {
   app->add_option("--gigabytes", flags->options.gigabytes, "Memory that the caches fill")
       ->capture_default_str();
   std::vector<std::string> names;
-  for (const auto& level : kLevels) names.emplace_back(level.first);
+  for (CpuLevel level : kCpuLevels) names.emplace_back(CpuLevelName(level));
   app->add_option("--level", flags->level, "Instructions of the kernels (default: the best)")
       ->check(CLI::IsMember(names));
   app->footer(kExamples);

@@ -33,8 +33,8 @@ std::vector<CacheFormat> FormatsOf(Encoding encoding, int head_dim) {
 
 // Tests of other files ask for a CPU's backend, and here get the GPU's kernels.
 TEST(CudaTwin, IsTheBackendOfThisBinary) {
-  ASSERT_EQ(Levels().size(), 1u);
-  EXPECT_EQ((*MakeCpuBackend(Levels()[0], 1))->name(), "cuda-f32");
+  ASSERT_EQ(SupportedCpuLevels().size(), 1u);
+  EXPECT_EQ((*MakeCpuBackend(SupportedCpuLevels()[0], 1))->name(), "cuda-f32");
 }
 
 class CudaDecode : public testing::TestWithParam<std::tuple<Encoding, int, ElementType>> {

@@ -6,6 +6,8 @@
 
 namespace ziggurat {
 
+std::vector<CpuLevel> SupportedCpuLevels() { return {CpuLevel::kAvx2}; }
+
 absl::StatusOr<CpuLevel> DetectCpuLevel() { return CpuLevel::kAvx2; }
 
 absl::StatusOr<std::unique_ptr<AttentionBackend>> MakeCpuBackend(CpuLevel level, int threads) {

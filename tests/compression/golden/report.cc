@@ -10,12 +10,7 @@ namespace ziggurat::golden {
 std::vector<std::unique_ptr<AttentionBackend>> Backends() {
   std::vector<std::unique_ptr<AttentionBackend>> backends;
   backends.push_back(MakeReferenceBackend());
-  for (CpuLevel level : {CpuLevel::kAvx2, CpuLevel::kAvx512, CpuLevel::kAvx512Bf16,
-                         CpuLevel::kAvx512Bf16Fast, CpuLevel::kAmx}) {
-    if (auto backend = MakeCpuBackend(level, 1); backend.ok()) {
-      backends.push_back(*std::move(backend));
-    }
-  }
+  for (CpuLevel level : SupportedCpuLevels()) backends.push_back(*MakeCpuBackend(level, 1));
   return backends;
 }
 

@@ -1,0 +1,97 @@
+#include "attention/cpu_level.h"
+
+#include <cpuid.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <iterator>
+
+#include "absl/status/status.h"
+#include "attention/cpu/kernels.h"
+
+namespace ziggurat {
+namespace {
+
+/// Whether there are tile registers for bf16, and this process may use them: Linux saves them only
+/// for processes that have asked.
+bool HasTiles() {
+  static const bool has_tiles = [] {
+    unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
+    constexpr unsigned kAmxBf16 = 1u << 22, kAmxTile = 1u << 24;
+    if (__get_cpuid_count(7, 0, &eax, &ebx, &ecx, &edx) == 0) return false;
+    if ((edx & kAmxBf16) == 0 || (edx & kAmxTile) == 0) return false;
+    constexpr int kRequestPermission = 0x1023, kTileData = 18;  // ARCH_REQ_XCOMP_PERM
+    return syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
+  }();
+  return has_tiles;
+}
+
+bool HasLevel(CpuLevel level) {
+  __builtin_cpu_init();
+  const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+  const bool avx512 = avx2 && __builtin_cpu_supports("avx512f") &&
+                      __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
+                      __builtin_cpu_supports("avx512vl");
+  const bool bf16 = avx512 && __builtin_cpu_supports("avx512bf16");
+  switch (level) {
+    case CpuLevel::kAvx2:
+      return avx2;
+    case CpuLevel::kAvx512:
+      return avx512;
+    case CpuLevel::kAvx512Bf16:
+    case CpuLevel::kAvx512Bf16Fast:
+      return bf16;
+    case CpuLevel::kAmx:
+      return bf16 && HasTiles();
+  }
+  return false;
+}
+
+}  // namespace
+
+const char* CpuLevelName(CpuLevel level) {
+  constexpr const char* kNames[] = {"avx2", "avx512", "avx512bf16", "avx512bf16-fast", "amx"};
+  static_assert(std::size(kNames) == std::size(kCpuLevels));
+  return kNames[static_cast<int>(level)];
+}
+
+std::vector<CpuLevel> SupportedCpuLevels() {
+  std::vector<CpuLevel> levels;
+  std::copy_if(std::begin(kCpuLevels), std::end(kCpuLevels), std::back_inserter(levels), HasLevel);
+  return levels;
+}
+
+absl::StatusOr<CpuLevel> DetectCpuLevel() {
+  const std::vector<CpuLevel> levels = SupportedCpuLevels();
+  if (levels.empty()) {
+    return absl::UnimplementedError("this CPU lacks AVX2 and FMA, which the CPU backend needs");
+  }
+  // Intel's CPUs can run this one too, and gain nothing by it.
+  __builtin_cpu_init();
+  if (levels.back() == CpuLevel::kAvx512Bf16Fast && !__builtin_cpu_is("amd")) {
+    return CpuLevel::kAvx512Bf16;
+  }
+  return levels.back();
+}
+
+namespace cpu {
+
+const CpuKernels& KernelsOf(CpuLevel level) {
+  switch (level) {
+    case CpuLevel::kAvx2:
+      return Avx2Kernels();
+    case CpuLevel::kAvx512:
+      return Avx512Kernels();
+    case CpuLevel::kAvx512Bf16:
+      return Avx512Bf16Kernels();
+    case CpuLevel::kAvx512Bf16Fast:
+      return Avx512Bf16FastKernels();
+    case CpuLevel::kAmx:
+      break;
+  }
+  return AmxKernels();
+}
+
+}  // namespace cpu
+}  // namespace ziggurat

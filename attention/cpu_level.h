@@ -1,0 +1,37 @@
+// What instructions the CPU kernels may use. One level is one set of kernels (attention/cpu); a
+// program picks one at run time.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "absl/status/statusor.h"
+
+namespace ziggurat {
+
+enum class CpuLevel : uint8_t {
+  kAvx2,
+  kAvx512,
+  kAvx512Bf16,
+  /// The same instructions, used more: for CPUs whose VDPBF16PS does twice the multiply-adds per
+  /// cycle of FMAs (AMD since Zen 4).
+  kAvx512Bf16Fast,
+  /// Tile registers (Intel since Sapphire Rapids), where the operating system lends them.
+  kAmx,
+};
+
+/// All of them, whatever this machine is; each wants what those before it want.
+inline constexpr CpuLevel kCpuLevels[] = {CpuLevel::kAvx2, CpuLevel::kAvx512, CpuLevel::kAvx512Bf16,
+                                          CpuLevel::kAvx512Bf16Fast, CpuLevel::kAmx};
+
+/// "avx2", "avx512", "avx512bf16", "avx512bf16-fast", "amx"; what users write and read.
+const char* CpuLevelName(CpuLevel level);
+
+/// Those that this machine can run, in the order of kCpuLevels. Asks Linux for tile registers where
+/// the CPU has them, once for the whole process; without them no level is one that needs them.
+std::vector<CpuLevel> SupportedCpuLevels();
+
+/// The one to choose among them; UNIMPLEMENTED where the CPU lacks AVX2 and FMA.
+absl::StatusOr<CpuLevel> DetectCpuLevel();
+
+}  // namespace ziggurat
