@@ -8,6 +8,7 @@
 #include "attention/cpu/parallel.h"
 
 namespace ziggurat {
+
 absl::StatusOr<std::unique_ptr<AttentionBackend>> MakeCpuBackend(CpuLevel level, int threads) {
   if (threads < 1) return absl::InvalidArgumentError("threads must be at least 1");
   if (const auto levels = SupportedCpuLevels();

@@ -68,7 +68,6 @@ absl::StatusOr<CpuLevel> DetectCpuLevel() {
     return absl::UnimplementedError("this CPU lacks AVX2 and FMA, which the CPU backend needs");
   }
   // Intel's CPUs can run this one too, and gain nothing by it.
-  __builtin_cpu_init();
   if (levels.back() == CpuLevel::kAvx512Bf16Fast && !__builtin_cpu_is("amd")) {
     return CpuLevel::kAvx512Bf16;
   }

@@ -14,11 +14,17 @@
 namespace ziggurat::testing {
 namespace {
 
+/// [rows, columns] bf16
+std::vector<uint16_t> RandomRows(int rows, int columns, std::mt19937* random) {
+  std::normal_distribution<float> normal(0, 1);
+  std::vector<uint16_t> values(size_t{1} * rows * columns);
+  for (uint16_t& value : values) value = FloatToBf16(normal(*random));
+  return values;
+}
+
 struct Weights {
   Weights(int in_features, int out_features, std::mt19937* random)
-      : in(in_features), out(out_features), plain(size_t{1} * in * out) {
-    std::normal_distribution<float> normal(0, 1);
-    for (uint16_t& w : plain) w = FloatToBf16(normal(*random));
+      : in(in_features), out(out_features), plain(RandomRows(out, in, random)) {
     view.in_features = in;
     view.out_features = out;
     packed.assign(size_t{1} * view.panels() * view.rows() * 2 * PackedWeights::kPanel, 0);
@@ -77,9 +83,8 @@ class PackedProductTwins : public ::testing::TestWithParam<CpuLevel> {
  protected:
   void Check(int in, int out, int rows, bool has_bias) {
     const Weights weights(in, out, &random_);
+    const std::vector<uint16_t> x = RandomRows(rows, in, &random_);
     std::normal_distribution<float> normal(0, 1);
-    std::vector<uint16_t> x(size_t{1} * rows * in);
-    for (uint16_t& value : x) value = FloatToBf16(normal(random_));
     std::vector<float> bias(out), before(size_t{1} * rows * out);
     for (float& value : bias) value = normal(random_);
     for (float& value : before) value = normal(random_);
@@ -125,9 +130,7 @@ TEST_P(PackedProductTwins, GivesARowTheSameBitsWhateverOthersThereAre) {
   constexpr int kIn = 2050, kOut = 130;
   const int most = std::min(131, product_->max_rows());
   const Weights weights(kIn, kOut, &random_);
-  std::normal_distribution<float> normal(0, 1);
-  std::vector<uint16_t> x(size_t{1} * most * kIn);
-  for (uint16_t& value : x) value = FloatToBf16(normal(random_));
+  const std::vector<uint16_t> x = RandomRows(most, kIn, &random_);
   const auto run = [&](int first, int rows) {
     std::vector<float> y(size_t{1} * rows * kOut);
     product_->Run(weights.view, &x[size_t{1} * first * kIn], rows, ElementType::kF32, false,
