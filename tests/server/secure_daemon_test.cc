@@ -39,15 +39,12 @@ class Folder {
   std::filesystem::path path_;
 };
 
-struct Called {
-  grpc::StatusCode code = grpc::StatusCode::UNKNOWN;
-  std::string server;  ///< common name that it has shown
-};
-
-/// On a connection of its own.
-Called Call(int port, const CertificateAuthority& authority, const std::string& token) {
+/// On a connection of its own, by a client that trusts the authorities in `roots` only. The answer
+/// says whose certificate the daemon has shown: asking gRPC for its name would read what a thread
+/// of gRPC wrote, and the sanitizers do not see how gRPC hands that over.
+grpc::StatusCode Call(int port, const std::string& roots, const std::string& token) {
   grpc::SslCredentialsOptions options;
-  options.pem_root_certs = authority.certificate();
+  options.pem_root_certs = roots;
   grpc::ChannelArguments arguments;
   arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
   arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
@@ -57,24 +54,24 @@ Called Call(int port, const CertificateAuthority& authority, const std::string& 
   context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(30));
   context.AddMetadata("authorization", "Bearer " + token);
   v1::GetModelResponse model;
-  Called called;
-  called.code = stub->GetModel(&context, {}, &model).error_code();
-  const auto names = context.auth_context()->FindPropertyValues("x509_common_name");
-  if (!names.empty()) called.server.assign(names[0].data(), names[0].size());
-  return called;
+  return stub->GetModel(&context, {}, &model).error_code();
 }
 
 TEST(SecureDaemonTest, FilesChangeWhileCallsRun) {
   const Folder folder;
-  const CertificateAuthority authority("authority");
-  const CertificateAndKey first = authority.Issue("first");
-  const CertificateAndKey second = authority.Issue("second");
+  const CertificateAuthority old_authority("old");
+  const CertificateAuthority new_authority("new");
+  const std::string either = old_authority.certificate() + new_authority.certificate();
+  const CertificateAndKey first = old_authority.Issue("first");
+  const CertificateAndKey second = new_authority.Issue("second");
   ServeConfig config = StubDaemon::DefaultConfig();
   config.security.tls_cert = folder.Write("tls.crt", first.certificate);
   config.security.tls_key = folder.Write("tls.key", first.key);
   config.security.auth_token_file = folder.Write("tokens", kOld);
   StubDaemon daemon(config);
   const int port = daemon.daemon().grpc_port();
+  EXPECT_EQ(Call(port, old_authority.certificate(), kOld), grpc::StatusCode::OK);
+  EXPECT_EQ(Call(port, new_authority.certificate(), kOld), grpc::StatusCode::UNAVAILABLE);
 
   std::atomic<bool> is_over = false;
   std::atomic<int> answered = 0;
@@ -83,7 +80,7 @@ TEST(SecureDaemonTest, FilesChangeWhileCallsRun) {
   for (int i = 0; i < 3; ++i) {
     callers.emplace_back([&] {
       while (!is_over) {
-        const grpc::StatusCode code = Call(port, authority, kOld).code;
+        const grpc::StatusCode code = Call(port, either, kOld);
         const bool is_expected =
             code == grpc::StatusCode::OK || code == grpc::StatusCode::UNAUTHENTICATED;
         ++(is_expected ? answered : unexpected);
@@ -94,15 +91,14 @@ TEST(SecureDaemonTest, FilesChangeWhileCallsRun) {
   folder.Write("tls.key", second.key);
   folder.Write("tls.crt", second.certificate);
   folder.Write("tokens", kNew);
-  Called called;
   const absl::Time deadline = absl::Now() + absl::Seconds(60);
+  grpc::StatusCode renewed = grpc::StatusCode::UNKNOWN;
   do {
-    called = Call(port, authority, kNew);
-  } while ((called.code != grpc::StatusCode::OK || called.server != "second") &&
-           absl::Now() < deadline);
-  EXPECT_EQ(called.code, grpc::StatusCode::OK);
-  EXPECT_EQ(called.server, "second");
-  EXPECT_EQ(Call(port, authority, kOld).code, grpc::StatusCode::UNAUTHENTICATED);
+    renewed = Call(port, new_authority.certificate(), kNew);
+  } while (renewed != grpc::StatusCode::OK && absl::Now() < deadline);
+  EXPECT_EQ(renewed, grpc::StatusCode::OK);
+  EXPECT_EQ(Call(port, old_authority.certificate(), kNew), grpc::StatusCode::UNAVAILABLE);
+  EXPECT_EQ(Call(port, either, kOld), grpc::StatusCode::UNAUTHENTICATED);
   is_over = true;
   for (std::thread& caller : callers) caller.join();
   EXPECT_GT(answered, 0);
