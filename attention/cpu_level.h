@@ -12,7 +12,7 @@ namespace ziggurat {
 enum class CpuLevel : uint8_t {
   kAvx2,
   kAvx512,
-  kAvx512Bf16,
+  kAvx512Bf16,  ///< and VNNI and VBMI
   /// The same instructions, used more: for CPUs whose VDPBF16PS does twice the multiply-adds per
   /// cycle of FMAs (AMD since Zen 4).
   kAvx512Bf16Fast,

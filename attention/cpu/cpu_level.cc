@@ -33,7 +33,9 @@ bool HasLevel(CpuLevel level) {
   const bool avx512 = avx2 && __builtin_cpu_supports("avx512f") &&
                       __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
                       __builtin_cpu_supports("avx512vl");
-  const bool bf16 = avx512 && __builtin_cpu_supports("avx512bf16");
+  // All that have the first but Cooper Lake have the others.
+  const bool bf16 = avx512 && __builtin_cpu_supports("avx512bf16") &&
+                    __builtin_cpu_supports("avx512vnni") && __builtin_cpu_supports("avx512vbmi");
   switch (level) {
     case CpuLevel::kAvx2:
       return avx2;

@@ -140,7 +140,9 @@ void CpuBackend::RunDecode(const AttentionShape& shape, PoolView pool) {
   RunTasks(shape, pool, [&](const SlotTask& task, DecodeJob* job) {
     job->out = partial_.data() + task.result * shape.head_dim;
     job->lse = partial_lse_.data() + task.result;
-    Kernels(task.segment->encoding).decode(*job);
+    const BlockKernels& kernels = Kernels(task.segment->encoding);
+    const bool is_rounded = shape.element == ElementType::kBf16;
+    (is_rounded ? kernels.decode_rounded : kernels.decode)(*job);
   });
   tasks_.clear();
 }

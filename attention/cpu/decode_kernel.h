@@ -6,6 +6,8 @@
 // coded_format.h.
 #pragma once
 
+#include <type_traits>
+
 #include "attention/cpu/block_fetcher.h"
 #include "attention/cpu/score_tiles.h"
 #include "attention/cpu/slot_factors.h"
@@ -27,6 +29,9 @@ inline void FindValueRows(const DecodeJob& job, int begin, int count, const std:
     t += run;
   }
 }
+
+// A Format has Keys, how queries are packed for them (void: not at all), Values, how accumulators
+// are put in order, Score and Accumulate.
 
 /// Keys and values as they are, f32 or bf16.   Keys, NarrowKeys: how keys are read a full vector,
 /// and a half one, at a time
@@ -151,12 +156,14 @@ inline void Start(const DecodeJob& job, BlockFetcher* fetcher, float* packed) {
     fetcher->Plan(job, job.begin, Smaller(job.begin + kChunk, job.end));
     fetcher->FetchAll();
   }
-  for (int head = 0; head < job.num_heads; ++head) {
-    const size_t first = static_cast<size_t>(head) * job.group_size * job.head_dim;
-    PackQueries<typename Format::Keys>(
-        job.group_size, job.head_dim,
-        [&](int i) { return job.q + first + static_cast<size_t>(i) * job.head_dim; },
-        packed + first);
+  if constexpr (!std::is_void_v<typename Format::Keys>) {
+    for (int head = 0; head < job.num_heads; ++head) {
+      const size_t first = static_cast<size_t>(head) * job.group_size * job.head_dim;
+      PackQueries<typename Format::Keys>(
+          job.group_size, job.head_dim,
+          [&](int i) { return job.q + first + static_cast<size_t>(i) * job.head_dim; },
+          packed + first);
+    }
   }
 }
 

@@ -182,6 +182,9 @@ struct ElementKernels {
 /// Kernels over blocks of one encoding.
 struct BlockKernels {
   void (*decode)(const DecodeJob& job);
+  /// The same for a model of bf16: queries times scales, and weights times scales, need no more
+  /// than 16 bits of the largest one.
+  void (*decode_rounded)(const DecodeJob& job);
   /// What every slot receives from a step's queries, over keys alone: sums[i][t] = sum over the
   /// query heads of head i of exp(scale * q.k - lse), t from job.begin on.
   ///   lse   [num_heads * group_size]

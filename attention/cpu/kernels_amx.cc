@@ -9,13 +9,14 @@
 #include "attention/cpu/paired_bf16.h"
 #include "attention/cpu/simd_avx2.h"
 #include "attention/cpu/simd_avx512.h"
+#include "attention/cpu/vnni_format.h"
 
 namespace ziggurat::cpu {
 
 const CpuKernels& AmxKernels() {
   static constexpr CpuKernels kKernels =
-      MakeCpuKernels<Simd16, Simd8, HalfRateKeys, Bf16Values, TileWorkspace>(
-          MakeTileProductKernels());
+      WithVnni(MakeCpuKernels<Simd16, Simd8, HalfRateKeys, Bf16Values, TileWorkspace>(
+          MakeTileProductKernels()));
   return kKernels;
 }
 

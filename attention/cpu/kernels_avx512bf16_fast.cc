@@ -7,12 +7,14 @@
 #include "attention/cpu/product_kernel.h"
 #include "attention/cpu/simd_avx2.h"
 #include "attention/cpu/simd_avx512.h"
+#include "attention/cpu/vnni_format.h"
 
 namespace ziggurat::cpu {
 
 const CpuKernels& Avx512Bf16FastKernels() {
-  static constexpr CpuKernels kKernels = MakeCpuKernels<Simd16, Simd8, PairedKeys, PairedValues>(
-      MakeProductKernels<PairedKeys<Simd16>>());
+  static constexpr CpuKernels kKernels =
+      WithVnni(MakeCpuKernels<Simd16, Simd8, PairedKeys, PairedValues>(
+          MakeProductKernels<PairedKeys<Simd16>>()));
   return kKernels;
 }
 

@@ -36,6 +36,7 @@ constexpr BlockKernels MakePlainKernels() {
   using Format = PlainFormat<Keys, NarrowKeys, Values>;
   return {
       .decode = Decode<Format>,
+      .decode_rounded = Decode<Format>,
       .slot_weights = SlotWeights<Format>,
   };
 }
@@ -45,14 +46,15 @@ template <class Codes, class Values>
 constexpr BlockKernels MakeCodedKernels() {
   using Format = CodedFormat<Codes, Values>;
   using Tiled = CodedFormat<Codes, F32Values<typename Codes::Simd>>;
+  constexpr auto kDecode = [](const DecodeJob& job) {
+    if constexpr (Values::kIsAtHand) {
+      if (Values::Takes(job.head_dim, job.code_group)) return Decode<Format>(job);
+    }
+    return Decode<Tiled>(job);
+  };
   return {
-      .decode =
-          [](const DecodeJob& job) {
-            if constexpr (Values::kIsAtHand) {
-              if (Values::Takes(job.head_dim, job.code_group)) return Decode<Format>(job);
-            }
-            return Decode<Tiled>(job);
-          },
+      .decode = kDecode,
+      .decode_rounded = kDecode,
       .slot_weights = SlotWeights<Tiled>,
   };
 }

@@ -99,17 +99,22 @@ constexpr int AccumulatorFloats(int head_dim) {
   return (head_dim + Values::kChannels - 1) / Values::kChannels * Values::kChannels;
 }
 
-/// out[0 .. head_dim) = the accumulators times `factor`.
+/// out[0 .. head_dim) = the accumulators times `factor`. Values put those of a unit in order, or
+/// all.
 template <class Values>
 inline void PutInOrder(const float* sums, float factor, int head_dim, float* out) {
-  int c = 0;
-  for (; c + Values::kChannels <= head_dim; c += Values::kChannels) {
-    Values::PutInOrder(sums + c, factor, out + c);
-  }
-  if (c < head_dim) {
-    float unit[Values::kChannels];
-    Values::PutInOrder(sums + c, factor, unit);
-    for (int i = 0; c + i < head_dim; ++i) out[c + i] = unit[i];
+  if constexpr (requires { Values::PutInOrder(sums, factor, head_dim, out); }) {
+    Values::PutInOrder(sums, factor, head_dim, out);
+  } else {
+    int c = 0;
+    for (; c + Values::kChannels <= head_dim; c += Values::kChannels) {
+      Values::PutInOrder(sums + c, factor, out + c);
+    }
+    if (c < head_dim) {
+      float unit[Values::kChannels];
+      Values::PutInOrder(sums + c, factor, unit);
+      for (int i = 0; c + i < head_dim; ++i) out[c + i] = unit[i];
+    }
   }
 }
 

@@ -117,7 +117,7 @@ void BM_DecodeAttention(benchmark::State& state, const CacheFormat& format, int 
                         int head_dim) {
   constexpr int kKvHeads = 8;
   const AttentionShape shape = {group * kKvHeads, kKvHeads, head_dim,
-                                1 / std::sqrt(static_cast<float>(head_dim))};
+                                1 / std::sqrt(static_cast<float>(head_dim)), ElementType::kBf16};
   const Caches caches(format, shape);
   const auto backend = BestBackend();
   std::vector<float> q(caches.items.size() * shape.num_q_heads * head_dim), out(q.size());

@@ -55,7 +55,7 @@ struct Plan {
 Plan MakePlan(const ModelConfig& config, const CudaDecoderOptions& options,
               const cuda::DeviceFacts& device) {
   Plan plan;
-  const AttentionShape heads = AttentionShapeOf(config);
+  const AttentionShape heads = AttentionShapeOf(config, options.decoder.element);
   const int tokens = options.decoder.max_prefill_tokens;
   const size_t context = config.MaxContextTokens();
 

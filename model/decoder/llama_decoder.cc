@@ -33,15 +33,15 @@ absl::Status CheckOptions(const DecoderOptions& options) {
   return absl::OkStatus();
 }
 
-AttentionShape AttentionShapeOf(const ModelConfig& config) {
+AttentionShape AttentionShapeOf(const ModelConfig& config, ElementType element) {
   return {config.num_q_heads, config.num_kv_heads, config.head_dim,
-          1.0f / std::sqrt(static_cast<float>(config.head_dim))};
+          1.0f / std::sqrt(static_cast<float>(config.head_dim)), element};
 }
 
 LlamaRunner::LlamaRunner(const ModelConfig& config, const DecoderOptions& options, LlamaParts parts)
     : options_(options),
       workspace_shape_(MakeWorkspaceShape(config, options)),
-      attention_shape_(AttentionShapeOf(config)),
+      attention_shape_(AttentionShapeOf(config, options.element)),
       element_(options.element),
       element_bytes_(ElementBytes(options.element)),
       norm_epsilon_(static_cast<float>(config.rms_norm_eps)),

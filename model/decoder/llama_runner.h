@@ -30,7 +30,7 @@ struct LlamaParts {
   std::unique_ptr<StepDecoder> steps;
 };
 
-AttentionShape AttentionShapeOf(const ModelConfig& config);
+AttentionShape AttentionShapeOf(const ModelConfig& config, ElementType element);
 absl::Status CheckOptions(const DecoderOptions& options);
 
 class LlamaRunner final : public ModelRunner {
