@@ -15,14 +15,7 @@ Command AddBench(CLI::App& app) {
 #ifdef ZIGGURAT_HAS_BENCHMARKS
   commands.push_back(AddBenchKernels(*bench));
 #endif
-  return {bench,
-          [commands = std::move(commands)] {
-            for (const Command& command : commands) {
-              if (command.app->parsed()) return command.run();
-            }
-            return kExitUsage;
-          },
-          /*computes=*/true};
+  return {.app = bench, .subcommands = std::move(commands)};
 }
 
 }  // namespace ziggurat

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <functional>
+#include <vector>
 
 #include "CLI/CLI.hpp"
 
@@ -12,11 +13,13 @@ constexpr int kExitOk = 0;
 constexpr int kExitFailure = 1;  ///< it was asked rightly and could not be done
 constexpr int kExitUsage = 2;    ///< it was asked wrongly
 
-/// A registered subcommand and what it does once the flags are parsed; `run` returns an exit code.
+/// A registered subcommand and what it does once the flags are parsed: that, an exit code being
+/// what `run` returns, or one of its own subcommands.
 struct Command {
   CLI::App* app = nullptr;
-  std::function<int()> run;
+  std::function<int()> run = nullptr;
   bool computes = false;  ///< runs a model in this process
+  std::vector<Command> subcommands = {};
 };
 
 Command AddServe(CLI::App& app);

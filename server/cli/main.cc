@@ -1,6 +1,7 @@
 // The binary `ziggurat`.
 #include <cstdio>
 #include <string>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "attention/cpu_level.h"
@@ -33,6 +34,15 @@ bool HasCommand(const CLI::App& app, const std::string& name) {
   return !commands.empty();
 }
 
+/// The command that was asked for, or nullptr.
+const Command* FindParsed(const std::vector<Command>& commands) {
+  for (const Command& command : commands) {
+    if (!command.app->parsed()) continue;
+    return command.subcommands.empty() ? &command : FindParsed(command.subcommands);
+  }
+  return nullptr;
+}
+
 int Main(int argc, char** argv) {
   CLI::App app(
       "Ziggurat serves language models with a KV cache that is paged per layer out of one pool.",
@@ -40,9 +50,9 @@ int Main(int argc, char** argv) {
   app.footer(kExamples);
   app.set_version_flag("--version", Version, "Version, commit and attention backends");
   app.require_subcommand(1);
-  const Command commands[] = {AddServe(app),  AddGenerate(app),  AddTokenize(app),  AddCache(app),
-                              AddEval(app),   AddMakeModel(app), AddCalibrate(app), AddBench(app),
-                              AddHealth(app), AddPlan(app)};
+  const std::vector<Command> commands = {
+      AddServe(app),     AddGenerate(app),  AddTokenize(app), AddCache(app),  AddEval(app),
+      AddMakeModel(app), AddCalibrate(app), AddBench(app),    AddHealth(app), AddPlan(app)};
   if (argc > 1 && argv[1][0] != '-' && !HasCommand(app, argv[1])) {
     std::fprintf(stderr, "ziggurat: '%s' is no command; `ziggurat --help` lists them\n", argv[1]);
     return kExitUsage;
@@ -53,12 +63,10 @@ int Main(int argc, char** argv) {
     // Help and version arrive as exceptions too, with exit code 0.
     return app.exit(error) == 0 ? kExitOk : kExitUsage;
   }
-  for (const Command& command : commands) {
-    if (!command.app->parsed()) continue;
-    if (command.computes) LimitSpinning(argv);
-    return command.run();
-  }
-  return kExitUsage;
+  const Command* command = FindParsed(commands);
+  if (command == nullptr) return kExitUsage;
+  if (command->computes) LimitSpinning(argv);
+  return command->run();
 }
 
 }  // namespace

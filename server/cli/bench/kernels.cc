@@ -62,7 +62,7 @@ Command AddBenchKernels(CLI::App& bench) {
   app->add_option("--level", flags->level, "Instructions of the kernels (default: the best)")
       ->check(CLI::IsMember(names));
   app->footer(kExamples);
-  return {app, [flags] { return RunKernels(*flags); }};
+  return {app, [flags] { return RunKernels(*flags); }, /*computes=*/true};
 }
 
 }  // namespace ziggurat

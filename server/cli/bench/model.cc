@@ -317,7 +317,7 @@ Command AddModelBench(CLI::App* app, bool decodes) {
       ->capture_default_str();
   app->add_option("--json", flags->json, "Also write the figures to this file")->type_name("FILE");
   app->footer(decodes ? kDecodeExamples : kPrefillExamples);
-  return {app, [flags] { return RunModelBench(*flags); }};
+  return {app, [flags] { return RunModelBench(*flags); }, /*computes=*/true};
 }
 
 }  // namespace
