@@ -208,11 +208,11 @@ TEST_F(BenchServe, CtrlCKeepsWhatWasMeasured) {
   START_DAEMON(daemon, {.dtype = "bf16"});
   std::vector<std::string> argv = {Binary()};
   const std::vector<std::string> command =
-      Command(daemon, {"--clients", "4", "--duration", "600", "--output-tokens", "64"});
+      Command(daemon, {"--clients", "4", "--duration", "600", "--output-tokens", "uniform:16:800"});
   argv.insert(argv.end(), command.begin(), command.end());
   auto process = ChildProcess::Start(argv);
   ASSERT_TRUE(process.ok()) << process.status();
-  ASSERT_TRUE(PollUntil(absl::Seconds(30), [&] {
+  ASSERT_TRUE(PollUntil(absl::Seconds(120), [&] {
     return daemon.Metrics()["ziggurat_requests_finished_total{reason=\"length\"}"] >= 10;
   })) << (*process)->stderr_text();
   (*process)->Signal(SIGINT);
@@ -222,7 +222,8 @@ TEST_F(BenchServe, CtrlCKeepsWhatWasMeasured) {
   EXPECT_THAT((*process)->stderr_text(), HasSubstr("the figures are those of what was done"));
   const json result = Result();
   EXPECT_EQ(result["broken_off"], true);
-  EXPECT_GE(result["requests"]["done"], 9);
+  // Of each client one may have ended in the daemon and not yet with the client.
+  EXPECT_GE(result["requests"]["done"], 10 - 4);
   EXPECT_EQ(result["requests"]["failed"], 0);
   EXPECT_GE(result["requests"]["cancelled"], 1);
   EXPECT_LE(result["requests"]["cancelled"], 4);
