@@ -59,6 +59,13 @@ constexpr BlockKernels MakeCodedKernels() {
   };
 }
 
+/// int4 and int2.
+template <class V, int kBits>
+constexpr BlockKernels MakeGroupedKernels() {
+  using Codes = GroupedCodes<V, kBits>;
+  return MakeCodedKernels<Codes, LookedUpValues<Codes>>();
+}
+
 /// How this level multiplies bf16: Keys<V> keys, Values<V> values; contiguous ones as
 /// Bf16Workspace.
 template <class V, class Narrow, template <class> class Keys, template <class> class Values,
@@ -71,8 +78,7 @@ constexpr CpuKernels MakeCpuKernels(ProductKernels product) {
                  MakePlainKernels<Keys<V>, Keys<Narrow>, Values<V>>(),
                  MakeCodedKernels<Int8Codes<V>, WidenedValues<Int8Codes<V>>>(),
                  MakeCodedKernels<Fp8Codes<V>, WidenedValues<Fp8Codes<V>>>(),
-                 MakeCodedKernels<GroupedCodes<V, 4>, LookedUpValues<GroupedCodes<V, 4>>>(),
-                 MakeCodedKernels<GroupedCodes<V, 2>, LookedUpValues<GroupedCodes<V, 2>>>()},
+                 MakeGroupedKernels<V, 4>(), MakeGroupedKernels<V, 2>()},
       .product = product,
       .cosine = Cosine<V>};
 }

@@ -136,7 +136,7 @@ struct ByteValues {
     }
   }
 
-  /// scales, zeros  [tokens of whole steps + 32 floats][groups]
+  /// scales, zeros  [tokens of whole steps][groups], and room to read 32 floats from any step on
   static void SpreadScales(const Cut& cut, const float* scales, const float* zeros, int strip,
                            int steps, Strip* out) {
     for (int part = 0; part < kParts; ++part) {
@@ -292,8 +292,7 @@ template <int kBits>
 constexpr BlockKernels WithBytes(BlockKernels kernels) {
   kernels.decode_rounded = [](const DecodeJob& job) {
     if (ByteFormat<kBits>::Takes(job)) return Decode<ByteFormat<kBits>>(job);
-    constexpr auto kOther = MakeCodedKernels<GroupedCodes<Simd16, kBits>,
-                                             LookedUpValues<GroupedCodes<Simd16, kBits>>>();
+    constexpr BlockKernels kOther = MakeGroupedKernels<Simd16, kBits>();
     return kOther.decode(job);
   };
   return kernels;
