@@ -18,11 +18,16 @@ inline void WidenScales(const std::byte* from, int count, float* to) {
   });
 }
 
-/// The unit of the group that slot `slot` of a block belongs to, in a head's area of that block.
-inline const std::byte* UnitOf(const HeadBlocks& scales, int head, int slot, int group) {
-  const int slots = static_cast<int>(scales.slots_per_block);
-  return scales.base + scales.blocks[slot / slots] * scales.block_bytes +
-         head * scales.head_stride + static_cast<size_t>(slot % slots / group) * scales.unit_bytes;
+/// The unit of the group that slot begin + t belongs to, of scales of a step's head; what stands
+/// there for the next is fetched.   bytes  that are needed of it
+inline const std::byte* UnitOf(const HeadStep& step, HeadBlocks DecodeJob::*scales, int t,
+                               size_t bytes) {
+  const HeadBlocks& plane = step.here.job().*scales;
+  const int slot = (step.here.begin() + t) % static_cast<int>(plane.slots_per_block);
+  const std::byte* area = step.here.AreaAt(scales, t, nullptr);
+  const size_t at = static_cast<size_t>(slot / step.here.job().code_group) * plane.unit_bytes;
+  Prefetch(step.next.AreaAt(scales, t, area) + at, bytes);
+  return area + at;
 }
 
 /// What does not depend on how values are read.
@@ -31,13 +36,12 @@ struct CodedScores {
   using V = typename Codes::Simd;
   using Keys = CodedKeys<Codes>;
 
-  static void Score(const DecodeJob& job, int head, const float* packed, int begin, int count,
-                    BlockFetcher* fetcher, float* spare, float* scores);
+  static void Score(const HeadStep& step, const float* packed, float* spare, float* scores);
 
  protected:
-  static void ScaleQueries(const DecodeJob& job, int head, int slot, const float* packed,
-                           float* scaled, float* bias);
-  static void LoadValueScales(const DecodeJob& job, int head, int begin, int count, float* scales,
+  static void ScaleQueries(const HeadStep& step, int t, const float* packed, float* scaled,
+                           float* bias);
+  static void LoadValueScales(const HeadStep& step, int first, int count, float* scales,
                               float* zeros);
 };
 
@@ -48,21 +52,20 @@ struct CodedFormat : CodedScores<Codes> {
   using Values = Values_;
   using Tiles = F32Values<V>;
 
-  static void Accumulate(const DecodeJob& job, int head, int begin, int count,
-                         const std::byte* const* rows, BlockFetcher* fetcher, float* weights,
-                         const float* shrink, float* sums);
+  static void Accumulate(const HeadStep& step, float* weights, const float* shrink, float* sums);
 };
 
 /// What a group's scales and zeros make of the queries: score = scaled . codes + bias.
-///   slot    the first one of the group
+///   t       the first slot of the group, from the step's first
 ///   scaled  as `packed`
 template <class Codes>
-void CodedScores<Codes>::ScaleQueries(const DecodeJob& job, int head, int slot, const float* packed,
+void CodedScores<Codes>::ScaleQueries(const HeadStep& step, int t, const float* packed,
                                       float* scaled, float* bias) {
   constexpr int kCells = Keys::kCells;
+  const DecodeJob& job = step.here.job();
   const int dim = job.head_dim;
   alignas(64) float scale_zero[2 * kMaxHeadDim];
-  WidenScales<V>(UnitOf(job.key_scales, head, slot, job.code_group), 2 * dim, scale_zero);
+  WidenScales<V>(UnitOf(step, &DecodeJob::key_scales, t, size_t{4} * dim), 2 * dim, scale_zero);
   using Cells = typename Codes::QueryCells;
   for (int i = 0; i < job.group_size;) {
     const int size = NextSubBlock(job.group_size - i);
@@ -85,16 +88,18 @@ void CodedScores<Codes>::ScaleQueries(const DecodeJob& job, int head, int slot, 
   }
 }
 
-/// Scales of values [begin, begin + count) of one head, those of each value side by side.
+/// Scales of values [first, first + count) of a step, those of each value side by side.
 template <class Codes>
-void CodedScores<Codes>::LoadValueScales(const DecodeJob& job, int head, int begin, int count,
-                                         float* scales, float* zeros) {
+void CodedScores<Codes>::LoadValueScales(const HeadStep& step, int first, int count, float* scales,
+                                         float* zeros) {
+  const DecodeJob& job = step.here.job();
   const int group = job.code_group, groups = job.head_dim / group;
   const size_t zeros_at = static_cast<size_t>(job.head_dim) * 2;  // [group][groups] bf16 behind
   for (int t = 0; t < count;) {
-    const int first = (begin + t) % group, run = Smaller(count - t, group - first);
-    const std::byte* from =
-        UnitOf(job.value_scales, head, begin + t, group) + static_cast<size_t>(first) * groups * 2;
+    const int slot = (step.here.begin() + first + t) % group,
+              run = Smaller(count - t, group - slot);
+    const std::byte* from = UnitOf(step, &DecodeJob::value_scales, first + t, 2 * zeros_at) +
+                            static_cast<size_t>(slot) * groups * 2;
     WidenScales<V>(from, run * groups, scales + t * groups);
     WidenScales<V>(from + zeros_at, run * groups, zeros + t * groups);
     t += run;
@@ -102,112 +107,108 @@ void CodedScores<Codes>::LoadValueScales(const DecodeJob& job, int head, int beg
 }
 
 template <class Codes>
-void CodedScores<Codes>::Score(const DecodeJob& job, int head, const float* packed, int begin,
-                               int count, BlockFetcher* fetcher, float* spare, float* scores) {
+void CodedScores<Codes>::Score(const HeadStep& step, const float* packed, float* spare,
+                               float* scores) {
+  const DecodeJob& job = step.here.job();
+  const int begin = step.here.begin(), count = step.here.count();
   const int dim = job.head_dim, group = job.code_group, rows = dim / Keys::kCells;
   const int slots_per_block = static_cast<int>(job.keys.slots_per_block);
   const size_t row_bytes = static_cast<size_t>(slots_per_block) * 4;
   const float scale = job.scale * kLog2E;
-  const float* queries = packed;
   float* const scaled = spare;
   float* const bias = spare + static_cast<size_t>(job.group_size) * dim;
-  int unit = -1;  // that `scaled` is for
-  for (int t = 0; t < count;) {
-    const int slot = begin + t, first = slot % slots_per_block;
-    int slots = Smaller(Smaller(V::kLanes, count - t), slots_per_block - first);
-    const std::byte* cells = job.keys.base +
-                             job.keys.blocks[slot / slots_per_block] * job.keys.block_bytes +
-                             head * job.keys.head_stride + static_cast<size_t>(first) * 4;
-    if constexpr (Codes::kGrouped) {
-      slots = Smaller(slots, group - slot % group);
-      if (slot / group != unit) {
-        unit = slot / group;
-        ScaleQueries(job, head, slot, packed, scaled, bias);
-        queries = scaled;
-        const size_t bytes = static_cast<size_t>(dim) * 4;  // the keys' scales of a group
-        Prefetch(fetcher->Take(bytes, cells), bytes);
+  const float* queries = Codes::kGrouped ? scaled : packed;
+  TileBatch<Keys> tiles(job, queries, row_bytes, scores);
+  int first = -1;  // slot of the group that `scaled` is for
+  const auto finish_group = [&](int end) {
+    tiles.Score();
+    for (int i = 0; Codes::kGrouped && first >= 0 && i < job.group_size; ++i) {
+      float* out = scores + i * kScoreStride;
+      for (int t = first; t < end; t += V::kLanes) {
+        V::Store(out + t, V::Add(V::Load(out + t), V::Set(bias[i] * scale)));
       }
     }
-    const std::byte* ahead = fetcher->Take(rows * slots * size_t{4}, cells);
-    for (int i = 0; i < job.group_size;) {
-      const int size = NextSubBlock(job.group_size - i);
-      const float* query = queries + static_cast<size_t>(i) * dim;
-      float* out = scores + i * kScoreStride + t;
+    first = end;
+  };
+  step.ForEachRun(&DecodeJob::keys, [&](int t, int run, int slot, const std::byte* area,
+                                        const std::byte* ahead) {
+    for (int end = slot + run, slots; slot < end; slot += slots, t += slots) {
+      slots = Smaller(V::kLanes, end - slot);
+      if constexpr (Codes::kGrouped) {
+        const int in_group = (begin + t) % group;
+        if (first < 0 || in_group == 0) {
+          finish_group(t);
+          ScaleQueries(step, t, packed, scaled, bias);
+        }
+        slots = Smaller(slots, group - in_group);
+      }
+      const size_t at = static_cast<size_t>(slot) * 4;
       if (slots == V::kLanes) {
-        ScoreSubBlock<Keys, TileRead::kFetching>(size, query, rows, cells, row_bytes, ahead, scale,
-                                                 out);
-      } else {
-        ScorePartialTile<Keys>(size, query, rows, cells, row_bytes, scale, out, slots);
+        tiles.Add({area + at, ahead + at, t});
+        continue;
       }
-      i += size;
-    }
-    if constexpr (Codes::kGrouped) {
-      for (int i = 0; i < job.group_size; ++i) {
-        float* out = scores + i * kScoreStride + t;
-        V::Store(out, V::Add(V::Load(out), V::Set(bias[i] * scale)));
+      for (int i = 0; i < job.group_size;) {
+        const int size = NextSubBlock(job.group_size - i);
+        ScorePartialTile<Keys>(size, queries + static_cast<size_t>(i) * dim, rows, area + at,
+                               row_bytes, scale, scores + i * kScoreStride + t, slots);
+        i += size;
       }
     }
-    t += slots;
-  }
+  });
+  finish_group(count);
   float factors[kScoreStride];
-  if (LoadFactors(Codes::kGrouped ? nullptr : &job.key_scales, &job.key_norms, head, begin, count,
+  if (LoadFactors(Codes::kGrouped ? nullptr : &DecodeJob::key_scales, &DecodeJob::key_norms, step,
                   Codes::kFactor, factors)) {
     MultiplyRows<V>(job.group_size, factors, count, scores);
   }
 }
 
 template <class Codes, class Values_>
-void CodedFormat<Codes, Values_>::Accumulate(const DecodeJob& job, int head, int begin, int count,
-                                             const std::byte* const* rows, BlockFetcher* fetcher,
-                                             float* weights, const float* shrink, float* sums) {
+void CodedFormat<Codes, Values_>::Accumulate(const HeadStep& step, float* weights,
+                                             const float* shrink, float* sums) {
   constexpr bool kInTiles = std::is_same_v<Values, Tiles>;
-  const int dim = job.head_dim, group = job.code_group;
+  const DecodeJob& job = step.here.job();
+  const int dim = job.head_dim, group = job.code_group, count = step.here.count();
   const int stride = AccumulatorFloats<Values>(dim);
   alignas(64) float tile[kInTiles ? kValueTileFloats : 1];
   alignas(64) float scales[Codes::kGrouped ? kValueTileFloats : 1];
   alignas(64) float zeros[Codes::kGrouped ? kValueTileFloats : 1];
   float factors[kScoreStride];
-  if (LoadFactors(Codes::kGrouped ? nullptr : &job.value_scales, &job.value_norms, head, begin,
-                  count, Codes::kFactor, factors)) {
+  if (LoadFactors(Codes::kGrouped ? nullptr : &DecodeJob::value_scales, &DecodeJob::value_norms,
+                  step, Codes::kFactor, factors)) {
     MultiplyRows<V>(job.group_size, factors, count, weights);
   }
   float keep[kMaxQueries];  // what was accumulated from this chunk does not shrink
   for (float& one : keep) one = 1;
   // As many as a tile, or the scales, have room for.
-  const int most = kValueTileFloats / stride;
+  const int most = kValueTileFloats / (kInTiles ? stride : kMaxHeadDim / Values::kChannels);
   const std::byte* tile_rows[kChunk];
-  // Tiles are in cache: what is ahead is fetched while they are made.
-  NoFetcher no_fetcher;
-  std::conditional_t<kInTiles, NoFetcher, BlockFetcher>* ahead;
-  if constexpr (kInTiles) {
-    ahead = &no_fetcher;
-  } else {
-    ahead = fetcher;
-  }
   for (int t = 0; t < count; t += most) {
     const int some = Smaller(most, count - t);
-    ValueRows values = {rows + t, head * job.values.head_stride};
+    ValueRows values = ValuesOf(step);
+    values.rows += t;
+    values.rows_ahead += t;
     if constexpr (Codes::kGrouped) {
-      CodedScores<Codes>::LoadValueScales(job, head, begin + t, some, scales, zeros);
+      CodedScores<Codes>::LoadValueScales(step, t, some, scales, zeros);
       values.scales = scales;
       values.zeros = zeros;
       values.groups = dim / group;
       values.units_per_group = group / Values::kChannels;
     }
     if constexpr (kInTiles) {
-      const size_t bytes = some * (job.row_bytes + (Codes::kGrouped ? 4 * values.groups : 0));
-      Prefetch(fetcher->Take(bytes, values.at(0, 0)), bytes);
+      for (int i = 0; i < some; ++i) Prefetch(values.ahead(i, 0), job.row_bytes);
       UnpackValues<Codes>(values, some, dim, stride, tile);
       for (int i = 0; i < some; ++i) {
         tile_rows[i] = reinterpret_cast<const std::byte*>(tile + i * stride);
       }
-      values = {tile_rows, 0};
+      values = {tile_rows};
     }
     for (int i = 0; i < job.group_size;) {
       const int size = NextSubBlock(job.group_size - i);
-      AccumulateSubBlock<Values>(size, weights + i * kScoreStride + t, t == 0 ? shrink + i : keep,
-                                 values, ahead, some, dim, sums + static_cast<size_t>(i) * stride,
-                                 stride);
+      AccumulateSubBlock<Values, /*kFetches=*/!kInTiles>(
+          size, weights + i * kScoreStride + t, t == 0 ? shrink + i : keep, values, some, dim,
+          sums + static_cast<size_t>(i) * stride, stride);
+      values.FetchNoMore();
       i += size;
     }
   }

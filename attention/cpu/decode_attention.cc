@@ -13,9 +13,9 @@ namespace {
 
 constexpr float kNothing = -std::numeric_limits<float>::infinity();
 
-/// Neighbouring heads of a decode job: as many as keep a chunk's keys and values, and those of the
-/// next chunk, well inside any L2. What they hold of a block is read as one contiguous run.
-constexpr size_t kChunkBytes = 128 << 10;
+/// Neighbouring heads of a decode job, of which each fetches for the next one. What they hold of a
+/// block is contiguous; the queries of many do not stay in cache.
+constexpr int kJobHeads = 4;
 /// Keys and values of a decode job, as if they were not codes: long enough to make the merge of its
 /// result cheap. A segment that is shorter than a few of these is still cut in up to kFewParts, so
 /// that one sequence alone keeps several threads busy.
@@ -30,10 +30,8 @@ void CutSegment(const SegmentView& segment, int head_dim, int first_head, int nu
                 int end, Emit emit) {
   if (begin >= end) return;
   const int bits = EncodingBits(segment.encoding);
-  const size_t slot_bytes = size_t{2} * head_dim * bits / 8;
   const size_t plain_bytes = size_t{2} * head_dim * std::max(bits, 16) / 8;
-  const int heads = std::clamp<int>(static_cast<int>(kChunkBytes / (kChunk * slot_bytes)), 1,
-                                    segment.num_kv_heads);
+  const int heads = std::min(kJobHeads, segment.num_kv_heads);
   // Parts of about equal length, on whole chunks.
   const size_t count = end - begin, bytes = count * plain_bytes * heads;
   const size_t few = std::clamp<size_t>(bytes / kSmallTaskBytes, 1, kFewParts);
@@ -104,10 +102,9 @@ void CpuBackend::RunTasks(const AttentionShape& shape, PoolView pool, Run run) {
   std::atomic<size_t> next{0};
   ParallelThreads(std::min<size_t>(threads_, tasks_.size()), [&](int thread) {
     size_t i = next.fetch_add(1);
-    for (bool is_first = true; i < tasks_.size(); is_first = false) {
+    while (i < tasks_.size()) {
       const size_t after = next.fetch_add(1);
       DecodeJob job = JobOf(shape, pool, tasks_[i], thread), following;
-      job.is_first = is_first;
       if (after < tasks_.size()) {
         following = JobOf(shape, pool, tasks_[after], thread);
         job.following = &following;

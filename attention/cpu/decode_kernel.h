@@ -8,7 +8,7 @@
 
 #include <type_traits>
 
-#include "attention/cpu/block_fetcher.h"
+#include "attention/cpu/chunk.h"
 #include "attention/cpu/score_tiles.h"
 #include "attention/cpu/slot_factors.h"
 #include "attention/cpu/softmax_chunk.h"
@@ -17,18 +17,48 @@
 namespace ziggurat::cpu {
 namespace {
 
-/// Pointers to the values of slots [begin, begin + count) of the first head.
-inline void FindValueRows(const DecodeJob& job, int begin, int count, const std::byte** rows) {
-  const int slots_per_block = static_cast<int>(job.values.slots_per_block);
-  for (int t = 0; t < count;) {
-    const int slot = begin + t, first = slot % slots_per_block;
-    const std::byte* area =
-        job.values.base + job.values.blocks[slot / slots_per_block] * job.values.block_bytes;
-    const int run = Smaller(count - t, slots_per_block - first);
-    for (int s = 0; s < run; ++s) rows[t + s] = area + (first + s) * job.row_bytes;
-    t += run;
-  }
+/// The values of a step's head.
+inline ValueRows ValuesOf(const HeadStep& step) {
+  const DecodeJob &job = step.here.job(), &next = step.next.job();
+  ValueRows values = {step.here.chunk->rows, step.here.head * job.values.head_stride};
+  values.per_block = static_cast<int>(job.values.slots_per_block);
+  values.rows_ahead = step.next.chunk->rows;
+  values.offset_ahead = step.next.head * next.values.head_stride;
+  return values;
 }
+
+/// Tiles of keys that lie alike, to be multiplied together.
+template <class Keys>
+class TileBatch {
+ public:
+  static constexpr int kLanes = Keys::Simd::kLanes;
+
+  /// of    job; packed, scores  as Format::Score has them
+  TileBatch(const DecodeJob& job, const float* packed, size_t row_bytes, float* scores)
+      : job_(job), packed_(packed), row_bytes_(row_bytes), scores_(scores) {}
+
+  void Add(const BlockTile& tile) { tiles_[count_++] = tile; }
+  void Score() {
+    const int rows = job_.head_dim / Keys::kChannelsPerRow;
+    for (int i = 0; i < job_.group_size && count_ > 0;) {
+      const int size = NextSubBlock(job_.group_size - i);
+      ScoreBlocks<Keys>(size, packed_ + static_cast<size_t>(i) * job_.head_dim, rows, tiles_,
+                        count_, row_bytes_, job_.scale * kLog2E, scores_ + i * kScoreStride);
+      // What was fetched once need not be again.
+      for (int v = 0; i == 0 && v < count_; ++v) tiles_[v].ahead = tiles_[v].keys;
+      i += size;
+    }
+    count_ = 0;
+  }
+
+ private:
+  const DecodeJob& job_;
+  const float* packed_;
+  size_t row_bytes_;
+  float* scores_;
+  BlockTile tiles_[kChunk / kLanes + 1];
+  int count_ = 0;
+};
 
 // A Format has Keys, how queries are packed for them (void: not at all), Values, how accumulators
 // are put in order, Score and Accumulate.
@@ -40,67 +70,68 @@ struct PlainFormat {
   using Keys = Keys_;
   using Values = Values_;
 
-  /// Scores of slots [begin, begin + count) of one head: scores[i][t], kScoreStride apart, in units
-  /// of log2.   packed: the group's queries; spare: room for as many floats, and one a query
-  static void Score(const DecodeJob& job, int head, const float* packed, int begin, int count,
-                    BlockFetcher* fetcher, float* spare, float* scores);
-  /// For all queries i of one head: sums[i] = shrink[i] * sums[i] + sum over t of weights[i][t] *
-  /// value t. Spoils the weights.   rows: of the first head's values (FindValueRows)
-  static void Accumulate(const DecodeJob& job, int head, int begin, int count,
-                         const std::byte* const* rows, BlockFetcher* fetcher, float* weights,
-                         const float* shrink, float* sums) {
+  /// Scores of a step's slots: scores[i][t], kScoreStride apart, in units of log2.
+  ///   packed  the head's queries
+  ///   spare   room for as many floats, and one a query
+  static void Score(const HeadStep& step, const float* packed, float* spare, float* scores);
+  /// For all queries i of the head: sums[i] = shrink[i] * sums[i] + sum over t of weights[i][t] *
+  /// value t. Spoils the weights.
+  static void Accumulate(const HeadStep& step, float* weights, const float* shrink, float* sums) {
+    const DecodeJob& job = step.here.job();
+    const int count = step.here.count();
     float factors[kScoreStride];
-    if (LoadFactors(&job.value_norms, nullptr, head, begin, count, 1, factors)) {
+    if (LoadFactors(&DecodeJob::value_norms, nullptr, step, 1, factors)) {
       MultiplyRows<typename Values::Simd>(job.group_size, factors, count, weights);
     }
     const int sums_stride = AccumulatorFloats<Values>(job.head_dim);
+    ValueRows values = ValuesOf(step);
     for (int i = 0; i < job.group_size;) {
       const int size = NextSubBlock(job.group_size - i);
-      AccumulateSubBlock<Values>(
-          size, weights + i * kScoreStride, shrink + i, {rows, head * job.values.head_stride},
-          fetcher, count, job.head_dim, sums + static_cast<size_t>(i) * sums_stride, sums_stride);
+      AccumulateSubBlock<Values, /*kFetches=*/true>(
+          size, weights + i * kScoreStride, shrink + i, values, count, job.head_dim,
+          sums + static_cast<size_t>(i) * sums_stride, sums_stride);
+      values.FetchNoMore();
       i += size;
     }
   }
 };
 
 template <class Keys, class NarrowKeys, class Values_>
-inline void PlainFormat<Keys, NarrowKeys, Values_>::Score(const DecodeJob& job, int head,
-                                                          const float* packed, int begin, int count,
-                                                          BlockFetcher* fetcher, float* /*spare*/,
-                                                          float* scores) {
-  constexpr int kLanes = Keys::Simd::kLanes;
+inline void PlainFormat<Keys, NarrowKeys, Values_>::Score(const HeadStep& step, const float* packed,
+                                                          float* /*spare*/, float* scores) {
+  const DecodeJob& job = step.here.job();
   const int rows = job.head_dim / Keys::kChannelsPerRow;
-  const float scale = job.scale * kLog2E;
   const int slots_per_block = static_cast<int>(job.keys.slots_per_block);
   const size_t row_bytes = static_cast<size_t>(slots_per_block) * 4;
-  for (int t = 0; t < count;) {
-    const int block = (begin + t) / slots_per_block, first = (begin + t) % slots_per_block;
-    const std::byte* tile = job.keys.base + job.keys.blocks[block] * job.keys.block_bytes +
-                            head * job.keys.head_stride + static_cast<size_t>(first) * 4;
-    const int left = slots_per_block - first;
-    const int slots = Smaller(left, left >= kLanes ? kLanes : NarrowKeys::Simd::kLanes);
-    const std::byte* ahead = fetcher->Take(static_cast<size_t>(rows) * slots * 4, tile);
-    for (int i = 0; i < job.group_size;) {
-      const int size = NextSubBlock(job.group_size - i);
-      const float* query = packed + static_cast<size_t>(i) * job.head_dim;
-      float* out = scores + i * kScoreStride + t;
-      if (slots == kLanes) {
-        ScoreSubBlock<Keys, TileRead::kFetching>(size, query, rows, tile, row_bytes, ahead, scale,
-                                                 out);
-      } else if (slots == NarrowKeys::Simd::kLanes) {
-        ScoreSubBlock<NarrowKeys, TileRead::kFetching>(size, query, rows, tile, row_bytes, ahead,
-                                                       scale, out);
+  TileBatch<Keys> tiles(job, packed, row_bytes, scores);
+  TileBatch<NarrowKeys> narrow_tiles(job, packed, row_bytes, scores);
+  step.ForEachRun(&DecodeJob::keys, [&](int t, int run, int slot, const std::byte* area,
+                                        const std::byte* ahead) {
+    for (int end = slot + run, slots; slot < end; slot += slots, t += slots) {
+      const size_t at = static_cast<size_t>(slot) * 4;
+      const int left = slots_per_block - slot;
+      slots = left >= Keys::Simd::kLanes ? Keys::Simd::kLanes : NarrowKeys::Simd::kLanes;
+      if (left >= Keys::Simd::kLanes) {
+        tiles.Add({area + at, ahead + at, t});
+      } else if (left >= slots) {
+        narrow_tiles.Add({area + at, ahead + at, t});
       } else {
-        ScorePartialTile<NarrowKeys>(size, query, rows, tile, row_bytes, scale, out, slots);
+        slots = left;
+        for (int i = 0; i < job.group_size;) {
+          const int size = NextSubBlock(job.group_size - i);
+          ScorePartialTile<NarrowKeys>(size, packed + static_cast<size_t>(i) * job.head_dim, rows,
+                                       area + at, row_bytes, job.scale * kLog2E,
+                                       scores + i * kScoreStride + t, slots);
+          i += size;
+        }
       }
-      i += size;
     }
-    t += slots;
-  }
+  });
+  tiles.Score();
+  narrow_tiles.Score();
   float factors[kScoreStride];
-  if (LoadFactors(&job.key_norms, nullptr, head, begin, count, 1, factors)) {
-    MultiplyRows<typename Keys::Simd>(job.group_size, factors, count, scores);
+  if (LoadFactors(&DecodeJob::key_norms, nullptr, step, 1, factors)) {
+    MultiplyRows<typename Keys::Simd>(job.group_size, factors, step.here.count(), scores);
   }
 }
 
@@ -125,37 +156,23 @@ struct DecodeScratch {
 
 /// One head's part of a chunk.
 template <class Format>
-inline void DecodeChunk(const DecodeJob& job, int head, int begin, int count,
-                        const std::byte* const* rows, BlockFetcher* fetcher,
-                        const DecodeScratch& scratch) {
+inline void DecodeStep(const HeadStep& step, const DecodeScratch& scratch) {
   using Values = typename Format::Values;
   using V = typename Values::Simd;
-  const size_t first = static_cast<size_t>(head) * job.group_size;
-  Format::Score(job, head, scratch.packed + first * job.head_dim, begin, count, fetcher,
-                scratch.spare, scratch.scores);
+  const DecodeJob& job = step.here.job();
+  const int count = step.here.count();
+  const size_t first = static_cast<size_t>(step.here.head) * job.group_size;
+  Format::Score(step, scratch.packed + first * job.head_dim, scratch.spare, scratch.scores);
   for (int i = 0; i < job.group_size; ++i) {
     scratch.shrink[i] = SoftmaxChunk<V>(scratch.scores + i * kScoreStride, /*scale=*/1, count,
                                         count, &scratch.running[first + i]);
   }
-  Format::Accumulate(job, head, begin, count, rows, fetcher, scratch.scores, scratch.shrink,
+  Format::Accumulate(step, scratch.scores, scratch.shrink,
                      scratch.sums + first * AccumulatorFloats<Values>(job.head_dim));
 }
 
-/// Fetches ahead for the chunk behind slot `next`, which may be the first of the following job.
-inline void PlanNext(const DecodeJob& job, int next, BlockFetcher* fetcher) {
-  if (next < job.end) {
-    fetcher->Plan(job, next, Smaller(next + kChunk, job.end));
-  } else if (const DecodeJob* after = job.following) {
-    fetcher->Plan(*after, after->begin, Smaller(after->begin + kChunk, after->end));
-  }
-}
-
 template <class Format>
-inline void Start(const DecodeJob& job, BlockFetcher* fetcher, float* packed) {
-  if (job.is_first) {
-    fetcher->Plan(job, job.begin, Smaller(job.begin + kChunk, job.end));
-    fetcher->FetchAll();
-  }
+inline void PackQueriesOf(const DecodeJob& job, float* packed) {
   if constexpr (!std::is_void_v<typename Format::Keys>) {
     for (int head = 0; head < job.num_heads; ++head) {
       const size_t first = static_cast<size_t>(head) * job.group_size * job.head_dim;
@@ -173,21 +190,11 @@ void Decode(const DecodeJob& job) {
   const int queries = job.num_heads * job.group_size, dim = job.head_dim;
   const int sums_stride = AccumulatorFloats<Values>(dim);
   const DecodeScratch scratch(job.scratch, queries, dim);
-  BlockFetcher fetcher;
-  Start<Format>(job, &fetcher, scratch.packed);
+  PackQueriesOf<Format>(job, scratch.packed);
   for (int i = 0; i < queries; ++i) scratch.running[i] = Running();
   __builtin_memset(scratch.sums, 0, sizeof(float) * queries * sums_stride);
 
-  for (int begin = job.begin; begin < job.end; begin += kChunk) {
-    const int count = Smaller(kChunk, job.end - begin);
-    PlanNext(job, begin + kChunk, &fetcher);
-    const std::byte* rows[kChunk];
-    FindValueRows(job, begin, count, rows);
-    for (int head = 0; head < job.num_heads; ++head) {
-      DecodeChunk<Format>(job, head, begin, count, rows, &fetcher, scratch);
-    }
-    fetcher.FetchAll();  // the last chunk of a segment may be shorter than what comes next
-  }
+  ForEachHeadStep(job, [&](const HeadStep& step) { DecodeStep<Format>(step, scratch); });
   for (int i = 0; i < queries; ++i) {
     PutInOrder<Values>(scratch.sums + static_cast<size_t>(i) * sums_stride,
                        1.0f / scratch.running[i].sum, dim, job.out + static_cast<size_t>(i) * dim);
@@ -200,24 +207,19 @@ template <class Format>
 void SlotWeights(const DecodeJob& job, const float* lse, float* sums) {
   using V = typename Format::Values::Simd;
   const DecodeScratch scratch(job.scratch, job.num_heads * job.group_size, job.head_dim);
-  BlockFetcher fetcher;
-  Start<Format>(job, &fetcher, scratch.packed);
-  for (int begin = job.begin; begin < job.end; begin += kChunk) {
-    const int count = Smaller(kChunk, job.end - begin);
-    PlanNext(job, begin + kChunk, &fetcher);
-    for (int head = 0; head < job.num_heads; ++head) {
-      const size_t first = static_cast<size_t>(head) * job.group_size;
-      Format::Score(job, head, scratch.packed + first * job.head_dim, begin, count, &fetcher,
-                    scratch.spare, scratch.scores);
-      float sum[kScoreStride] = {};
-      for (int i = 0; i < job.group_size; ++i) {
-        AddWeights<V>(scratch.scores + i * kScoreStride, /*scale=*/1, lse[first + i], count, sum);
-      }
-      __builtin_memcpy(sums + static_cast<size_t>(head) * (job.end - job.begin) + begin - job.begin,
-                       sum, sizeof(float) * count);
+  PackQueriesOf<Format>(job, scratch.packed);
+  ForEachHeadStep(job, [&](const HeadStep& step) {
+    const int head = step.here.head, count = step.here.count();
+    const size_t first = static_cast<size_t>(head) * job.group_size;
+    Format::Score(step, scratch.packed + first * job.head_dim, scratch.spare, scratch.scores);
+    float sum[kScoreStride] = {};
+    for (int i = 0; i < job.group_size; ++i) {
+      AddWeights<V>(scratch.scores + i * kScoreStride, /*scale=*/1, lse[first + i], count, sum);
     }
-    fetcher.FetchAll();
-  }
+    __builtin_memcpy(
+        sums + static_cast<size_t>(head) * (job.end - job.begin) + step.here.begin() - job.begin,
+        sum, sizeof(float) * count);
+  });
 }
 
 }  // namespace

@@ -64,9 +64,8 @@ struct DecodeJob {
   HeadBlocks value_norms;
   int begin;
   int end;
-  /// What this thread will do next, or nullptr: its first blocks are fetched meanwhile.
+  /// What this thread will do next, or nullptr: what it begins with is fetched meanwhile.
   const DecodeJob* following;
-  bool is_first;   ///< nothing was fetched ahead for this job
   float* scratch;  ///< DecodeScratchFloats(num_heads * group_size, head_dim)
   float* out;      ///< [num_heads * group_size, head_dim], normalised
   float* lse;      ///< [num_heads * group_size]

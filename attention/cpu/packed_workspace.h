@@ -130,9 +130,9 @@ inline void ScorePackedKeys(int size, const float* query, int rows, const float*
   constexpr int kTile = kTileKeys<V>;
   for (int t = 0; t < width; t += kTile) {
     const float* tile = packed_keys + static_cast<size_t>(t) * rows;
-    ScoreSubBlock<Keys, TileRead::kWhole, kTile / V::kLanes>(
-        size, query, rows, reinterpret_cast<const std::byte*>(tile), kTile * 4, nullptr,
-        /*scale=*/1, scores + t);
+    ScoreSubBlock<Keys, kTile / V::kLanes>(size, query, rows,
+                                           reinterpret_cast<const std::byte*>(tile), kTile * 4,
+                                           /*scale=*/1, scores + t);
   }
 }
 
@@ -190,9 +190,8 @@ struct VectorWorkspace {
     /// As AccumulateSubBlock, over the first `width` values.
     void Accumulate(int size, float* weights, const float* shrink, int width, int head_dim,
                     float* sums, int sums_stride) const {
-      NoFetcher no_fetcher;
-      AccumulateSubBlock<Values>(size, weights, shrink, {rows_, 0}, &no_fetcher, width, head_dim,
-                                 sums, sums_stride);
+      AccumulateSubBlock<Values, /*kFetches=*/false>(size, weights, shrink, {rows_}, width,
+                                                     head_dim, sums, sums_stride);
     }
 
    private:

@@ -10,6 +10,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <type_traits>
 
 #include "attention/cpu/kernels.h"
 #include "attention/cpu/vector_math.h"
@@ -86,21 +87,19 @@ struct HalvesOfBf16Keys : WidenedBf16Keys<V> {
 
 /// How a tile of keys is read.
 enum class TileRead {
-  kFetching,  ///< whole vectors; meanwhile as much of what will be needed soon is fetched into L2
-  kWhole,     ///< whole vectors
-  kPartial,   ///< fewer than kLanes slots; lanes behind them are not read
+  kWhole,    ///< whole vectors
+  kPartial,  ///< fewer than kLanes slots; lanes behind them are not read
 };
 
 /// scores[i][lane] = scale * (query i . key of that lane), for NQ queries and `Vectors` vectors of
 /// keys, one behind the other in every row.
 ///   query       [rows][NQ][kCells]
 ///   keys        row r at keys + r * row_bytes
-///   ahead       kFetching: [rows * kLanes * 4] bytes to fetch
 ///   scores      [NQ] rows, kScoreStride apart
 ///   slots       kPartial: of the tile
 template <class Keys, int NQ, TileRead kRead, int Vectors = 1>
 inline void ScoreTile(const float* query, int rows, const std::byte* keys, size_t row_bytes,
-                      const std::byte* ahead, float scale, float* scores, int slots = 0) {
+                      float scale, float* scores, int slots = 0) {
   using V = typename Keys::Simd;
   constexpr int kVectorBytes = V::kLanes * 4;
   // Enough independent sums to hide the latency of a multiply-add.
@@ -135,9 +134,6 @@ inline void ScoreTile(const float* query, int rows, const std::byte* keys, size_
   for (; r + kSums <= rows; r += kSums) {
 #pragma GCC unroll 4
     for (int u = 0; u < kSums; ++u) {
-      if constexpr (kRead == TileRead::kFetching) {
-        _mm_prefetch(reinterpret_cast<const char*>(ahead + (r + u) * kVectorBytes), _MM_HINT_T1);
-      }
       add_row(r + u, sum, u);
     }
   }
@@ -153,31 +149,47 @@ inline void ScoreTile(const float* query, int rows, const std::byte* keys, size_
   }
 }
 
+/// The largest power of two that is no more than n.
+constexpr int FloorOfPowers(int n) {
+  int power = 1;
+  while (2 * power <= n) power *= 2;
+  return power;
+}
+
 /// Queries are taken in sub-blocks of 8, 4, 3, 2 and 1: the size of the next one.
 constexpr int NextSubBlock(int queries_left) {
   return queries_left >= 8 ? 8 : queries_left >= 4 ? 4 : queries_left;
 }
 
-/// ScoreTile for a sub-block of `queries` in {1, 2, 3, 4, 8}, whole vectors.
-template <class Keys, TileRead kRead, int Vectors = 1>
-inline void ScoreSubBlock(int queries, const float* query, int rows, const std::byte* keys,
-                          size_t row_bytes, const std::byte* ahead, float scale, float* scores) {
-  const auto score = [&]<class How, int NQ>() {
-    ScoreTile<How, NQ, kRead, Vectors>(query, rows, keys, row_bytes, ahead, scale, scores);
-  };
-  using Many = typename Keys::Many;
+/// Calls run.operator()<NQ> for a sub-block of `queries` in {1, 2, 3, 4, 8}.
+template <class Run>
+inline void ForSubBlock(int queries, Run run) {
   switch (queries) {
     case 8:
-      return score.template operator()<Many, 8>();
+      return run.template operator()<8>();
     case 4:
-      return score.template operator()<Many, 4>();
+      return run.template operator()<4>();
     case 3:
-      return score.template operator()<Many, 3>();
+      return run.template operator()<3>();
     case 2:
-      return score.template operator()<Many, 2>();
+      return run.template operator()<2>();
     default:
-      return score.template operator()<typename Keys::One, 1>();
+      return run.template operator()<1>();
   }
+}
+
+/// How keys are read for so many queries.
+template <class Keys, int NQ>
+using KeysFor = std::conditional_t<NQ == 1, typename Keys::One, typename Keys::Many>;
+
+/// ScoreTile for a sub-block of queries, whole vectors.
+template <class Keys, int Vectors>
+inline void ScoreSubBlock(int queries, const float* query, int rows, const std::byte* keys,
+                          size_t row_bytes, float scale, float* scores) {
+  ForSubBlock(queries, [&]<int NQ>() {
+    ScoreTile<KeysFor<Keys, NQ>, NQ, TileRead::kWhole, Vectors>(query, rows, keys, row_bytes, scale,
+                                                                scores);
+  });
 }
 
 /// The same with fewer than kLanes slots; rare, so one query at a time.
@@ -187,8 +199,8 @@ inline void ScorePartialTile(int queries, const float* query, int rows, const st
   using Many = typename Keys::Many;
   using One = typename Keys::One;
   if (queries == 1) {
-    return ScoreTile<One, 1, TileRead::kPartial>(query, rows, keys, row_bytes, nullptr, scale,
-                                                 scores, slots);
+    return ScoreTile<One, 1, TileRead::kPartial>(query, rows, keys, row_bytes, scale, scores,
+                                                 slots);
   }
   float one[kMaxHeadDim];  // rows * kCells <= head_dim
   for (int i = 0; i < queries; ++i) {
@@ -196,9 +208,77 @@ inline void ScorePartialTile(int queries, const float* query, int rows, const st
       __builtin_memcpy(&one[r * Many::kCells], &query[(r * queries + i) * Many::kCells],
                        sizeof(float) * Many::kCells);
     }
-    ScoreTile<Many, 1, TileRead::kPartial>(one, rows, keys, row_bytes, nullptr, scale,
+    ScoreTile<Many, 1, TileRead::kPartial>(one, rows, keys, row_bytes, scale,
                                            scores + i * kScoreStride, slots);
   }
+}
+
+/// A tile of whole vectors in a block.
+struct BlockTile {
+  const std::byte* keys;
+  const std::byte* ahead;  ///< what will be needed in its place; is fetched into L2 meanwhile
+  int slot;                ///< the first one's place in a row of scores
+};
+
+/// ScoreTile for several tiles, of which row by row is read: each is one run of addresses.
+template <class Keys, int NQ, int Tiles>
+inline void ScoreBlockTiles(const float* query, int rows, const BlockTile* tiles, size_t row_bytes,
+                            float scale, float* scores) {
+  using V = typename Keys::Simd;
+  constexpr int kSums = Smaller(4, Larger(1, V::kAccumulators / (NQ * Tiles)));
+  typename V::Float sum[NQ][kSums][Tiles];
+#pragma GCC unroll 8
+  for (int i = 0; i < NQ; ++i) {
+#pragma GCC unroll 4
+    for (int u = 0; u < kSums; ++u) {
+#pragma GCC unroll 8
+      for (int v = 0; v < Tiles; ++v) sum[i][u][v] = V::Zero();
+    }
+  }
+  const auto add_row = [&](int r, int u) __attribute__((always_inline)) {
+#pragma GCC unroll 8
+    for (int v = 0; v < Tiles; ++v) {
+      const size_t at = r * row_bytes;
+      _mm_prefetch(reinterpret_cast<const char*>(tiles[v].ahead + at), _MM_HINT_T1);
+      const typename Keys::Row row = Keys::Load(tiles[v].keys + at);
+#pragma GCC unroll 8
+      for (int i = 0; i < NQ; ++i) {
+        sum[i][u][v] = Keys::Dot(sum[i][u][v], row, query + (r * NQ + i) * Keys::kCells);
+      }
+    }
+  };
+  int r = 0;
+  for (; r + kSums <= rows; r += kSums) {
+#pragma GCC unroll 4
+    for (int u = 0; u < kSums; ++u) add_row(r + u, u);
+  }
+  for (; r < rows; ++r) add_row(r, 0);
+#pragma GCC unroll 8
+  for (int i = 0; i < NQ; ++i) {
+#pragma GCC unroll 8
+    for (int v = 0; v < Tiles; ++v) {
+#pragma GCC unroll 4
+      for (int u = 1; u < kSums; ++u) sum[i][0][v] = V::Add(sum[i][0][v], sum[i][u][v]);
+      V::Store(scores + i * kScoreStride + tiles[v].slot, V::Mul(sum[i][0][v], V::Set(scale)));
+    }
+  }
+}
+
+/// The same for a sub-block of queries and any number of tiles.
+template <class Keys>
+inline void ScoreBlocks(int queries, const float* query, int rows, const BlockTile* tiles,
+                        int count, size_t row_bytes, float scale, float* scores) {
+  ForSubBlock(queries, [&]<int NQ>() {
+    using How = KeysFor<Keys, NQ>;
+    constexpr int kMost = FloorOfPowers(Smaller(8, Keys::Simd::kAccumulators / NQ));
+    int v = 0;
+    for (; v + kMost <= count; v += kMost) {
+      ScoreBlockTiles<How, NQ, kMost>(query, rows, tiles + v, row_bytes, scale, scores);
+    }
+    for (; v < count; ++v) {
+      ScoreBlockTiles<How, NQ, 1>(query, rows, tiles + v, row_bytes, scale, scores);
+    }
+  });
 }
 
 /// One sub-block of queries, [rows][size][kCells].

@@ -1,12 +1,12 @@
 // The sum of values weighted by a chunk of scores.
 #pragma once
 
-#include <xmmintrin.h>
-
 #include <cstddef>
 #include <cstdint>
 
+#include "attention/cpu/chunk.h"
 #include "attention/cpu/kernels.h"
+#include "attention/cpu/score_tiles.h"
 #include "attention/cpu/vector_math.h"
 
 namespace ziggurat::cpu {
@@ -15,7 +15,13 @@ namespace {
 /// Values of one head.
 struct ValueRows {
   const std::byte* const* rows;  ///< of tokens
-  size_t offset;                 ///< of the head in each
+  size_t offset = 0;             ///< of the head in each
+  /// Tokens of a block: those at the same place in all blocks are read one after the other. 0:
+  /// all are read in their order.
+  int per_block = 0;
+  /// What will be needed in their place, and is fetched meanwhile.
+  const std::byte* const* rows_ahead = nullptr;
+  size_t offset_ahead = 0;
 
   // Of codes in groups (coded_values.h):
   const float* scales = nullptr;  ///< [tokens, groups]
@@ -24,6 +30,12 @@ struct ValueRows {
   int units_per_group = 1;
 
   const std::byte* at(int t, size_t byte) const { return rows[t] + offset + byte; }
+  const std::byte* ahead(int t, size_t byte) const { return rows_ahead[t] + offset_ahead + byte; }
+  /// What was fetched once need not be again.
+  void FetchNoMore() {
+    rows_ahead = rows;
+    offset_ahead = offset;
+  }
 };
 
 /// Values that are read a token at a time, and widened.
@@ -34,9 +46,6 @@ struct SingleValues {
   static constexpr int kTokens = 1;  ///< that are read at a time
   static constexpr int kUnitBytes = V::kLanes * 4;
   static constexpr bool kWholeUnits = false;  ///< of a head only
-  /// What is fetched ahead for each unit and token; a line with every line that is read, or what is
-  /// no whole number of lines in bursts.
-  static constexpr int kAheadBytes = kUnitBytes;
 
   /// Brings weights[0 .. count) into the form that WeightOf takes, in place.
   static void PackWeights(float* /*weights*/, int /*count*/) {}
@@ -118,30 +127,25 @@ inline void PutInOrder(const float* sums, float factor, int head_dim, float* out
   }
 }
 
-inline void Prefetch(const std::byte* p, size_t bytes) {
-  for (size_t line = 0; line < bytes; line += 64) {
-    _mm_prefetch(reinterpret_cast<const char*>(p + line), _MM_HINT_T1);
-  }
-}
-
-/// A fetcher (block_fetcher.h) that has nothing to fetch.
-struct NoFetcher {
-  static constexpr bool kFetches = false;
-  static const std::byte* Take(size_t, const std::byte* otherwise) { return otherwise; }
+/// Tokens that come first, of all blocks: from one of these to the one at the same place in the
+/// next block it is a step.
+struct Slab {
+  int begin;
+  int end;
+  int step;
 };
 
 /// For NQ queries and Units units of channels from `unit` on:
 ///   sums[i] = shrink[i] * sums[i] + sum over t < count of weights[i][t] * value t
 ///   weights  packed by Values::PackWeights
-///   fetcher  gives out what will be needed soon: as much is fetched into L2 meanwhile as is read
 ///   cells < kLanes (Partial): the unit has only that many cells
-template <class Values, int NQ, int Units, bool Partial, class Fetcher>
+///   slab  whose tokens are taken
+template <class Values, bool kFetches, int NQ, int Units, bool Partial>
 inline void AccumulateUnits(const float* weights, const float* shrink, const ValueRows& values,
-                            Fetcher* fetcher, int count, int unit, int cells, float* sums,
+                            int count, Slab slab, int unit, int cells, float* sums,
                             int sums_stride) {
   using V = typename Values::Simd;
-  constexpr int kN = Values::kVectors, kAheadBytes = Values::kAheadBytes;
-  constexpr bool kInBursts = Fetcher::kFetches && kAheadBytes % 64 != 0;
+  constexpr int kN = Values::kVectors, kTokens = Values::kTokens;
   typename V::Float sum[NQ][Units * kN];
 #pragma GCC unroll 8
   for (int i = 0; i < NQ; ++i) {
@@ -153,20 +157,18 @@ inline void AccumulateUnits(const float* weights, const float* shrink, const Val
   const auto load = [cells](const std::byte* p) {
     return Partial ? V::LoadBits(p, cells) : V::LoadBits(p);
   };
-  constexpr int kBurst = 16;  // rows between two questions to the fetcher
-  for (int t = 0; t < count;) {
-    const std::byte* ahead = fetcher->Take(kBurst * Units * kAheadBytes, values.rows[t]);
-    if constexpr (kInBursts) Prefetch(ahead, kBurst * Units * kAheadBytes);
-    for (const int end = Smaller(t + kBurst, count); t < end; t += Values::kTokens) {
+  for (int first = slab.begin; first < Smaller(slab.end, count); first += kTokens) {
+    for (int t = first; t < count; t += slab.step) {
+      if constexpr (kFetches) {
+#pragma GCC unroll 2
+        for (int token = 0; token < kTokens; ++token) {
+          Prefetch(values.ahead(t + token, static_cast<size_t>(unit) * Values::kUnitBytes),
+                   Units * Values::kUnitBytes);
+        }
+      }
       typename Values::Value value[Units * kN];
 #pragma GCC unroll 8
       for (int u = 0; u < Units; ++u) {
-#pragma GCC unroll 2
-        for (int line = 0; line < Values::kTokens; ++line, ahead += kAheadBytes) {
-          if constexpr (Fetcher::kFetches && !kInBursts) {
-            _mm_prefetch(reinterpret_cast<const char*>(ahead), _MM_HINT_T1);
-          }
-        }
         Values::Read(load, values, t, count, unit + u, value + u * kN);
       }
 #pragma GCC unroll 8
@@ -187,63 +189,61 @@ inline void AccumulateUnits(const float* weights, const float* shrink, const Val
 }
 
 /// All channels, for NQ queries. Spoils the weights.
-template <class Values, int NQ, class Fetcher>
-inline void AccumulateRows(float* weights, const float* shrink, const ValueRows& values,
-                           Fetcher* fetcher, int count, int head_dim, float* sums,
-                           int sums_stride) {
+template <class Values, bool kFetches, int NQ>
+inline void AccumulateRows(float* weights, const float* shrink, const ValueRows& values, int count,
+                           int head_dim, float* sums, int sums_stride) {
   using V = typename Values::Simd;
   constexpr int kUnits = Smaller(4, Larger(1, V::kAccumulators / (NQ * Values::kVectors)));
   const int full = head_dim / Values::kChannels;
-  int u = 0;
   for (int i = 0; i < NQ; ++i) Values::PackWeights(weights + i * kScoreStride, count);
-  // The next Units units, of which the last may be Partial.
-  const auto next = [&]<int Units, bool Partial>() {
-    const int cells = (head_dim - full * Values::kChannels) / Values::kVectors;
-    float* const of_units = sums + u * Values::kChannels;
-    AccumulateUnits<Values, NQ, Units, Partial>(weights, shrink, values, fetcher, count, u, cells,
-                                                of_units, sums_stride);
-    u += Units;
-  };
-  if constexpr (kUnits == 4) {
-    while (u + 4 <= full) next.template operator()<4, false>();
-  }
-  if constexpr (kUnits >= 2) {
-    while (u + 2 <= full) next.template operator()<2, false>();
-  }
-  while (u < full) next.template operator()<1, false>();
-  if constexpr (!Values::kWholeUnits) {
-    if (full * Values::kChannels < head_dim) next.template operator()<1, true>();
+  constexpr int kTokens = Values::kTokens;
+  const int step = values.per_block % kTokens == 0 ? Larger(values.per_block, kTokens) : kTokens;
+  // Where the channels take several passes, a few tokens pass all of them before the next come, so
+  // that memory is read in order.
+  constexpr int kSlabTokens = 16;  // of all blocks
+  const int blocks = (count + step - 1) / step;
+  const int slab = full > kUnits ? Larger(kTokens, kSlabTokens / blocks / kTokens * kTokens) : step;
+  float keep[NQ];  // what was accumulated from this chunk does not shrink
+  for (float& one : keep) one = 1;
+  for (Slab tokens = {0, slab, step}; tokens.begin < Smaller(step, count); tokens.begin += slab) {
+    tokens.end = Smaller(tokens.begin + slab, step);
+    const float* const shrinks = tokens.begin == 0 ? shrink : keep;
+    int u = 0;
+    // The next Units units, of which the last may be Partial.
+    const auto next = [&]<int Units, bool Partial>() {
+      const int cells = (head_dim - full * Values::kChannels) / Values::kVectors;
+      float* const of_units = sums + u * Values::kChannels;
+      AccumulateUnits<Values, kFetches, NQ, Units, Partial>(weights, shrinks, values, count, tokens,
+                                                            u, cells, of_units, sums_stride);
+      u += Units;
+    };
+    if constexpr (kUnits == 4) {
+      while (u + 4 <= full) next.template operator()<4, false>();
+    }
+    if constexpr (kUnits >= 2) {
+      while (u + 2 <= full) next.template operator()<2, false>();
+    }
+    while (u < full) next.template operator()<1, false>();
+    if constexpr (!Values::kWholeUnits) {
+      if (full * Values::kChannels < head_dim) next.template operator()<1, true>();
+    }
   }
 }
 
 /// A sub-block of `queries` in {1, 2, 3, 4, 8}.
-template <class Values, class Fetcher>
+template <class Values, bool kFetches>
 inline void AccumulateSubBlock(int queries, float* weights, const float* shrink,
-                               const ValueRows& values, Fetcher* fetcher, int count, int head_dim,
-                               float* sums, int sums_stride) {
+                               const ValueRows& values, int count, int head_dim, float* sums,
+                               int sums_stride) {
   constexpr int kMost = Smaller(8, Values::Simd::kAccumulators / Values::kVectors);
-  for (int i = 0; i < queries; i += Smaller(kMost, queries)) {
-    float* w = weights + i * kScoreStride;
-    float* s = sums + static_cast<size_t>(i) * sums_stride;
-    switch (Smaller(kMost, queries)) {
-      case 8:
-        if constexpr (kMost >= 8) {
-          AccumulateRows<Values, 8>(w, shrink + i, values, fetcher, count, head_dim, s,
-                                    sums_stride);
-        }
-        break;
-      case 4:
-        AccumulateRows<Values, 4>(w, shrink + i, values, fetcher, count, head_dim, s, sums_stride);
-        break;
-      case 3:
-        AccumulateRows<Values, 3>(w, shrink + i, values, fetcher, count, head_dim, s, sums_stride);
-        break;
-      case 2:
-        AccumulateRows<Values, 2>(w, shrink + i, values, fetcher, count, head_dim, s, sums_stride);
-        break;
-      default:
-        AccumulateRows<Values, 1>(w, shrink + i, values, fetcher, count, head_dim, s, sums_stride);
-    }
+  for (int i = 0; i < queries; i += kMost) {
+    ForSubBlock(Smaller(kMost, queries), [&]<int NQ>() {
+      if constexpr (NQ <= kMost) {
+        AccumulateRows<Values, kFetches, NQ>(weights + i * kScoreStride, shrink + i, values, count,
+                                             head_dim, sums + static_cast<size_t>(i) * sums_stride,
+                                             sums_stride);
+      }
+    });
   }
 }
 

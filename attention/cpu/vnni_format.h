@@ -14,18 +14,6 @@
 namespace ziggurat::cpu {
 namespace {
 
-/// What is fetched meanwhile: so many lines a step.
-struct LinesAhead {
-  const std::byte* next;
-  int lines;
-
-  void FetchNext() {
-    const size_t bytes = size_t{64} * lines;
-    Prefetch(next, bytes);
-    next += bytes;
-  }
-};
-
 /// In every dword of a lane byte 0 of all its dwords.
 struct TokenDigits {
   alignas(64) uint8_t from[64];
@@ -98,7 +86,8 @@ struct ByteValues {
 #pragma GCC unroll 4
     for (int j = 0; j < 4; ++j) {
       const auto at = [&](int first) {
-        return values.at(Smaller(step * cut.tokens + first + j, count - 1), strip * size_t{64});
+        const int token = Smaller(step * cut.tokens + first + j, count - 1);
+        return values.at(token, strip * size_t{64});
       };
       if (cut.width == 64) {
         rows[j] = _mm512_loadu_si512(at(0));
@@ -165,7 +154,7 @@ struct ByteValues {
   ///   weights  0 behind the last token
   ///   sums     [kVectors, cut.width / 4]
   static void AddPart(const Cut& cut, const Strip& strip, int part, const float* weights, int steps,
-                      float shrink, LinesAhead ahead, float* sums) {
+                      float shrink, int line, int last_line, const RunsAhead& ahead, float* sums) {
     const __m512i token_of = _mm512_load_si512(cut.token_of);
     __m512 most = _mm512_setzero_ps();
     for (int t = 0; t < steps * cut.tokens; t += 16) {
@@ -180,7 +169,7 @@ struct ByteValues {
 #pragma GCC unroll 8
     for (int v = 0; v < kVectors; ++v) low[v] = high[v] = _mm512_setzero_si512();
     for (int step = 0; step < steps; ++step) {
-      ahead.FetchNext();
+      if (line < last_line) ahead.Fetch(line++);
       const __m512 weight =
           _mm512_permutexvar_ps(token_of, _mm512_loadu_ps(weights + step * cut.tokens));
       const __m512i shifted = _mm512_castps_si512(
@@ -235,16 +224,16 @@ struct ByteFormat : CodedScores<GroupedCodes<Simd16, kBits>> {
     return Values::Takes(job) && job.keys.slots_per_block % 16 == 0 && job.begin % 16 == 0;
   }
 
-  static void Score(const DecodeJob& job, int head, const float* /*packed*/, int begin, int count,
-                    BlockFetcher* fetcher, float* /*spare*/, float* scores) {
-    ScoreBytes<kBits>(job, head, begin, count, fetcher, scores);
+  static void Score(const HeadStep& step, const float* /*packed*/, float* /*spare*/,
+                    float* scores) {
+    ScoreBytes<kBits>(step, scores);
   }
 
-  static void Accumulate(const DecodeJob& job, int head, int begin, int count,
-                         const std::byte* const* rows, BlockFetcher* fetcher, float* weights,
-                         const float* shrink, float* sums) {
+  static void Accumulate(const HeadStep& step, float* weights, const float* shrink, float* sums) {
+    const DecodeJob& job = step.here.job();
+    const int count = step.here.count();
     float factors[kScoreStride] = {};  // weights stay 0 behind the last token
-    if (LoadFactors(nullptr, &job.value_norms, head, begin, count, 1, factors)) {
+    if (LoadFactors(nullptr, &DecodeJob::value_norms, step, 1, factors)) {
       MultiplyRows<Simd16>(job.group_size, factors, count, weights);
     }
     const typename Values::Cut cut(job);
@@ -252,35 +241,36 @@ struct ByteFormat : CodedScores<GroupedCodes<Simd16, kBits>> {
     // What stands behind is read with what there is, and weighted 0.
     constexpr int kRoom = kChunk * Values::kMostGroups + 32;
     alignas(64) float scales[kRoom], zeros[kRoom];
-    Base::LoadValueScales(job, head, begin, count, scales, zeros);
+    Base::LoadValueScales(step, 0, count, scales, zeros);
     const size_t behind = static_cast<size_t>(steps * cut.tokens - count) * cut.groups;
     __builtin_memset(scales + count * cut.groups, 0, sizeof(float) * behind);
     __builtin_memset(zeros + count * cut.groups, 0, sizeof(float) * behind);
 
-    const ValueRows values = {rows, head * job.values.head_stride};
+    const ValueRows values = ValuesOf(step);
     const int stride = AccumulatorFloats<Values>(job.head_dim);
     const int part_floats = Values::kVectors * cut.width / 4;
-    int lines_left = (cut.tokens * (cut.row_bytes + 4 * cut.groups) + 63) / 64;  // of each step
+    const RunsAhead ahead(step);
     const int turns = cut.strips * (job.group_size * Values::kParts + 1);
-    const int lines_per_step = (lines_left + turns - 1) / turns;
-    typename Values::Strip strip;
-    const auto take = [&] {
-      const int lines = Smaller(lines_per_step, lines_left);
-      lines_left -= lines;
-      return LinesAhead{fetcher->Take(size_t{64} * lines * steps, values.at(0, 0)), lines};
+    const int lines = (ahead.lines / 2 + turns - 1) / turns;
+    int line = ahead.lines / 2, last_line = line;
+    const auto next_turn = [&] {
+      line = last_line;
+      last_line = Smaller(line + lines, ahead.lines);
     };
+    typename Values::Strip strip;
     for (int s = 0; s < cut.strips; ++s) {
-      LinesAhead ahead = take();
-      for (int step = 0; step < steps; ++step) {
-        ahead.FetchNext();
-        Values::Interleave(cut, values, s, step, count, &strip);
+      next_turn();
+      for (int i = 0; i < steps; ++i) {
+        if (line < last_line) ahead.Fetch(line++);
+        Values::Interleave(cut, values, s, i, count, &strip);
       }
       Values::SpreadScales(cut, scales, zeros, s, steps, &strip);
       for (int i = 0; i < job.group_size; ++i) {
         float* to = sums + static_cast<size_t>(i) * stride + s * Values::kParts * part_floats;
         for (int part = 0; part < Values::kParts; ++part, to += part_floats) {
-          Values::AddPart(cut, strip, part, weights + i * kScoreStride, steps, shrink[i], take(),
-                          to);
+          next_turn();
+          Values::AddPart(cut, strip, part, weights + i * kScoreStride, steps, shrink[i], line,
+                          last_line, ahead, to);
         }
       }
     }

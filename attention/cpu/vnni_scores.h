@@ -128,10 +128,42 @@ struct ByteQueries {
   }
 };
 
-/// scores[i][slot] of 16 slots for NQ queries, as ScoreTile with TileRead::kFetching.
+/// The keys and values of a step's next head, as four runs that are fetched side by side: of either
+/// the first and the second half of a chunk.
+struct RunsAhead {
+  const std::byte* runs[4];
+  int lines;  ///< of each
+
+  explicit RunsAhead(const HeadStep& step) : lines(static_cast<int>(step.here.job().row_bytes)) {
+    const std::byte* const own = step.here.AreaAt(&DecodeJob::keys, 0, nullptr);
+    runs[0] = RunAt(step.next, &DecodeJob::keys, 0, own);
+    runs[1] = RunAt(step.next, &DecodeJob::keys, kChunk / 2, own);
+    runs[2] = RunAt(step.next, &DecodeJob::values, 0, own);
+    runs[3] = RunAt(step.next, &DecodeJob::values, kChunk / 2, own);
+  }
+
+  /// One line of each. Always inlined: GCC drops calls of what only prefetches.
+  __attribute__((always_inline)) void Fetch(int line) const {
+#pragma GCC unroll 4
+    for (const std::byte* run : runs) {
+      _mm_prefetch(reinterpret_cast<const char*>(run + line * 64), _MM_HINT_T1);
+    }
+  }
+
+ private:
+  static const std::byte* RunAt(const HeadChunk& next, HeadBlocks DecodeJob::*plane, int t,
+                                const std::byte* otherwise) {
+    const HeadBlocks& blocks = next.job().*plane;
+    const std::byte* area = next.AreaAt(plane, t, otherwise);
+    const int slot = (next.begin() + t) % static_cast<int>(blocks.slots_per_block);
+    return area == otherwise ? area : area + slot * next.job().row_bytes;
+  }
+};
+
+/// scores[i][slot] of 16 slots for NQ queries, as ScoreBlockTiles.
 template <int kBits, int NQ>
-inline void ScoreByteTile(const ByteQueries& queries, int rows, const std::byte* cells,
-                          size_t row_bytes, const std::byte* ahead, float* scores) {
+inline void ScoreByteTile(const ByteQueries& queries, int rows, const BlockTile& tile,
+                          size_t row_bytes, const RunsAhead& ahead, float* scores) {
   using Codes = ByteCodes<kBits>;
   // Enough independent sums to hide the latency of a product.
   constexpr int kSums = NQ <= 2 ? 4 : NQ <= 4 ? 2 : 1;
@@ -142,9 +174,9 @@ inline void ScoreByteTile(const ByteQueries& queries, int rows, const std::byte*
     for (int u = 0; u < kSums; ++u) low[i][u] = high[i][u] = _mm512_setzero_si512();
   }
   const auto add_row = [&](int r, int u) __attribute__((always_inline)) {
-    _mm_prefetch(reinterpret_cast<const char*>(ahead + r * 64), _MM_HINT_T1);
+    if (r % 4 == 0) ahead.Fetch((tile.slot / 16 * rows + r) / 4);
     __m512i codes[Codes::kPerByte];
-    Codes::Unpack(_mm512_loadu_si512(cells + r * row_bytes), codes);
+    Codes::Unpack(_mm512_loadu_si512(tile.keys + r * row_bytes), codes);
 #pragma GCC unroll 8
     for (int i = 0; i < NQ; ++i) {
       const int* digits = queries.digits[i] + r * 2 * Codes::kPerByte;
@@ -169,70 +201,53 @@ inline void ScoreByteTile(const ByteQueries& queries, int rows, const std::byte*
       high[i][0] = _mm512_add_epi32(high[i][0], high[i][u]);
     }
     const __m512i sum = _mm512_add_epi32(_mm512_slli_epi32(high[i][0], 8), low[i][0]);
-    _mm512_storeu_ps(scores + i * kScoreStride,
+    _mm512_storeu_ps(scores + i * kScoreStride + tile.slot,
                      _mm512_fmadd_ps(_mm512_cvtepi32_ps(sum), _mm512_set1_ps(queries.step[i]),
                                      _mm512_set1_ps(queries.bias[i])));
   }
 }
 
-/// A sub-block of `count` queries in {1, 2, 3, 4, 8}.
+/// Scores of a step's slots, as PlainFormat::Score gives them. Whole tiles of 16 slots are read.
 template <int kBits>
-inline void ScoreByteSubBlock(int count, const ByteQueries& queries, int rows,
-                              const std::byte* cells, size_t row_bytes, const std::byte* ahead,
-                              float* scores) {
-  switch (count) {
-    case 8:
-      return ScoreByteTile<kBits, 8>(queries, rows, cells, row_bytes, ahead, scores);
-    case 4:
-      return ScoreByteTile<kBits, 4>(queries, rows, cells, row_bytes, ahead, scores);
-    case 3:
-      return ScoreByteTile<kBits, 3>(queries, rows, cells, row_bytes, ahead, scores);
-    case 2:
-      return ScoreByteTile<kBits, 2>(queries, rows, cells, row_bytes, ahead, scores);
-    default:
-      return ScoreByteTile<kBits, 1>(queries, rows, cells, row_bytes, ahead, scores);
-  }
-}
-
-/// Scores of slots [begin, begin + count) of one head, as PlainFormat::Score gives them. Whole
-/// tiles of 16 slots are read.
-template <int kBits>
-inline void ScoreBytes(const DecodeJob& job, int head, int begin, int count, BlockFetcher* fetcher,
-                       float* scores) {
+inline void ScoreBytes(const HeadStep& step, float* scores) {
+  const DecodeJob& job = step.here.job();
   const int dim = job.head_dim, group = job.code_group, rows = dim / ByteCodes<kBits>::kPerCell;
-  const int slots_per_block = static_cast<int>(job.keys.slots_per_block);
-  const size_t row_bytes = static_cast<size_t>(slots_per_block) * 4;
-  const auto cells_of = [&](int slot) {
-    return job.keys.base + job.keys.blocks[slot / slots_per_block] * job.keys.block_bytes +
-           head * job.keys.head_stride + static_cast<size_t>(slot % slots_per_block) * 4;
-  };
-  const float* q = job.q + static_cast<size_t>(head) * job.group_size * dim;
+  const size_t row_bytes = static_cast<size_t>(job.keys.slots_per_block) * 4;
+  BlockTile tiles[kChunk / 16];
+  const RunsAhead runs_ahead(step);
+  step.ForEachRun(&DecodeJob::keys,
+                  [&](int t, int run, int slot, const std::byte* area, const std::byte* ahead) {
+                    for (const int end = slot + run; slot < end; slot += 16, t += 16) {
+                      tiles[t / 16] = {area + static_cast<size_t>(slot) * 4,
+                                       ahead + static_cast<size_t>(slot) * 4 * rows, t};
+                    }
+                  });
+  const float* q = job.q + static_cast<size_t>(step.here.head) * job.group_size * dim;
   alignas(64) float scale_zero[2 * kMaxHeadDim];
   ByteQueries queries;
-  for (int t = 0; t < count;) {
-    const int slot = begin + t, run = Smaller(count - t, group - slot % group);
-    WidenScales<Simd16>(UnitOf(job.key_scales, head, slot, group), 2 * dim, scale_zero);
-    const size_t scale_bytes = static_cast<size_t>(dim) * 4;
-    Prefetch(fetcher->Take(scale_bytes, cells_of(slot)), scale_bytes);
+  for (int t = 0; t < step.here.count();) {
+    const int run = Smaller(step.here.count() - t, group - (step.here.begin() + t) % group);
+    WidenScales<Simd16>(UnitOf(step, &DecodeJob::key_scales, t, size_t{4} * dim), 2 * dim,
+                        scale_zero);
     for (int i = 0; i < job.group_size;) {
       const int size = NextSubBlock(job.group_size - i);
       for (int j = 0; j < size; ++j) {
         queries.Pack<kBits>(j, q + static_cast<size_t>(i + j) * dim, scale_zero, scale_zero + dim,
                             dim, job.scale * kLog2E);
       }
-      for (int tile = 0; tile < run; tile += 16) {
-        const std::byte* cells = cells_of(slot + tile);
-        const std::byte* ahead = i == 0 ? fetcher->Take(rows * size_t{64}, cells) : cells;
-        ScoreByteSubBlock<kBits>(size, queries, rows, cells, row_bytes, ahead,
-                                 scores + i * kScoreStride + t + tile);
-      }
+      ForSubBlock(size, [&]<int NQ>() {
+        for (int tile = t; tile < t + run; tile += 16) {
+          ScoreByteTile<kBits, NQ>(queries, rows, tiles[tile / 16], row_bytes, runs_ahead,
+                                   scores + i * kScoreStride);
+        }
+      });
       i += size;
     }
     t += run;
   }
   float factors[kScoreStride];
-  if (LoadFactors(nullptr, &job.key_norms, head, begin, count, 1, factors)) {
-    MultiplyRows<Simd16>(job.group_size, factors, count, scores);
+  if (LoadFactors(nullptr, &DecodeJob::key_norms, step, 1, factors)) {
+    MultiplyRows<Simd16>(job.group_size, factors, step.here.count(), scores);
   }
 }
 
