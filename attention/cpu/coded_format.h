@@ -144,7 +144,7 @@ void CodedScores<Codes>::Score(const HeadStep& step, const float* packed, float*
       }
       const size_t at = static_cast<size_t>(slot) * 4;
       if (slots == V::kLanes) {
-        tiles.Add({area + at, ahead + at, t});
+        tiles.Add({area + at, ahead + at * rows, t});
         continue;
       }
       for (int i = 0; i < job.group_size;) {

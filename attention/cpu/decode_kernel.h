@@ -112,9 +112,9 @@ inline void PlainFormat<Keys, NarrowKeys, Values_>::Score(const HeadStep& step, 
       const int left = slots_per_block - slot;
       slots = left >= Keys::Simd::kLanes ? Keys::Simd::kLanes : NarrowKeys::Simd::kLanes;
       if (left >= Keys::Simd::kLanes) {
-        tiles.Add({area + at, ahead + at, t});
+        tiles.Add({area + at, ahead + at * rows, t});
       } else if (left >= slots) {
-        narrow_tiles.Add({area + at, ahead + at, t});
+        narrow_tiles.Add({area + at, ahead + at * rows, t});
       } else {
         slots = left;
         for (int i = 0; i < job.group_size;) {

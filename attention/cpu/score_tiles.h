@@ -216,7 +216,7 @@ inline void ScorePartialTile(int queries, const float* query, int rows, const st
 /// A tile of whole vectors in a block.
 struct BlockTile {
   const std::byte* keys;
-  const std::byte* ahead;  ///< what will be needed in its place; is fetched into L2 meanwhile
+  const std::byte* ahead;  ///< as many bytes that will be needed soon, fetched into L2 meanwhile
   int slot;                ///< the first one's place in a row of scores
 };
 
@@ -238,9 +238,9 @@ inline void ScoreBlockTiles(const float* query, int rows, const BlockTile* tiles
   const auto add_row = [&](int r, int u) __attribute__((always_inline)) {
 #pragma GCC unroll 8
     for (int v = 0; v < Tiles; ++v) {
-      const size_t at = r * row_bytes;
-      _mm_prefetch(reinterpret_cast<const char*>(tiles[v].ahead + at), _MM_HINT_T1);
-      const typename Keys::Row row = Keys::Load(tiles[v].keys + at);
+      _mm_prefetch(reinterpret_cast<const char*>(tiles[v].ahead + r * (V::kLanes * 4)),
+                   _MM_HINT_T1);
+      const typename Keys::Row row = Keys::Load(tiles[v].keys + r * row_bytes);
 #pragma GCC unroll 8
       for (int i = 0; i < NQ; ++i) {
         sum[i][u][v] = Keys::Dot(sum[i][u][v], row, query + (r * NQ + i) * Keys::kCells);
@@ -270,7 +270,11 @@ inline void ScoreBlocks(int queries, const float* query, int rows, const BlockTi
                         int count, size_t row_bytes, float scale, float* scores) {
   ForSubBlock(queries, [&]<int NQ>() {
     using How = KeysFor<Keys, NQ>;
-    constexpr int kMost = FloorOfPowers(Smaller(8, Keys::Simd::kAccumulators / NQ));
+    // Of several tiles GCC 12 keeps all cells of a row's queries in registers, if need be on the
+    // stack: those of codes are too many for that.
+    constexpr bool kManyCells = NQ * How::kCells > 16;
+    constexpr int kMost =
+        kManyCells ? 1 : FloorOfPowers(Smaller(8, Keys::Simd::kAccumulators / NQ));
     int v = 0;
     for (; v + kMost <= count; v += kMost) {
       ScoreBlockTiles<How, NQ, kMost>(query, rows, tiles + v, row_bytes, scale, scores);

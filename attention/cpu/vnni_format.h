@@ -14,6 +14,17 @@
 namespace ziggurat::cpu {
 namespace {
 
+/// Some lines of the runs, one at a time.
+struct LinesAhead {
+  const RunsAhead& runs;
+  int next;
+  int end;
+
+  __attribute__((always_inline)) void FetchNext() {
+    if (next < end) runs.Fetch(next++);
+  }
+};
+
 /// In every dword of a lane byte 0 of all its dwords.
 struct TokenDigits {
   alignas(64) uint8_t from[64];
@@ -154,7 +165,7 @@ struct ByteValues {
   ///   weights  0 behind the last token
   ///   sums     [kVectors, cut.width / 4]
   static void AddPart(const Cut& cut, const Strip& strip, int part, const float* weights, int steps,
-                      float shrink, int line, int last_line, const RunsAhead& ahead, float* sums) {
+                      float shrink, LinesAhead ahead, float* sums) {
     const __m512i token_of = _mm512_load_si512(cut.token_of);
     __m512 most = _mm512_setzero_ps();
     for (int t = 0; t < steps * cut.tokens; t += 16) {
@@ -169,7 +180,7 @@ struct ByteValues {
 #pragma GCC unroll 8
     for (int v = 0; v < kVectors; ++v) low[v] = high[v] = _mm512_setzero_si512();
     for (int step = 0; step < steps; ++step) {
-      if (line < last_line) ahead.Fetch(line++);
+      ahead.FetchNext();
       const __m512 weight =
           _mm512_permutexvar_ps(token_of, _mm512_loadu_ps(weights + step * cut.tokens));
       const __m512i shifted = _mm512_castps_si512(
@@ -249,28 +260,27 @@ struct ByteFormat : CodedScores<GroupedCodes<Simd16, kBits>> {
     const ValueRows values = ValuesOf(step);
     const int stride = AccumulatorFloats<Values>(job.head_dim);
     const int part_floats = Values::kVectors * cut.width / 4;
-    const RunsAhead ahead(step);
+    const RunsAhead runs(step);
     const int turns = cut.strips * (job.group_size * Values::kParts + 1);
-    const int lines = (ahead.lines / 2 + turns - 1) / turns;
-    int line = ahead.lines / 2, last_line = line;
-    const auto next_turn = [&] {
-      line = last_line;
-      last_line = Smaller(line + lines, ahead.lines);
+    int line = runs.lines / 2;
+    const auto next_lines = [&, some = (runs.lines - line + turns - 1) / turns] {
+      const int first = line;
+      line = Smaller(line + some, runs.lines);
+      return LinesAhead{runs, first, line};
     };
     typename Values::Strip strip;
     for (int s = 0; s < cut.strips; ++s) {
-      next_turn();
+      LinesAhead ahead = next_lines();
       for (int i = 0; i < steps; ++i) {
-        if (line < last_line) ahead.Fetch(line++);
+        ahead.FetchNext();
         Values::Interleave(cut, values, s, i, count, &strip);
       }
       Values::SpreadScales(cut, scales, zeros, s, steps, &strip);
       for (int i = 0; i < job.group_size; ++i) {
         float* to = sums + static_cast<size_t>(i) * stride + s * Values::kParts * part_floats;
         for (int part = 0; part < Values::kParts; ++part, to += part_floats) {
-          next_turn();
-          Values::AddPart(cut, strip, part, weights + i * kScoreStride, steps, shrink[i], line,
-                          last_line, ahead, to);
+          Values::AddPart(cut, strip, part, weights + i * kScoreStride, steps, shrink[i],
+                          next_lines(), to);
         }
       }
     }

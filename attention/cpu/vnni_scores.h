@@ -129,7 +129,7 @@ struct ByteQueries {
 };
 
 /// The keys and values of a step's next head, as four runs that are fetched side by side: of either
-/// the first and the second half of a chunk.
+/// the first and the second half of a chunk. Scores fetch the first half of the lines.
 struct RunsAhead {
   const std::byte* runs[4];
   int lines;  ///< of each
@@ -214,14 +214,13 @@ inline void ScoreBytes(const HeadStep& step, float* scores) {
   const int dim = job.head_dim, group = job.code_group, rows = dim / ByteCodes<kBits>::kPerCell;
   const size_t row_bytes = static_cast<size_t>(job.keys.slots_per_block) * 4;
   BlockTile tiles[kChunk / 16];
-  const RunsAhead runs_ahead(step);
-  step.ForEachRun(&DecodeJob::keys,
-                  [&](int t, int run, int slot, const std::byte* area, const std::byte* ahead) {
-                    for (const int end = slot + run; slot < end; slot += 16, t += 16) {
-                      tiles[t / 16] = {area + static_cast<size_t>(slot) * 4,
-                                       ahead + static_cast<size_t>(slot) * 4 * rows, t};
-                    }
-                  });
+  ForEachRun(job.keys, step.here.head, step.here.begin(), step.here.count(),
+             [&](int t, int run, int slot, const std::byte* area) {
+               for (const int end = slot + run; slot < end; slot += 16, t += 16) {
+                 tiles[t / 16] = {area + static_cast<size_t>(slot) * 4, nullptr, t};
+               }
+             });
+  const RunsAhead ahead(step);
   const float* q = job.q + static_cast<size_t>(step.here.head) * job.group_size * dim;
   alignas(64) float scale_zero[2 * kMaxHeadDim];
   ByteQueries queries;
@@ -237,7 +236,7 @@ inline void ScoreBytes(const HeadStep& step, float* scores) {
       }
       ForSubBlock(size, [&]<int NQ>() {
         for (int tile = t; tile < t + run; tile += 16) {
-          ScoreByteTile<kBits, NQ>(queries, rows, tiles[tile / 16], row_bytes, runs_ahead,
+          ScoreByteTile<kBits, NQ>(queries, rows, tiles[tile / 16], row_bytes, ahead,
                                    scores + i * kScoreStride);
         }
       });
