@@ -1,10 +1,10 @@
 // The slots that decode attention takes at a time, and the order in which it reads what they hold.
 //
 // A core gets most out of memory when it reads several runs of addresses at once, each in order,
-// and asks early. Block tables jump about the pool, so all this is arranged here: a job takes all
-// KV heads, whose areas of a block are contiguous; the blocks of a chunk are read side by side, one
-// line of each after the other; and with every line, the one that stands in its place for the next
-// head is fetched.
+// and asks early. Block tables jump about the pool, so all this is arranged here: a job takes
+// several KV heads, whose areas of a block are contiguous; the blocks of a chunk are read side by
+// side, a line or a row of each after the other; and with every line, one that the next head will
+// need is fetched.
 #pragma once
 
 #include <xmmintrin.h>

@@ -117,8 +117,7 @@ void CodedScores<Codes>::Score(const HeadStep& step, const float* packed, float*
   const float scale = job.scale * kLog2E;
   float* const scaled = spare;
   float* const bias = spare + static_cast<size_t>(job.group_size) * dim;
-  const float* queries = Codes::kGrouped ? scaled : packed;
-  TileBatch<Keys> tiles(job, queries, row_bytes, scores);
+  TileBatch<Keys> tiles(job, Codes::kGrouped ? scaled : packed, row_bytes, scores);
   int first = -1;  // slot of the group that `scaled` is for
   const auto finish_group = [&](int end) {
     tiles.Score();
@@ -130,31 +129,27 @@ void CodedScores<Codes>::Score(const HeadStep& step, const float* packed, float*
     }
     first = end;
   };
-  step.ForEachRun(&DecodeJob::keys, [&](int t, int run, int slot, const std::byte* area,
-                                        const std::byte* ahead) {
-    for (int end = slot + run, slots; slot < end; slot += slots, t += slots) {
-      slots = Smaller(V::kLanes, end - slot);
-      if constexpr (Codes::kGrouped) {
-        const int in_group = (begin + t) % group;
-        if (first < 0 || in_group == 0) {
-          finish_group(t);
-          ScaleQueries(step, t, packed, scaled, bias);
-        }
-        slots = Smaller(slots, group - in_group);
-      }
-      const size_t at = static_cast<size_t>(slot) * 4;
-      if (slots == V::kLanes) {
-        tiles.Add({area + at, ahead + at * rows, t});
-        continue;
-      }
-      for (int i = 0; i < job.group_size;) {
-        const int size = NextSubBlock(job.group_size - i);
-        ScorePartialTile<Keys>(size, queries + static_cast<size_t>(i) * dim, rows, area + at,
-                               row_bytes, scale, scores + i * kScoreStride + t, slots);
-        i += size;
-      }
-    }
-  });
+  step.ForEachRun(&DecodeJob::keys,
+                  [&](int t, int run, int slot, const std::byte* area, const std::byte* ahead) {
+                    for (int end = slot + run, slots; slot < end; slot += slots, t += slots) {
+                      slots = Smaller(V::kLanes, end - slot);
+                      if constexpr (Codes::kGrouped) {
+                        const int in_group = (begin + t) % group;
+                        if (first < 0 || in_group == 0) {
+                          finish_group(t);
+                          ScaleQueries(step, t, packed, scaled, bias);
+                        }
+                        slots = Smaller(slots, group - in_group);
+                      }
+                      const size_t at = static_cast<size_t>(slot) * 4;
+                      const BlockTile tile = {area + at, ahead + at * rows, t};
+                      if (slots == V::kLanes) {
+                        tiles.Add(tile);
+                      } else {
+                        tiles.ScorePartial(tile, slots);
+                      }
+                    }
+                  });
   finish_group(count);
   float factors[kScoreStride];
   if (LoadFactors(Codes::kGrouped ? nullptr : &DecodeJob::key_scales, &DecodeJob::key_norms, step,

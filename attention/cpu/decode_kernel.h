@@ -1,9 +1,8 @@
 // Decode attention of the queries of some neighbouring KV heads over a range of slots of a segment.
 //
-// The slots are taken kChunk at a time, head by head: scores of the chunk (tile by tile, all
-// queries of the group on each tile while it is in cache), softmax, weighted sum of the values.
-// How scores and sums come from blocks is the format's: plain numbers here, codes in
-// coded_format.h.
+// The slots are taken kChunk at a time, head by head (chunk.h): scores of the chunk (all queries of
+// the group on each row of keys while it is in registers), softmax, weighted sum of the values. How
+// scores and sums come from blocks is the format's: plain numbers here, codes in coded_format.h.
 #pragma once
 
 #include <type_traits>
@@ -35,26 +34,47 @@ class TileBatch {
 
   /// of    job; packed, scores  as Format::Score has them
   TileBatch(const DecodeJob& job, const float* packed, size_t row_bytes, float* scores)
-      : job_(job), packed_(packed), row_bytes_(row_bytes), scores_(scores) {}
+      : job_(job),
+        packed_(packed),
+        rows_(job.head_dim / Keys::kChannelsPerRow),
+        row_bytes_(row_bytes),
+        scale_(job.scale * kLog2E),
+        scores_(scores) {}
 
   void Add(const BlockTile& tile) { tiles_[count_++] = tile; }
+  /// Scores of all that were added.
   void Score() {
-    const int rows = job_.head_dim / Keys::kChannelsPerRow;
-    for (int i = 0; i < job_.group_size && count_ > 0;) {
-      const int size = NextSubBlock(job_.group_size - i);
-      ScoreBlocks<Keys>(size, packed_ + static_cast<size_t>(i) * job_.head_dim, rows, tiles_,
-                        count_, row_bytes_, job_.scale * kLog2E, scores_ + i * kScoreStride);
+    if (count_ == 0) return;
+    ForSubBlocks([&](int size, const float* query, float* scores) {
+      ScoreBlocks<Keys>(size, query, rows_, tiles_, count_, row_bytes_, scale_, scores);
       // What was fetched once need not be again.
-      for (int v = 0; i == 0 && v < count_; ++v) tiles_[v].ahead = tiles_[v].keys;
-      i += size;
-    }
+      for (int v = 0; v < count_; ++v) tiles_[v].ahead = tiles_[v].keys;
+    });
     count_ = 0;
+  }
+  /// Scores of a tile of fewer slots, at once.
+  void ScorePartial(const BlockTile& tile, int slots) {
+    ForSubBlocks([&](int size, const float* query, float* scores) {
+      ScorePartialTile<Keys>(size, query, rows_, tile.keys, row_bytes_, scale_, scores + tile.slot,
+                             slots);
+    });
   }
 
  private:
+  template <class Run>
+  void ForSubBlocks(Run run) {
+    for (int i = 0; i < job_.group_size;) {
+      const int size = NextSubBlock(job_.group_size - i);
+      run(size, packed_ + static_cast<size_t>(i) * job_.head_dim, scores_ + i * kScoreStride);
+      i += size;
+    }
+  }
+
   const DecodeJob& job_;
   const float* packed_;
+  int rows_;
   size_t row_bytes_;
+  float scale_;
   float* scores_;
   BlockTile tiles_[kChunk / kLanes + 1];
   int count_ = 0;
@@ -109,21 +129,16 @@ inline void PlainFormat<Keys, NarrowKeys, Values_>::Score(const HeadStep& step, 
                                         const std::byte* ahead) {
     for (int end = slot + run, slots; slot < end; slot += slots, t += slots) {
       const size_t at = static_cast<size_t>(slot) * 4;
+      const BlockTile tile = {area + at, ahead + at * rows, t};
       const int left = slots_per_block - slot;
       slots = left >= Keys::Simd::kLanes ? Keys::Simd::kLanes : NarrowKeys::Simd::kLanes;
       if (left >= Keys::Simd::kLanes) {
-        tiles.Add({area + at, ahead + at * rows, t});
+        tiles.Add(tile);
       } else if (left >= slots) {
-        narrow_tiles.Add({area + at, ahead + at * rows, t});
+        narrow_tiles.Add(tile);
       } else {
         slots = left;
-        for (int i = 0; i < job.group_size;) {
-          const int size = NextSubBlock(job.group_size - i);
-          ScorePartialTile<NarrowKeys>(size, packed + static_cast<size_t>(i) * job.head_dim, rows,
-                                       area + at, row_bytes, job.scale * kLog2E,
-                                       scores + i * kScoreStride + t, slots);
-          i += size;
-        }
+        narrow_tiles.ScorePartial(tile, slots);
       }
     }
   });

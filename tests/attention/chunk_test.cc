@@ -1,0 +1,137 @@
+// The order in which decode attention takes what a job's blocks hold.
+#include "attention/cpu/chunk.h"
+
+#include <gtest/gtest.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <numeric>
+#include <vector>
+
+namespace ziggurat::cpu {
+namespace {
+
+constexpr int kHeads = 3;
+constexpr uint32_t kSlots = 16;  // of a block
+constexpr size_t kRowBytes = 8;
+constexpr size_t kAreaBytes = kSlots * kRowBytes;
+constexpr size_t kBlockBytes = 2 * kHeads * kAreaBytes;
+
+/// A job over blocks in descending order, keys and values of a head side by side.
+class ChunkTest : public ::testing::Test {
+ protected:
+  ChunkTest() : memory_(kBlockBytes * 64), blocks_(64) {
+    std::iota(blocks_.rbegin(), blocks_.rend(), 0);
+  }
+  DecodeJob Job(int begin, int end) const {
+    DecodeJob job = {};
+    job.num_heads = kHeads;
+    job.row_bytes = kRowBytes;
+    job.keys = {memory_.data(), kBlockBytes, 2 * kAreaBytes, blocks_.data(), kSlots, 0};
+    job.values = job.keys;
+    job.values.base += kAreaBytes;
+    job.begin = begin;
+    job.end = end;
+    return job;
+  }
+  const std::byte* Area(int slot, int head) const {
+    return memory_.data() + blocks_[slot / kSlots] * kBlockBytes + head * 2 * kAreaBytes;
+  }
+
+  std::vector<std::byte> memory_;
+  std::vector<uint32_t> blocks_;
+};
+
+/// A place that outlives the step it is of.
+struct Place {
+  const DecodeJob* job;
+  int begin, count, head;
+
+  explicit Place(const HeadChunk& of)
+      : job(of.chunk->job), begin(of.begin()), count(of.count()), head(of.head) {}
+  bool operator==(const Place&) const = default;
+};
+
+struct Places {
+  std::vector<Place> here, next;
+};
+Places StepsOf(const DecodeJob& job) {
+  Places places;
+  ForEachHeadStep(job, [&](const HeadStep& step) {
+    places.here.emplace_back(step.here);
+    places.next.emplace_back(step.next);
+  });
+  return places;
+}
+
+TEST_F(ChunkTest, TakesEveryHeadOfEveryChunk) {
+  const DecodeJob job = Job(5, 400);
+  const Places places = StepsOf(job);
+  ASSERT_EQ(places.here.size(), 4u * kHeads);
+  int slot = 5;
+  for (size_t i = 0; i < places.here.size(); ++i) {
+    const Place& here = places.here[i];
+    EXPECT_EQ(here.job, &job);
+    EXPECT_EQ(here.head, static_cast<int>(i) % kHeads);
+    EXPECT_EQ(here.begin, slot);
+    EXPECT_EQ(here.count, i / kHeads < 3 ? kChunk : 400 - 5 - 3 * kChunk);
+    if (here.head == kHeads - 1) slot += here.count;
+  }
+  EXPECT_EQ(slot, 400);
+}
+
+TEST_F(ChunkTest, LooksAheadToTheNextStep) {
+  const DecodeJob job = Job(0, 300);
+  const Places places = StepsOf(job);
+  for (size_t i = 0; i + 1 < places.here.size(); ++i) {
+    EXPECT_EQ(places.next[i], places.here[i + 1]) << i;
+  }
+  EXPECT_EQ(places.next.back(), places.here.back());
+}
+
+TEST_F(ChunkTest, LooksAheadToTheFollowingJobIfItLiesAlike) {
+  DecodeJob job = Job(0, 200);
+  DecodeJob following = Job(48, 100);
+  job.following = &following;
+  const Place& next = StepsOf(job).next.back();
+  EXPECT_EQ(next.job, &following);
+  EXPECT_EQ(next.begin, 48);
+  EXPECT_EQ(next.count, 52);
+  EXPECT_EQ(next.head, 0);
+
+  following.row_bytes /= 2;
+  const Places places = StepsOf(job);
+  EXPECT_EQ(places.next.back(), places.here.back());
+}
+
+TEST_F(ChunkTest, FindsRowsAndAreas) {
+  const DecodeJob job = Job(5, 205);
+  ForEachHeadStep(job, [&](const HeadStep& step) {
+    const HeadChunk& here = step.here;
+    for (int t = 0; t < kChunk; ++t) {
+      const int slot = here.begin() + (t < here.count() ? t : here.count() - 1);
+      EXPECT_EQ(here.chunk->rows[t], Area(slot, 0) + kAreaBytes + slot % kSlots * kRowBytes);
+      EXPECT_EQ(here.AreaAt(&DecodeJob::keys, t, nullptr),
+                t < here.count() ? Area(slot, here.head) : nullptr);
+    }
+    int slots = 0;
+    step.ForEachRun(&DecodeJob::keys, [&](int t, int run, int slot, const std::byte* area,
+                                          const std::byte* ahead) {
+      EXPECT_EQ(t, slots);
+      EXPECT_EQ(slot, static_cast<int>((here.begin() + t) % kSlots));
+      EXPECT_EQ(area, Area(here.begin() + t, here.head));
+      EXPECT_EQ(ahead, t < step.next.count() ? Area(step.next.begin() + t, step.next.head) : area);
+      slots += run;
+    });
+    EXPECT_EQ(slots, here.count());
+  });
+}
+
+TEST_F(ChunkTest, NeedsNoValues) {
+  DecodeJob job = Job(0, 150);
+  job.values = {};
+  EXPECT_EQ(StepsOf(job).here.size(), 2u * kHeads);
+}
+
+}  // namespace
+}  // namespace ziggurat::cpu
