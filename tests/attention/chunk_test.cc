@@ -93,7 +93,7 @@ TEST_F(ChunkTest, LooksAheadToTheFollowingJobIfItLiesAlike) {
   DecodeJob job = Job(0, 200);
   DecodeJob following = Job(48, 100);
   job.following = &following;
-  const Place& next = StepsOf(job).next.back();
+  const Place next = StepsOf(job).next.back();
   EXPECT_EQ(next.job, &following);
   EXPECT_EQ(next.begin, 48);
   EXPECT_EQ(next.count, 52);
