@@ -91,6 +91,50 @@ enum class TileRead {
   kPartial,  ///< fewer than kLanes slots; lanes behind them are not read
 };
 
+/// Calls add_row(r, u) for all rows, r % Sums being u but at the end: rows that follow each other
+/// are added to different sums, so that none waits for the one before.
+template <int Sums, class AddRow>
+__attribute__((always_inline)) inline void ForEachRow(int rows, AddRow add_row) {
+  int r = 0;
+  for (; r + Sums <= rows; r += Sums) {
+#pragma GCC unroll 4
+    for (int u = 0; u < Sums; ++u) add_row(r + u, u);
+  }
+  for (; r < rows; ++r) add_row(r, 0);
+}
+
+/// Scores of NQ queries and `Vectors` vectors of keys while they are summed up.
+template <class V, int NQ, int Vectors>
+struct ScoreSums {
+  /// Enough independent sums to hide the latency of a multiply-add.
+  static constexpr int kSums = Smaller(4, Larger(1, V::kAccumulators / (NQ * Vectors)));
+  typename V::Float of[NQ][kSums][Vectors];
+
+  __attribute__((always_inline)) ScoreSums() {
+#pragma GCC unroll 8
+    for (int i = 0; i < NQ; ++i) {
+#pragma GCC unroll 4
+      for (int u = 0; u < kSums; ++u) {
+#pragma GCC unroll 8
+        for (int v = 0; v < Vectors; ++v) of[i][u][v] = V::Zero();
+      }
+    }
+  }
+  /// Times `scale`, vector v to place_of(v) in every row of scores.
+  template <class PlaceOf>
+  __attribute__((always_inline)) void Store(float scale, float* scores, PlaceOf place_of) {
+#pragma GCC unroll 8
+    for (int i = 0; i < NQ; ++i) {
+#pragma GCC unroll 8
+      for (int v = 0; v < Vectors; ++v) {
+#pragma GCC unroll 4
+        for (int u = 1; u < kSums; ++u) of[i][0][v] = V::Add(of[i][0][v], of[i][u][v]);
+        V::Store(scores + i * kScoreStride + place_of(v), V::Mul(of[i][0][v], V::Set(scale)));
+      }
+    }
+  }
+};
+
 /// scores[i][lane] = scale * (query i . key of that lane), for NQ queries and `Vectors` vectors of
 /// keys, one behind the other in every row.
 ///   query       [rows][NQ][kCells]
@@ -102,18 +146,8 @@ inline void ScoreTile(const float* query, int rows, const std::byte* keys, size_
                       float scale, float* scores, int slots = 0) {
   using V = typename Keys::Simd;
   constexpr int kVectorBytes = V::kLanes * 4;
-  // Enough independent sums to hide the latency of a multiply-add.
-  constexpr int kSums = Smaller(4, Larger(1, V::kAccumulators / (NQ * Vectors)));
-  typename V::Float sum[NQ][kSums][Vectors];
-#pragma GCC unroll 8
-  for (int i = 0; i < NQ; ++i) {
-#pragma GCC unroll 4
-    for (int u = 0; u < kSums; ++u) {
-#pragma GCC unroll 2
-      for (int v = 0; v < Vectors; ++v) sum[i][u][v] = V::Zero();
-    }
-  }
-  const auto add_row = [&](int r, auto* row_sums, int u) __attribute__((always_inline)) {
+  ScoreSums<V, NQ, Vectors> sums;
+  const auto add_row = [&](int r, int u) __attribute__((always_inline)) {
     const std::byte* p = keys + r * row_bytes;
     typename Keys::Row row[Vectors];
 #pragma GCC unroll 2
@@ -126,27 +160,12 @@ inline void ScoreTile(const float* query, int rows, const std::byte* keys, size_
       const float* cells = query + (r * NQ + i) * Keys::kCells;
 #pragma GCC unroll 2
       for (int v = 0; v < Vectors; ++v) {
-        row_sums[i][u][v] = Keys::Dot(row_sums[i][u][v], row[v], cells);
+        sums.of[i][u][v] = Keys::Dot(sums.of[i][u][v], row[v], cells);
       }
     }
   };
-  int r = 0;
-  for (; r + kSums <= rows; r += kSums) {
-#pragma GCC unroll 4
-    for (int u = 0; u < kSums; ++u) {
-      add_row(r + u, sum, u);
-    }
-  }
-  for (; r < rows; ++r) add_row(r, sum, 0);
-#pragma GCC unroll 8
-  for (int i = 0; i < NQ; ++i) {
-#pragma GCC unroll 2
-    for (int v = 0; v < Vectors; ++v) {
-#pragma GCC unroll 4
-      for (int u = 1; u < kSums; ++u) sum[i][0][v] = V::Add(sum[i][0][v], sum[i][u][v]);
-      V::Store(scores + i * kScoreStride + v * V::kLanes, V::Mul(sum[i][0][v], V::Set(scale)));
-    }
-  }
+  ForEachRow<sums.kSums>(rows, add_row);
+  sums.Store(scale, scores, [](int v) { return v * V::kLanes; });
 }
 
 /// The largest power of two that is no more than n.
@@ -225,16 +244,7 @@ template <class Keys, int NQ, int Tiles>
 inline void ScoreBlockTiles(const float* query, int rows, const BlockTile* tiles, size_t row_bytes,
                             float scale, float* scores) {
   using V = typename Keys::Simd;
-  constexpr int kSums = Smaller(4, Larger(1, V::kAccumulators / (NQ * Tiles)));
-  typename V::Float sum[NQ][kSums][Tiles];
-#pragma GCC unroll 8
-  for (int i = 0; i < NQ; ++i) {
-#pragma GCC unroll 4
-    for (int u = 0; u < kSums; ++u) {
-#pragma GCC unroll 8
-      for (int v = 0; v < Tiles; ++v) sum[i][u][v] = V::Zero();
-    }
-  }
+  ScoreSums<V, NQ, Tiles> sums;
   const auto add_row = [&](int r, int u) __attribute__((always_inline)) {
 #pragma GCC unroll 8
     for (int v = 0; v < Tiles; ++v) {
@@ -243,25 +253,12 @@ inline void ScoreBlockTiles(const float* query, int rows, const BlockTile* tiles
       const typename Keys::Row row = Keys::Load(tiles[v].keys + r * row_bytes);
 #pragma GCC unroll 8
       for (int i = 0; i < NQ; ++i) {
-        sum[i][u][v] = Keys::Dot(sum[i][u][v], row, query + (r * NQ + i) * Keys::kCells);
+        sums.of[i][u][v] = Keys::Dot(sums.of[i][u][v], row, query + (r * NQ + i) * Keys::kCells);
       }
     }
   };
-  int r = 0;
-  for (; r + kSums <= rows; r += kSums) {
-#pragma GCC unroll 4
-    for (int u = 0; u < kSums; ++u) add_row(r + u, u);
-  }
-  for (; r < rows; ++r) add_row(r, 0);
-#pragma GCC unroll 8
-  for (int i = 0; i < NQ; ++i) {
-#pragma GCC unroll 8
-    for (int v = 0; v < Tiles; ++v) {
-#pragma GCC unroll 4
-      for (int u = 1; u < kSums; ++u) sum[i][0][v] = V::Add(sum[i][0][v], sum[i][u][v]);
-      V::Store(scores + i * kScoreStride + tiles[v].slot, V::Mul(sum[i][0][v], V::Set(scale)));
-    }
-  }
+  ForEachRow<sums.kSums>(rows, add_row);
+  sums.Store(scale, scores, [tiles](int v) { return tiles[v].slot; });
 }
 
 /// The same for a sub-block of queries and any number of tiles.

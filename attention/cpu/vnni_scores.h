@@ -187,12 +187,7 @@ inline void ScoreByteTile(const ByteQueries& queries, int rows, const BlockTile&
       }
     }
   };
-  int r = 0;
-  for (; r + kSums <= rows; r += kSums) {
-#pragma GCC unroll 4
-    for (int u = 0; u < kSums; ++u) add_row(r + u, u);
-  }
-  for (; r < rows; ++r) add_row(r, 0);
+  ForEachRow<kSums>(rows, add_row);
 #pragma GCC unroll 8
   for (int i = 0; i < NQ; ++i) {
 #pragma GCC unroll 4
