@@ -71,10 +71,27 @@ template <int kTile>
 inline void StoreTile(void* rows, size_t stride) {
   asm volatile("tilestored %%tmm%c0, (%1,%2,1)" : : "i"(kTile), "r"(rows), "r"(stride) : "memory");
 }
-/// C += A B.
+/// C += A B, of bf16.
 template <int kC, int kA, int kB>
 inline void MultiplyTiles() {
   asm volatile("tdpbf16ps %%tmm%c2, %%tmm%c1, %%tmm%c0" : : "i"(kC), "i"(kA), "i"(kB));
+}
+/// C += A B, of signed bytes and unsigned ones; C is int32.
+template <int kC, int kA, int kB>
+inline void MultiplyByteTiles() {
+  asm volatile("tdpbsud %%tmm%c2, %%tmm%c1, %%tmm%c0" : : "i"(kC), "i"(kA), "i"(kB));
+}
+
+// A core that neither multiplies nor stores tiles for about half a microsecond lets the units for
+// it sleep, and the next product waits 0.3 us for them: as long as a hundred of slots take. Where
+// products are rare, one of as little as a row keeps them awake.
+
+/// Multiplies kA with kB into kC, which has one row.
+template <int kC, int kA, int kB>
+inline void KeepTilesAwake() {
+  alignas(64) std::byte row[kTileRowBytes];
+  MultiplyTiles<kC, kA, kB>();
+  StoreTile<kC>(row, kTileRowBytes);
 }
 
 }  // namespace

@@ -3,19 +3,20 @@
 // CPUs (kernels_avx512bf16.cc).
 // Compiled with its own flags (attention/CMakeLists.txt).
 
+#include "attention/cpu/amx_byte_product.h"
 #include "attention/cpu/amx_product.h"
 #include "attention/cpu/amx_workspace.h"
+#include "attention/cpu/byte_format.h"
 #include "attention/cpu/level_table.h"
 #include "attention/cpu/paired_bf16.h"
 #include "attention/cpu/simd_avx2.h"
 #include "attention/cpu/simd_avx512.h"
-#include "attention/cpu/vnni_format.h"
 
 namespace ziggurat::cpu {
 
 const CpuKernels& AmxKernels() {
-  static constexpr CpuKernels kKernels =
-      WithVnni(MakeCpuKernels<Simd16, Simd8, HalfRateKeys, Bf16Values, TileWorkspace>(
+  static constexpr CpuKernels kKernels = WithByteProducts<TileByteProduct>(
+      MakeCpuKernels<Simd16, Simd8, HalfRateKeys, Bf16Values, TileWorkspace>(
           MakeTileProductKernels()));
   return kKernels;
 }

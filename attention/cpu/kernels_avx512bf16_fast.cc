@@ -2,18 +2,19 @@
 // it takes keys and values whatever the number of queries.
 // Compiled with its own flags (attention/CMakeLists.txt).
 
+#include "attention/cpu/byte_format.h"
 #include "attention/cpu/level_table.h"
 #include "attention/cpu/paired_bf16.h"
 #include "attention/cpu/product_kernel.h"
 #include "attention/cpu/simd_avx2.h"
 #include "attention/cpu/simd_avx512.h"
-#include "attention/cpu/vnni_format.h"
+#include "attention/cpu/vnni_product.h"
 
 namespace ziggurat::cpu {
 
 const CpuKernels& Avx512Bf16FastKernels() {
   static constexpr CpuKernels kKernels =
-      WithVnni(MakeCpuKernels<Simd16, Simd8, PairedKeys, PairedValues>(
+      WithByteProducts<VnniProduct>(MakeCpuKernels<Simd16, Simd8, PairedKeys, PairedValues>(
           MakeProductKernels<PairedKeys<Simd16>>()));
   return kKernels;
 }

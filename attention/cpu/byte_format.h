@@ -1,0 +1,91 @@
+// Decode attention over int4 and int2 codes by products of bytes, for queries that were rounded to
+// bf16: a Format as decode_kernel.h wants it.
+#pragma once
+
+#include "attention/cpu/byte_scores.h"
+#include "attention/cpu/byte_values.h"
+#include "attention/cpu/level_table.h"
+
+namespace ziggurat::cpu {
+namespace {
+
+/// Product: one of digits and codes (digits.h).
+template <int kBits, class Product>
+struct ByteFormat {
+  using Keys = void;  // queries are taken as they come
+  using Values = ByteValues<kBits>;
+
+  static bool Takes(const DecodeJob& job) {
+    return Values::Takes(job) && job.keys.slots_per_block % 16 == 0 &&
+           job.values.slots_per_block % 4 == 0 && job.begin % 16 == 0;
+  }
+
+  static void Score(const HeadStep& step, const float* /*packed*/, float* /*spare*/,
+                    float* scores) {
+    ScoreBytes<kBits, Product>(step, scores);
+  }
+
+  static void Accumulate(const HeadStep& step, float* weights, const float* shrink, float* sums) {
+    const DecodeJob& job = step.here.job();
+    const int count = step.here.count();
+    float factors[kScoreStride] = {};  // weights stay 0 behind the last token
+    if (LoadFactors(nullptr, &DecodeJob::value_norms, step, 1, factors)) {
+      MultiplyRows<Simd16>(job.group_size, factors, count, weights);
+    }
+    if (count < kChunk) {
+      for (int i = 0; i < job.group_size; ++i) {
+        __builtin_memset(weights + i * kScoreStride + count, 0, sizeof(float) * (kChunk - count));
+      }
+    }
+    Product::StayAwake();
+    const GroupScales scales(step);
+    Product::StayAwake();
+    const ValueRows values = ValuesOf(step);
+    const int stride = AccumulatorFloats<Values>(job.head_dim);
+    const RunsAhead runs(step);
+    for (int i = 0; i < job.group_size; i += kMaxQueries) {
+      AccumulateBytes<kBits, Product>(
+          step, Smaller(kMaxQueries, job.group_size - i), weights + i * kScoreStride, shrink + i,
+          values, scales,
+          [&](int granule, int quad) __attribute__((always_inline)) {
+            if (i == 0) {
+              runs.Fetch(runs.lines / 2 + granule * (kChunk / 16) + quad / 4);
+            }
+          },
+          sums + static_cast<size_t>(i) * stride, stride);
+    }
+  }
+};
+
+/// With this format where it takes the job.
+template <int kBits, class Product>
+void DecodeBytes(const DecodeJob& job) {
+  using Format = ByteFormat<kBits, Product>;
+  if (Format::Takes(job)) {
+    [[maybe_unused]] const typename Product::Registers registers(job.group_size);
+    return Decode<Format>(job);
+  }
+  constexpr BlockKernels kOther = MakeGroupedKernels<Simd16, kBits>();
+  return kOther.decode(job);
+}
+
+/// `kernels`, with it.
+template <int kBits, class Product>
+constexpr BlockKernels WithBytes(BlockKernels kernels) {
+  kernels.decode_rounded = [](const DecodeJob& job) {
+    if (job.group_size == 1) return DecodeBytes<kBits, typename Product::One>(job);
+    return DecodeBytes<kBits, Product>(job);
+  };
+  return kernels;
+}
+
+template <class Product>
+constexpr CpuKernels WithByteProducts(CpuKernels kernels) {
+  constexpr int kInt4 = 4, kInt2 = 5;  // Encoding
+  kernels.blocks[kInt4] = WithBytes<4, Product>(kernels.blocks[kInt4]);
+  kernels.blocks[kInt2] = WithBytes<2, Product>(kernels.blocks[kInt2]);
+  return kernels;
+}
+
+}  // namespace
+}  // namespace ziggurat::cpu

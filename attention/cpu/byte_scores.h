@@ -1,0 +1,169 @@
+// Scores of keys in int4 and int2 codes, as products of bytes (digits.h).
+//
+// score = step * (digits of query times scales) . codes + query . zeros: the digits are those of a
+// group of keys, and its code tiles are 16 slots wide. A row of cells of 16 slots is one of code
+// tiles for each code of a byte.
+#pragma once
+
+#include "attention/cpu/coded_format.h"
+#include "attention/cpu/digits.h"
+#include "attention/cpu/simd_avx512.h"
+
+namespace ziggurat::cpu {
+namespace {
+
+/// int4 and int2 as bytes.
+template <int kBits>
+struct ByteCodes {
+  static constexpr int kPerByte = 8 / kBits;
+  static constexpr int kPerCell = 32 / kBits;
+
+  static __m512i Mask() { return _mm512_set1_epi8((1 << kBits) - 1); }
+};
+
+/// The keys and values of a step's next head, as four runs that are fetched side by side: of either
+/// the first and the second half of a chunk. Scores fetch the first half of the lines.
+struct RunsAhead {
+  const std::byte* runs[4];
+  int lines;  ///< of each
+
+  explicit RunsAhead(const HeadStep& step) : lines(static_cast<int>(step.here.job().row_bytes)) {
+    const std::byte* const own = step.here.AreaAt(&DecodeJob::keys, 0, nullptr);
+    runs[0] = RunAt(step.next, &DecodeJob::keys, 0, own);
+    runs[1] = RunAt(step.next, &DecodeJob::keys, kChunk / 2, own);
+    runs[2] = RunAt(step.next, &DecodeJob::values, 0, own);
+    runs[3] = RunAt(step.next, &DecodeJob::values, kChunk / 2, own);
+  }
+
+  /// One line of each. Always inlined: GCC drops calls of what only prefetches.
+  __attribute__((always_inline)) void Fetch(int line) const {
+#pragma GCC unroll 4
+    for (const std::byte* run : runs) {
+      _mm_prefetch(reinterpret_cast<const char*>(run + line * 64), _MM_HINT_T1);
+    }
+  }
+
+ private:
+  static const std::byte* RunAt(const HeadChunk& next, HeadBlocks DecodeJob::*plane, int t,
+                                const std::byte* otherwise) {
+    const HeadBlocks& blocks = next.job().*plane;
+    const std::byte* area = next.AreaAt(plane, t, otherwise);
+    const int slot = (next.begin() + t) % static_cast<int>(blocks.slots_per_block);
+    return area == otherwise ? area : area + slot * next.job().row_bytes;
+  }
+};
+
+/// Which channel has its digits at place k of 32: of each row of cells there come those of what is
+/// unpacked first from its bytes, then those of what is unpacked next, and so on.
+template <int kBits>
+constexpr DigitOrder kCellOrder = DigitOrder([](int k) {
+  using Codes = ByteCodes<kBits>;
+  const int row = k / Codes::kPerCell, field = k % Codes::kPerCell / 4, byte = k % 4;
+  return row * Codes::kPerCell + byte * Codes::kPerByte + field;
+});
+
+/// Makes code tiles of two times 16 slots.
+///   slots      their cells, rows `row_bytes` apart
+///   fetch(r)   called for every row
+template <int kBits, class Fetch>
+__attribute__((always_inline)) inline void UnpackKeys(const std::byte* const (&slots)[2], int rows,
+                                                      size_t row_bytes, Fetch fetch,
+                                                      CodeTilePair* pairs) {
+  using Codes = ByteCodes<kBits>;
+  for (int r = 0; r < rows; ++r) {
+    fetch(r);
+    const int at = r * Codes::kPerByte;
+    auto& pair = pairs[at / kCodeTileRows].codes;
+#pragma GCC unroll 2
+    for (int v = 0; v < 2; ++v) {
+      const __m512i cells = _mm512_loadu_si512(slots[v] + r * row_bytes);
+#pragma GCC unroll 4
+      for (int f = 0; f < Codes::kPerByte; ++f) {
+        _mm512_store_si512(pair[v][at % kCodeTileRows + f],
+                           _mm512_and_si512(_mm512_srli_epi32(cells, kBits * f), Codes::Mask()));
+      }
+    }
+  }
+}
+
+/// Two times 16 slots of a group of keys times a sub-block of queries.
+struct ByteScores {
+  int tiles[2];  ///< which of the chunk's; the same twice where there is no other
+  DigitScales scales;
+  DigitSums sums;
+
+  void Store(int queries, float* scores) const {
+    for (int i = 0; i < queries; ++i, scores += kScoreStride) {
+      const __m512 digit_step = _mm512_set1_ps(scales.step[i]);
+      const __m512 bias = _mm512_set1_ps(scales.bias[i]);
+      // The second may be nothing, in the first one's place.
+      for (int v = 1; v >= 0; --v) {
+        _mm512_storeu_ps(scores + tiles[v] * 16, _mm512_fmadd_ps(sums.Of(v, i), digit_step, bias));
+      }
+    }
+  }
+};
+
+/// Scores of a step's slots, as PlainFormat::Score gives them. Whole tiles of 16 slots are read.
+template <int kBits, class Product>
+inline void ScoreBytes(const HeadStep& step, float* scores) {
+  using Codes = ByteCodes<kBits>;
+  const DecodeJob& job = step.here.job();
+  const int dim = job.head_dim, group = job.code_group, rows = dim / Codes::kPerCell;
+  const int count = step.here.count();
+  const size_t row_bytes = static_cast<size_t>(job.keys.slots_per_block) * 4;
+  const std::byte* tiles[kChunk / 16];
+  ForEachRun(job.keys, step.here.head, step.here.begin(), count,
+             [&](int t, int run, int slot, const std::byte* area) {
+               for (const int end = slot + run; slot < end; slot += 16, t += 16) {
+                 tiles[t / 16] = area + static_cast<size_t>(slot) * 4;
+               }
+             });
+  const RunsAhead ahead(step);
+  const float* q = job.q + static_cast<size_t>(step.here.head) * job.group_size * dim;
+  Digits digits[2];
+  CodeTilePair pairs[2][kMaxHeadDim / 4 / kCodeTileRows];
+  for (int i = 0; i < job.group_size; i += kMaxQueries) {
+    const int queries = Smaller(kMaxQueries, job.group_size - i);
+    ByteScores of_pairs[kChunk / 32 + 1];  // a chunk may begin within a group
+    int num_pairs = 0, num_groups = 0;
+    LaggingProducts<Product> products(queries);
+    for (int t = 0; t < count; ++num_groups) {
+      const int end = Smaller(count, t + group - (step.here.begin() + t) % group);
+      Digits* const of_group = &digits[num_groups % 2];
+      DigitScales of_digits;
+      alignas(64) float scales[2 * kMaxHeadDim];
+      WidenScales<Simd16>(UnitOf(step, &DecodeJob::key_scales, t, size_t{4} * dim), 2 * dim,
+                          scales);
+      ForSubBlock(RoomySubBlock(queries), [&]<int NQ>() {
+        CutIntoDigits<NQ>(queries, q + static_cast<size_t>(i) * dim, dim, scales, scales + dim, dim,
+                          job.scale * kLog2E, kCellOrder<kBits>, of_group, &of_digits);
+      });
+      for (; t < end; t += 32, ++num_pairs) {
+        ByteScores& pair = of_pairs[num_pairs];
+        CodeTilePair* const codes = pairs[num_pairs % 2];
+        const int tile = t / 16, other = t + 16 < end ? tile + 1 : tile;
+        pair.scales = of_digits;
+        pair.tiles[0] = tile;
+        pair.tiles[1] = other;
+        UnpackKeys<kBits>(
+            {tiles[tile], tiles[other]}, rows, row_bytes,
+            [&](int r) __attribute__((always_inline)) {
+              if (i == 0 && r % 2 == 0) ahead.Fetch(tile * rows / 4 + r / 2);
+            },
+            codes);
+        products.Add(*of_group, codes, rows * Codes::kPerByte, &pair.sums);
+      }
+      t = end;
+    }
+    products.Finish();
+    for (int p = 0; p < num_pairs; ++p) of_pairs[p].Store(queries, scores + i * kScoreStride);
+  }
+  float factors[kScoreStride];
+  if (LoadFactors(nullptr, &DecodeJob::key_norms, step, 1, factors)) {
+    MultiplyRows<Simd16>(job.group_size, factors, step.here.count(), scores);
+  }
+}
+
+}  // namespace
+}  // namespace ziggurat::cpu

@@ -1,0 +1,246 @@
+// Sums of values in int4 and int2 codes, as products of bytes (digits.h).
+//
+// Values lie token by token, so the bytes of four tokens are interleaved for code tiles of 16
+// channels by 64 tokens. A weight belongs to a token and its scale to a group of channels of that
+// token: the digits are those of weight times scale, of a group and the tokens of a chunk.
+#pragma once
+
+#include "attention/cpu/byte_scores.h"
+#include "attention/cpu/value_tiles.h"
+
+namespace ziggurat::cpu {
+namespace {
+
+/// Scales and zeros of a chunk's values, group by group.
+struct GroupScales {
+  static constexpr int kMostGroups = kMaxHeadDim / 32;
+
+  alignas(64) float scales[kMostGroups][kChunk];  ///< 0 behind the last token
+  alignas(64) float zeros[kMostGroups][kChunk];
+
+  explicit GroupScales(const HeadStep& step) {
+    const DecodeJob& job = step.here.job();
+    const int group = job.code_group, groups = job.head_dim / group, count = step.here.count();
+    const size_t zeros_at = static_cast<size_t>(job.head_dim) * 2;  // [group][groups] bf16 behind
+    Places places[kMostGroups];
+    for (int g = 0; g < groups; ++g) places[g] = Places(groups, g);
+    for (int t = 0; t < count;) {
+      const int slot = (step.here.begin() + t) % group, run = Smaller(count - t, group - slot);
+      const std::byte* from = UnitOf(step, &DecodeJob::value_scales, t, 2 * zeros_at) +
+                              static_cast<size_t>(slot) * groups * 2;
+      for (int left = run; left > 0; left -= 16, t += 16, from += size_t{32} * groups) {
+        const auto lanes = static_cast<__mmask16>((1u << Smaller(left, 16)) - 1);
+        const Words of_scales(from, groups), of_zeros(from + zeros_at, groups);
+        for (int g = 0; g < groups; ++g) {
+          _mm512_store_ps(scales[g] + t, of_scales.At(places[g], lanes));
+          _mm512_store_ps(zeros[g] + t, of_zeros.At(places[g], lanes));
+        }
+      }
+    }
+    for (int g = 0; g < groups; ++g) {
+      for (int t = (count + 15) / 16 * 16; t < kChunk; t += 16) {
+        _mm512_store_ps(scales[g] + t, _mm512_setzero_ps());
+        _mm512_store_ps(zeros[g] + t, _mm512_setzero_ps());
+      }
+    }
+  }
+
+ private:
+  /// Where the words of a group are in [16 tokens][groups] bf16, token by token.
+  struct Places {
+    __m512i dword;
+    __m512i shift;        ///< brings the word into the upper half
+    __mmask16 is_behind;  ///< 32 dwords
+
+    Places() = default;
+    Places(int groups, int group) {
+      const __m512i tokens =
+          _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+      const __m512i word = _mm512_add_epi32(_mm512_mullo_epi32(tokens, _mm512_set1_epi32(groups)),
+                                            _mm512_set1_epi32(group));
+      dword = _mm512_srli_epi32(word, 1);
+      shift = _mm512_slli_epi32(_mm512_andnot_epi32(word, _mm512_set1_epi32(1)), 4);
+      is_behind = _mm512_cmpge_epi32_mask(dword, _mm512_set1_epi32(32));
+    }
+  };
+
+  struct Words {
+    int vectors;
+    __m512i words[4];
+
+    Words(const std::byte* from, int groups) : vectors((groups + 1) / 2) {
+      const auto load = [&](int i) {
+        const int left = Smaller(32, 16 * groups - 32 * i);
+        return _mm512_maskz_loadu_epi16(0xffffffff >> (32 - left), from + 64 * i);
+      };
+      words[0] = load(0);
+      words[1] = vectors > 1 ? load(1) : _mm512_setzero_si512();
+      words[2] = vectors > 2 ? load(2) : _mm512_setzero_si512();
+      words[3] = vectors > 3 ? load(3) : _mm512_setzero_si512();
+    }
+    /// As f32, 0 where not in `lanes`.
+    __m512 At(const Places& places, __mmask16 lanes) const {
+      __m512i out = _mm512_permutex2var_epi32(words[0], places.dword, words[1]);
+      if (vectors > 2) {
+        const __m512i behind = _mm512_permutex2var_epi32(words[2], places.dword, words[3]);
+        out = _mm512_mask_mov_epi32(out, places.is_behind, behind);
+      }
+      const __m512i upper = _mm512_set1_epi32(static_cast<int>(0xffff0000));
+      return _mm512_castsi512_ps(
+          _mm512_maskz_and_epi32(lanes, _mm512_sllv_epi32(out, places.shift), upper));
+    }
+  };
+};
+
+constexpr DigitOrder kTokenOrder = DigitOrder([](int k) { return k; });
+
+/// Values are taken in units of 32 channels, of which each has two columns of accumulators.
+template <int kBits>
+struct ByteValues {
+  using Simd = Simd16;
+  using Codes = ByteCodes<kBits>;
+  static constexpr int kChannels = 32;
+  static constexpr int kGranule = 16;  ///< bytes of a row that are read at a time
+  static constexpr int kUnits = kGranule * Codes::kPerByte / kChannels;  ///< of a granule
+  static constexpr int kMostPairs = kChunk / (4 * kCodeTileRows);
+  struct Granule {
+    CodeTilePair units[kUnits][kMostPairs];
+  };
+
+  static bool Takes(const DecodeJob& job) {
+    return job.row_bytes % kGranule == 0 && job.code_group % kChannels == 0;
+  }
+
+  /// Makes code tiles of a granule of all values, and of some more.   fetch(quad)  called for every
+  /// fourth four tokens
+  template <class Fetch>
+  __attribute__((always_inline)) static void Unpack(const ValueRows& values, size_t row_bytes,
+                                                    int granule, int count, Fetch fetch,
+                                                    Granule* to) {
+    const size_t at = static_cast<size_t>(granule) * kGranule;
+    // The four tokens of a quad are neighbours in a block; those behind the last one have room
+    // there.
+    const auto unpack = [&](const std::byte* first, int pair, int row) {
+      const auto token = [&](int j) {
+        return _mm_loadu_si128(reinterpret_cast<const __m128i*>(first + j * row_bytes));
+      };
+      __m512i rows = _mm512_castsi128_si512(token(0));
+      rows = _mm512_mask_broadcast_i32x4(rows, 0x00f0, token(1));
+      rows = _mm512_mask_broadcast_i32x4(rows, 0x0f00, token(2));
+      rows = _mm512_mask_broadcast_i32x4(rows, 0xf000, token(3));
+#pragma GCC unroll 2
+      for (int u = 0; u < kUnits; ++u) {
+        const __m512i from = _mm512_load_si512(kInterleaved[u].from);
+        const __m512i bytes = _mm512_permutexvar_epi8(from, rows);
+#pragma GCC unroll 2
+        for (int v = 0; v < 2; ++v) {
+          const __m512i codes = kUnits == 1
+                                    ? _mm512_srli_epi32(bytes, kBits * v)
+                                    : _mm512_srlv_epi32(bytes, _mm512_load_si512(kShifts[v].of));
+          _mm512_store_si512(to->units[u][pair].codes[v][row],
+                             _mm512_and_si512(codes, Codes::Mask()));
+        }
+      }
+    };
+    constexpr int kAtOnce = 4;
+    const std::byte* const* const tokens = values.rows;
+    const size_t offset = values.offset + at;
+    for (int pair = 0; pair * kCodeTileRows * 4 < count; ++pair) {
+      for (int row = 0; row < kCodeTileRows; row += kAtOnce) {
+        const int quad = pair * kCodeTileRows + row;
+        if (quad * 4 >= count) break;
+        fetch(quad);
+#pragma GCC unroll 4
+        for (int i = 0; i < kAtOnce; ++i) {
+          unpack(tokens[(quad + i) * 4] + offset, pair, row + i);
+        }
+      }
+    }
+  }
+
+  /// As the function of this name in value_tiles.h: accumulators are [units][2][16].
+  static void PutInOrder(const float* sums, float factor, float* out) {
+    for (int i = 0; i < kChannels; ++i) {
+      const int column = i % 16;
+      out[ByteOf(column) * Codes::kPerByte + FieldOf(i / 16, column)] = sums[i] * factor;
+    }
+  }
+
+ private:
+  static constexpr int kUnitBytes = kGranule / kUnits;
+
+  /// Which byte of a unit, and which code of it, a column has in tile v.
+  static constexpr int ByteOf(int column) { return column % kUnitBytes; }
+  static constexpr int FieldOf(int v, int column) { return v * kUnits + column / kUnitBytes; }
+
+  /// The bytes of a unit of four rows of a granule, column by column.
+  struct Interleaved {
+    alignas(64) uint8_t from[64];
+    constexpr explicit Interleaved(int unit) : from() {
+      for (int i = 0; i < 64; ++i) {
+        from[i] = static_cast<uint8_t>(i % 4 * kGranule + unit * kUnitBytes + ByteOf(i / 4));
+      }
+    }
+  };
+  struct Shifts {
+    alignas(64) int of[16];
+    constexpr explicit Shifts(int v) : of() {
+      for (int i = 0; i < 16; ++i) of[i] = kBits * FieldOf(v, i);
+    }
+  };
+  static constexpr Interleaved kInterleaved[2] = {Interleaved(0), Interleaved(kUnits - 1)};
+  static constexpr Shifts kShifts[2] = {Shifts(0), Shifts(1)};
+};
+
+/// sums[i] = shrink[i] * sums[i] + weights[i] . values for `size` queries of a step's head, those
+/// that begin with the first one of `weights`.
+///   weights  0 behind the last token
+///   fetch(granule, quad)  called for every fourth four tokens of every granule
+template <int kBits, class Product, class Fetch>
+inline void AccumulateBytes(const HeadStep& step, int size, const float* weights,
+                            const float* shrink, const ValueRows& values, const GroupScales& scales,
+                            Fetch fetch, float* sums, int sums_stride) {
+  using Values = ByteValues<kBits>;
+  const DecodeJob& job = step.here.job();
+  const int count = step.here.count(), units = job.head_dim / Values::kChannels;
+  Digits digits[2];
+  DigitScales of_digits[GroupScales::kMostGroups];
+  typename Values::Granule granules[2];
+  DigitSums products[kMaxHeadDim / Values::kChannels];
+  LaggingProducts<Product> lagging(size);
+  for (int u = 0; u < units; ++u) {
+    const int channel = u * Values::kChannels, group = channel / job.code_group;
+    Digits* const of_group = &digits[group % 2];
+    if (channel % job.code_group == 0) {
+      ForSubBlock(RoomySubBlock(size), [&]<int NQ>() {
+        CutIntoDigits<NQ>(size, weights, kScoreStride, scales.scales[group], scales.zeros[group],
+                          count, /*factor=*/1, kTokenOrder, of_group, &of_digits[group]);
+      });
+    }
+    const int at = u / Values::kUnits;
+    typename Values::Granule* const granule = &granules[at % 2];
+    if (u % Values::kUnits == 0) {
+      Values::Unpack(
+          values, job.row_bytes, at,
+          count, [&](int quad) __attribute__((always_inline)) { fetch(at, quad); }, granule);
+    }
+    lagging.Add(*of_group, granule->units[u % Values::kUnits], (count + 3) / 4, &products[u]);
+  }
+  lagging.Finish();
+  for (int u = 0; u < units; ++u) {
+    const DigitScales& of_group = of_digits[u * Values::kChannels / job.code_group];
+    for (int i = 0; i < size; ++i) {
+      const __m512 step_of = _mm512_set1_ps(of_group.step[i]);
+      const __m512 bias = _mm512_set1_ps(of_group.bias[i]), keep = _mm512_set1_ps(shrink[i]);
+      float* to = sums + static_cast<size_t>(i) * sums_stride + u * Values::kChannels;
+#pragma GCC unroll 2
+      for (int v = 0; v < 2; ++v, to += 16) {
+        const __m512 added = _mm512_fmadd_ps(products[u].Of(v, i), step_of, bias);
+        _mm512_storeu_ps(to, _mm512_fmadd_ps(_mm512_loadu_ps(to), keep, added));
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace ziggurat::cpu

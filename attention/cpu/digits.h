@@ -1,0 +1,202 @@
+// Numbers cut into two digits of 8 bits, for products of bytes.
+//
+// VPDPBUSD and AMX's TDPBSUD multiply unsigned bytes with signed ones and add up four neighbouring
+// products in 32 bits. Codes of int4 and int2 are such unsigned bytes as they are. The other
+// factor, a query or a weight times the scale of a group, becomes two signed digits: 16 bits of the
+// largest of those that are cut together. That is less than f32 has and more than the bf16 that a
+// query comes from, so this is for models of bf16.
+#pragma once
+
+#include <immintrin.h>
+
+#include <cstddef>
+#include <cstdint>
+
+#include "attention/cpu/kernels.h"
+#include "attention/cpu/vector_math.h"
+
+namespace ziggurat::cpu {
+namespace {
+
+/// Numbers as step * (256 * high + low), both digits signed bytes.
+struct FixedPoint {
+  float step;
+  /// Added to a number, leaves its high digit in byte 1 and its low digit + 128 in byte 0.
+  __m512 shift;
+
+  /// Of numbers up to `most`. Where that is not finite, neither is the step.
+  static FixedPoint UpTo(float most) {
+    // A number and 128 steps are at most 2^15 of them, the step being a power of two.
+    const __m512 bound = _mm512_mul_ps(_mm512_max_ps(_mm512_set1_ps(1e-30f), _mm512_set1_ps(most)),
+                                       _mm512_set1_ps(32768.0f / 32639));
+    const __m512 power = _mm512_castsi512_ps(
+        _mm512_and_si512(_mm512_castps_si512(bound), _mm512_set1_epi32(0x7f800000)));
+    const __m512 step = _mm512_mul_ps(power, _mm512_set1_ps(0x1p-14f));
+    // From 2^23 steps on the lowest bit of an f32 is a step; half as much again keeps it so for
+    // negative numbers.
+    return {_mm512_cvtss_f32(step), _mm512_mul_ps(step, _mm512_set1_ps(0x1.8p23f + 128))};
+  }
+};
+
+/// The larger absolute value of each lane.
+inline __m512 LargestAbsolute(__m512 a, __m512 b) { return _mm512_range_ps(a, b, 0x0b); }
+
+/// Where the bytes of 32 numbers' digits come from, the low digits and then the high ones, when the
+/// low words of 16 lanes hold the first 16 numbers and the high words the others.
+struct DigitOrder {
+  alignas(64) uint8_t from[64];
+
+  /// number_of(k)  the number whose digits stand at place k
+  template <class NumberOf>
+  constexpr explicit DigitOrder(NumberOf number_of) : from() {
+    for (int i = 0; i < 64; ++i) {
+      const int number = number_of(i % 32);
+      from[i] = static_cast<uint8_t>(number % 16 * 4 + number / 16 * 2 + i / 32);
+    }
+  }
+};
+
+/// The two digits of some rows of numbers: row 2i has the low digits of numbers i, row 2i + 1 the
+/// high ones. Of up to kMaxQueries rows; what is behind them may be anything.
+struct Digits {
+  static constexpr size_t kStride = kMaxHeadDim;
+  static_assert(kStride >= kChunk);
+
+  alignas(64) std::byte rows[2 * kMaxQueries][kStride];
+
+  /// Numbers [at, at + 32) of row `i`.   first, second  16 each, plus FixedPoint::shift
+  void Store(int i, int at, __m512 first, __m512 second, const DigitOrder& order) {
+    const __m512i words = _mm512_mask_blend_epi16(
+        0xaaaaaaaa, _mm512_castps_si512(first), _mm512_slli_epi32(_mm512_castps_si512(second), 16));
+    const __m512i bytes = _mm512_permutexvar_epi8(_mm512_load_si512(order.from),
+                                                  _mm512_xor_si512(words, _mm512_set1_epi16(0x80)));
+    const auto to = [&](int row) { return reinterpret_cast<__m256i*>(&rows[row][at]); };
+    _mm256_store_si256(to(2 * i), _mm512_castsi512_si256(bytes));
+    _mm256_store_si256(to(2 * i + 1), _mm512_extracti64x4_epi64(bytes, 1));
+  }
+  /// The same of 32 zeros.
+  void StoreZeros(int i, int at) {
+    __builtin_memset(&rows[2 * i][at], 0, 32);
+    __builtin_memset(&rows[2 * i + 1][at], 0, 32);
+  }
+};
+
+/// Of some rows of digits.
+struct DigitScales {
+  float step[kMaxQueries];
+  float bias[kMaxQueries];
+};
+
+/// The sub-block of a kernel for 8, 4, 3, 2 or 1 queries that has room for so many, 8 at most.
+constexpr int RoomySubBlock(int queries) { return queries > 4 ? kMaxQueries : queries; }
+
+/// Digits of x[i] * scales for `rows` <= NQ rows of x; those behind them are made of the last one.
+/// The sum over digits times codes, times `step`, plus `bias`, is factor * sum over x[i] * (scales
+/// * codes + zeros).
+///   x              rows `stride` apart
+///   scales, zeros  [count], and 0 up to a multiple of 32
+template <int NQ>
+inline void CutIntoDigits(int rows, const float* x, size_t stride, const float* scales,
+                          const float* zeros, int count, float factor, const DigitOrder& order,
+                          Digits* digits, DigitScales* out) {
+  const float* of[NQ];
+  __m512 most[NQ], sum[NQ];
+#pragma GCC unroll 8
+  for (int i = 0; i < NQ; ++i) {
+    of[i] = x + Smaller(i, rows - 1) * stride;
+    most[i] = sum[i] = _mm512_setzero_ps();
+  }
+  for (int c = 0; c < count; c += 16) {
+    const __m512 scale = _mm512_loadu_ps(scales + c), zero = _mm512_loadu_ps(zeros + c);
+#pragma GCC unroll 8
+    for (int i = 0; i < NQ; ++i) {
+      const __m512 one = _mm512_loadu_ps(of[i] + c);
+      most[i] = LargestAbsolute(most[i], _mm512_mul_ps(one, scale));
+      sum[i] = _mm512_fmadd_ps(one, zero, sum[i]);
+    }
+  }
+  FixedPoint fixed[NQ];
+#pragma GCC unroll 8
+  for (int i = 0; i < NQ; ++i) {
+    fixed[i] = FixedPoint::UpTo(_mm512_reduce_max_ps(most[i]));
+    out->step[i] = fixed[i].step * factor;
+    out->bias[i] = _mm512_reduce_add_ps(sum[i]) * factor;
+  }
+  int c = 0;
+  for (; c < count; c += 32) {
+    const __m512 low = _mm512_loadu_ps(scales + c), high = _mm512_loadu_ps(scales + c + 16);
+#pragma GCC unroll 8
+    for (int i = 0; i < NQ; ++i) {
+      digits->Store(i, c, _mm512_fmadd_ps(_mm512_loadu_ps(of[i] + c), low, fixed[i].shift),
+                    _mm512_fmadd_ps(_mm512_loadu_ps(of[i] + c + 16), high, fixed[i].shift), order);
+    }
+  }
+  if (c % 64 != 0) {
+    for (int i = 0; i < NQ; ++i) digits->StoreZeros(i, c);
+  }
+}
+
+// ---- Products ----------------------------------------------------------------------------------
+//
+// A Product multiplies digits with *code tiles*: 16 rows of 64 bytes, 16 columns of four codes,
+// whose four numbers stand side by side in a row of digits. Tiles come in pairs that have the same
+// digits:
+//
+//   Registers(queries)
+//              what must live in this thread meanwhile, for sub-blocks of so many queries at most
+//   One        the Product that is best for one query
+//   StayAwake()
+//              called now and then while there is nothing to multiply
+//   Multiply(queries, digits, pairs, rows, sums)
+//              sums[v][row][column] of the digits of so many queries and both tiles v of each pair,
+//              over `rows` rows of codes: 16 of each pair but the last. Digits are zeros up to a
+//              whole number of pairs; rows of codes may be anything there.
+
+constexpr int kCodeTileRows = 16;
+constexpr size_t kCodeRowBytes = 64;
+
+struct CodeTilePair {
+  alignas(64) std::byte codes[2][kCodeTileRows][kCodeRowBytes];
+};
+
+struct DigitSums {
+  alignas(64) int of[2][2 * kMaxQueries][16];
+
+  /// 256 * high + low of numbers i.
+  __m512 Of(int v, int i) const {
+    const __m512i low = _mm512_load_si512(of[v][2 * i]);
+    const __m512i high = _mm512_load_si512(of[v][2 * i + 1]);
+    return _mm512_cvtepi32_ps(_mm512_add_epi32(_mm512_slli_epi32(high, 8), low));
+  }
+};
+
+/// Products one after the other, each begun when the factors of the next one are there: tiles are
+/// not loaded before what was stored has arrived in the cache.
+template <class Product>
+class LaggingProducts {
+ public:
+  explicit LaggingProducts(int queries) : queries_(queries) {}
+
+  /// The factors must stay until the one after the next is added, or all are finished.
+  void Add(const Digits& digits, const CodeTilePair* pairs, int rows, DigitSums* sums) {
+    Finish();
+    digits_ = &digits;
+    pairs_ = pairs;
+    rows_ = rows;
+    sums_ = sums;
+  }
+  void Finish() {
+    if (sums_ != nullptr) Product::Multiply(queries_, *digits_, pairs_, rows_, sums_);
+    sums_ = nullptr;
+  }
+
+ private:
+  int queries_;
+  const Digits* digits_ = nullptr;
+  const CodeTilePair* pairs_ = nullptr;
+  int rows_ = 0;
+  DigitSums* sums_ = nullptr;
+};
+
+}  // namespace
+}  // namespace ziggurat::cpu
