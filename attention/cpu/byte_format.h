@@ -14,18 +14,20 @@ template <int kBits, class Product>
 struct ByteFormat {
   using Keys = void;  // queries are taken as they come
   using Values = ByteValues<kBits>;
+  using Ahead = NothingAhead;
 
   static bool Takes(const DecodeJob& job) {
     return Values::Takes(job) && job.keys.slots_per_block % 16 == 0 &&
            job.values.slots_per_block % 4 == 0 && job.begin % 16 == 0;
   }
 
-  static void Score(const HeadStep& step, const float* /*packed*/, float* /*spare*/,
-                    float* scores) {
+  static void Score(const HeadStep& step, const float* /*packed*/, Ahead* /*ahead*/,
+                    float* /*spare*/, float* scores) {
     ScoreBytes<kBits, Product>(step, scores);
   }
 
-  static void Accumulate(const HeadStep& step, float* weights, const float* shrink, float* sums) {
+  static void Accumulate(const HeadStep& step, float* weights, const float* shrink,
+                         Ahead* /*ahead*/, float* sums) {
     const DecodeJob& job = step.here.job();
     const int count = step.here.count();
     float factors[kScoreStride] = {};  // weights stay 0 behind the last token

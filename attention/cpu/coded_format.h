@@ -35,8 +35,10 @@ template <class Codes>
 struct CodedScores {
   using V = typename Codes::Simd;
   using Keys = CodedKeys<Codes>;
+  using Ahead = NothingAhead;
 
-  static void Score(const HeadStep& step, const float* packed, float* spare, float* scores);
+  static void Score(const HeadStep& step, const float* packed, Ahead* ahead, float* spare,
+                    float* scores);
 
  protected:
   static void ScaleQueries(const HeadStep& step, int t, const float* packed, float* scaled,
@@ -52,7 +54,8 @@ struct CodedFormat : CodedScores<Codes> {
   using Values = Values_;
   using Tiles = F32Values<V>;
 
-  static void Accumulate(const HeadStep& step, float* weights, const float* shrink, float* sums);
+  static void Accumulate(const HeadStep& step, float* weights, const float* shrink,
+                         NothingAhead* ahead, float* sums);
 };
 
 /// What a group's scales and zeros make of the queries: score = scaled . codes + bias.
@@ -107,8 +110,8 @@ void CodedScores<Codes>::LoadValueScales(const HeadStep& step, int first, int co
 }
 
 template <class Codes>
-void CodedScores<Codes>::Score(const HeadStep& step, const float* packed, float* spare,
-                               float* scores) {
+void CodedScores<Codes>::Score(const HeadStep& step, const float* packed, Ahead* /*ahead*/,
+                               float* spare, float* scores) {
   const DecodeJob& job = step.here.job();
   const int begin = step.here.begin(), count = step.here.count();
   const int dim = job.head_dim, group = job.code_group, rows = dim / Keys::kCells;
@@ -160,7 +163,8 @@ void CodedScores<Codes>::Score(const HeadStep& step, const float* packed, float*
 
 template <class Codes, class Values_>
 void CodedFormat<Codes, Values_>::Accumulate(const HeadStep& step, float* weights,
-                                             const float* shrink, float* sums) {
+                                             const float* shrink, NothingAhead* /*ahead*/,
+                                             float* sums) {
   constexpr bool kInTiles = std::is_same_v<Values, Tiles>;
   const DecodeJob& job = step.here.job();
   const int dim = job.head_dim, group = job.code_group, count = step.here.count();

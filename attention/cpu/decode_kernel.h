@@ -80,8 +80,15 @@ class TileBatch {
   int count_ = 0;
 };
 
-// A Format has Keys, how queries are packed for them (void: not at all), Values, how accumulators
-// are put in order, Score and Accumulate.
+/// For formats that fetch what comes next while they read.
+struct NothingAhead {
+  explicit NothingAhead(const HeadStep& /*step*/) {}
+  void Turn() {}
+};
+
+// A Format has Keys, how queries are packed for them (void: not at all, or by its own PackQueries),
+// Values, how accumulators are put in order, Ahead, how what comes next is fetched (its Turn is
+// called now and then), Score and Accumulate.
 
 /// Keys and values as they are, f32 or bf16.   Keys, NarrowKeys: how keys are read a full vector,
 /// and a half one, at a time
@@ -89,14 +96,17 @@ template <class Keys_, class NarrowKeys, class Values_>
 struct PlainFormat {
   using Keys = Keys_;
   using Values = Values_;
+  using Ahead = NothingAhead;
 
   /// Scores of a step's slots: scores[i][t], kScoreStride apart, in units of log2.
   ///   packed  the head's queries
   ///   spare   room for as many floats, and one a query
-  static void Score(const HeadStep& step, const float* packed, float* spare, float* scores);
+  static void Score(const HeadStep& step, const float* packed, Ahead* ahead, float* spare,
+                    float* scores);
   /// For all queries i of the head: sums[i] = shrink[i] * sums[i] + sum over t of weights[i][t] *
   /// value t. Spoils the weights.
-  static void Accumulate(const HeadStep& step, float* weights, const float* shrink, float* sums) {
+  static void Accumulate(const HeadStep& step, float* weights, const float* shrink,
+                         Ahead* /*ahead*/, float* sums) {
     const DecodeJob& job = step.here.job();
     const int count = step.here.count();
     float factors[kScoreStride];
@@ -118,7 +128,8 @@ struct PlainFormat {
 
 template <class Keys, class NarrowKeys, class Values_>
 inline void PlainFormat<Keys, NarrowKeys, Values_>::Score(const HeadStep& step, const float* packed,
-                                                          float* /*spare*/, float* scores) {
+                                                          Ahead* /*ahead*/, float* /*spare*/,
+                                                          float* scores) {
   const DecodeJob& job = step.here.job();
   const int rows = job.head_dim / Keys::kChannelsPerRow;
   const int slots_per_block = static_cast<int>(job.keys.slots_per_block);
@@ -177,18 +188,22 @@ inline void DecodeStep(const HeadStep& step, const DecodeScratch& scratch) {
   const DecodeJob& job = step.here.job();
   const int count = step.here.count();
   const size_t first = static_cast<size_t>(step.here.head) * job.group_size;
-  Format::Score(step, scratch.packed + first * job.head_dim, scratch.spare, scratch.scores);
+  typename Format::Ahead ahead(step);
+  Format::Score(step, scratch.packed + first * job.head_dim, &ahead, scratch.spare, scratch.scores);
   for (int i = 0; i < job.group_size; ++i) {
+    ahead.Turn();
     scratch.shrink[i] = SoftmaxChunk<V>(scratch.scores + i * kScoreStride, /*scale=*/1, count,
                                         count, &scratch.running[first + i]);
   }
-  Format::Accumulate(step, scratch.scores, scratch.shrink,
+  Format::Accumulate(step, scratch.scores, scratch.shrink, &ahead,
                      scratch.sums + first * AccumulatorFloats<Values>(job.head_dim));
 }
 
 template <class Format>
 inline void PackQueriesOf(const DecodeJob& job, float* packed) {
-  if constexpr (!std::is_void_v<typename Format::Keys>) {
+  if constexpr (requires { Format::PackQueries(job, packed); }) {
+    Format::PackQueries(job, packed);
+  } else if constexpr (!std::is_void_v<typename Format::Keys>) {
     for (int head = 0; head < job.num_heads; ++head) {
       const size_t first = static_cast<size_t>(head) * job.group_size * job.head_dim;
       PackQueries<typename Format::Keys>(
@@ -226,7 +241,9 @@ void SlotWeights(const DecodeJob& job, const float* lse, float* sums) {
   ForEachHeadStep(job, [&](const HeadStep& step) {
     const int head = step.here.head, count = step.here.count();
     const size_t first = static_cast<size_t>(head) * job.group_size;
-    Format::Score(step, scratch.packed + first * job.head_dim, scratch.spare, scratch.scores);
+    typename Format::Ahead ahead(step);
+    Format::Score(step, scratch.packed + first * job.head_dim, &ahead, scratch.spare,
+                  scratch.scores);
     float sum[kScoreStride] = {};
     for (int i = 0; i < job.group_size; ++i) {
       AddWeights<V>(scratch.scores + i * kScoreStride, /*scale=*/1, lse[first + i], count, sum);

@@ -4,6 +4,7 @@
 // Compiled with its own flags (attention/CMakeLists.txt).
 
 #include "attention/cpu/amx_byte_product.h"
+#include "attention/cpu/amx_decode.h"
 #include "attention/cpu/amx_product.h"
 #include "attention/cpu/amx_workspace.h"
 #include "attention/cpu/byte_format.h"
@@ -15,9 +16,14 @@
 namespace ziggurat::cpu {
 
 const CpuKernels& AmxKernels() {
-  static constexpr CpuKernels kKernels = WithByteProducts<TileByteProduct>(
-      MakeCpuKernels<Simd16, Simd8, HalfRateKeys, Bf16Values, TileWorkspace>(
-          MakeTileProductKernels()));
+  static constexpr CpuKernels kKernels = [] {
+    CpuKernels kernels = WithByteProducts<TileByteProduct>(
+        MakeCpuKernels<Simd16, Simd8, HalfRateKeys, Bf16Values, TileWorkspace>(
+            MakeTileProductKernels()));
+    constexpr int kBf16 = 1;  // Encoding
+    kernels.blocks[kBf16] = WithTiles(kernels.blocks[kBf16]);
+    return kernels;
+  }();
   return kKernels;
 }
 
