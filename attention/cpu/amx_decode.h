@@ -15,16 +15,20 @@
 namespace ziggurat::cpu {
 namespace {
 
-/// Keys and values of a step's next head, 16 slots of each a run of lines. Eight runs are fetched
-/// side by side while the present head is worked on, as evenly as can be had for nothing: memory is
-/// idle whenever it is not asked for a tenth of a microsecond.
+/// Keys and values of a step's next head, 16 slots of each a run of lines. Eight runs, or as many
+/// parts of fewer, are fetched side by side while the present head is worked on, as evenly as can
+/// be had for nothing: memory is idle whenever it is not asked for a tenth of a microsecond.
 class TilesAhead {
  public:
   explicit TilesAhead(const HeadStep& step) {
     const std::byte* const own = step.here.AreaAt(&DecodeJob::keys, 0, nullptr);
+    const int tiles = (step.next.count() + kTileRows - 1) / kTileRows;
+    const int lines = step.here.job().head_dim / 2,
+              part_lines = (lines * tiles + kRuns - 1) / kRuns;
     for (int i = 0; i < kRuns; ++i) {
-      keys_[i] = RunAt(step.next, &DecodeJob::keys, i * kTileRows, own);
-      values_[i] = RunAt(step.next, &DecodeJob::values, i * kTileRows, own);
+      const size_t at = static_cast<size_t>(i / tiles) * part_lines * 64;
+      keys_[i] = RunAt(step.next, &DecodeJob::keys, i % tiles * kTileRows, own) + at;
+      values_[i] = RunAt(step.next, &DecodeJob::values, i % tiles * kTileRows, own) + at;
     }
   }
 
