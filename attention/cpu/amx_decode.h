@@ -27,8 +27,8 @@ class TilesAhead {
               part_lines = (lines * tiles + kRuns - 1) / kRuns;
     for (int i = 0; i < kRuns; ++i) {
       const size_t at = static_cast<size_t>(i / tiles) * part_lines * 64;
-      keys_[i] = RunAt(step.next, &DecodeJob::keys, i % tiles * kTileRows, own) + at;
-      values_[i] = RunAt(step.next, &DecodeJob::values, i % tiles * kTileRows, own) + at;
+      keys_[i] = step.next.RunAt(&DecodeJob::keys, i % tiles * kTileRows, own) + at;
+      values_[i] = step.next.RunAt(&DecodeJob::values, i % tiles * kTileRows, own) + at;
     }
   }
 
@@ -62,15 +62,6 @@ class TilesAhead {
   __attribute__((always_inline)) static void Fetch(const std::byte* line) {
     _mm_prefetch(reinterpret_cast<const char*>(line), _MM_HINT_T1);
   }
-  /// Of slots [t, t + 16) of the next head, or what is at hand.
-  static const std::byte* RunAt(const HeadChunk& next, HeadBlocks DecodeJob::*plane, int t,
-                                const std::byte* otherwise) {
-    const HeadBlocks& blocks = next.job().*plane;
-    const std::byte* const area = next.AreaAt(plane, t, otherwise);
-    const int slot = (next.begin() + t) % static_cast<int>(blocks.slots_per_block);
-    return area == otherwise ? area : area + slot * next.job().row_bytes;
-  }
-
   const std::byte* keys_[kRuns];
   const std::byte* values_[kRuns];
   int key_line_ = 0;

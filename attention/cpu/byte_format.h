@@ -14,20 +14,20 @@ template <int kBits, class Product>
 struct ByteFormat {
   using Keys = void;  // queries are taken as they come
   using Values = ByteValues<kBits>;
-  using Ahead = NothingAhead;
+  using Ahead = RunsAhead;
 
   static bool Takes(const DecodeJob& job) {
     return Values::Takes(job) && job.keys.slots_per_block % 16 == 0 &&
            job.values.slots_per_block % 4 == 0 && job.begin % 16 == 0;
   }
 
-  static void Score(const HeadStep& step, const float* /*packed*/, Ahead* /*ahead*/,
-                    float* /*spare*/, float* scores) {
-    ScoreBytes<kBits, Product>(step, scores);
+  static void Score(const HeadStep& step, const float* /*packed*/, Ahead* ahead, float* /*spare*/,
+                    float* scores) {
+    ScoreBytes<kBits, Product>(step, *ahead, scores);
   }
 
-  static void Accumulate(const HeadStep& step, float* weights, const float* shrink,
-                         Ahead* /*ahead*/, float* sums) {
+  static void Accumulate(const HeadStep& step, float* weights, const float* shrink, Ahead* ahead,
+                         float* sums) {
     const DecodeJob& job = step.here.job();
     const int count = step.here.count();
     float factors[kScoreStride] = {};  // weights stay 0 behind the last token
@@ -44,15 +44,12 @@ struct ByteFormat {
     Product::StayAwake();
     const ValueRows values = ValuesOf(step);
     const int stride = AccumulatorFloats<Values>(job.head_dim);
-    const RunsAhead runs(step);
     for (int i = 0; i < job.group_size; i += kMaxQueries) {
       AccumulateBytes<kBits, Product>(
           step, Smaller(kMaxQueries, job.group_size - i), weights + i * kScoreStride, shrink + i,
           values, scales,
           [&](int granule, int quad) __attribute__((always_inline)) {
-            if (i == 0) {
-              runs.Fetch(runs.lines / 2 + granule * (kChunk / 16) + quad / 4);
-            }
+            if (i == 0) ahead->FetchWithValues(granule * (kChunk / 16) + quad / 4);
           },
           sums + static_cast<size_t>(i) * stride, stride);
     }

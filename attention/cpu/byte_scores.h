@@ -22,35 +22,35 @@ struct ByteCodes {
 };
 
 /// The keys and values of a step's next head, as four runs that are fetched side by side: of either
-/// the first and the second half of a chunk. Scores fetch the first half of the lines.
-struct RunsAhead {
-  const std::byte* runs[4];
-  int lines;  ///< of each
-
-  explicit RunsAhead(const HeadStep& step) : lines(static_cast<int>(step.here.job().row_bytes)) {
+/// the first and the second half of a chunk. One half of the lines is fetched while keys are read,
+/// the other with the values.
+class RunsAhead {
+ public:
+  explicit RunsAhead(const HeadStep& step) : lines_(static_cast<int>(step.here.job().row_bytes)) {
     const std::byte* const own = step.here.AreaAt(&DecodeJob::keys, 0, nullptr);
-    runs[0] = RunAt(step.next, &DecodeJob::keys, 0, own);
-    runs[1] = RunAt(step.next, &DecodeJob::keys, kChunk / 2, own);
-    runs[2] = RunAt(step.next, &DecodeJob::values, 0, own);
-    runs[3] = RunAt(step.next, &DecodeJob::values, kChunk / 2, own);
+    for (int half = 0; half < 2; ++half) {
+      runs_[half] = step.next.RunAt(&DecodeJob::keys, half * kChunk / 2, own);
+      runs_[2 + half] = step.next.RunAt(&DecodeJob::values, half * kChunk / 2, own);
+    }
   }
+  void Turn() {}
 
-  /// One line of each. Always inlined: GCC drops calls of what only prefetches.
-  __attribute__((always_inline)) void Fetch(int line) const {
+  // One line of each run. Always inlined: GCC drops calls of what only prefetches.
+
+  /// line  of all that are fetched with keys
+  __attribute__((always_inline)) void FetchWithKeys(int line) const {
 #pragma GCC unroll 4
-    for (const std::byte* run : runs) {
+    for (const std::byte* run : runs_) {
       _mm_prefetch(reinterpret_cast<const char*>(run + line * 64), _MM_HINT_T1);
     }
   }
+  __attribute__((always_inline)) void FetchWithValues(int line) const {
+    FetchWithKeys(lines_ / 2 + line);
+  }
 
  private:
-  static const std::byte* RunAt(const HeadChunk& next, HeadBlocks DecodeJob::*plane, int t,
-                                const std::byte* otherwise) {
-    const HeadBlocks& blocks = next.job().*plane;
-    const std::byte* area = next.AreaAt(plane, t, otherwise);
-    const int slot = (next.begin() + t) % static_cast<int>(blocks.slots_per_block);
-    return area == otherwise ? area : area + slot * next.job().row_bytes;
-  }
+  const std::byte* runs_[4];
+  int lines_;  ///< of each
 };
 
 /// Which channel has its digits at place k of 32: of each row of cells there come those of what is
@@ -106,7 +106,7 @@ struct ByteScores {
 
 /// Scores of a step's slots, as PlainFormat::Score gives them. Whole tiles of 16 slots are read.
 template <int kBits, class Product>
-inline void ScoreBytes(const HeadStep& step, float* scores) {
+inline void ScoreBytes(const HeadStep& step, const RunsAhead& ahead, float* scores) {
   using Codes = ByteCodes<kBits>;
   const DecodeJob& job = step.here.job();
   const int dim = job.head_dim, group = job.code_group, rows = dim / Codes::kPerCell;
@@ -119,7 +119,6 @@ inline void ScoreBytes(const HeadStep& step, float* scores) {
                  tiles[t / 16] = area + static_cast<size_t>(slot) * 4;
                }
              });
-  const RunsAhead ahead(step);
   const float* q = job.q + static_cast<size_t>(step.here.head) * job.group_size * dim;
   Digits digits[2];
   CodeTilePair pairs[2][kMaxHeadDim / 4 / kCodeTileRows];
@@ -149,7 +148,7 @@ inline void ScoreBytes(const HeadStep& step, float* scores) {
         UnpackKeys<kBits>(
             {tiles[tile], tiles[other]}, rows, row_bytes,
             [&](int r) __attribute__((always_inline)) {
-              if (i == 0 && r % 2 == 0) ahead.Fetch(tile * rows / 4 + r / 2);
+              if (i == 0 && r % 2 == 0) ahead.FetchWithKeys(tile * rows / 4 + r / 2);
             },
             codes);
         products.Add(*of_group, codes, rows * Codes::kPerByte, &pair.sums);

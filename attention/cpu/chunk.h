@@ -76,6 +76,13 @@ struct HeadChunk {
            blocks.blocks[(begin() + t) / blocks.slots_per_block] * blocks.block_bytes +
            head * blocks.head_stride;
   }
+  /// In it, what the slots from that one on take of keys, or values: whichever way they lie, as
+  /// many bytes as rows of theirs.
+  const std::byte* RunAt(HeadBlocks DecodeJob::*plane, int t, const std::byte* otherwise) const {
+    const std::byte* const area = AreaAt(plane, t, otherwise);
+    if (area == otherwise) return otherwise;
+    return area + (begin() + t) % (job().*plane).slots_per_block * job().row_bytes;
+  }
 };
 
 /// Where a head is being read, and what is read next. That is the same at the end of all.
