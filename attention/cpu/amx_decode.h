@@ -9,8 +9,6 @@
 #include "attention/cpu/amx_tiles.h"
 #include "attention/cpu/amx_workspace.h"
 #include "attention/cpu/decode_kernel.h"
-#include "attention/cpu/level_table.h"
-#include "attention/cpu/simd_avx2.h"
 
 namespace ziggurat::cpu {
 namespace {
@@ -23,10 +21,9 @@ class TilesAhead {
   explicit TilesAhead(const HeadStep& step) {
     const std::byte* const own = step.here.AreaAt(&DecodeJob::keys, 0, nullptr);
     const int tiles = (step.next.count() + kTileRows - 1) / kTileRows;
-    const int lines = step.here.job().head_dim / 2,
-              part_lines = (lines * tiles + kRuns - 1) / kRuns;
+    part_lines_ = (step.here.job().head_dim / 2 * tiles + kRuns - 1) / kRuns;
     for (int i = 0; i < kRuns; ++i) {
-      const size_t at = static_cast<size_t>(i / tiles) * part_lines * 64;
+      const size_t at = static_cast<size_t>(i / tiles) * part_lines_ * 64;
       keys_[i] = step.next.RunAt(&DecodeJob::keys, i % tiles * kTileRows, own) + at;
       values_[i] = step.next.RunAt(&DecodeJob::values, i % tiles * kTileRows, own) + at;
     }
@@ -38,7 +35,7 @@ class TilesAhead {
   __attribute__((always_inline)) void FetchKeys() {
 #pragma GCC unroll 8
     for (const std::byte* run : keys_) Fetch(run + key_line_ * size_t{64});
-    ++key_line_;
+    if (key_line_ < part_lines_) ++key_line_;
   }
   /// A line of all values, between two queries. The last products then fetch some lines behind the
   /// runs, which the head after the next begins with.
@@ -53,7 +50,7 @@ class TilesAhead {
     const size_t at = (value_line_ + row / 4) * size_t{64};
     Fetch(values_[row % 4 * 2] + at);
     Fetch(values_[row % 4 * 2 + 1] + at);
-    if (row == kTileRows - 1) value_line_ += 4;
+    if (row == kTileRows - 1 && value_line_ < part_lines_) value_line_ += 4;
   }
 
  private:
@@ -64,6 +61,7 @@ class TilesAhead {
   }
   const std::byte* keys_[kRuns];
   const std::byte* values_[kRuns];
+  int part_lines_;
   int key_line_ = 0;
   int value_line_ = 0;
 };
@@ -95,7 +93,7 @@ struct TileFormat {
       const float* const q = job.q + static_cast<size_t>(i) * job.head_dim;
       float* const to = packed + static_cast<size_t>(i) * job.head_dim;
       __builtin_memcpy(to, q, sizeof(float) * job.head_dim);
-      PairedValues<Simd16>::PackWeights(to, job.head_dim);
+      PackPairs(job.head_dim, to);
     }
   }
 
@@ -111,24 +109,24 @@ inline void TileFormat::Score(const HeadStep& step, const float* packed, Ahead* 
   const int steps = job.head_dim / kTileDepth;
   const size_t row_bytes = static_cast<size_t>(job.keys.slots_per_block) * 4;
   const std::byte* tiles[kChunk / kTileRows];
-  int count = 0;
+  int num_tiles = 0;
   ForEachRun(job.keys, step.here.head, step.here.begin(), step.here.count(),
              [&](int /*t*/, int run, int slot, const std::byte* area) {
                for (const int end = slot + run; slot < end; slot += kTileRows) {
-                 tiles[count++] = area + static_cast<size_t>(slot) * 4;
+                 tiles[num_tiles++] = area + static_cast<size_t>(slot) * 4;
                }
              });
   const auto* const q = reinterpret_cast<const std::byte*>(packed);
   const size_t q_stride = sizeof(float) * job.head_dim, step_bytes = kTileRows * row_bytes;
   constexpr size_t kStride = sizeof(float) * kScoreStride;
-  for (int t = 0; t < count; t += 2) {
-    const int other = Smaller(t + 1, count - 1);
+  for (int tile = 0; tile < num_tiles; tile += 2) {
+    const int other = Smaller(tile + 1, num_tiles - 1);
     ZeroTile<0>();
     ZeroTile<1>();
     for (int k = 0; k < steps; ++k) {
       LoadTile<4>(q + k * kTileRowBytes, q_stride);
       ahead->FetchKeys();
-      LoadTile<6>(tiles[t] + k * step_bytes, row_bytes);
+      LoadTile<6>(tiles[tile] + k * step_bytes, row_bytes);
       ahead->FetchKeys();
       MultiplyTiles<0, 4, 6>();
       LoadTile<7>(tiles[other] + k * step_bytes, row_bytes);
@@ -137,7 +135,7 @@ inline void TileFormat::Score(const HeadStep& step, const float* packed, Ahead* 
       ahead->FetchKeys();
     }
     StoreTile<1>(scores + other * kTileRows, kStride);
-    StoreTile<0>(scores + t * kTileRows, kStride);
+    StoreTile<0>(scores + tile * kTileRows, kStride);
   }
   float factors[kScoreStride];
   const float factor = job.scale * kLog2E;
@@ -160,7 +158,7 @@ inline void TileFormat::Accumulate(const HeadStep& step, float* weights, const f
   for (int i = 0; i < job.group_size; ++i) {
     float* const row = weights + i * kScoreStride;
     for (int t = count; t < whole; ++t) row[t] = 0;
-    PairedValues<Simd16>::PackWeights(row, whole);
+    PackPairs(whole, row);
     ShrinkSums(shrink[i], stride, sums + static_cast<size_t>(i) * stride);
   }
   const ValueRows values = ValuesOf(step);
@@ -201,18 +199,12 @@ inline void TileFormat::Accumulate(const HeadStep& step, float* weights, const f
   multiply(products - 1);
 }
 
-/// `kernels` of bf16, with this format where it takes a job of several queries.
-constexpr BlockKernels WithTiles(BlockKernels kernels) {
-  kernels.decode_rounded = [](const DecodeJob& job) {
-    if (job.group_size > 1 && TileFormat::Takes(job)) {
-      const TileFormat::Registers registers(job.group_size);
-      return Decode<TileFormat>(job);
-    }
-    constexpr BlockKernels kOther =
-        MakePlainKernels<HalfRateKeys<Simd16>, HalfRateKeys<Simd8>, Bf16Values<Simd16>>();
-    return kOther.decode(job);
-  };
-  return kernels;
+/// BlockKernels::decode_rounded of bf16: on tiles where several queries share keys that lie fit for
+/// them, else by `vectors`.
+inline void DecodeOnTiles(const DecodeJob& job, const BlockKernels& vectors) {
+  if (job.group_size == 1 || !TileFormat::Takes(job)) return vectors.decode_rounded(job);
+  const TileFormat::Registers registers(job.group_size);
+  Decode<TileFormat>(job);
 }
 
 }  // namespace

@@ -18,7 +18,7 @@ struct ByteFormat {
 
   static bool Takes(const DecodeJob& job) {
     return Values::Takes(job) && job.keys.slots_per_block % 16 == 0 &&
-           job.values.slots_per_block % 4 == 0 && job.begin % 16 == 0;
+           job.values.slots_per_block % 16 == 0 && job.begin % 16 == 0;
   }
 
   static void Score(const HeadStep& step, const float* /*packed*/, Ahead* ahead, float* /*spare*/,
@@ -30,7 +30,7 @@ struct ByteFormat {
                          float* sums) {
     const DecodeJob& job = step.here.job();
     const int count = step.here.count();
-    float factors[kScoreStride] = {};  // weights stay 0 behind the last token
+    float factors[kScoreStride];
     if (LoadFactors(nullptr, &DecodeJob::value_norms, step, 1, factors)) {
       MultiplyRows<Simd16>(job.group_size, factors, count, weights);
     }
@@ -49,6 +49,7 @@ struct ByteFormat {
           step, Smaller(kMaxQueries, job.group_size - i), weights + i * kScoreStride, shrink + i,
           values, scales,
           [&](int granule, int quad) __attribute__((always_inline)) {
+            // Each 16 tokens of a granule have their line.
             if (i == 0) ahead->FetchWithValues(granule * (kChunk / 16) + quad / 4);
           },
           sums + static_cast<size_t>(i) * stride, stride);

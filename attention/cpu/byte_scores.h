@@ -63,8 +63,8 @@ constexpr DigitOrder kCellOrder = DigitOrder([](int k) {
 });
 
 /// Makes code tiles of two times 16 slots.
-///   slots      their cells, rows `row_bytes` apart
-///   fetch(r)   called for every row
+///   slots     their cells, rows `row_bytes` apart
+///   fetch(r)  called for every row
 template <int kBits, class Fetch>
 __attribute__((always_inline)) inline void UnpackKeys(const std::byte* const (&slots)[2], int rows,
                                                       size_t row_bytes, Fetch fetch,
@@ -96,8 +96,7 @@ struct ByteScores {
     for (int i = 0; i < queries; ++i, scores += kScoreStride) {
       const __m512 digit_step = _mm512_set1_ps(scales.step[i]);
       const __m512 bias = _mm512_set1_ps(scales.bias[i]);
-      // The second may be nothing, in the first one's place.
-      for (int v = 1; v >= 0; --v) {
+      for (int v = 0; v < 2; ++v) {
         _mm512_storeu_ps(scores + tiles[v] * 16, _mm512_fmadd_ps(sums.Of(v, i), digit_step, bias));
       }
     }

@@ -50,7 +50,7 @@ struct GroupScales {
   struct Places {
     __m512i dword;
     __m512i shift;        ///< brings the word into the upper half
-    __mmask16 is_behind;  ///< 32 dwords
+    __mmask16 is_behind;  ///< the first 32 dwords
 
     Places() = default;
     Places(int groups, int group) {
@@ -112,7 +112,7 @@ struct ByteValues {
   }
 
   /// Makes code tiles of a granule of all values, and of some more.   fetch(quad)  called for every
-  /// fourth four tokens
+  /// 16 tokens
   template <class Fetch>
   __attribute__((always_inline)) static void Unpack(const ValueRows& values, size_t row_bytes,
                                                     int granule, int count, Fetch fetch,
@@ -195,7 +195,7 @@ struct ByteValues {
 /// sums[i] = shrink[i] * sums[i] + weights[i] . values for `size` queries of a step's head, those
 /// that begin with the first one of `weights`.
 ///   weights  0 behind the last token
-///   fetch(granule, quad)  called for every fourth four tokens of every granule
+///   fetch(granule, quad)  called for every 16 tokens of every granule
 template <int kBits, class Product, class Fetch>
 inline void AccumulateBytes(const HeadStep& step, int size, const float* weights,
                             const float* shrink, const ValueRows& values, const GroupScales& scales,

@@ -76,8 +76,8 @@ struct HeadChunk {
            blocks.blocks[(begin() + t) / blocks.slots_per_block] * blocks.block_bytes +
            head * blocks.head_stride;
   }
-  /// In it, what the slots from that one on take of keys, or values: whichever way they lie, as
-  /// many bytes as rows of theirs.
+  /// In it, as many bytes further as the slots before that one have: where the slots from there on
+  /// begin if they are values, or keys of a whole block.
   const std::byte* RunAt(HeadBlocks DecodeJob::*plane, int t, const std::byte* otherwise) const {
     const std::byte* const area = AreaAt(plane, t, otherwise);
     if (area == otherwise) return otherwise;

@@ -177,7 +177,7 @@ class LaggingProducts {
  public:
   explicit LaggingProducts(int queries) : queries_(queries) {}
 
-  /// The factors must stay until the one after the next is added, or all are finished.
+  /// The factors must stay until the next one is added, or all are finished.
   void Add(const Digits& digits, const CodeTilePair* pairs, int rows, DigitSums* sums) {
     Finish();
     digits_ = &digits;

@@ -16,12 +16,15 @@
 namespace ziggurat::cpu {
 
 const CpuKernels& AmxKernels() {
+  static constexpr int kBf16 = 1;  // Encoding
+  static constexpr CpuKernels kWithVectors = WithByteProducts<TileByteProduct>(
+      MakeCpuKernels<Simd16, Simd8, HalfRateKeys, Bf16Values, TileWorkspace>(
+          MakeTileProductKernels()));
   static constexpr CpuKernels kKernels = [] {
-    CpuKernels kernels = WithByteProducts<TileByteProduct>(
-        MakeCpuKernels<Simd16, Simd8, HalfRateKeys, Bf16Values, TileWorkspace>(
-            MakeTileProductKernels()));
-    constexpr int kBf16 = 1;  // Encoding
-    kernels.blocks[kBf16] = WithTiles(kernels.blocks[kBf16]);
+    CpuKernels kernels = kWithVectors;
+    kernels.blocks[kBf16].decode_rounded = [](const DecodeJob& job) {
+      DecodeOnTiles(job, kWithVectors.blocks[kBf16]);
+    };
     return kernels;
   }();
   return kKernels;

@@ -26,6 +26,14 @@ inline uint32_t RoundToBf16(float x) {
   return x != x ? bits >> 16 | 0x40 : (bits + 0x7fff + (bits >> 16 & 1)) >> 16;
 }
 
+/// x[0 .. count) as bf16, in place; whole vectors are touched.
+inline void PackPairs(int count, float* x) {
+  for (int i = 0; i < count; i += 32) {
+    const __m512bh pairs = _mm512_cvtne2ps_pbh(_mm512_loadu_ps(x + i + 16), _mm512_loadu_ps(x + i));
+    _mm512_storeu_si512(x + i / 2, (__m512i)pairs);
+  }
+}
+
 /// Row of bf16 keys; a query is rounded to bf16 too, and has one cell with two channels per row.
 template <class V>
 struct PairedKeys {
@@ -94,11 +102,7 @@ struct PairedValues {
   /// weights[0 .. count) in place: cell i holds those of tokens 2i and 2i+1, 0 where there is none.
   static void PackWeights(float* weights, int count) {
     if (count % 2 != 0) weights[count] = 0;
-    for (int t = 0; t < count; t += 32) {
-      const __m512bh pairs =
-          _mm512_cvtne2ps_pbh(_mm512_loadu_ps(weights + t + 16), _mm512_loadu_ps(weights + t));
-      _mm512_storeu_si512(weights + t / 2, (__m512i)pairs);
-    }
+    PackPairs(count, weights);
   }
   static void PutInOrder(const float* sums, float factor, float* out) {
     for (int i = 0; i < V::kLanes; ++i) {

@@ -43,15 +43,15 @@ struct VnniProduct {
     }
     const auto add_row = [&](int row, int u) __attribute__((always_inline)) {
       const auto& codes = pairs[row / kCodeTileRows].codes;
-      const __m512i low = _mm512_load_si512(codes[0][row % kCodeTileRows]);
-      const __m512i high = _mm512_load_si512(codes[1][row % kCodeTileRows]);
+      const __m512i first_codes = _mm512_load_si512(codes[0][row % kCodeTileRows]);
+      const __m512i second_codes = _mm512_load_si512(codes[1][row % kCodeTileRows]);
 #pragma GCC unroll 8
       for (int i = 0; i < kRows; ++i) {
         int four;
         __builtin_memcpy(&four, &digits.rows[first + i][row * 4], 4);
         const __m512i factors = _mm512_set1_epi32(four);
-        sum[u][i][0] = AddProducts(sum[u][i][0], low, factors);
-        sum[u][i][1] = AddProducts(sum[u][i][1], high, factors);
+        sum[u][i][0] = AddProducts(sum[u][i][0], first_codes, factors);
+        sum[u][i][1] = AddProducts(sum[u][i][1], second_codes, factors);
       }
     };
     ForEachRow<kSums>(rows, add_row);

@@ -39,6 +39,16 @@ void ExpectTwins(Encoding encoding, AttentionShape shape, const std::vector<Deco
   }
 }
 
+/// Every format, for a model in f32 and for one in bf16.
+std::vector<std::pair<CacheFormat, ElementType>> FormatsAndElements(int head_dim) {
+  std::vector<std::pair<CacheFormat, ElementType>> both;
+  for (const CacheFormat& format : EncodedFormats(head_dim)) {
+    both.push_back({format, ElementType::kF32});
+    both.push_back({format, ElementType::kBf16});
+  }
+  return both;
+}
+
 class DecodeTwins : public testing::TestWithParam<std::tuple<Encoding, int>> {
  protected:
   Encoding encoding() const { return std::get<0>(GetParam()); }
@@ -50,10 +60,14 @@ class DecodeTwins : public testing::TestWithParam<std::tuple<Encoding, int>> {
     EXPECT_FALSE(formats.empty());
     return formats;
   }
-  /// Grouped ones with the smallest and the largest group: the reference takes its time.
+  /// Grouped ones with the smallest and the largest group, and with 32, which levels have kernels
+  /// of their own for: the reference takes its time.
   std::vector<CacheFormat> FewFormats() const {
     std::vector<CacheFormat> formats = Formats();
-    if (formats.size() > 2) formats.erase(formats.begin() + 1, formats.end() - 1);
+    const CacheFormat first = formats.front(), last = formats.back();
+    std::erase_if(formats, [&](const CacheFormat& f) {
+      return f.group != first.group && f.group != last.group && f.group != 32;
+    });
     return formats;
   }
   std::string Family(const char* what) const {
@@ -68,7 +82,7 @@ TEST_P(DecodeTwins, AgreeAroundBlockBordersForEveryGroupSize) {
   const std::vector<int> lengths = {1,  7,  8,   9,   15,  0,   16,  17,
                                     31, 33, 127, 128, 129, 255, 256, 257};
   const std::vector<int> few = {1, 9, 33, 0, 130, 257};
-  for (int group : {1, 2, 4, 8, 3, 7, 16}) {
+  for (int group : {1, 2, 4, 8, 3, 7, 12, 16, 17}) {
     for (const CacheFormat& format : group == 4 ? Formats() : FewFormats()) {
       const AttentionShape shape = Shape(2 * group, 2, head_dim());
       Batch batch(format, shape, IsPlain(encoding()) ? lengths : few);
@@ -106,7 +120,7 @@ TEST_P(DecodeTwins, AgreeOnSeveralSegmentsMerged) {
 
 TEST_P(DecodeTwins, SeeTokensThatCameSinceTheViewWasTaken) {
   LargestDeviation seen(Family("stale view"));
-  const AttentionShape shape = Shape(4, 2, head_dim());
+  AttentionShape shape = Shape(4, 2, head_dim());
   for (const CacheFormat& format : FewFormats()) {
     Batch batch(shape, {{{format, 64}, {format, 33}}});
     // The same segments by views that were taken up to nine tokens before.
@@ -118,8 +132,11 @@ TEST_P(DecodeTwins, SeeTokensThatCameSinceTheViewWasTaken) {
       const std::vector<float> q = Queries(encoding(), shape, 1, 5);
       for (CpuLevel level : SupportedCpuLevels()) {
         auto backend = *MakeCpuBackend(level, 2);
-        const Decoded now = RunDecode(*backend, shape, {batch.items[0]}, q, batch.pool.view());
-        EXPECT_EQ(RunDecode(*backend, shape, {stale}, q, batch.pool.view()).out, now.out);
+        for (ElementType element : {ElementType::kF32, ElementType::kBf16}) {
+          shape.element = element;
+          const Decoded now = RunDecode(*backend, shape, {batch.items[0]}, q, batch.pool.view());
+          EXPECT_EQ(RunDecode(*backend, shape, {stale}, q, batch.pool.view()).out, now.out);
+        }
       }
       ExpectTwins(encoding(), shape, {stale}, batch.pool.view(), &seen, {1});
     }
@@ -331,8 +348,9 @@ TEST(DecodeAttention, EqualsAPlainSoftmaxOverTheKeptPairs) {
 }
 
 TEST(DecodeAttention, GivesTheSameBitsAloneInACrowdAndWithAnyThreads) {
-  const AttentionShape shape = Shape(8, 2, 64);
-  for (const CacheFormat& format : EncodedFormats(64)) {
+  AttentionShape shape = Shape(8, 2, 64);
+  for (const auto& [format, element] : FormatsAndElements(64)) {
+    shape.element = element;
     const CacheFormat tail = CacheFormat::kBf16;
     Batch batch(shape, {{{format, 2500}, {tail, 31}},
                         {{format, 3}},
@@ -358,8 +376,9 @@ TEST(DecodeAttention, GivesTheSameBitsAloneInACrowdAndWithAnyThreads) {
 
 // Scores in the hundreds: the weights of all but the best keys underflow, nothing overflows.
 TEST(DecodeAttention, SurvivesLargeScores) {
-  for (const CacheFormat& format : EncodedFormats(64)) {
+  for (const auto& [format, element] : FormatsAndElements(64)) {
     AttentionShape shape = Shape(4, 1, 64);
+    shape.element = element;
     shape.scale = 20;
     Batch batch(format, shape, {1500});
     const std::vector<float> q = Queries(format.encoding, shape, 1, 5);
@@ -372,7 +391,9 @@ TEST(DecodeAttention, SurvivesLargeScores) {
       EXPECT_LE(Deviation(actual.out, expected.out),
                 format.encoding == Encoding::kBf16 ? 1e-2 : 5e-4)
           << Name(format);
-      EXPECT_LE(Deviation(actual.lse, expected.lse), 1e-5) << Name(format);
+      // Of queries of 16 bits 2^-15 of theirs.
+      const bool is_rounded = element == ElementType::kBf16 && IsGrouped(format.encoding);
+      EXPECT_LE(Deviation(actual.lse, expected.lse), is_rounded ? 1e-4 : 1e-5) << Name(format);
     }
   }
 }

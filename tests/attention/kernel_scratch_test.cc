@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <limits>
 #include <random>
 #include <utility>
@@ -165,6 +166,116 @@ TEST_P(KernelScratch, ColumnSumsNeedNoMoreAndReadNothingThatTheyDidNotWrite) {
     EXPECT_TRUE(scratch.is_intact()) << p.dim << " x " << rows;
     for (int t = 0; t < p.n; ++t) {
       EXPECT_NEAR(sums[t], expected[t], 1e-4 * (1 + expected[t])) << p.dim << " x " << rows;
+    }
+  }
+}
+
+/// The memory of a segment in bf16, or in codes in groups of 32.
+struct DecodedSegment {
+  static constexpr int kSlots = 32;  // of a block, and of a group of codes
+  static constexpr int kHeads = 3;
+
+  DecodedSegment(int head_dim, int bits, int tokens) : dim(head_dim), is_coded(bits < 16) {
+    row_bytes = static_cast<size_t>(dim) * bits / 8;
+    area = row_bytes * kSlots;
+    unit = is_coded ? size_t{4} * dim : 0;
+    block_bytes = 2 * kHeads * (area + unit);
+    const int count = (tokens + kSlots - 1) / kSlots;
+    memory.assign(block_bytes * count, std::byte{0xff});
+    for (int b = count - 1; b >= 0; --b) blocks.push_back(b);
+  }
+  /// Codes at random; numbers of bf16 from `number`, but NaN where there is no such token.
+  template <class Number>
+  void Fill(int tokens, Number number, std::mt19937& random) {
+    for (size_t i = 0; i < memory.size(); i += 2) {
+      const size_t at = i % block_bytes, values_at = kHeads * area, scales_at = 2 * values_at;
+      const size_t value_scales_at = scales_at + kHeads * unit;
+      size_t slot = 0;
+      if (at >= value_scales_at) {
+        slot = (at - value_scales_at) % (unit / 2) / (unit / 2 / kSlots);
+      } else if (at >= values_at && at < scales_at) {
+        slot = (at - values_at) % area / row_bytes;
+      } else if (at < values_at) {
+        slot = at / 4 % kSlots;
+      }
+      const size_t token = (blocks.size() - 1 - i / block_bytes) * kSlots + slot;
+      uint16_t word = token < static_cast<size_t>(tokens) ? number() : 0x7fc0;
+      if (is_coded && at < scales_at) word = static_cast<uint16_t>(random());
+      std::memcpy(&memory[i], &word, 2);
+    }
+  }
+  cpu::HeadBlocks Plane(size_t offset, size_t stride) const {
+    return {memory.data() + offset, block_bytes, stride,
+            blocks.data(),          kSlots,      static_cast<uint32_t>(unit)};
+  }
+  cpu::DecodeJob Job(int group, int tokens, const float* q, float* scratch, float* out,
+                     float* lse) const {
+    cpu::DecodeJob job = {};
+    job.head_dim = dim;
+    job.num_heads = kHeads;
+    job.group_size = group;
+    job.scale = 1 / std::sqrt(static_cast<float>(dim));
+    job.q = q;
+    job.row_bytes = row_bytes;
+    job.code_group = is_coded ? kSlots : 0;
+    job.keys = Plane(0, area);
+    job.values = Plane(kHeads * area, area);
+    if (is_coded) {
+      job.key_scales = Plane(2 * kHeads * area, unit);
+      job.value_scales = Plane(kHeads * (2 * area + unit), unit);
+    }
+    job.end = tokens;
+    job.scratch = scratch;
+    job.out = out;
+    job.lse = lse;
+    return job;
+  }
+
+  int dim;
+  bool is_coded;
+  size_t row_bytes, area, unit, block_bytes;
+  std::vector<std::byte> memory;
+  std::vector<uint32_t> blocks;
+};
+
+TEST_P(KernelScratch, DecodeNeedsNoMoreAndReadsNothingThatItDidNotWrite) {
+  std::normal_distribution<float> normal(0, 1);
+  for (const auto& [bits, encoding] : {std::pair{16, 1}, std::pair{4, 4}, std::pair{2, 5}}) {
+    for (const int dim : {64, 96, 128, 256}) {
+      if (dim * bits % 128 != 0) continue;
+      for (const int group : {1, 2, 5, 8, 11, 16, 17}) {
+        const int tokens = 128 + 7 * group;
+        DecodedSegment segment(dim, bits, tokens);
+        segment.Fill(
+            tokens, [&] { return FloatToBf16(normal(random_)); }, random_);
+        const int rows = DecodedSegment::kHeads * group;
+        std::vector<float> q(size_t{1} * rows * dim);
+        for (float& x : q) x = Bf16ToFloat(FloatToBf16(normal(random_)));
+        GuardedFloats scratch(cpu::DecodeScratchFloats(rows, dim)), out(q.size()), lse(rows);
+        kernels().blocks[encoding].decode_rounded(
+            segment.Job(group, tokens, q.data(), scratch.data(), out.data(), lse.data()));
+        EXPECT_TRUE(scratch.is_intact() && out.is_intact() && lse.is_intact())
+            << bits << " bits, " << dim << " x " << group;
+
+        std::vector<float> expected(q.size()), expected_lse(rows),
+            room(cpu::DecodeScratchFloats(rows, dim) + 16);
+        float* aligned = room.data();
+        while (reinterpret_cast<uintptr_t>(aligned) % 64 != 0) ++aligned;
+        cpu::KernelsOf(CpuLevel::kAvx2)
+            .blocks[encoding]
+            .decode(segment.Job(group, tokens, q.data(), aligned, expected.data(),
+                                expected_lse.data()));
+        double worst = 0, largest = 0;
+        for (size_t i = 0; i < q.size(); ++i) {
+          const double error = std::abs(expected[i] - out.data()[i]);
+          if (!(error <= worst)) worst = error;  // NaN is the worst
+          largest = std::max(largest, std::abs(double{expected[i]}));
+        }
+        EXPECT_LE(worst, 5e-3 * largest) << bits << " bits, " << dim << " x " << group;
+        for (int i = 0; i < rows; ++i) {
+          EXPECT_NEAR(lse.data()[i], expected_lse[i], 2e-3 * (1 + std::abs(expected_lse[i])));
+        }
+      }
     }
   }
 }
