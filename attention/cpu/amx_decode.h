@@ -59,9 +59,10 @@ class TilesAhead {
   __attribute__((always_inline)) static void Fetch(const std::byte* line) {
     _mm_prefetch(reinterpret_cast<const char*>(line), _MM_HINT_T1);
   }
+
   const std::byte* keys_[kRuns];
   const std::byte* values_[kRuns];
-  int part_lines_;
+  int part_lines_;  ///< of each of these
   int key_line_ = 0;
   int value_line_ = 0;
 };
@@ -70,6 +71,7 @@ struct TileFormat {
   using Keys = void;
   using Values = TileValues;
   using Ahead = TilesAhead;
+
   /// C in 0 and 1, A in 4, B in 6 and 7: as many rows of A and C as there are queries. 2 and 5 are
   /// to stay awake.
   struct Registers : TileRegisters {

@@ -83,10 +83,10 @@ inline void MultiplyByteTiles() {
 }
 
 // A core that neither multiplies nor stores tiles for about half a microsecond lets the units for
-// it sleep, and the next product waits 0.3 us for them: as long as a hundred of slots take. Where
-// products are rare, one of as little as a row keeps them awake.
+// it sleep, and the next product waits 0.3 us for them, in which memory delivers ten tokens of a KV
+// head. Where products are rare, one of as little as a row keeps them awake.
 
-/// Multiplies kA with kB into kC, which has one row.
+/// Multiplies kA with kB into kC; kA and kC have one row, and what comes out is of no use.
 template <int kC, int kA, int kB>
 inline void KeepTilesAwake() {
   alignas(64) std::byte row[kTileRowBytes];

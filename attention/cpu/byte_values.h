@@ -118,8 +118,8 @@ struct ByteValues {
                                                     int granule, int count, Fetch fetch,
                                                     Granule* to) {
     const size_t at = static_cast<size_t>(granule) * kGranule;
-    // The four tokens of a quad are neighbours in a block; those behind the last one have room
-    // there.
+    // The four tokens of a quad are neighbours in a block. Quads behind the last token are read
+    // from its place on, which has three more behind it in its 16 slots.
     const auto unpack = [&](const std::byte* first, int pair, int row) {
       const auto token = [&](int j) {
         return _mm_loadu_si128(reinterpret_cast<const __m128i*>(first + j * row_bytes));
@@ -230,12 +230,12 @@ inline void AccumulateBytes(const HeadStep& step, int size, const float* weights
   for (int u = 0; u < units; ++u) {
     const DigitScales& of_group = of_digits[u * Values::kChannels / job.code_group];
     for (int i = 0; i < size; ++i) {
-      const __m512 step_of = _mm512_set1_ps(of_group.step[i]);
+      const __m512 digit_step = _mm512_set1_ps(of_group.step[i]);
       const __m512 bias = _mm512_set1_ps(of_group.bias[i]), keep = _mm512_set1_ps(shrink[i]);
       float* to = sums + static_cast<size_t>(i) * sums_stride + u * Values::kChannels;
 #pragma GCC unroll 2
       for (int v = 0; v < 2; ++v, to += 16) {
-        const __m512 added = _mm512_fmadd_ps(products[u].Of(v, i), step_of, bias);
+        const __m512 added = _mm512_fmadd_ps(products[u].Of(v, i), digit_step, bias);
         _mm512_storeu_ps(to, _mm512_fmadd_ps(_mm512_loadu_ps(to), keep, added));
       }
     }
