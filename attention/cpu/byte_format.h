@@ -1,5 +1,5 @@
-// Decode attention over int4 and int2 codes by products of bytes, for queries that were rounded to
-// bf16: a Format as decode_kernel.h wants it.
+// Decode attention over int8, int4 and int2 codes by products of bytes, for queries that were
+// rounded to bf16: a Format as decode_kernel.h wants it.
 #pragma once
 
 #include "attention/cpu/byte_scores.h"
@@ -14,7 +14,8 @@ template <int kBits, class Product>
 struct ByteFormat {
   using Keys = void;  // queries are taken as they come
   using Values = ByteValues<kBits>;
-  using Ahead = RunsAhead;
+  using Codes = ByteCodes<kBits>;
+  using Ahead = BytesAhead<kBits>;
 
   static bool Takes(const DecodeJob& job) {
     return Values::Takes(job) && job.keys.slots_per_block % 16 == 0 &&
@@ -31,7 +32,8 @@ struct ByteFormat {
     const DecodeJob& job = step.here.job();
     const int count = step.here.count();
     float factors[kScoreStride];
-    if (LoadFactors(nullptr, &DecodeJob::value_norms, step, 1, factors)) {
+    if (LoadFactors(Codes::kGrouped ? nullptr : &DecodeJob::value_scales, &DecodeJob::value_norms,
+                    step, 1, factors)) {
       MultiplyRows<Simd16>(job.group_size, factors, count, weights);
     }
     if (count < kChunk) {
@@ -40,7 +42,10 @@ struct ByteFormat {
       }
     }
     Product::StayAwake();
-    const GroupScales scales(step);
+    const GroupScales scales = [&] {
+      if constexpr (Codes::kGrouped) return GroupScales(step);
+      return GroupScales(Codes::kZero);
+    }();
     Product::StayAwake();
     const ValueRows values = ValuesOf(step);
     const int stride = AccumulatorFloats<Values>(job.head_dim);
@@ -57,31 +62,44 @@ struct ByteFormat {
   }
 };
 
+/// The same codes as f32.
+template <int kBits>
+void DecodeAsF32(const DecodeJob& job) {
+  if constexpr (kBits == 8) {
+    using Int8 = Int8Codes<Simd16>;
+    constexpr BlockKernels kKernels = MakeCodedKernels<Int8, WidenedValues<Int8>>();
+    kKernels.decode(job);
+  } else {
+    constexpr BlockKernels kKernels = MakeGroupedKernels<Simd16, kBits>();
+    kKernels.decode(job);
+  }
+}
+
 /// With this format where it takes the job.
 template <int kBits, class Product>
 void DecodeBytes(const DecodeJob& job) {
   using Format = ByteFormat<kBits, Product>;
-  if (Format::Takes(job)) {
-    [[maybe_unused]] const typename Product::Registers registers(job.group_size);
-    return Decode<Format>(job);
-  }
-  constexpr BlockKernels kOther = MakeGroupedKernels<Simd16, kBits>();
-  return kOther.decode(job);
+  if (!Format::Takes(job)) return DecodeAsF32<kBits>(job);
+  [[maybe_unused]] const typename Product::Registers registers(job.group_size);
+  Decode<Format>(job);
 }
 
 /// `kernels`, with it.
 template <int kBits, class Product>
 constexpr BlockKernels WithBytes(BlockKernels kernels) {
   kernels.decode_rounded = [](const DecodeJob& job) {
-    if (job.group_size == 1) return DecodeBytes<kBits, typename Product::One>(job);
-    return DecodeBytes<kBits, Product>(job);
+    if (job.group_size > 1) return DecodeBytes<kBits, Product>(job);
+    // Codes of int8 become f32 faster than one query is cut into digits.
+    if constexpr (kBits == 8) return DecodeAsF32<kBits>(job);
+    return DecodeBytes<kBits, typename Product::One>(job);
   };
   return kernels;
 }
 
 template <class Product>
 constexpr CpuKernels WithByteProducts(CpuKernels kernels) {
-  constexpr int kInt4 = 4, kInt2 = 5;  // Encoding
+  constexpr int kInt8 = 2, kInt4 = 4, kInt2 = 5;  // Encoding
+  kernels.blocks[kInt8] = WithBytes<8, Product>(kernels.blocks[kInt8]);
   kernels.blocks[kInt4] = WithBytes<4, Product>(kernels.blocks[kInt4]);
   kernels.blocks[kInt2] = WithBytes<2, Product>(kernels.blocks[kInt2]);
   return kernels;

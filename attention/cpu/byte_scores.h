@@ -1,4 +1,4 @@
-// Scores of keys in int4 and int2 codes, as products of bytes (digits.h).
+// Scores of keys in int8, int4 and int2 codes, as products of bytes (digits.h).
 //
 // score = step * (digits of query times scales) . codes + query . zeros: the digits are those of a
 // group of keys, and its code tiles are 16 slots wide. A row of cells becomes as many rows of a
@@ -12,25 +12,45 @@
 namespace ziggurat::cpu {
 namespace {
 
-/// int4 and int2 as bytes.
+/// int8, int4 and int2 as unsigned bytes.
 template <int kBits>
 struct ByteCodes {
   static constexpr int kPerByte = 8 / kBits;
   static constexpr int kPerCell = 32 / kBits;
+  /// Scales and zeros are those of groups; else a scale is that of a token, and kZero its zero.
+  static constexpr bool kGrouped = kBits < 8;
+  static constexpr float kZero = -128;
 
-  static __m512i Mask() { return _mm512_set1_epi8((1 << kBits) - 1); }
+  /// Of bytes that were shifted so that the code of interest comes first.
+  static __m512i First(__m512i shifted) {
+    if constexpr (kBits == 8) {
+      return _mm512_xor_si512(shifted, _mm512_set1_epi8(-128));
+    } else {
+      return _mm512_and_si512(shifted, _mm512_set1_epi8((1 << kBits) - 1));
+    }
+  }
 };
 
-/// The keys and values of a step's next head, as four runs that are fetched side by side: of either
-/// the first and the second half of a chunk. One half of the lines is fetched while keys are read,
-/// the other with the values.
+/// Scales of 1, and zeros.
+inline void FillScales(int count, float zero, float* scales, float* zeros) {
+  for (int i = 0; i < count; i += 16) {
+    _mm512_storeu_ps(scales + i, _mm512_set1_ps(1));
+    _mm512_storeu_ps(zeros + i, _mm512_set1_ps(zero));
+  }
+}
+
+/// The keys and values of a step's next head, as runs that are fetched side by side: of either
+/// kShares equal shares of a chunk. One half of the lines is fetched while keys are read, the other
+/// with the values.
+template <int kShares>
 class RunsAhead {
  public:
-  explicit RunsAhead(const HeadStep& step) : lines_(static_cast<int>(step.here.job().row_bytes)) {
+  explicit RunsAhead(const HeadStep& step)
+      : lines_(kSlots * static_cast<int>(step.here.job().row_bytes) / 64) {
     const std::byte* const own = step.here.AreaAt(&DecodeJob::keys, 0, nullptr);
-    for (int half = 0; half < 2; ++half) {
-      runs_[half] = step.next.RunAt(&DecodeJob::keys, half * kChunk / 2, own);
-      runs_[2 + half] = step.next.RunAt(&DecodeJob::values, half * kChunk / 2, own);
+    for (int i = 0; i < kShares; ++i) {
+      runs_[i] = step.next.RunAt(&DecodeJob::keys, i * kSlots, own);
+      runs_[kShares + i] = step.next.RunAt(&DecodeJob::values, i * kSlots, own);
     }
   }
   void Turn() {}
@@ -39,7 +59,7 @@ class RunsAhead {
 
   /// line  of all that are fetched with keys
   __attribute__((always_inline)) void FetchWithKeys(int line) const {
-#pragma GCC unroll 4
+#pragma GCC unroll 8
     for (const std::byte* run : runs_) {
       _mm_prefetch(reinterpret_cast<const char*>(run + line * 64), _MM_HINT_T1);
     }
@@ -49,9 +69,14 @@ class RunsAhead {
   }
 
  private:
-  const std::byte* runs_[4];
+  static constexpr int kSlots = kChunk / kShares;
+
+  const std::byte* runs_[2 * kShares];
   int lines_;  ///< of each
 };
+/// A block holds half as many tokens of int8.
+template <int kBits>
+using BytesAhead = RunsAhead<kBits == 8 ? 4 : 2>;
 
 /// Which channel has its digits at place k of 32: of each row of cells there come those of what is
 /// unpacked first from its bytes, then those of what is unpacked next, and so on.
@@ -80,7 +105,7 @@ __attribute__((always_inline)) inline void UnpackKeys(const std::byte* const (&s
 #pragma GCC unroll 4
       for (int f = 0; f < Codes::kPerByte; ++f) {
         _mm512_store_si512(pair[v][at % kCodeTileRows + f],
-                           _mm512_and_si512(_mm512_srli_epi32(cells, kBits * f), Codes::Mask()));
+                           Codes::First(_mm512_srli_epi32(cells, kBits * f)));
       }
     }
   }
@@ -105,11 +130,11 @@ struct ByteScores {
 
 /// Scores of a step's slots, as PlainFormat::Score gives them. Whole tiles of 16 slots are read.
 template <int kBits, class Product>
-inline void ScoreBytes(const HeadStep& step, const RunsAhead& ahead, float* scores) {
+inline void ScoreBytes(const HeadStep& step, const BytesAhead<kBits>& ahead, float* scores) {
   using Codes = ByteCodes<kBits>;
   const DecodeJob& job = step.here.job();
-  const int dim = job.head_dim, group = job.code_group, rows = dim / Codes::kPerCell;
-  const int count = step.here.count();
+  const int group = Codes::kGrouped ? job.code_group : kChunk;
+  const int dim = job.head_dim, rows = dim / Codes::kPerCell, count = step.here.count();
   const size_t row_bytes = static_cast<size_t>(job.keys.slots_per_block) * 4;
   const std::byte* tiles[kChunk / 16];
   ForEachRun(job.keys, step.here.head, step.here.begin(), count,
@@ -131,8 +156,12 @@ inline void ScoreBytes(const HeadStep& step, const RunsAhead& ahead, float* scor
       Digits* const of_group = &digits[num_groups % 2];
       DigitScales of_digits;
       alignas(64) float scales[2 * kMaxHeadDim];
-      WidenScales<Simd16>(UnitOf(step, &DecodeJob::key_scales, t, size_t{4} * dim), 2 * dim,
-                          scales);
+      if constexpr (Codes::kGrouped) {
+        WidenScales<Simd16>(UnitOf(step, &DecodeJob::key_scales, t, size_t{4} * dim), 2 * dim,
+                            scales);
+      } else {
+        FillScales(dim, Codes::kZero, scales, scales + dim);
+      }
       ForSubBlock(RoomySubBlock(queries), [&]<int NQ>() {
         CutIntoDigits<NQ>(queries, q + static_cast<size_t>(i) * dim, dim, scales, scales + dim, dim,
                           job.scale * kLog2E, kCellOrder<kBits>, of_group, &of_digits);
@@ -147,7 +176,10 @@ inline void ScoreBytes(const HeadStep& step, const RunsAhead& ahead, float* scor
         UnpackKeys<kBits>(
             {tiles[tile], tiles[other]}, rows, row_bytes,
             [&](int r) __attribute__((always_inline)) {
-              if (i == 0 && r % 2 == 0) ahead.FetchWithKeys(tile * rows / 4 + r / 2);
+              constexpr int kRowsPerLine = Codes::kGrouped ? 2 : 4;
+              if (i == 0 && r % kRowsPerLine == 0) {
+                ahead.FetchWithKeys((tile / 2 * rows + r) / kRowsPerLine);
+              }
             },
             codes);
         products.Add(*of_group, codes, rows * Codes::kPerByte, &pair.sums);
@@ -158,7 +190,8 @@ inline void ScoreBytes(const HeadStep& step, const RunsAhead& ahead, float* scor
     for (int p = 0; p < num_pairs; ++p) of_pairs[p].Store(queries, scores + i * kScoreStride);
   }
   float factors[kScoreStride];
-  if (LoadFactors(nullptr, &DecodeJob::key_norms, step, 1, factors)) {
+  if (LoadFactors(Codes::kGrouped ? nullptr : &DecodeJob::key_scales, &DecodeJob::key_norms, step,
+                  1, factors)) {
     MultiplyRows<Simd16>(job.group_size, factors, step.here.count(), scores);
   }
 }

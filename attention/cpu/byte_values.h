@@ -1,4 +1,4 @@
-// Sums of values in int4 and int2 codes, as products of bytes (digits.h).
+// Sums of values in int8, int4 and int2 codes, as products of bytes (digits.h).
 //
 // Values lie token by token, so the bytes of four tokens are interleaved for code tiles of 16
 // channels by 64 tokens. A weight belongs to a token and its scale to a group of channels of that
@@ -18,6 +18,8 @@ struct GroupScales {
   alignas(64) float scales[kMostGroups][kChunk];  ///< 0 behind the last token
   alignas(64) float zeros[kMostGroups][kChunk];
 
+  /// Of codes with a scale per token: that is the weight's, and only the zero stays.
+  explicit GroupScales(float zero) { FillScales(kChunk, zero, scales[0], zeros[0]); }
   explicit GroupScales(const HeadStep& step) {
     const DecodeJob& job = step.here.job();
     const int group = job.code_group, groups = job.head_dim / group, count = step.here.count();
@@ -100,8 +102,10 @@ struct ByteValues {
   using Simd = Simd16;
   using Codes = ByteCodes<kBits>;
   static constexpr int kChannels = 32;
-  static constexpr int kGranule = 16;  ///< bytes of a row that are read at a time
-  static constexpr int kUnits = kGranule * Codes::kPerByte / kChannels;  ///< of a granule
+  static constexpr int kUnitBytes = kChannels / Codes::kPerByte;
+  static constexpr int kGranule =
+      Larger(16, kUnitBytes);                           ///< bytes of a row that are read at a time
+  static constexpr int kUnits = kGranule / kUnitBytes;  ///< of a granule
   static constexpr int kMostPairs = kChunk / (4 * kCodeTileRows);
   struct Granule {
     CodeTilePair units[kUnits][kMostPairs];
@@ -120,14 +124,27 @@ struct ByteValues {
     const size_t at = static_cast<size_t>(granule) * kGranule;
     // The four tokens of a quad are neighbours in a block. Quads behind the last token are read
     // from its place on, which has three more behind it in its 16 slots.
-    const auto unpack = [&](const std::byte* first, int pair, int row) {
+    const auto four_rows = [&](const std::byte* first) {
       const auto token = [&](int j) {
         return _mm_loadu_si128(reinterpret_cast<const __m128i*>(first + j * row_bytes));
       };
       __m512i rows = _mm512_castsi128_si512(token(0));
       rows = _mm512_mask_broadcast_i32x4(rows, 0x00f0, token(1));
       rows = _mm512_mask_broadcast_i32x4(rows, 0x0f00, token(2));
-      rows = _mm512_mask_broadcast_i32x4(rows, 0xf000, token(3));
+      return _mm512_mask_broadcast_i32x4(rows, 0xf000, token(3));
+    };
+    const auto unpack = [&](const std::byte* first, int pair, int row) {
+      if constexpr (kUnitBytes == 32) {
+        const __m512i from = _mm512_load_si512(kInterleaved[0].from);
+#pragma GCC unroll 2
+        for (int v = 0; v < 2; ++v) {
+          _mm512_store_si512(
+              to->units[0][pair].codes[v][row],
+              Codes::First(_mm512_permutexvar_epi8(from, four_rows(first + 16 * v))));
+        }
+        return;
+      }
+      const __m512i rows = four_rows(first);
 #pragma GCC unroll 2
       for (int u = 0; u < kUnits; ++u) {
         const __m512i from = _mm512_load_si512(kInterleaved[u].from);
@@ -137,8 +154,7 @@ struct ByteValues {
           const __m512i codes = kUnits == 1
                                     ? _mm512_srli_epi32(bytes, kBits * v)
                                     : _mm512_srlv_epi32(bytes, _mm512_load_si512(kShifts[v].of));
-          _mm512_store_si512(to->units[u][pair].codes[v][row],
-                             _mm512_and_si512(codes, Codes::Mask()));
+          _mm512_store_si512(to->units[u][pair].codes[v][row], Codes::First(codes));
         }
       }
     };
@@ -161,24 +177,25 @@ struct ByteValues {
   /// As the function of this name in value_tiles.h: accumulators are [units][2][16].
   static void PutInOrder(const float* sums, float factor, float* out) {
     for (int i = 0; i < kChannels; ++i) {
-      const int column = i % 16;
-      out[ByteOf(column) * Codes::kPerByte + FieldOf(i / 16, column)] = sums[i] * factor;
+      out[ChannelOf(i / 16, i % 16)] = sums[i] * factor;
     }
   }
 
  private:
-  static constexpr int kUnitBytes = kGranule / kUnits;
-
-  /// Which byte of a unit, and which code of it, a column has in tile v.
+  /// Which byte of 16 that are read, and which code of it, a column has in tile v.
   static constexpr int ByteOf(int column) { return column % kUnitBytes; }
   static constexpr int FieldOf(int v, int column) { return v * kUnits + column / kUnitBytes; }
+  static constexpr int ChannelOf(int v, int column) {
+    if (Codes::kPerByte == 1) return v * 16 + column;
+    return ByteOf(column) * Codes::kPerByte + FieldOf(v, column);
+  }
 
-  /// The bytes of a unit of four rows of a granule, column by column.
+  /// The bytes of a unit of four rows of 16, column by column.
   struct Interleaved {
     alignas(64) uint8_t from[64];
     constexpr explicit Interleaved(int unit) : from() {
       for (int i = 0; i < 64; ++i) {
-        from[i] = static_cast<uint8_t>(i % 4 * kGranule + unit * kUnitBytes + ByteOf(i / 4));
+        from[i] = static_cast<uint8_t>(i % 4 * 16 + unit * kUnitBytes + ByteOf(i / 4));
       }
     }
   };
@@ -203,15 +220,16 @@ inline void AccumulateBytes(const HeadStep& step, int size, const float* weights
   using Values = ByteValues<kBits>;
   const DecodeJob& job = step.here.job();
   const int count = step.here.count(), units = job.head_dim / Values::kChannels;
+  const int group_channels = Values::Codes::kGrouped ? job.code_group : job.head_dim;
   Digits digits[2];
   DigitScales of_digits[GroupScales::kMostGroups];
   typename Values::Granule granules[2];
   DigitSums products[kMaxHeadDim / Values::kChannels];
   LaggingProducts<Product> lagging(size);
   for (int u = 0; u < units; ++u) {
-    const int channel = u * Values::kChannels, group = channel / job.code_group;
+    const int channel = u * Values::kChannels, group = channel / group_channels;
     Digits* const of_group = &digits[group % 2];
-    if (channel % job.code_group == 0) {
+    if (channel % group_channels == 0) {
       ForSubBlock(RoomySubBlock(size), [&]<int NQ>() {
         CutIntoDigits<NQ>(size, weights, kScoreStride, scales.scales[group], scales.zeros[group],
                           count, /*factor=*/1, kTokenOrder, of_group, &of_digits[group]);
@@ -228,7 +246,7 @@ inline void AccumulateBytes(const HeadStep& step, int size, const float* weights
   }
   lagging.Finish();
   for (int u = 0; u < units; ++u) {
-    const DigitScales& of_group = of_digits[u * Values::kChannels / job.code_group];
+    const DigitScales& of_group = of_digits[u * Values::kChannels / group_channels];
     for (int i = 0; i < size; ++i) {
       const __m512 digit_step = _mm512_set1_ps(of_group.step[i]);
       const __m512 bias = _mm512_set1_ps(of_group.bias[i]), keep = _mm512_set1_ps(shrink[i]);

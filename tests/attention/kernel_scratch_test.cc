@@ -170,15 +170,17 @@ TEST_P(KernelScratch, ColumnSumsNeedNoMoreAndReadNothingThatTheyDidNotWrite) {
   }
 }
 
-/// The memory of a segment in bf16, or in codes in groups of 32.
+/// The memory of a segment in bf16, in int8, or in codes in groups of 32.
 struct DecodedSegment {
   static constexpr int kSlots = 32;  // of a block, and of a group of codes
   static constexpr int kHeads = 3;
 
-  DecodedSegment(int head_dim, int bits, int tokens) : dim(head_dim), is_coded(bits < 16) {
+  DecodedSegment(int head_dim, int bits, int tokens)
+      : dim(head_dim), is_coded(bits < 16), is_grouped(bits < 8) {
     row_bytes = static_cast<size_t>(dim) * bits / 8;
     area = row_bytes * kSlots;
-    unit = is_coded ? size_t{4} * dim : 0;
+    // Of scales: those of a group and its zeros, or one f32 of each slot.
+    unit = is_grouped ? size_t{4} * dim : is_coded ? size_t{4} * kSlots : 0;
     block_bytes = 2 * kHeads * (area + unit);
     const int count = (tokens + kSlots - 1) / kSlots;
     memory.assign(block_bytes * count, std::byte{0xff});
@@ -192,10 +194,13 @@ struct DecodedSegment {
       const size_t value_scales_at = scales_at + kHeads * unit;
       size_t slot = 0;
       if (at >= value_scales_at) {
-        slot = (at - value_scales_at) % (unit / 2) / (unit / 2 / kSlots);
-      } else if (at >= values_at && at < scales_at) {
+        slot = is_grouped ? (at - value_scales_at) % (unit / 2) / (unit / 2 / kSlots)
+                          : (at - value_scales_at) % unit / 4;
+      } else if (at >= scales_at) {
+        slot = is_grouped ? 0 : (at - scales_at) % unit / 4;
+      } else if (at >= values_at) {
         slot = (at - values_at) % area / row_bytes;
-      } else if (at < values_at) {
+      } else {
         slot = at / 4 % kSlots;
       }
       const size_t token = (blocks.size() - 1 - i / block_bytes) * kSlots + slot;
@@ -217,7 +222,7 @@ struct DecodedSegment {
     job.scale = 1 / std::sqrt(static_cast<float>(dim));
     job.q = q;
     job.row_bytes = row_bytes;
-    job.code_group = is_coded ? kSlots : 0;
+    job.code_group = is_grouped ? kSlots : 0;
     job.keys = Plane(0, area);
     job.values = Plane(kHeads * area, area);
     if (is_coded) {
@@ -232,7 +237,7 @@ struct DecodedSegment {
   }
 
   int dim;
-  bool is_coded;
+  bool is_coded, is_grouped;
   size_t row_bytes, area, unit, block_bytes;
   std::vector<std::byte> memory;
   std::vector<uint32_t> blocks;
@@ -240,7 +245,8 @@ struct DecodedSegment {
 
 TEST_P(KernelScratch, DecodeNeedsNoMoreAndReadsNothingThatItDidNotWrite) {
   std::normal_distribution<float> normal(0, 1);
-  for (const auto& [bits, encoding] : {std::pair{16, 1}, std::pair{4, 4}, std::pair{2, 5}}) {
+  for (const auto& [bits, encoding] :
+       {std::pair{16, 1}, std::pair{8, 2}, std::pair{4, 4}, std::pair{2, 5}}) {
     for (const int dim : {64, 96, 128, 256}) {
       if (dim * bits % 128 != 0) continue;
       for (const int group : {1, 2, 5, 8, 11, 16, 17}) {
