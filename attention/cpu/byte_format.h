@@ -88,10 +88,10 @@ void DecodeBytes(const DecodeJob& job) {
 template <int kBits, class Product>
 constexpr BlockKernels WithBytes(BlockKernels kernels) {
   kernels.decode_rounded = [](const DecodeJob& job) {
-    if (job.group_size > 1) return DecodeBytes<kBits, Product>(job);
-    // Codes of int8 become f32 faster than one query is cut into digits.
-    if constexpr (kBits == 8) return DecodeAsF32<kBits>(job);
-    return DecodeBytes<kBits, typename Product::One>(job);
+    // Codes of int8 become f32 faster than few queries are cut into digits.
+    if (kBits == 8 && job.group_size < 4) return DecodeAsF32<kBits>(job);
+    if (job.group_size == 1) return DecodeBytes<kBits, typename Product::One>(job);
+    DecodeBytes<kBits, Product>(job);
   };
   return kernels;
 }
