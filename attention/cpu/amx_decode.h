@@ -34,31 +34,27 @@ class TilesAhead {
   /// A line of all keys: a quarter of what a product of two tiles of keys reads.
   __attribute__((always_inline)) void FetchKeys() {
 #pragma GCC unroll 8
-    for (const std::byte* run : keys_) Fetch(run + key_line_ * size_t{64});
+    for (const std::byte* run : keys_) Prefetch(run + key_line_ * size_t{64}, 64);
     if (key_line_ < part_lines_) ++key_line_;
   }
   /// A line of all values, between two queries. The last products then fetch some lines behind the
   /// runs, which the head after the next begins with.
   __attribute__((always_inline)) void Turn() {
 #pragma GCC unroll 8
-    for (const std::byte* run : values_) Fetch(run + value_line_ * size_t{64});
+    for (const std::byte* run : values_) Prefetch(run + value_line_ * size_t{64}, 64);
     ++value_line_;
   }
   /// Two lines of values: 16 calls for `row` 0 to 15 are as much as a product of two tiles of
   /// values reads.
   __attribute__((always_inline)) void FetchValues(int row) {
     const size_t at = (value_line_ + row / 4) * size_t{64};
-    Fetch(values_[row % 4 * 2] + at);
-    Fetch(values_[row % 4 * 2 + 1] + at);
+    Prefetch(values_[row % 4 * 2] + at, 64);
+    Prefetch(values_[row % 4 * 2 + 1] + at, 64);
     if (row == kTileRows - 1 && value_line_ < part_lines_) value_line_ += 4;
   }
 
  private:
   static constexpr int kRuns = kChunk / kTileRows;
-
-  __attribute__((always_inline)) static void Fetch(const std::byte* line) {
-    _mm_prefetch(reinterpret_cast<const char*>(line), _MM_HINT_T1);
-  }
 
   const std::byte* keys_[kRuns];
   const std::byte* values_[kRuns];
@@ -110,14 +106,8 @@ inline void TileFormat::Score(const HeadStep& step, const float* packed, Ahead* 
   const DecodeJob& job = step.here.job();
   const int steps = job.head_dim / kTileDepth;
   const size_t row_bytes = static_cast<size_t>(job.keys.slots_per_block) * 4;
-  const std::byte* tiles[kChunk / kTileRows];
-  int num_tiles = 0;
-  ForEachRun(job.keys, step.here.head, step.here.begin(), step.here.count(),
-             [&](int /*t*/, int run, int slot, const std::byte* area) {
-               for (const int end = slot + run; slot < end; slot += kTileRows) {
-                 tiles[num_tiles++] = area + static_cast<size_t>(slot) * 4;
-               }
-             });
+  const std::byte* tiles[kMostKeyTiles];
+  const int num_tiles = FindKeyTiles(step.here, tiles);
   const auto* const q = reinterpret_cast<const std::byte*>(packed);
   const size_t q_stride = sizeof(float) * job.head_dim, step_bytes = kTileRows * row_bytes;
   constexpr size_t kStride = sizeof(float) * kScoreStride;
@@ -139,12 +129,7 @@ inline void TileFormat::Score(const HeadStep& step, const float* packed, Ahead* 
     StoreTile<1>(scores + other * kTileRows, kStride);
     StoreTile<0>(scores + tile * kTileRows, kStride);
   }
-  float factors[kScoreStride];
-  const float factor = job.scale * kLog2E;
-  if (!LoadFactors(&DecodeJob::key_norms, nullptr, step, factor, factors)) {
-    for (float& one : factors) one = factor;
-  }
-  MultiplyRows<Simd16>(job.group_size, factors, step.here.count(), scores);
+  MultiplyByFactors<Simd16>(&DecodeJob::key_norms, nullptr, step, job.scale * kLog2E, scores);
 }
 
 inline void TileFormat::Accumulate(const HeadStep& step, float* weights, const float* shrink,
@@ -153,10 +138,7 @@ inline void TileFormat::Accumulate(const HeadStep& step, float* weights, const f
   const DecodeJob& job = step.here.job();
   const int count = step.here.count(), whole = WholeTileTokens(count);
   const int stride = AccumulatorFloats<Values>(job.head_dim);
-  float factors[kScoreStride];
-  if (LoadFactors(&DecodeJob::value_norms, nullptr, step, 1, factors)) {
-    MultiplyRows<Simd16>(job.group_size, factors, count, weights);
-  }
+  MultiplyByFactors<Simd16>(&DecodeJob::value_norms, nullptr, step, 1, weights);
   for (int i = 0; i < job.group_size; ++i) {
     float* const row = weights + i * kScoreStride;
     for (int t = count; t < whole; ++t) row[t] = 0;

@@ -31,11 +31,8 @@ struct ByteFormat {
                          float* sums) {
     const DecodeJob& job = step.here.job();
     const int count = step.here.count();
-    float factors[kScoreStride];
-    if (LoadFactors(Codes::kGrouped ? nullptr : &DecodeJob::value_scales, &DecodeJob::value_norms,
-                    step, 1, factors)) {
-      MultiplyRows<Simd16>(job.group_size, factors, count, weights);
-    }
+    MultiplyByFactors<Simd16>(Codes::kGrouped ? nullptr : &DecodeJob::value_scales,
+                              &DecodeJob::value_norms, step, 1, weights);
     if (count < kChunk) {
       for (int i = 0; i < job.group_size; ++i) {
         __builtin_memset(weights + i * kScoreStride + count, 0, sizeof(float) * (kChunk - count));

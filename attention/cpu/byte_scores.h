@@ -60,9 +60,7 @@ class RunsAhead {
   /// line  of all that are fetched with keys
   __attribute__((always_inline)) void FetchWithKeys(int line) const {
 #pragma GCC unroll 8
-    for (const std::byte* run : runs_) {
-      _mm_prefetch(reinterpret_cast<const char*>(run + line * 64), _MM_HINT_T1);
-    }
+    for (const std::byte* run : runs_) Prefetch(run + line * 64, 64);
   }
   __attribute__((always_inline)) void FetchWithValues(int line) const {
     FetchWithKeys(lines_ / 2 + line);
@@ -136,13 +134,8 @@ inline void ScoreBytes(const HeadStep& step, const BytesAhead<kBits>& ahead, flo
   const int group = Codes::kGrouped ? job.code_group : kChunk;
   const int dim = job.head_dim, rows = dim / Codes::kPerCell, count = step.here.count();
   const size_t row_bytes = static_cast<size_t>(job.keys.slots_per_block) * 4;
-  const std::byte* tiles[kChunk / 16];
-  ForEachRun(job.keys, step.here.head, step.here.begin(), count,
-             [&](int t, int run, int slot, const std::byte* area) {
-               for (const int end = slot + run; slot < end; slot += 16, t += 16) {
-                 tiles[t / 16] = area + static_cast<size_t>(slot) * 4;
-               }
-             });
+  const std::byte* tiles[kMostKeyTiles];
+  FindKeyTiles(step.here, tiles);
   const float* q = job.q + static_cast<size_t>(step.here.head) * job.group_size * dim;
   Digits digits[2];
   CodeTilePair pairs[2][kMaxHeadDim / 4 / kCodeTileRows];
@@ -189,11 +182,8 @@ inline void ScoreBytes(const HeadStep& step, const BytesAhead<kBits>& ahead, flo
     products.Finish();
     for (int p = 0; p < num_pairs; ++p) of_pairs[p].Store(queries, scores + i * kScoreStride);
   }
-  float factors[kScoreStride];
-  if (LoadFactors(Codes::kGrouped ? nullptr : &DecodeJob::key_scales, &DecodeJob::key_norms, step,
-                  1, factors)) {
-    MultiplyRows<Simd16>(job.group_size, factors, step.here.count(), scores);
-  }
+  MultiplyByFactors<Simd16>(Codes::kGrouped ? nullptr : &DecodeJob::key_scales,
+                            &DecodeJob::key_norms, step, 1, scores);
 }
 
 }  // namespace

@@ -15,7 +15,7 @@ namespace {
 struct GroupScales {
   static constexpr int kMostGroups = kMaxHeadDim / 32;
 
-  alignas(64) float scales[kMostGroups][kChunk];  ///< 0 behind the last token
+  alignas(64) float scales[kMostGroups][kChunk];  ///< of groups: 0 behind the last token
   alignas(64) float zeros[kMostGroups][kChunk];
 
   /// Of codes with a scale per token: that is the weight's, and only the zero stays.
@@ -103,8 +103,8 @@ struct ByteValues {
   using Codes = ByteCodes<kBits>;
   static constexpr int kChannels = 32;
   static constexpr int kUnitBytes = kChannels / Codes::kPerByte;
-  static constexpr int kGranule =
-      Larger(16, kUnitBytes);                           ///< bytes of a row that are read at a time
+  /// Bytes of a row that are read at a time.
+  static constexpr int kGranule = Larger(16, kUnitBytes);
   static constexpr int kUnits = kGranule / kUnitBytes;  ///< of a granule
   static constexpr int kMostPairs = kChunk / (4 * kCodeTileRows);
   struct Granule {

@@ -85,6 +85,20 @@ struct HeadChunk {
   }
 };
 
+/// Of a chunk that begins with a whole tile of 16 slots, in blocks of whole ones.
+constexpr int kMostKeyTiles = kChunk / 16;
+/// The first rows of all tiles of keys. Returns how many.
+inline int FindKeyTiles(const HeadChunk& here, const std::byte* (&tiles)[kMostKeyTiles]) {
+  int count = 0;
+  ForEachRun(here.job().keys, here.head, here.begin(), here.count(),
+             [&](int /*t*/, int run, int slot, const std::byte* area) {
+               for (const int end = slot + run; slot < end; slot += 16) {
+                 tiles[count++] = area + static_cast<size_t>(slot) * 4;
+               }
+             });
+  return count;
+}
+
 /// Where a head is being read, and what is read next. That is the same at the end of all.
 struct HeadStep {
   HeadChunk here;

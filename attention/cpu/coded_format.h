@@ -154,11 +154,8 @@ void CodedScores<Codes>::Score(const HeadStep& step, const float* packed, Ahead*
                     }
                   });
   finish_group(count);
-  float factors[kScoreStride];
-  if (LoadFactors(Codes::kGrouped ? nullptr : &DecodeJob::key_scales, &DecodeJob::key_norms, step,
-                  Codes::kFactor, factors)) {
-    MultiplyRows<V>(job.group_size, factors, count, scores);
-  }
+  MultiplyByFactors<V>(Codes::kGrouped ? nullptr : &DecodeJob::key_scales, &DecodeJob::key_norms,
+                       step, Codes::kFactor, scores);
 }
 
 template <class Codes, class Values_>
@@ -172,11 +169,8 @@ void CodedFormat<Codes, Values_>::Accumulate(const HeadStep& step, float* weight
   alignas(64) float tile[kInTiles ? kValueTileFloats : 1];
   alignas(64) float scales[Codes::kGrouped ? kValueTileFloats : 1];
   alignas(64) float zeros[Codes::kGrouped ? kValueTileFloats : 1];
-  float factors[kScoreStride];
-  if (LoadFactors(Codes::kGrouped ? nullptr : &DecodeJob::value_scales, &DecodeJob::value_norms,
-                  step, Codes::kFactor, factors)) {
-    MultiplyRows<V>(job.group_size, factors, count, weights);
-  }
+  MultiplyByFactors<V>(Codes::kGrouped ? nullptr : &DecodeJob::value_scales,
+                       &DecodeJob::value_norms, step, Codes::kFactor, weights);
   float keep[kMaxQueries];  // what was accumulated from this chunk does not shrink
   for (float& one : keep) one = 1;
   // As many as a tile, or the scales, have room for.

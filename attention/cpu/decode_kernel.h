@@ -109,10 +109,7 @@ struct PlainFormat {
                          Ahead* /*ahead*/, float* sums) {
     const DecodeJob& job = step.here.job();
     const int count = step.here.count();
-    float factors[kScoreStride];
-    if (LoadFactors(&DecodeJob::value_norms, nullptr, step, 1, factors)) {
-      MultiplyRows<typename Values::Simd>(job.group_size, factors, count, weights);
-    }
+    MultiplyByFactors<typename Values::Simd>(&DecodeJob::value_norms, nullptr, step, 1, weights);
     const int sums_stride = AccumulatorFloats<Values>(job.head_dim);
     ValueRows values = ValuesOf(step);
     for (int i = 0; i < job.group_size;) {
@@ -155,10 +152,7 @@ inline void PlainFormat<Keys, NarrowKeys, Values_>::Score(const HeadStep& step, 
   });
   tiles.Score();
   narrow_tiles.Score();
-  float factors[kScoreStride];
-  if (LoadFactors(&DecodeJob::key_norms, nullptr, step, 1, factors)) {
-    MultiplyRows<typename Keys::Simd>(job.group_size, factors, step.here.count(), scores);
-  }
+  MultiplyByFactors<typename Keys::Simd>(&DecodeJob::key_norms, nullptr, step, 1, scores);
 }
 
 /// The state of a job's queries, in its scratch (DecodeScratchFloats).

@@ -94,7 +94,7 @@ constexpr int RoomySubBlock(int queries) { return queries > 4 ? kMaxQueries : qu
 /// The sum over digits times codes, times `step`, plus `bias`, is factor * sum over x[i] * (scales
 /// * codes + zeros).
 ///   x              rows `stride` apart
-///   scales, zeros  [count], and 0 up to a multiple of 32
+///   scales, zeros  [count], and up to a multiple of 32 scales or x are 0
 template <int NQ>
 inline void CutIntoDigits(int rows, const float* x, size_t stride, const float* scales,
                           const float* zeros, int count, float factor, const DigitOrder& order,

@@ -50,5 +50,18 @@ inline void MultiplyRows(int queries, const float* factors, int count, float* ro
   }
 }
 
+/// rows[i][t] *= the factors of a step's slots, as LoadFactors has them, for all queries of its
+/// head.
+template <class V>
+inline void MultiplyByFactors(HeadBlocks DecodeJob::*first, HeadBlocks DecodeJob::*second,
+                              const HeadStep& step, float constant, float* rows) {
+  float factors[kScoreStride];
+  if (!LoadFactors(first, second, step, constant, factors)) {
+    if (constant == 1) return;
+    for (float& one : factors) one = constant;
+  }
+  MultiplyRows<V>(step.here.job().group_size, factors, step.here.count(), rows);
+}
+
 }  // namespace
 }  // namespace ziggurat::cpu
