@@ -19,13 +19,12 @@ namespace {
 class TilesAhead {
  public:
   explicit TilesAhead(const HeadStep& step) {
-    const std::byte* const own = step.here.AreaAt(&DecodeJob::keys, 0, nullptr);
-    const int tiles = (step.next.count() + kTileRows - 1) / kTileRows;
+    const int tiles = step.next.num_tiles();
     part_lines_ = (step.here.job().head_dim / 2 * tiles + kRuns - 1) / kRuns;
     for (int i = 0; i < kRuns; ++i) {
       const size_t at = static_cast<size_t>(i / tiles) * part_lines_ * 64;
-      keys_[i] = step.next.RunAt(&DecodeJob::keys, i % tiles * kTileRows, own) + at;
-      values_[i] = step.next.RunAt(&DecodeJob::values, i % tiles * kTileRows, own) + at;
+      keys_[i] = step.next.TileAt(&Chunk::keys, i % tiles) + at;
+      values_[i] = step.next.TileAt(&Chunk::values, i % tiles) + at;
     }
   }
 
@@ -106,22 +105,23 @@ inline void TileFormat::Score(const HeadStep& step, const float* packed, Ahead* 
   const DecodeJob& job = step.here.job();
   const int steps = job.head_dim / kTileDepth;
   const size_t row_bytes = static_cast<size_t>(job.keys.slots_per_block) * 4;
-  const std::byte* tiles[kMostKeyTiles];
-  const int num_tiles = FindKeyTiles(step.here, tiles);
+  const int num_tiles = step.here.num_tiles();
   const auto* const q = reinterpret_cast<const std::byte*>(packed);
   const size_t q_stride = sizeof(float) * job.head_dim, step_bytes = kTileRows * row_bytes;
   constexpr size_t kStride = sizeof(float) * kScoreStride;
   for (int tile = 0; tile < num_tiles; tile += 2) {
     const int other = Smaller(tile + 1, num_tiles - 1);
+    const std::byte* const keys = step.here.TileAt(&Chunk::keys, tile);
+    const std::byte* const other_keys = step.here.TileAt(&Chunk::keys, other);
     ZeroTile<0>();
     ZeroTile<1>();
     for (int k = 0; k < steps; ++k) {
       LoadTile<4>(q + k * kTileRowBytes, q_stride);
       ahead->FetchKeys();
-      LoadTile<6>(tiles[tile] + k * step_bytes, row_bytes);
+      LoadTile<6>(keys + k * step_bytes, row_bytes);
       ahead->FetchKeys();
       MultiplyTiles<0, 4, 6>();
-      LoadTile<7>(tiles[other] + k * step_bytes, row_bytes);
+      LoadTile<7>(other_keys + k * step_bytes, row_bytes);
       ahead->FetchKeys();
       MultiplyTiles<1, 4, 7>();
       ahead->FetchKeys();

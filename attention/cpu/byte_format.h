@@ -24,7 +24,7 @@ struct ByteFormat {
 
   static void Score(const HeadStep& step, const float* /*packed*/, Ahead* ahead, float* /*spare*/,
                     float* scores) {
-    ScoreBytes<kBits, Product>(step, *ahead, scores);
+    ScoreBytes<kBits, Product>(step, ahead, scores);
   }
 
   static void Accumulate(const HeadStep& step, float* weights, const float* shrink, Ahead* ahead,
@@ -39,22 +39,24 @@ struct ByteFormat {
       }
     }
     Product::StayAwake();
-    const GroupScales scales = [&] {
-      if constexpr (Codes::kGrouped) return GroupScales(step);
-      return GroupScales(Codes::kZero);
-    }();
-    Product::StayAwake();
-    const ValueRows values = ValuesOf(step);
+    if constexpr (Codes::kGrouped) {
+      const GroupScales scales(step);
+      Product::StayAwake();
+      AccumulateAll(step, weights, shrink, &scales, ahead, sums);
+    } else {
+      AccumulateAll(step, weights, shrink, nullptr, ahead, sums);
+    }
+  }
+
+ private:
+  static void AccumulateAll(const HeadStep& step, const float* weights, const float* shrink,
+                            const GroupScales* scales, Ahead* ahead, float* sums) {
+    const DecodeJob& job = step.here.job();
     const int stride = AccumulatorFloats<Values>(job.head_dim);
     for (int i = 0; i < job.group_size; i += kMaxQueries) {
-      AccumulateBytes<kBits, Product>(
-          step, Smaller(kMaxQueries, job.group_size - i), weights + i * kScoreStride, shrink + i,
-          values, scales,
-          [&](int granule, int quad) __attribute__((always_inline)) {
-            // Each 16 tokens of a granule have their line.
-            if (i == 0) ahead->FetchWithValues(granule * (kChunk / 16) + quad / 4);
-          },
-          sums + static_cast<size_t>(i) * stride, stride);
+      AccumulateBytes<kBits, Product>(step, Smaller(kMaxQueries, job.group_size - i),
+                                      weights + i * kScoreStride, shrink + i, scales, ahead,
+                                      sums + static_cast<size_t>(i) * stride, stride);
     }
   }
 };

@@ -31,46 +31,35 @@ struct ByteCodes {
   }
 };
 
-/// Scales of 1, and zeros.
-inline void FillScales(int count, float zero, float* scales, float* zeros) {
-  for (int i = 0; i < count; i += 16) {
-    _mm512_storeu_ps(scales + i, _mm512_set1_ps(1));
-    _mm512_storeu_ps(zeros + i, _mm512_set1_ps(zero));
-  }
-}
-
 /// The keys and values of a step's next head, as runs that are fetched side by side: of either
-/// kShares equal shares of a chunk. One half of the lines is fetched while keys are read, the other
-/// with the values.
+/// kShares equal shares of a chunk.
 template <int kShares>
 class RunsAhead {
  public:
-  explicit RunsAhead(const HeadStep& step)
-      : lines_(kSlots * static_cast<int>(step.here.job().row_bytes) / 64) {
-    const std::byte* const own = step.here.AreaAt(&DecodeJob::keys, 0, nullptr);
+  explicit RunsAhead(const HeadStep& step) : last_(kSlots * step.here.job().row_bytes - 64) {
     for (int i = 0; i < kShares; ++i) {
-      runs_[i] = step.next.RunAt(&DecodeJob::keys, i * kSlots, own);
-      runs_[kShares + i] = step.next.RunAt(&DecodeJob::values, i * kSlots, own);
+      const bool is_there = i * kSlots < step.next.count();
+      const int tile = is_there ? i * kSlots / kTileSlots : 0;
+      runs_[i] = step.next.TileAt(&Chunk::keys, tile);
+      runs_[kShares + i] = step.next.TileAt(&Chunk::values, tile);
     }
   }
   void Turn() {}
 
-  // One line of each run. Always inlined: GCC drops calls of what only prefetches.
-
-  /// line  of all that are fetched with keys
-  __attribute__((always_inline)) void FetchWithKeys(int line) const {
+  /// The next line of each run: half of them while keys are read, half with the values. Always
+  /// inlined: GCC drops calls of what only prefetches.
+  __attribute__((always_inline)) void FetchLines() {
 #pragma GCC unroll 8
-    for (const std::byte* run : runs_) Prefetch(run + line * 64, 64);
-  }
-  __attribute__((always_inline)) void FetchWithValues(int line) const {
-    FetchWithKeys(lines_ / 2 + line);
+    for (const std::byte* run : runs_) Prefetch(run + at_, 64);
+    if (at_ < last_) at_ += 64;
   }
 
  private:
   static constexpr int kSlots = kChunk / kShares;
 
   const std::byte* runs_[2 * kShares];
-  int lines_;  ///< of each
+  size_t at_ = 0;
+  size_t last_;
 };
 /// A block holds half as many tokens of int8.
 template <int kBits>
@@ -86,27 +75,39 @@ constexpr DigitOrder kCellOrder = DigitOrder([](int k) {
 });
 
 /// Makes code tiles of two times 16 slots.
-///   slots     their cells, rows `row_bytes` apart
-///   fetch(r)  called for every row
-template <int kBits, class Fetch>
-__attribute__((always_inline)) inline void UnpackKeys(const std::byte* const (&slots)[2], int rows,
-                                                      size_t row_bytes, Fetch fetch,
-                                                      CodeTilePair* pairs) {
+///   first, second  their cells, rows `row_bytes` apart: a multiple of kRowsPerLine of them
+template <int kBits>
+__attribute__((noinline)) void UnpackKeys(const std::byte* first, const std::byte* second, int rows,
+                                          size_t row_bytes, BytesAhead<kBits>* step_ahead,
+                                          CodeTilePair* pairs) {
   using Codes = ByteCodes<kBits>;
-  for (int r = 0; r < rows; ++r) {
-    fetch(r);
-    const int at = r * Codes::kPerByte;
-    auto& pair = pairs[at / kCodeTileRows].codes;
-#pragma GCC unroll 2
-    for (int v = 0; v < 2; ++v) {
-      const __m512i cells = _mm512_loadu_si512(slots[v] + r * row_bytes);
+  constexpr int kRowsPerLine = Codes::kGrouped ? 2 : 4;
+  constexpr int kRowsPerPair = kCodeTileRows / Codes::kPerByte;
+  BytesAhead<kBits> ahead = *step_ahead;
+  const auto unpack = [](const std::byte* cells, std::byte* to) __attribute__((always_inline)) {
+    const __m512i from = _mm512_loadu_si512(cells);
 #pragma GCC unroll 4
-      for (int f = 0; f < Codes::kPerByte; ++f) {
-        _mm512_store_si512(pair[v][at % kCodeTileRows + f],
-                           Codes::First(_mm512_srli_epi32(cells, kBits * f)));
+    for (int f = 0; f < Codes::kPerByte; ++f) {
+      _mm512_store_si512(to + f * kCodeRowBytes, Codes::First(_mm512_srli_epi32(from, kBits * f)));
+    }
+  };
+  for (; rows > 0; rows -= kRowsPerPair, ++pairs) {
+    auto& codes = pairs->codes;
+    std::byte *to = codes[0][0], *const end =
+                                     codes[0][Smaller(rows, kRowsPerPair) * Codes::kPerByte];
+    while (to < end) {
+      ahead.FetchLines();
+#pragma GCC unroll 4
+      for (int r = 0; r < kRowsPerLine; ++r) {
+        unpack(first, to);
+        unpack(second, to + sizeof(codes[0]));
+        first += row_bytes;
+        second += row_bytes;
+        to += Codes::kPerByte * kCodeRowBytes;
       }
     }
   }
+  *step_ahead = ahead;
 }
 
 /// Two times 16 slots of a group of keys times a sub-block of queries.
@@ -126,20 +127,30 @@ struct ByteScores {
   }
 };
 
+/// Of a unit: the scales of all channels and then their zeros, bf16.
+struct UnitScales {
+  const uint16_t* scales;
+  const uint16_t* zeros;
+
+  UnitScales(const std::byte* unit, int dim)
+      : scales(reinterpret_cast<const uint16_t*>(unit)), zeros(scales + dim) {}
+  __m512 Scale(int c) const { return Simd16::LoadBf16(scales + c); }
+  __m512 Zero(int c) const { return Simd16::LoadBf16(zeros + c); }
+};
+
 /// Scores of a step's slots, as PlainFormat::Score gives them. Whole tiles of 16 slots are read.
 template <int kBits, class Product>
-inline void ScoreBytes(const HeadStep& step, const BytesAhead<kBits>& ahead, float* scores) {
+inline void ScoreBytes(const HeadStep& step, BytesAhead<kBits>* ahead, float* scores) {
   using Codes = ByteCodes<kBits>;
   const DecodeJob& job = step.here.job();
   const int group = Codes::kGrouped ? job.code_group : kChunk;
   const int dim = job.head_dim, rows = dim / Codes::kPerCell, count = step.here.count();
   const size_t row_bytes = static_cast<size_t>(job.keys.slots_per_block) * 4;
-  const std::byte* tiles[kMostKeyTiles];
-  FindKeyTiles(step.here, tiles);
+  const float scale = job.scale * kLog2E;
   const float* q = job.q + static_cast<size_t>(step.here.head) * job.group_size * dim;
   Digits digits[2];
   CodeTilePair pairs[2][kMaxHeadDim / 4 / kCodeTileRows];
-  for (int i = 0; i < job.group_size; i += kMaxQueries) {
+  for (int i = 0; i < job.group_size; i += kMaxQueries, q += kMaxQueries * dim) {
     const int queries = Smaller(kMaxQueries, job.group_size - i);
     ByteScores of_pairs[kChunk / 32 + 1];  // a chunk may begin within a group
     int num_pairs = 0, num_groups = 0;
@@ -148,33 +159,27 @@ inline void ScoreBytes(const HeadStep& step, const BytesAhead<kBits>& ahead, flo
       const int end = Smaller(count, t + group - (step.here.begin() + t) % group);
       Digits* const of_group = &digits[num_groups % 2];
       DigitScales of_digits;
-      alignas(64) float scales[2 * kMaxHeadDim];
+      const auto cut = [&](const auto& scales) {
+        ForSubBlock(RoomySubBlock(queries), [&]<int NQ>() {
+          CutIntoDigits<NQ>(queries, q, dim, scales, dim, scale, kCellOrder<kBits>, of_group,
+                            &of_digits);
+        });
+      };
       if constexpr (Codes::kGrouped) {
-        WidenScales<Simd16>(UnitOf(step, &DecodeJob::key_scales, t, size_t{4} * dim), 2 * dim,
-                            scales);
+        Prefetch(step.next.TileAt(&Chunk::key_units, t / kTileSlots), size_t{4} * dim);
+        cut(UnitScales(step.here.TileAt(&Chunk::key_units, t / kTileSlots), dim));
       } else {
-        FillScales(dim, Codes::kZero, scales, scales + dim);
+        cut(ConstantScales{Codes::kZero});
       }
-      ForSubBlock(RoomySubBlock(queries), [&]<int NQ>() {
-        CutIntoDigits<NQ>(queries, q + static_cast<size_t>(i) * dim, dim, scales, scales + dim, dim,
-                          job.scale * kLog2E, kCellOrder<kBits>, of_group, &of_digits);
-      });
-      for (; t < end; t += 32, ++num_pairs) {
+      for (; t < end; t += 2 * kTileSlots, ++num_pairs) {
         ByteScores& pair = of_pairs[num_pairs];
         CodeTilePair* const codes = pairs[num_pairs % 2];
-        const int tile = t / 16, other = t + 16 < end ? tile + 1 : tile;
+        const int tile = t / kTileSlots, other = t + kTileSlots < end ? tile + 1 : tile;
         pair.scales = of_digits;
         pair.tiles[0] = tile;
         pair.tiles[1] = other;
-        UnpackKeys<kBits>(
-            {tiles[tile], tiles[other]}, rows, row_bytes,
-            [&](int r) __attribute__((always_inline)) {
-              constexpr int kRowsPerLine = Codes::kGrouped ? 2 : 4;
-              if (i == 0 && r % kRowsPerLine == 0) {
-                ahead.FetchWithKeys((tile / 2 * rows + r) / kRowsPerLine);
-              }
-            },
-            codes);
+        UnpackKeys<kBits>(step.here.TileAt(&Chunk::keys, tile),
+                          step.here.TileAt(&Chunk::keys, other), rows, row_bytes, ahead, codes);
         products.Add(*of_group, codes, rows * Codes::kPerByte, &pair.sums);
       }
       t = end;

@@ -18,34 +18,44 @@ struct GroupScales {
   alignas(64) float scales[kMostGroups][kChunk];  ///< of groups: 0 behind the last token
   alignas(64) float zeros[kMostGroups][kChunk];
 
-  /// Of codes with a scale per token: that is the weight's, and only the zero stays.
-  explicit GroupScales(float zero) { FillScales(kChunk, zero, scales[0], zeros[0]); }
+  /// What stands there for the next head is fetched.
   explicit GroupScales(const HeadStep& step) {
     const DecodeJob& job = step.here.job();
     const int group = job.code_group, groups = job.head_dim / group, count = step.here.count();
     const size_t zeros_at = static_cast<size_t>(job.head_dim) * 2;  // [group][groups] bf16 behind
     Places places[kMostGroups];
     for (int g = 0; g < groups; ++g) places[g] = Places(groups, g);
-    for (int t = 0; t < count;) {
-      const int slot = (step.here.begin() + t) % group, run = Smaller(count - t, group - slot);
-      const std::byte* from = UnitOf(step, &DecodeJob::value_scales, t, 2 * zeros_at) +
-                              static_cast<size_t>(slot) * groups * 2;
-      for (int left = run; left > 0; left -= 16, t += 16, from += size_t{32} * groups) {
-        const auto lanes = static_cast<__mmask16>((1u << Smaller(left, 16)) - 1);
-        const Words of_scales(from, groups), of_zeros(from + zeros_at, groups);
-        for (int g = 0; g < groups; ++g) {
-          _mm512_store_ps(scales[g] + t, of_scales.At(places[g], lanes));
-          _mm512_store_ps(zeros[g] + t, of_zeros.At(places[g], lanes));
-        }
+    int t = 0;
+    for (int tile = 0; t < count; ++tile, t += kTileSlots) {
+      const int slot = (step.here.begin() + t) % group;
+      const size_t at = static_cast<size_t>(slot) * groups * 2;
+      const std::byte* const from = step.here.TileAt(&Chunk::value_units, tile) + at;
+      const std::byte* const ahead = step.next.TileAt(&Chunk::value_units, tile) + at;
+      Prefetch(ahead, static_cast<size_t>(kTileSlots) * groups * 2);
+      Prefetch(ahead + zeros_at, static_cast<size_t>(kTileSlots) * groups * 2);
+      const auto lanes = static_cast<__mmask16>((1u << Smaller(count - t, 16)) - 1);
+      const Words of_scales(from, groups), of_zeros(from + zeros_at, groups);
+      for (int g = 0; g < groups; ++g) {
+        _mm512_store_ps(scales[g] + t, of_scales.At(places[g], lanes));
+        _mm512_store_ps(zeros[g] + t, of_zeros.At(places[g], lanes));
       }
     }
-    for (int g = 0; g < groups; ++g) {
-      for (int t = (count + 15) / 16 * 16; t < kChunk; t += 16) {
+    for (; t % 32 != 0; t += kTileSlots) {
+      for (int g = 0; g < groups; ++g) {
         _mm512_store_ps(scales[g] + t, _mm512_setzero_ps());
         _mm512_store_ps(zeros[g] + t, _mm512_setzero_ps());
       }
     }
   }
+  /// Of a group.
+  struct OfTokens {
+    const float* scales;
+    const float* zeros;
+
+    __m512 Scale(int t) const { return _mm512_load_ps(scales + t); }
+    __m512 Zero(int t) const { return _mm512_load_ps(zeros + t); }
+  };
+  OfTokens Of(int group) const { return {scales[group], zeros[group]}; }
 
  private:
   /// Where the words of a group are in [16 tokens][groups] bf16, token by token.
@@ -115,32 +125,30 @@ struct ByteValues {
     return job.row_bytes % kGranule == 0 && job.code_group % kChannels == 0;
   }
 
-  /// Makes code tiles of a granule of all values, and of some more.   fetch(quad)  called for every
-  /// 16 tokens
-  template <class Fetch>
-  __attribute__((always_inline)) static void Unpack(const ValueRows& values, size_t row_bytes,
-                                                    int granule, int count, Fetch fetch,
-                                                    Granule* to) {
-    const size_t at = static_cast<size_t>(granule) * kGranule;
-    // The four tokens of a quad are neighbours in a block. Quads behind the last token are read
-    // from its place on, which has three more behind it in its 16 slots.
-    const auto four_rows = [&](const std::byte* first) {
-      const auto token = [&](int j) {
-        return _mm_loadu_si128(reinterpret_cast<const __m128i*>(first + j * row_bytes));
+  /// Makes code tiles of a granule of all values, whole tiles of 16 slots.
+  __attribute__((noinline)) static void Unpack(const HeadChunk& here, int granule,
+                                               BytesAhead<kBits>* step_ahead, Granule* to) {
+    const size_t row_bytes = here.job().row_bytes, row_bytes3 = 3 * row_bytes;
+    BytesAhead<kBits> ahead = *step_ahead;
+    // The four tokens of a quad, side by side.
+    const auto four_rows = [=](const std::byte* first) __attribute__((always_inline)) {
+      const auto token = [=](size_t at) __attribute__((always_inline)) {
+        return _mm_loadu_si128(reinterpret_cast<const __m128i*>(first + at));
       };
       __m512i rows = _mm512_castsi128_si512(token(0));
-      rows = _mm512_mask_broadcast_i32x4(rows, 0x00f0, token(1));
-      rows = _mm512_mask_broadcast_i32x4(rows, 0x0f00, token(2));
-      return _mm512_mask_broadcast_i32x4(rows, 0xf000, token(3));
+      rows = _mm512_mask_broadcast_i32x4(rows, 0x00f0, token(row_bytes));
+      rows = _mm512_mask_broadcast_i32x4(rows, 0x0f00, token(2 * row_bytes));
+      return _mm512_mask_broadcast_i32x4(rows, 0xf000, token(row_bytes3));
     };
-    const auto unpack = [&](const std::byte* first, int pair, int row) {
+    // row  of the first unit's first tile
+    const auto unpack = [=](const std::byte* first, std::byte* row) __attribute__((always_inline)) {
+      constexpr size_t kUnit = sizeof(to->units[0]), kTile = kCodeTileRows * kCodeRowBytes;
       if constexpr (kUnitBytes == 32) {
         const __m512i from = _mm512_load_si512(kInterleaved[0].from);
 #pragma GCC unroll 2
         for (int v = 0; v < 2; ++v) {
-          _mm512_store_si512(
-              to->units[0][pair].codes[v][row],
-              Codes::First(_mm512_permutexvar_epi8(from, four_rows(first + 16 * v))));
+          const __m512i bytes = _mm512_permutexvar_epi8(from, four_rows(first + 16 * v));
+          _mm512_store_si512(row + v * kTile, Codes::First(bytes));
         }
         return;
       }
@@ -154,30 +162,33 @@ struct ByteValues {
           const __m512i codes = kUnits == 1
                                     ? _mm512_srli_epi32(bytes, kBits * v)
                                     : _mm512_srlv_epi32(bytes, _mm512_load_si512(kShifts[v].of));
-          _mm512_store_si512(to->units[u][pair].codes[v][row], Codes::First(codes));
+          _mm512_store_si512(row + u * kUnit + v * kTile, Codes::First(codes));
         }
       }
     };
-    constexpr int kAtOnce = 4;
-    const std::byte* const* const tokens = values.rows;
-    const size_t offset = values.offset + at;
-    for (int pair = 0; pair * kCodeTileRows * 4 < count; ++pair) {
-      for (int row = 0; row < kCodeTileRows; row += kAtOnce) {
-        const int quad = pair * kCodeTileRows + row;
-        if (quad * 4 >= count) break;
-        fetch(quad);
+    constexpr int kQuads = kTileSlots / 4, kTilesPerPair = kCodeTileRows / kQuads;
+    const int tiles = here.num_tiles();
+    const size_t at = granule * size_t{kGranule};
+    for (int tile = 0; tile < tiles; ++tile) {
+      ahead.FetchLines();
+      const std::byte* first = here.TileAt(&Chunk::values, tile) + at;
+      std::byte* row = to->units[0][tile / kTilesPerPair].codes[0][tile % kTilesPerPair * kQuads];
 #pragma GCC unroll 4
-        for (int i = 0; i < kAtOnce; ++i) {
-          unpack(tokens[(quad + i) * 4] + offset, pair, row + i);
-        }
+      for (int quad = 0; quad < kQuads; ++quad, first += 4 * row_bytes, row += kCodeRowBytes) {
+        unpack(first, row);
       }
     }
+    *step_ahead = ahead;
   }
 
   /// As the function of this name in value_tiles.h: accumulators are [units][2][16].
   static void PutInOrder(const float* sums, float factor, float* out) {
-    for (int i = 0; i < kChannels; ++i) {
-      out[ChannelOf(i / 16, i % 16)] = sums[i] * factor;
+    const __m512 low = _mm512_loadu_ps(sums), high = _mm512_loadu_ps(sums + 16);
+    const __m512 scale = _mm512_set1_ps(factor);
+#pragma GCC unroll 2
+    for (int i = 0; i < kChannels; i += 16) {
+      const __m512i from = _mm512_load_si512(kAccumulators.of + i);
+      _mm512_storeu_ps(out + i, _mm512_mul_ps(_mm512_permutex2var_ps(low, from, high), scale));
     }
   }
 
@@ -207,20 +218,29 @@ struct ByteValues {
   };
   static constexpr Interleaved kInterleaved[2] = {Interleaved(0), Interleaved(kUnits - 1)};
   static constexpr Shifts kShifts[2] = {Shifts(0), Shifts(1)};
+  /// Which accumulator each channel has.
+  struct Accumulators {
+    alignas(64) int of[kChannels];
+    constexpr Accumulators() : of() {
+      for (int i = 0; i < kChannels; ++i) of[ChannelOf(i / 16, i % 16)] = i;
+    }
+  };
+  static constexpr Accumulators kAccumulators = Accumulators();
 };
 
 /// sums[i] = shrink[i] * sums[i] + weights[i] . values for `size` queries of a step's head, those
 /// that begin with the first one of `weights`.
 ///   weights  0 behind the last token
-///   fetch(granule, quad)  called for every 16 tokens of every granule
-template <int kBits, class Product, class Fetch>
+///   scales   of grouped codes; other codes have one zero, and scales that belong to the weights
+template <int kBits, class Product>
 inline void AccumulateBytes(const HeadStep& step, int size, const float* weights,
-                            const float* shrink, const ValueRows& values, const GroupScales& scales,
-                            Fetch fetch, float* sums, int sums_stride) {
+                            const float* shrink, const GroupScales* scales,
+                            BytesAhead<kBits>* ahead, float* sums, int sums_stride) {
   using Values = ByteValues<kBits>;
+  using Codes = typename Values::Codes;
   const DecodeJob& job = step.here.job();
   const int count = step.here.count(), units = job.head_dim / Values::kChannels;
-  const int group_channels = Values::Codes::kGrouped ? job.code_group : job.head_dim;
+  const int group_channels = Codes::kGrouped ? job.code_group : job.head_dim;
   Digits digits[2];
   DigitScales of_digits[GroupScales::kMostGroups];
   typename Values::Granule granules[2];
@@ -230,18 +250,20 @@ inline void AccumulateBytes(const HeadStep& step, int size, const float* weights
     const int channel = u * Values::kChannels, group = channel / group_channels;
     Digits* const of_group = &digits[group % 2];
     if (channel % group_channels == 0) {
-      ForSubBlock(RoomySubBlock(size), [&]<int NQ>() {
-        CutIntoDigits<NQ>(size, weights, kScoreStride, scales.scales[group], scales.zeros[group],
-                          count, /*factor=*/1, kTokenOrder, of_group, &of_digits[group]);
-      });
+      const auto cut = [&](const auto& of_tokens) {
+        ForSubBlock(RoomySubBlock(size), [&]<int NQ>() {
+          CutIntoDigits<NQ>(size, weights, kScoreStride, of_tokens, count, /*factor=*/1,
+                            kTokenOrder, of_group, &of_digits[group]);
+        });
+      };
+      if constexpr (Codes::kGrouped) {
+        cut(scales->Of(group));
+      } else {
+        cut(ConstantScales{Codes::kZero});
+      }
     }
-    const int at = u / Values::kUnits;
-    typename Values::Granule* const granule = &granules[at % 2];
-    if (u % Values::kUnits == 0) {
-      Values::Unpack(
-          values, job.row_bytes, at,
-          count, [&](int quad) __attribute__((always_inline)) { fetch(at, quad); }, granule);
-    }
+    typename Values::Granule* const granule = &granules[u / Values::kUnits % 2];
+    if (u % Values::kUnits == 0) Values::Unpack(step.here, u / Values::kUnits, ahead, granule);
     lagging.Add(*of_group, granule->units[u % Values::kUnits], (count + 3) / 4, &products[u]);
   }
   lagging.Finish();

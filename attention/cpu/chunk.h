@@ -37,11 +37,25 @@ inline void ForEachRun(const HeadBlocks& plane, int head, int begin, int count, 
   }
 }
 
+/// Slots of a chunk that are found together.
+constexpr int kTileSlots = 16;
+constexpr int kMostTiles = kChunk / kTileSlots;
+
+/// Where the first and then every 16th slot of a chunk lies in a plane.
+struct Tiles {
+  const std::byte* of[kMostTiles];  ///< the first head's; those behind the last slot are the last's
+  size_t head_stride;
+};
+
 /// Slots [begin, begin + count) of a job.
 struct Chunk {
   const DecodeJob* job;
   int begin;
   int count;
+  Tiles keys;    ///< first cells
+  Tiles values;  ///< rows
+  /// Of grouped codes: units of the groups that the slots belong to.
+  Tiles key_units, value_units;
   /// The first head's values; those behind `count` are the last one's. Of a job with values.
   const std::byte* rows[kChunk];
 
@@ -49,12 +63,38 @@ struct Chunk {
     job = &of;
     begin = first_slot;
     count = Smaller(kChunk, of.end - first_slot);
+    const auto unit = [group = of.code_group](const HeadBlocks& plane) {
+      return [=, bytes = plane.unit_bytes](int slot) { return size_t{bytes} * (slot / group); };
+    };
+    Find(
+        of.keys, [](int slot) { return size_t{4} * slot; }, &keys);
+    if (of.code_group > 0) Find(of.key_scales, unit(of.key_scales), &key_units);
     if (of.values.blocks == nullptr) return;
+    Find(
+        of.values, [bytes = of.row_bytes](int slot) { return bytes * slot; }, &values);
+    if (of.code_group > 0) Find(of.value_scales, unit(of.value_scales), &value_units);
     ForEachRun(of.values, /*head=*/0, begin, count,
                [&](int t, int run, int slot, const std::byte* area) {
                  for (int s = 0; s < run; ++s) rows[t + s] = area + (slot + s) * of.row_bytes;
                });
     for (int t = count; t < kChunk; ++t) rows[t] = rows[count - 1];
+  }
+
+ private:
+  /// offset_of(slot)  of a slot of a block, in the area of a head
+  template <class OffsetOf>
+  void Find(const HeadBlocks& plane, OffsetOf offset_of, Tiles* tiles) const {
+    const int slots = static_cast<int>(plane.slots_per_block);
+    int block = begin / slots, slot = begin % slots;
+    const std::byte* tile = nullptr;
+    for (int i = 0; i < kMostTiles; ++i, slot += kTileSlots) {
+      if (i * kTileSlots < count) {
+        for (; slot >= slots; slot -= slots) ++block;
+        tile = plane.base + plane.blocks[block] * plane.block_bytes + offset_of(slot);
+      }
+      tiles->of[i] = tile;
+    }
+    tiles->head_stride = plane.head_stride;
   }
 };
 
@@ -76,28 +116,13 @@ struct HeadChunk {
            blocks.blocks[(begin() + t) / blocks.slots_per_block] * blocks.block_bytes +
            head * blocks.head_stride;
   }
-  /// In it, as many bytes further as the slots before that one have: where the slots from there on
-  /// begin if they are values, or keys of a whole block.
-  const std::byte* RunAt(HeadBlocks DecodeJob::*plane, int t, const std::byte* otherwise) const {
-    const std::byte* const area = AreaAt(plane, t, otherwise);
-    if (area == otherwise) return otherwise;
-    return area + (begin() + t) % (job().*plane).slots_per_block * job().row_bytes;
+  /// Its tile `i`.
+  const std::byte* TileAt(Tiles Chunk::*plane, int i) const {
+    const Tiles& tiles = chunk->*plane;
+    return tiles.of[i] + head * tiles.head_stride;
   }
+  int num_tiles() const { return (count() + kTileSlots - 1) / kTileSlots; }
 };
-
-/// Of a chunk that begins with a whole tile of 16 slots, in blocks of whole ones.
-constexpr int kMostKeyTiles = kChunk / 16;
-/// The first rows of all tiles of keys. Returns how many.
-inline int FindKeyTiles(const HeadChunk& here, const std::byte* (&tiles)[kMostKeyTiles]) {
-  int count = 0;
-  ForEachRun(here.job().keys, here.head, here.begin(), here.count(),
-             [&](int /*t*/, int run, int slot, const std::byte* area) {
-               for (const int end = slot + run; slot < end; slot += 16) {
-                 tiles[count++] = area + static_cast<size_t>(slot) * 4;
-               }
-             });
-  return count;
-}
 
 /// Where a head is being read, and what is read next. That is the same at the end of all.
 struct HeadStep {

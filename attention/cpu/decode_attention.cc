@@ -14,8 +14,10 @@ namespace {
 constexpr float kNothing = -std::numeric_limits<float>::infinity();
 
 /// Neighbouring heads of a decode job, of which each fetches for the next one. What they hold of a
-/// block is contiguous; the queries of many do not stay in cache.
-constexpr int kJobHeads = 4;
+/// block is contiguous, so the more the better; but more than some floats of queries do not stay in
+/// cache.
+constexpr int kMostJobHeads = 8, kFewJobHeads = 4;
+constexpr int kJobQueryFloats = 2048;
 /// Keys and values of a decode job, as if they were not codes: long enough to make the merge of its
 /// result cheap. A segment that is shorter than a few of these is still cut in up to kFewParts, so
 /// that one sequence alone keeps several threads busy.
@@ -23,15 +25,20 @@ constexpr size_t kTaskBytes = 2 << 20;
 constexpr size_t kSmallTaskBytes = 256 << 10;
 constexpr size_t kFewParts = 4;
 
+int JobHeads(const AttentionShape& shape) {
+  const bool fit = kMostJobHeads * shape.group_size() * shape.head_dim <= kJobQueryFloats;
+  return fit ? kMostJobHeads : kFewJobHeads;
+}
+
 /// Calls emit(first_head, num_heads, begin, end) for the jobs that attend to slots [begin, end) of
 /// a segment with its KV heads [first_head, first_head + num_heads).
 template <typename Emit>
-void CutSegment(const SegmentView& segment, int head_dim, int first_head, int num_heads, int begin,
-                int end, Emit emit) {
+void CutSegment(const SegmentView& segment, const AttentionShape& shape, int first_head,
+                int num_heads, int begin, int end, Emit emit) {
   if (begin >= end) return;
   const int bits = EncodingBits(segment.encoding);
-  const size_t plain_bytes = size_t{2} * head_dim * std::max(bits, 16) / 8;
-  const int heads = std::min(kJobHeads, segment.num_kv_heads);
+  const size_t plain_bytes = size_t{2} * shape.head_dim * std::max(bits, 16) / 8;
+  const int heads = std::min(JobHeads(shape), segment.num_kv_heads);
   // Parts of about equal length, on whole chunks.
   const size_t count = end - begin, bytes = count * plain_bytes * heads;
   const size_t few = std::clamp<size_t>(bytes / kSmallTaskBytes, 1, kFewParts);
@@ -121,7 +128,7 @@ void CpuBackend::AddDecodeTasks(const AttentionShape& shape, size_t item,
                                 const SegmentView& segment, int num_slots, const float* q,
                                 int first_head, int num_heads) {
   const size_t group = shape.group_size();
-  CutSegment(segment, shape.head_dim, first_head, num_heads, 0, num_slots,
+  CutSegment(segment, shape, first_head, num_heads, 0, num_slots,
              [&](int head, int heads, int begin, int end) {
                tasks_.push_back({&segment, q + head * group * shape.head_dim, head, heads, begin,
                                  end, partial_rows_, false});
@@ -262,7 +269,7 @@ void CpuBackend::MergeDecode(const AttentionShape& shape, size_t num_items, floa
 
 void CpuBackend::AddWeightTasks(const AttentionShape& shape, const SegmentView& segment, int begin,
                                 int end, const float* q) {
-  CutSegment(segment, shape.head_dim, segment.first_kv_head, segment.num_kv_heads, begin, end,
+  CutSegment(segment, shape, segment.first_kv_head, segment.num_kv_heads, begin, end,
              [&](int head, int heads, int part_begin, int part_end) {
                tasks_.push_back(
                    {&segment, q + static_cast<size_t>(head) * shape.group_size() * shape.head_dim,

@@ -18,28 +18,55 @@
 namespace ziggurat::cpu {
 namespace {
 
-/// Numbers as step * (256 * high + low), both digits signed bytes.
+/// Of four rows of numbers: each as step * (256 * high + low), both digits signed bytes.
 struct FixedPoint {
-  float step;
+  __m128 step;
   /// Added to a number, leaves its high digit in byte 1 and its low digit + 128 in byte 0.
-  __m512 shift;
+  __m128 shift;
 
   /// Of numbers up to `most`. Where that is not finite, neither is the step.
-  static FixedPoint UpTo(float most) {
+  static FixedPoint UpTo(__m128 most) {
     // A number and 128 steps are at most 2^15 of them, the step being a power of two.
-    const __m512 bound = _mm512_mul_ps(_mm512_max_ps(_mm512_set1_ps(1e-30f), _mm512_set1_ps(most)),
-                                       _mm512_set1_ps(32768.0f / 32639));
-    const __m512 power = _mm512_castsi512_ps(
-        _mm512_and_si512(_mm512_castps_si512(bound), _mm512_set1_epi32(0x7f800000)));
-    const __m512 step = _mm512_mul_ps(power, _mm512_set1_ps(0x1p-14f));
+    const __m128 bound =
+        _mm_mul_ps(_mm_max_ps(_mm_set1_ps(1e-30f), most), _mm_set1_ps(32768.0f / 32639));
+    const __m128 power =
+        _mm_castsi128_ps(_mm_and_si128(_mm_castps_si128(bound), _mm_set1_epi32(0x7f800000)));
+    const __m128 step = _mm_mul_ps(power, _mm_set1_ps(0x1p-14f));
     // From 2^23 steps on the lowest bit of an f32 is a step; half as much again keeps it so for
     // negative numbers.
-    return {_mm512_cvtss_f32(step), _mm512_mul_ps(step, _mm512_set1_ps(0x1.8p23f + 128))};
+    return {step, _mm_mul_ps(step, _mm_set1_ps(0x1.8p23f + 128))};
   }
 };
 
 /// The larger absolute value of each lane.
 inline __m512 LargestAbsolute(__m512 a, __m512 b) { return _mm512_range_ps(a, b, 0x0b); }
+
+// Lane by lane.
+struct Largest {
+  __m512 operator()(__m512 a, __m512 b) const { return _mm512_max_ps(a, b); }
+  __m256 operator()(__m256 a, __m256 b) const { return _mm256_max_ps(a, b); }
+  __m128 operator()(__m128 a, __m128 b) const { return _mm_max_ps(a, b); }
+};
+struct Total {
+  template <class V>
+  V operator()(V a, V b) const {
+    return a + b;
+  }
+};
+
+/// Lane i is x[i] reduced to one number.   op  Largest or Total
+template <class Op>
+inline __m128 ReduceFour(const __m512 (&x)[4], Op op) {
+  const __m512 low = op(_mm512_unpacklo_ps(x[0], x[1]), _mm512_unpackhi_ps(x[0], x[1]));
+  const __m512 high = op(_mm512_unpacklo_ps(x[2], x[3]), _mm512_unpackhi_ps(x[2], x[3]));
+  const auto pair = [&](auto unpack) {
+    return _mm512_castpd_ps(unpack(_mm512_castps_pd(low), _mm512_castps_pd(high)));
+  };
+  const __m512 quads = op(pair([](__m512d a, __m512d b) { return _mm512_unpacklo_pd(a, b); }),
+                          pair([](__m512d a, __m512d b) { return _mm512_unpackhi_pd(a, b); }));
+  const __m256 half = op(_mm512_castps512_ps256(quads), _mm512_extractf32x8_ps(quads, 1));
+  return op(_mm256_castps256_ps128(half), _mm256_extractf128_ps(half, 1));
+}
 
 /// Where the bytes of 32 numbers' digits come from, the low digits and then the high ones, when the
 /// low words of 16 lanes hold the first 16 numbers and the high words the others.
@@ -90,15 +117,23 @@ struct DigitScales {
 /// The sub-block of a kernel for 8, 4, 3, 2 or 1 queries that has room for so many, 8 at most.
 constexpr int RoomySubBlock(int queries) { return queries > 4 ? kMaxQueries : queries; }
 
+/// The same scale and zero for all.
+struct ConstantScales {
+  float zero;
+
+  static __m512 Scale(int /*i*/) { return _mm512_set1_ps(1); }
+  __m512 Zero(int /*i*/) const { return _mm512_set1_ps(zero); }
+};
+
 /// Digits of x[i] * scales for `rows` <= NQ rows of x; those behind them are made of the last one.
 /// The sum over digits times codes, times `step`, plus `bias`, is factor * sum over x[i] * (scales
 /// * codes + zeros).
-///   x              rows `stride` apart
-///   scales, zeros  [count], and up to a multiple of 32 scales or x are 0
-template <int NQ>
-inline void CutIntoDigits(int rows, const float* x, size_t stride, const float* scales,
-                          const float* zeros, int count, float factor, const DigitOrder& order,
-                          Digits* digits, DigitScales* out) {
+///   x       rows `stride` apart
+///   scales  Scale(c) and Zero(c): those from c on, a multiple of 16; up to a multiple of 32 behind
+///           `count` scales or x are 0
+template <int NQ, class Scales>
+inline void CutIntoDigits(int rows, const float* x, size_t stride, const Scales& scales, int count,
+                          float factor, const DigitOrder& order, Digits* digits, DigitScales* out) {
   const float* of[NQ];
   __m512 most[NQ], sum[NQ];
 #pragma GCC unroll 8
@@ -107,7 +142,7 @@ inline void CutIntoDigits(int rows, const float* x, size_t stride, const float* 
     most[i] = sum[i] = _mm512_setzero_ps();
   }
   for (int c = 0; c < count; c += 16) {
-    const __m512 scale = _mm512_loadu_ps(scales + c), zero = _mm512_loadu_ps(zeros + c);
+    const __m512 scale = scales.Scale(c), zero = scales.Zero(c);
 #pragma GCC unroll 8
     for (int i = 0; i < NQ; ++i) {
       const __m512 one = _mm512_loadu_ps(of[i] + c);
@@ -115,20 +150,29 @@ inline void CutIntoDigits(int rows, const float* x, size_t stride, const float* 
       sum[i] = _mm512_fmadd_ps(one, zero, sum[i]);
     }
   }
-  FixedPoint fixed[NQ];
-#pragma GCC unroll 8
-  for (int i = 0; i < NQ; ++i) {
-    fixed[i] = FixedPoint::UpTo(_mm512_reduce_max_ps(most[i]));
-    out->step[i] = fixed[i].step * factor;
-    out->bias[i] = _mm512_reduce_add_ps(sum[i]) * factor;
+  alignas(16) float shifts[(NQ + 3) / 4 * 4];
+#pragma GCC unroll 2
+  for (int i = 0; i < NQ; i += 4) {
+    const auto four = [i](const __m512* of_rows, auto op) {
+      const auto row = [=](int j) { return of_rows[Smaller(i + j, NQ - 1)]; };
+      return ReduceFour({row(0), row(1), row(2), row(3)}, op);
+    };
+    const FixedPoint fixed = FixedPoint::UpTo(four(most, Largest()));
+    const __m128 bias = four(sum, Total());
+    _mm_store_ps(shifts + i, fixed.shift);
+    _mm_storeu_ps(out->step + i, _mm_mul_ps(fixed.step, _mm_set1_ps(factor)));
+    _mm_storeu_ps(out->bias + i, _mm_mul_ps(bias, _mm_set1_ps(factor)));
   }
+  __m512 shift[NQ];
+#pragma GCC unroll 8
+  for (int i = 0; i < NQ; ++i) shift[i] = _mm512_set1_ps(shifts[i]);
   int c = 0;
   for (; c < count; c += 32) {
-    const __m512 low = _mm512_loadu_ps(scales + c), high = _mm512_loadu_ps(scales + c + 16);
+    const __m512 low = scales.Scale(c), high = scales.Scale(c + 16);
 #pragma GCC unroll 8
     for (int i = 0; i < NQ; ++i) {
-      digits->Store(i, c, _mm512_fmadd_ps(_mm512_loadu_ps(of[i] + c), low, fixed[i].shift),
-                    _mm512_fmadd_ps(_mm512_loadu_ps(of[i] + c + 16), high, fixed[i].shift), order);
+      digits->Store(i, c, _mm512_fmadd_ps(_mm512_loadu_ps(of[i] + c), low, shift[i]),
+                    _mm512_fmadd_ps(_mm512_loadu_ps(of[i] + c + 16), high, shift[i]), order);
     }
   }
   if (c % 64 != 0) {
