@@ -29,10 +29,12 @@ struct VnniProduct {
   }
 
  private:
-  /// Of NQ queries, whose digits begin with row `first`.
+  /// Of NQ queries, whose digits begin with row `first`. Not inlined, so that all sums stay in
+  /// registers.
   template <int NQ>
-  static void AddUp(const Digits& digits, int first, const CodeTilePair* pairs, int rows,
-                    DigitSums* sums) {
+  __attribute__((noinline)) static void AddUp(const Digits& digits, int first,
+                                              const CodeTilePair* pairs, int rows,
+                                              DigitSums* sums) {
     // Enough independent sums to hide the latency of a product.
     constexpr int kRows = 2 * NQ, kSums = NQ == 1 ? 2 : 1;
     __m512i sum[kSums][kRows][2];
@@ -41,20 +43,25 @@ struct VnniProduct {
 #pragma GCC unroll 8
       for (int i = 0; i < kRows; ++i) sum[u][i][0] = sum[u][i][1] = _mm512_setzero_si512();
     }
-    const auto add_row = [&](int row, int u) __attribute__((always_inline)) {
-      const auto& codes = pairs[row / kCodeTileRows].codes;
-      const __m512i first_codes = _mm512_load_si512(codes[0][row % kCodeTileRows]);
-      const __m512i second_codes = _mm512_load_si512(codes[1][row % kCodeTileRows]);
+    const std::byte* factors = digits.rows[first];
+    for (; rows > 0; rows -= kCodeTileRows, ++pairs) {
+      const std::byte* codes = pairs->codes[0][0];
+      for (int row = 0; row < Smaller(rows, kCodeTileRows); row += kSums) {
+#pragma GCC unroll 2
+        for (int u = 0; u < kSums; ++u, codes += kCodeRowBytes, factors += 4) {
+          const __m512i first_codes = _mm512_load_si512(codes);
+          const __m512i second_codes = _mm512_load_si512(codes + sizeof(pairs->codes[0]));
 #pragma GCC unroll 8
-      for (int i = 0; i < kRows; ++i) {
-        int four;
-        __builtin_memcpy(&four, &digits.rows[first + i][row * 4], 4);
-        const __m512i factors = _mm512_set1_epi32(four);
-        sum[u][i][0] = AddProducts(sum[u][i][0], first_codes, factors);
-        sum[u][i][1] = AddProducts(sum[u][i][1], second_codes, factors);
+          for (int i = 0; i < kRows; ++i) {
+            int four;
+            __builtin_memcpy(&four, factors + i * Digits::kStride, 4);
+            const __m512i factor = _mm512_set1_epi32(four);
+            sum[u][i][0] = AddProducts(sum[u][i][0], first_codes, factor);
+            sum[u][i][1] = AddProducts(sum[u][i][1], second_codes, factor);
+          }
+        }
       }
-    };
-    ForEachRow<kSums>(rows, add_row);
+    }
 #pragma GCC unroll 8
     for (int i = 0; i < kRows; ++i) {
 #pragma GCC unroll 2

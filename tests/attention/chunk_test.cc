@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <numeric>
@@ -124,6 +125,56 @@ TEST_F(ChunkTest, FindsRowsAndAreas) {
       slots += run;
     });
     EXPECT_EQ(slots, here.count());
+  });
+}
+
+TEST_F(ChunkTest, FindsTilesOfSixteenSlots) {
+  const DecodeJob job = Job(32, 32 + kChunk + 40);
+  ForEachHeadStep(job, [&](const HeadStep& step) {
+    const HeadChunk& here = step.here;
+    EXPECT_EQ(here.num_tiles(), here.count() == kChunk ? kMostTiles : 3);
+    for (int i = 0; i < kMostTiles; ++i) {
+      const int slot = here.begin() + std::min(i, here.num_tiles() - 1) * kTileSlots;
+      EXPECT_EQ(here.TileAt(&Chunk::keys, i), Area(slot, here.head));
+      EXPECT_EQ(here.TileAt(&Chunk::values, i), Area(slot, here.head) + kAreaBytes);
+    }
+  });
+}
+
+TEST_F(ChunkTest, FindsTilesWithinBlocks) {
+  DecodeJob job = Job(16, 16 + kChunk);
+  job.keys.slots_per_block = job.values.slots_per_block = 48;
+  ForEachHeadStep(job, [&](const HeadStep& step) {
+    const HeadChunk& here = step.here;
+    for (int i = 0; i < kMostTiles; ++i) {
+      const int slot = 16 + i * kTileSlots;
+      const std::byte* const area = memory_.data() + blocks_[slot / 48] * kBlockBytes +
+                                    static_cast<size_t>(here.head) * 2 * kAreaBytes;
+      EXPECT_EQ(here.TileAt(&Chunk::keys, i), area + slot % 48 * 4);
+      EXPECT_EQ(here.TileAt(&Chunk::values, i), area + kAreaBytes + slot % 48 * kRowBytes);
+    }
+  });
+}
+
+TEST_F(ChunkTest, FindsUnitsOfGroups) {
+  constexpr int kUnit = 24, kBlockSlots = 128;
+  DecodeJob job = Job(64, 64 + 100);
+  job.code_group = 32;
+  job.key_scales = job.keys;
+  job.key_scales.slots_per_block = kBlockSlots;
+  job.key_scales.unit_bytes = kUnit;
+  job.value_scales = job.key_scales;
+  job.value_scales.base += kAreaBytes;
+  ForEachHeadStep(job, [&](const HeadStep& step) {
+    const HeadChunk& here = step.here;
+    for (int i = 0; i < here.num_tiles(); ++i) {
+      const int slot = here.begin() + i * kTileSlots;
+      const std::byte* const area = memory_.data() + blocks_[slot / kBlockSlots] * kBlockBytes +
+                                    static_cast<size_t>(here.head) * 2 * kAreaBytes;
+      const std::byte* const unit = area + slot % kBlockSlots / 32 * kUnit;
+      EXPECT_EQ(here.TileAt(&Chunk::key_units, i), unit);
+      EXPECT_EQ(here.TileAt(&Chunk::value_units, i), unit + kAreaBytes);
+    }
   });
 }
 
