@@ -184,11 +184,9 @@ inline void DecodeStep(const HeadStep& step, const DecodeScratch& scratch) {
   const size_t first = static_cast<size_t>(step.here.head) * job.group_size;
   typename Format::Ahead ahead(step);
   Format::Score(step, scratch.packed + first * job.head_dim, &ahead, scratch.spare, scratch.scores);
-  for (int i = 0; i < job.group_size; ++i) {
-    ahead.Turn();
-    scratch.shrink[i] = SoftmaxChunk<V>(scratch.scores + i * kScoreStride, /*scale=*/1, count,
-                                        count, &scratch.running[first + i]);
-  }
+  SoftmaxRows<V>(
+      job.group_size, scratch.scores, count, &scratch.running[first],
+      scratch.shrink, [&]() __attribute__((always_inline)) { ahead.Turn(); });
   Format::Accumulate(step, scratch.scores, scratch.shrink, &ahead,
                      scratch.sums + first * AccumulatorFloats<Values>(job.head_dim));
 }

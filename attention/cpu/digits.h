@@ -13,6 +13,7 @@
 #include <cstdint>
 
 #include "attention/cpu/kernels.h"
+#include "attention/cpu/simd_avx512.h"
 #include "attention/cpu/vector_math.h"
 
 namespace ziggurat::cpu {
@@ -40,33 +41,6 @@ struct FixedPoint {
 
 /// The larger absolute value of each lane.
 inline __m512 LargestAbsolute(__m512 a, __m512 b) { return _mm512_range_ps(a, b, 0x0b); }
-
-// Lane by lane.
-struct Largest {
-  __m512 operator()(__m512 a, __m512 b) const { return _mm512_max_ps(a, b); }
-  __m256 operator()(__m256 a, __m256 b) const { return _mm256_max_ps(a, b); }
-  __m128 operator()(__m128 a, __m128 b) const { return _mm_max_ps(a, b); }
-};
-struct Total {
-  template <class V>
-  V operator()(V a, V b) const {
-    return a + b;
-  }
-};
-
-/// Lane i is x[i] reduced to one number.   op  Largest or Total
-template <class Op>
-inline __m128 ReduceFour(const __m512 (&x)[4], Op op) {
-  const __m512 low = op(_mm512_unpacklo_ps(x[0], x[1]), _mm512_unpackhi_ps(x[0], x[1]));
-  const __m512 high = op(_mm512_unpacklo_ps(x[2], x[3]), _mm512_unpackhi_ps(x[2], x[3]));
-  const auto pair = [&](auto unpack) {
-    return _mm512_castpd_ps(unpack(_mm512_castps_pd(low), _mm512_castps_pd(high)));
-  };
-  const __m512 quads = op(pair([](__m512d a, __m512d b) { return _mm512_unpacklo_pd(a, b); }),
-                          pair([](__m512d a, __m512d b) { return _mm512_unpackhi_pd(a, b); }));
-  const __m256 half = op(_mm512_castps512_ps256(quads), _mm512_extractf32x8_ps(quads, 1));
-  return op(_mm256_castps256_ps128(half), _mm256_extractf128_ps(half, 1));
-}
 
 /// Where the bytes of 32 numbers' digits come from, the low digits and then the high ones, when the
 /// low words of 16 lanes hold the first 16 numbers and the high words the others.
@@ -153,12 +127,8 @@ inline void CutIntoDigits(int rows, const float* x, size_t stride, const Scales&
   alignas(16) float shifts[(NQ + 3) / 4 * 4];
 #pragma GCC unroll 2
   for (int i = 0; i < NQ; i += 4) {
-    const auto four = [i](const __m512* of_rows, auto op) {
-      const auto row = [=](int j) { return of_rows[Smaller(i + j, NQ - 1)]; };
-      return ReduceFour({row(0), row(1), row(2), row(3)}, op);
-    };
-    const FixedPoint fixed = FixedPoint::UpTo(four(most, Largest()));
-    const __m128 bias = four(sum, Total());
+    const FixedPoint fixed = FixedPoint::UpTo(Simd16::LargestOfEach<NQ>(most, i));
+    const __m128 bias = Simd16::SumOfEach<NQ>(sum, i);
     _mm_store_ps(shifts + i, fixed.shift);
     _mm_storeu_ps(out->step + i, _mm_mul_ps(fixed.step, _mm_set1_ps(factor)));
     _mm_storeu_ps(out->bias + i, _mm_mul_ps(bias, _mm_set1_ps(factor)));

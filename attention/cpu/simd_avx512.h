@@ -43,6 +43,20 @@ struct Simd16 {
   }
   static float Largest(Float x) { return _mm512_reduce_max_ps(x); }
 
+  // Four rows are reduced to one register of four lanes (softmax_chunk.h, digits.h).
+  static constexpr bool kReducesRows = true;
+  static Float OfQuad(__m128 x) { return _mm512_castps128_ps512(x); }
+  static __m128 Quad(Float x) { return _mm512_castps512_ps128(x); }
+  /// Lane i: the sum, or the largest, of all lanes of x[first + i], or of the last of N.
+  template <int N>
+  static __m128 SumOfEach(const Float* x, int first) {
+    return ReduceFour<N>(x, first, [](auto a, auto b) { return a + b; });
+  }
+  template <int N>
+  static __m128 LargestOfEach(const Float* x, int first) {
+    return ReduceFour<N>(x, first, LargerLanes());
+  }
+
   static Bits LoadBits(const void* p) { return _mm512_loadu_si512(p); }
   static Bits LoadBits(const void* p, int cells) {
     return _mm512_maskz_loadu_epi32(static_cast<__mmask16>((1u << cells) - 1), p);
@@ -156,6 +170,25 @@ struct Simd16 {
     const __m512i cells =
         _mm512_mask_or_epi32(_mm512_srli_epi32(up, 16), nan, high, _mm512_set1_epi32(0x40));
     _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm512_cvtepi32_epi16(cells));
+  }
+
+ private:
+  struct LargerLanes {
+    __m512 operator()(__m512 a, __m512 b) const { return _mm512_max_ps(a, b); }
+    __m256 operator()(__m256 a, __m256 b) const { return _mm256_max_ps(a, b); }
+    __m128 operator()(__m128 a, __m128 b) const { return _mm_max_ps(a, b); }
+  };
+
+  template <int N, class Op>
+  static __m128 ReduceFour(const Float* x, int first, Op op) {
+    const auto row = [=](int i) { return x[first + i < N ? first + i : N - 1]; };
+    const Float low = op(_mm512_unpacklo_ps(row(0), row(1)), _mm512_unpackhi_ps(row(0), row(1)));
+    const Float high = op(_mm512_unpacklo_ps(row(2), row(3)), _mm512_unpackhi_ps(row(2), row(3)));
+    const __m512d pairs[] = {_mm512_castps_pd(low), _mm512_castps_pd(high)};
+    const Float quads = op(_mm512_castpd_ps(_mm512_unpacklo_pd(pairs[0], pairs[1])),
+                           _mm512_castpd_ps(_mm512_unpackhi_pd(pairs[0], pairs[1])));
+    const __m256 half = op(_mm512_castps512_ps256(quads), _mm512_extractf32x8_ps(quads, 1));
+    return op(_mm256_castps256_ps128(half), _mm256_extractf128_ps(half, 1));
   }
 };
 

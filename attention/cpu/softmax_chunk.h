@@ -1,6 +1,9 @@
 // Online softmax of a chunk of scores.
 #pragma once
 
+#include <immintrin.h>
+
+#include "attention/cpu/kernels.h"
 #include "attention/cpu/vector_math.h"
 
 namespace ziggurat::cpu {
@@ -44,6 +47,82 @@ inline float SoftmaxChunk(float* scores, float scale, int count, int width, Runn
   }
   running->sum = running->sum * shrink + V::Sum(sum);
   return shrink;
+}
+
+/// Of N <= 4 rows of scores, side by side: the maxima, sums and factors of all are one register.
+template <class V, int N, class Turn>
+inline void SoftmaxFewRows(float* scores, int count, Running* running, float* shrink, Turn turn) {
+  constexpr float kLowest = -__builtin_inff();
+  const int padded = (count + V::kLanes - 1) / V::kLanes * V::kLanes;
+  typename V::Float highest[N], shift[N], sum[N];
+#pragma GCC unroll 4
+  for (int i = 0; i < N; ++i) {
+    for (int t = count; t < padded; ++t) scores[i * kScoreStride + t] = kLowest;
+    highest[i] = V::Set(kLowest);
+    sum[i] = V::Zero();
+  }
+  for (int t = 0; t < padded; t += V::kLanes) {
+#pragma GCC unroll 4
+    for (int i = 0; i < N; ++i) {
+      highest[i] = V::Max(highest[i], V::Load(scores + i * kScoreStride + t));
+    }
+  }
+  const auto of = [running](int i) { return running[Smaller(i, N - 1)]; };
+  const __m128 before = _mm_setr_ps(of(0).highest, of(1).highest, of(2).highest, of(3).highest);
+  const __m128 sums = _mm_setr_ps(of(0).sum, of(1).sum, of(2).sum, of(3).sum);
+  const __m128 now = _mm_max_ps(V::template LargestOfEach<N>(highest, 0), before);
+  const __m128 factor = V::Quad(Exp2<V>(V::OfQuad(_mm_sub_ps(before, now))));
+  alignas(16) float highest_of[4], factor_of[4], sum_of[4];
+  _mm_store_ps(highest_of, now);
+  _mm_store_ps(factor_of, factor);
+#pragma GCC unroll 4
+  for (int i = 0; i < N; ++i) shift[i] = V::Set(-highest_of[i]);
+  for (int t = 0; t < padded; t += V::kLanes) {
+    if (t < N * V::kLanes) turn();
+#pragma GCC unroll 4
+    for (int i = 0; i < N; ++i) {
+      float* const at = scores + i * kScoreStride + t;
+      const typename V::Float weight = Exp2<V>(V::Add(V::Load(at), shift[i]));
+      V::Store(at, weight);
+      sum[i] = V::Add(sum[i], weight);
+    }
+  }
+  const __m128 added = V::template SumOfEach<N>(sum, 0);
+  _mm_store_ps(sum_of, _mm_add_ps(_mm_mul_ps(sums, factor), added));
+  for (int i = 0; i < N; ++i) {
+    running[i] = {highest_of[i], sum_of[i]};
+    shrink[i] = factor_of[i];
+  }
+}
+
+/// Calls run.operator()<N>() for N of 1 to 4.
+template <class Run>
+inline void ForFew(int n, Run run) {
+  if (n == 4) return run.template operator()<4>();
+  if (n == 3) return run.template operator()<3>();
+  if (n == 2) return run.template operator()<2>();
+  run.template operator()<1>();
+}
+
+/// SoftmaxChunk of `rows` rows of scores, kScoreStride apart, with a scale of 1; shrink[i] is what
+/// it returns.   turn()  called about once a row
+template <class V, class Turn>
+inline void SoftmaxRows(int rows, float* scores, int count, Running* running, float* shrink,
+                        Turn turn) {
+  for (int i = 0; i < rows;) {
+    if constexpr (requires { V::kReducesRows; }) {
+      const int few = Smaller(rows - i, 4);
+      ForFew(few, [&]<int N>() {
+        SoftmaxFewRows<V, N>(scores + i * kScoreStride, count, running + i, shrink + i, turn);
+      });
+      i += few;
+    } else {
+      turn();
+      shrink[i] =
+          SoftmaxChunk<V>(scores + i * kScoreStride, /*scale=*/1, count, count, &running[i]);
+      ++i;
+    }
+  }
 }
 
 /// SoftmaxChunk of scores[begin .. end) alone, of which there may be none: the rest of [0, width)
