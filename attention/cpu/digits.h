@@ -42,8 +42,8 @@ struct FixedPoint {
 /// The larger absolute value of each lane.
 inline __m512 LargestAbsolute(__m512 a, __m512 b) { return _mm512_range_ps(a, b, 0x0b); }
 
-/// Where the bytes of 32 numbers' digits come from, the low digits and then the high ones, when the
-/// low words of 16 lanes hold the first 16 numbers and the high words the others.
+/// Where the bytes of 32 numbers' digits come from, the low digits and then the high ones: those of
+/// a register of the first 16 numbers, a lane each, and then of one of the others.
 struct DigitOrder {
   alignas(64) uint8_t from[64];
 
@@ -52,7 +52,7 @@ struct DigitOrder {
   constexpr explicit DigitOrder(NumberOf number_of) : from() {
     for (int i = 0; i < 64; ++i) {
       const int number = number_of(i % 32);
-      from[i] = static_cast<uint8_t>(number % 16 * 4 + number / 16 * 2 + i / 32);
+      from[i] = static_cast<uint8_t>(number % 16 * 4 + number / 16 * 64 + i / 32);
     }
   }
 };
@@ -67,10 +67,10 @@ struct Digits {
 
   /// Numbers [at, at + 32) of row `i`.   first, second  16 each, plus FixedPoint::shift
   void Store(int i, int at, __m512 first, __m512 second, const DigitOrder& order) {
-    const __m512i words = _mm512_mask_blend_epi16(
-        0xaaaaaaaa, _mm512_castps_si512(first), _mm512_slli_epi32(_mm512_castps_si512(second), 16));
-    const __m512i bytes = _mm512_permutexvar_epi8(_mm512_load_si512(order.from),
-                                                  _mm512_xor_si512(words, _mm512_set1_epi16(0x80)));
+    const __m512i shifted = _mm512_permutex2var_epi8(
+        _mm512_castps_si512(first), _mm512_load_si512(order.from), _mm512_castps_si512(second));
+    const __m512i low_digits = _mm512_zextsi256_si512(_mm256_set1_epi8(-128));
+    const __m512i bytes = _mm512_xor_si512(shifted, low_digits);
     const auto to = [&](int row) { return reinterpret_cast<__m256i*>(&rows[row][at]); };
     _mm256_store_si256(to(2 * i), _mm512_castsi512_si256(bytes));
     _mm256_store_si256(to(2 * i + 1), _mm512_extracti64x4_epi64(bytes, 1));
