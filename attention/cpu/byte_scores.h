@@ -93,8 +93,8 @@ __attribute__((noinline)) void UnpackKeys(const std::byte* first, const std::byt
   };
   for (; rows > 0; rows -= kRowsPerPair, ++pairs) {
     auto& codes = pairs->codes;
-    std::byte *to = codes[0][0], *const end =
-                                     codes[0][Smaller(rows, kRowsPerPair) * Codes::kPerByte];
+    std::byte* to = codes[0][0];
+    std::byte* const end = to + Smaller(rows, kRowsPerPair) * Codes::kPerByte * kCodeRowBytes;
     while (to < end) {
       ahead.FetchLines();
 #pragma GCC unroll 4

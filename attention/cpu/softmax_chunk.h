@@ -4,6 +4,7 @@
 #include <immintrin.h>
 
 #include "attention/cpu/kernels.h"
+#include "attention/cpu/score_tiles.h"
 #include "attention/cpu/vector_math.h"
 
 namespace ziggurat::cpu {
@@ -95,15 +96,6 @@ inline void SoftmaxFewRows(float* scores, int count, Running* running, float* sh
   }
 }
 
-/// Calls run.operator()<N>() for N of 1 to 4.
-template <class Run>
-inline void ForFew(int n, Run run) {
-  if (n == 4) return run.template operator()<4>();
-  if (n == 3) return run.template operator()<3>();
-  if (n == 2) return run.template operator()<2>();
-  run.template operator()<1>();
-}
-
 /// SoftmaxChunk of `rows` rows of scores, kScoreStride apart, with a scale of 1; shrink[i] is what
 /// it returns.   turn()  called about once a row
 template <class V, class Turn>
@@ -112,8 +104,10 @@ inline void SoftmaxRows(int rows, float* scores, int count, Running* running, fl
   for (int i = 0; i < rows;) {
     if constexpr (requires { V::kReducesRows; }) {
       const int few = Smaller(rows - i, 4);
-      ForFew(few, [&]<int N>() {
-        SoftmaxFewRows<V, N>(scores + i * kScoreStride, count, running + i, shrink + i, turn);
+      ForSubBlock(few, [&]<int N>() {
+        if constexpr (N <= 4) {
+          SoftmaxFewRows<V, N>(scores + i * kScoreStride, count, running + i, shrink + i, turn);
+        }
       });
       i += few;
     } else {
