@@ -23,7 +23,7 @@ class TilesAhead {
     part_lines_ = (step.here.job().head_dim / 2 * tiles + kRuns - 1) / kRuns;
     for (int i = 0; i < kRuns; ++i) {
       const size_t at = static_cast<size_t>(i / tiles) * part_lines_ * 64;
-      keys_[i] = step.next.TileAt(&Chunk::keys, i % tiles) + at;
+      keys_[i] = step.next.TileAt(&Chunk::key_lines, i % tiles) + at;
       values_[i] = step.next.TileAt(&Chunk::values, i % tiles) + at;
     }
   }
@@ -36,8 +36,8 @@ class TilesAhead {
     for (const std::byte* run : keys_) Prefetch(run + key_line_ * size_t{64}, 64);
     if (key_line_ < part_lines_) ++key_line_;
   }
-  /// A line of all values, between two queries. The last products then fetch some lines behind the
-  /// runs, which the head after the next begins with.
+  /// A line of all values, about once a query while weights are computed. The last products then
+  /// fetch some lines behind the runs, which the head after the next begins with.
   __attribute__((always_inline)) void Turn() {
 #pragma GCC unroll 8
     for (const std::byte* run : values_) Prefetch(run + value_line_ * size_t{64}, 64);
@@ -61,6 +61,8 @@ class TilesAhead {
   int key_line_ = 0;
   int value_line_ = 0;
 };
+
+static_assert(kTileRows == kTileSlots);
 
 struct TileFormat {
   using Keys = void;

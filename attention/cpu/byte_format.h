@@ -4,6 +4,7 @@
 
 #include "attention/cpu/byte_scores.h"
 #include "attention/cpu/byte_values.h"
+#include "attention/cpu/coded_format.h"
 #include "attention/cpu/level_table.h"
 
 namespace ziggurat::cpu {

@@ -5,9 +5,11 @@
 // code tile as a byte has codes.
 #pragma once
 
-#include "attention/cpu/coded_format.h"
+#include "attention/cpu/chunk.h"
 #include "attention/cpu/digits.h"
+#include "attention/cpu/score_tiles.h"
 #include "attention/cpu/simd_avx512.h"
+#include "attention/cpu/slot_factors.h"
 
 namespace ziggurat::cpu {
 namespace {
@@ -40,14 +42,15 @@ class RunsAhead {
     for (int i = 0; i < kShares; ++i) {
       const bool is_there = i * kSlots < step.next.count();
       const int tile = is_there ? i * kSlots / kTileSlots : 0;
-      runs_[i] = step.next.TileAt(&Chunk::keys, tile);
+      runs_[i] = step.next.TileAt(&Chunk::key_lines, tile);
       runs_[kShares + i] = step.next.TileAt(&Chunk::values, tile);
     }
   }
   void Turn() {}
 
-  /// The next line of each run: half of them while keys are read, half with the values. Always
-  /// inlined: GCC drops calls of what only prefetches.
+  /// The next line of each run: for up to kMaxQueries queries half of them while keys are read,
+  /// half with the values; for more all with keys, and then the last ones again. Always inlined:
+  /// GCC drops calls of what only prefetches.
   __attribute__((always_inline)) void FetchLines() {
 #pragma GCC unroll 8
     for (const std::byte* run : runs_) Prefetch(run + at_, 64);
@@ -74,7 +77,8 @@ constexpr DigitOrder kCellOrder = DigitOrder([](int k) {
   return row * Codes::kPerCell + byte * Codes::kPerByte + field;
 });
 
-/// Makes code tiles of two times 16 slots.
+/// Makes code tiles of two times 16 slots, and fetches what is ahead. Not inlined, so that its
+/// pointers stay in registers.
 ///   first, second  their cells, rows `row_bytes` apart: a multiple of kRowsPerLine of them
 template <int kBits>
 __attribute__((noinline)) void UnpackKeys(const std::byte* first, const std::byte* second, int rows,
@@ -121,7 +125,8 @@ struct ByteScores {
       const __m512 digit_step = _mm512_set1_ps(scales.step[i]);
       const __m512 bias = _mm512_set1_ps(scales.bias[i]);
       for (int v = 0; v < 2; ++v) {
-        _mm512_storeu_ps(scores + tiles[v] * 16, _mm512_fmadd_ps(sums.Of(v, i), digit_step, bias));
+        _mm512_storeu_ps(scores + tiles[v] * kTileSlots,
+                         _mm512_fmadd_ps(sums.Of(v, i), digit_step, bias));
       }
     }
   }

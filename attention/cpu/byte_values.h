@@ -6,7 +6,6 @@
 #pragma once
 
 #include "attention/cpu/byte_scores.h"
-#include "attention/cpu/value_tiles.h"
 
 namespace ziggurat::cpu {
 namespace {
@@ -15,7 +14,8 @@ namespace {
 struct GroupScales {
   static constexpr int kMostGroups = kMaxHeadDim / 32;
 
-  alignas(64) float scales[kMostGroups][kChunk];  ///< of groups: 0 behind the last token
+  alignas(64) float scales[kMostGroups]
+                          [kChunk];  ///< of groups: 0 from the last token on to a multiple of 32
   alignas(64) float zeros[kMostGroups][kChunk];
 
   /// What stands there for the next head is fetched.
@@ -125,10 +125,11 @@ struct ByteValues {
     return job.row_bytes % kGranule == 0 && job.code_group % kChannels == 0;
   }
 
-  /// Makes code tiles of a granule of all values, whole tiles of 16 slots.
+  /// Makes code tiles of a granule of all values, whole tiles of 16 slots, and fetches what is
+  /// ahead. Not inlined, so that its pointers stay in registers.
   __attribute__((noinline)) static void Unpack(const HeadChunk& here, int granule,
                                                BytesAhead<kBits>* step_ahead, Granule* to) {
-    const size_t row_bytes = here.job().row_bytes, row_bytes3 = 3 * row_bytes;
+    const size_t row_bytes = here.job().row_bytes;
     BytesAhead<kBits> ahead = *step_ahead;
     // The four tokens of a quad, side by side.
     const auto four_rows = [=](const std::byte* first) __attribute__((always_inline)) {
@@ -138,7 +139,7 @@ struct ByteValues {
       __m512i rows = _mm512_castsi128_si512(token(0));
       rows = _mm512_mask_broadcast_i32x4(rows, 0x00f0, token(row_bytes));
       rows = _mm512_mask_broadcast_i32x4(rows, 0x0f00, token(2 * row_bytes));
-      return _mm512_mask_broadcast_i32x4(rows, 0xf000, token(row_bytes3));
+      return _mm512_mask_broadcast_i32x4(rows, 0xf000, token(3 * row_bytes));
     };
     // row  of the first unit's first tile
     const auto unpack = [=](const std::byte* first, std::byte* row) __attribute__((always_inline)) {

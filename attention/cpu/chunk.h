@@ -53,7 +53,10 @@ struct Chunk {
   int begin;
   int count;
   Tiles keys;    ///< first cells
-  Tiles values;  ///< rows
+  Tiles values;  ///< rows; those of values only of a job that has any
+  /// The lines of as many keys, if those of a block's slots lay one after the other: together all
+  /// lines of its keys. To be fetched.
+  Tiles key_lines;
   /// Of grouped codes: units of the groups that the slots belong to.
   Tiles key_units, value_units;
   /// The first head's values; those behind `count` are the last one's. Of a job with values.
@@ -63,15 +66,16 @@ struct Chunk {
     job = &of;
     begin = first_slot;
     count = Smaller(kChunk, of.end - first_slot);
+    const auto cell = [](int slot) { return size_t{4} * slot; };
+    const auto row = [bytes = of.row_bytes](int slot) { return bytes * slot; };
     const auto unit = [group = of.code_group](const HeadBlocks& plane) {
       return [=, bytes = plane.unit_bytes](int slot) { return size_t{bytes} * (slot / group); };
     };
-    Find(
-        of.keys, [](int slot) { return size_t{4} * slot; }, &keys);
+    Find(of.keys, cell, &keys);
+    Find(of.keys, row, &key_lines);
     if (of.code_group > 0) Find(of.key_scales, unit(of.key_scales), &key_units);
     if (of.values.blocks == nullptr) return;
-    Find(
-        of.values, [bytes = of.row_bytes](int slot) { return bytes * slot; }, &values);
+    Find(of.values, row, &values);
     if (of.code_group > 0) Find(of.value_scales, unit(of.value_scales), &value_units);
     ForEachRun(of.values, /*head=*/0, begin, count,
                [&](int t, int run, int slot, const std::byte* area) {

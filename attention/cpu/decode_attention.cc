@@ -19,15 +19,17 @@ constexpr float kNothing = -std::numeric_limits<float>::infinity();
 constexpr int kMostJobHeads = 8, kFewJobHeads = 4;
 constexpr int kJobQueryFloats = 2048;
 /// Keys and values of a decode job, as if they were not codes: long enough to make the merge of its
-/// result cheap. A segment that is shorter than a few of these is still cut in up to kFewParts, so
-/// that one sequence alone keeps several threads busy.
+/// result cheap. A segment that is shorter than a few of these is still cut in up to kFewParts for
+/// every kFewJobHeads, so that one sequence alone keeps several threads busy.
 constexpr size_t kTaskBytes = 2 << 20;
 constexpr size_t kSmallTaskBytes = 256 << 10;
 constexpr size_t kFewParts = 4;
 
-int JobHeads(const AttentionShape& shape) {
+/// How many of `num_heads` a job takes, all jobs about as many.
+int JobHeads(const AttentionShape& shape, int num_heads) {
   const bool fit = kMostJobHeads * shape.group_size() * shape.head_dim <= kJobQueryFloats;
-  return fit ? kMostJobHeads : kFewJobHeads;
+  const int most = fit ? kMostJobHeads : kFewJobHeads, jobs = (num_heads + most - 1) / most;
+  return (num_heads + jobs - 1) / jobs;
 }
 
 /// Calls emit(first_head, num_heads, begin, end) for the jobs that attend to slots [begin, end) of
@@ -38,10 +40,11 @@ void CutSegment(const SegmentView& segment, const AttentionShape& shape, int fir
   if (begin >= end) return;
   const int bits = EncodingBits(segment.encoding);
   const size_t plain_bytes = size_t{2} * shape.head_dim * std::max(bits, 16) / 8;
-  const int heads = std::min(JobHeads(shape), segment.num_kv_heads);
+  const int heads = JobHeads(shape, num_heads);
   // Parts of about equal length, on whole chunks.
   const size_t count = end - begin, bytes = count * plain_bytes * heads;
-  const size_t few = std::clamp<size_t>(bytes / kSmallTaskBytes, 1, kFewParts);
+  const size_t most_parts = kFewParts * std::max(1, heads / kFewJobHeads);
+  const size_t few = std::clamp<size_t>(bytes / kSmallTaskBytes, 1, most_parts);
   const size_t parts = std::max(few, bytes / kTaskBytes);
   const int length = static_cast<int>((count + parts * kChunk - 1) / (parts * kChunk)) * kChunk;
   for (int head = 0; head < num_heads; head += heads) {

@@ -14,6 +14,7 @@ struct Simd8 {
   static constexpr int kRegisters = 16;
   /// Accumulators that leave registers over for operands, of 16 there are.
   static constexpr int kAccumulators = 8;
+  static constexpr bool kReducesRows = false;
   static constexpr bool kHasLookup = false;  ///< in 16 entries at once
   using Float = __m256;
   using Bits = __m256i;  ///< kLanes cells of 4 bytes: an f32, or two neighbouring bf16

@@ -14,6 +14,7 @@ struct Simd16 {
   static constexpr int kRegisters = 32;
   /// Accumulators that leave registers over for operands, of 32 there are.
   static constexpr int kAccumulators = 16;
+  static constexpr bool kReducesRows = true;
   static constexpr bool kHasLookup = true;
   using Float = __m512;
   using Bits = __m512i;
@@ -43,8 +44,7 @@ struct Simd16 {
   }
   static float Largest(Float x) { return _mm512_reduce_max_ps(x); }
 
-  // Four rows are reduced to one register of four lanes (softmax_chunk.h, digits.h).
-  static constexpr bool kReducesRows = true;
+  // Four rows reduced to one register of four lanes, which Simd8 has not (softmax_chunk.h).
   static Float OfQuad(__m128 x) { return _mm512_castps128_ps512(x); }
   static __m128 Quad(Float x) { return _mm512_castps512_ps128(x); }
   /// Lane i: the sum, or the largest, of all lanes of x[first + i], or of the last of N.

@@ -102,7 +102,7 @@ template <class V, class Turn>
 inline void SoftmaxRows(int rows, float* scores, int count, Running* running, float* shrink,
                         Turn turn) {
   for (int i = 0; i < rows;) {
-    if constexpr (requires { V::kReducesRows; }) {
+    if constexpr (V::kReducesRows) {
       const int few = Smaller(rows - i, 4);
       ForSubBlock(few, [&]<int N>() {
         if constexpr (N <= 4) {

@@ -151,6 +151,7 @@ TEST_F(ChunkTest, FindsTilesWithinBlocks) {
       const std::byte* const area = memory_.data() + blocks_[slot / 48] * kBlockBytes +
                                     static_cast<size_t>(here.head) * 2 * kAreaBytes;
       EXPECT_EQ(here.TileAt(&Chunk::keys, i), area + slot % 48 * 4);
+      EXPECT_EQ(here.TileAt(&Chunk::key_lines, i), area + slot % 48 * kRowBytes);
       EXPECT_EQ(here.TileAt(&Chunk::values, i), area + kAreaBytes + slot % 48 * kRowBytes);
     }
   });
