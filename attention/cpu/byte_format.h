@@ -40,19 +40,11 @@ struct ByteFormat {
       }
     }
     Product::StayAwake();
+    GroupScales scales;
     if constexpr (Codes::kGrouped) {
-      const GroupScales scales(step);
+      scales.Load(step);
       Product::StayAwake();
-      AccumulateAll(step, weights, shrink, &scales, ahead, sums);
-    } else {
-      AccumulateAll(step, weights, shrink, nullptr, ahead, sums);
     }
-  }
-
- private:
-  static void AccumulateAll(const HeadStep& step, const float* weights, const float* shrink,
-                            const GroupScales* scales, Ahead* ahead, float* sums) {
-    const DecodeJob& job = step.here.job();
     const int stride = AccumulatorFloats<Values>(job.head_dim);
     for (int i = 0; i < job.group_size; i += kMaxQueries) {
       AccumulateBytes<kBits, Product>(step, Smaller(kMaxQueries, job.group_size - i),

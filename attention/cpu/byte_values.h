@@ -14,12 +14,12 @@ namespace {
 struct GroupScales {
   static constexpr int kMostGroups = kMaxHeadDim / 32;
 
-  alignas(64) float scales[kMostGroups]
-                          [kChunk];  ///< of groups: 0 from the last token on to a multiple of 32
+  /// 0 from the last token on to a multiple of 32.
+  alignas(64) float scales[kMostGroups][kChunk];
   alignas(64) float zeros[kMostGroups][kChunk];
 
-  /// What stands there for the next head is fetched.
-  explicit GroupScales(const HeadStep& step) {
+  /// Those of a step; what stands there for the next one is fetched.
+  void Load(const HeadStep& step) {
     const DecodeJob& job = step.here.job();
     const int group = job.code_group, groups = job.head_dim / group, count = step.here.count();
     const size_t zeros_at = static_cast<size_t>(job.head_dim) * 2;  // [group][groups] bf16 behind
@@ -33,7 +33,7 @@ struct GroupScales {
       const std::byte* const ahead = step.next.TileAt(&Chunk::value_units, tile) + at;
       Prefetch(ahead, static_cast<size_t>(kTileSlots) * groups * 2);
       Prefetch(ahead + zeros_at, static_cast<size_t>(kTileSlots) * groups * 2);
-      const auto lanes = static_cast<__mmask16>((1u << Smaller(count - t, 16)) - 1);
+      const auto lanes = static_cast<__mmask16>((1u << Smaller(count - t, kTileSlots)) - 1);
       const Words of_scales(from, groups), of_zeros(from + zeros_at, groups);
       for (int g = 0; g < groups; ++g) {
         _mm512_store_ps(scales[g] + t, of_scales.At(places[g], lanes));
@@ -232,10 +232,11 @@ struct ByteValues {
 /// sums[i] = shrink[i] * sums[i] + weights[i] . values for `size` queries of a step's head, those
 /// that begin with the first one of `weights`.
 ///   weights  0 behind the last token
-///   scales   of grouped codes; other codes have one zero, and scales that belong to the weights
+///   scales   of grouped codes; of others anything: they have one zero, and their scales are the
+///            weights'
 template <int kBits, class Product>
 inline void AccumulateBytes(const HeadStep& step, int size, const float* weights,
-                            const float* shrink, const GroupScales* scales,
+                            const float* shrink, const GroupScales& scales,
                             BytesAhead<kBits>* ahead, float* sums, int sums_stride) {
   using Values = ByteValues<kBits>;
   using Codes = typename Values::Codes;
@@ -258,7 +259,7 @@ inline void AccumulateBytes(const HeadStep& step, int size, const float* weights
         });
       };
       if constexpr (Codes::kGrouped) {
-        cut(scales->Of(group));
+        cut(scales.Of(group));
       } else {
         cut(ConstantScales{Codes::kZero});
       }
