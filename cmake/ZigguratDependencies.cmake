@@ -21,7 +21,14 @@ if(ZIGGURAT_BENCHMARKS)
   find_package(benchmark REQUIRED)
 endif()
 if(ZIGGURAT_WITH_TORCH)
-  find_package(Torch REQUIRED)
+  # A libtorch with CUDA chooses flags and cards for all CUDA code of a project. In a function they
+  # stay its own: ours are in ZigguratCuda.cmake, which comes first because CUDA must be enabled in a file.
+  function(ziggurat_find_torch)
+    unset(CMAKE_CUDA_ARCHITECTURES)
+    set(TORCH_CUDA_ARCH_LIST 9.0)  # anything, else it looks for cards
+    find_package(Torch REQUIRED)
+  endfunction()
+  ziggurat_find_torch()
 
   # oneDNN: weights packed once for the CPU's GEMM kernels; without it the decoder uses at::linear.
   # Debian's dnnl-config.cmake asks for OpenCL headers, which we do not need, so look it up here.

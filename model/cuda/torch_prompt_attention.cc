@@ -1,6 +1,7 @@
 // Attention of prompts by libtorch's flash attention. Written for libtorch 2.11 with CUDA; see
 // docs/gpu.md for where it has been compiled.
 #include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
 #include <ATen/ops/_flash_attention_forward.h>
 #include <c10/cuda/CUDAGuard.h>
 #include <c10/cuda/CUDAStream.h>
