@@ -34,7 +34,8 @@ size_t ScratchBytesFor(const AttentionShape& shape, int tokens) {
   const size_t n = static_cast<size_t>(std::max(tokens, 1));
   const size_t staged = std::min<size_t>(n, kStagedTokens);
   const int heads = shape.num_kv_heads, count = static_cast<int>(staged);
-  return std::max({WindowScoresScratchBytes(DeviceShapeOf(shape), tokens, 0),
+  return std::max({DistantScratchBytes(DeviceShapeOf(shape), tokens),
+                   WindowScoresScratchBytes(DeviceShapeOf(shape), tokens, 0),
                    SelectWindowsScratchBytes(tokens, 1), SelectWindowsScratchBytes(tokens, tokens),
                    CosineSumScratchBytes(tokens), CopyScratchBytes(heads, count, shape.head_dim),
                    MergeScratchBytes(heads, count, shape.head_dim),
@@ -139,10 +140,16 @@ void CudaBackend::PrefillDistantAttention(const AttentionShape& shape, int n, El
   auto* counted = numbers_.as<unsigned long long>();
   stream_->Zero(counted, 2 * sizeof(*counted));
   const absl::Span<const uint8_t> borrows(distant.borrows, shape.num_kv_heads);
-  LaunchPrefillDistantAttention(DeviceShapeOf(shape), {element, q, k, v, out, lse}, n,
-                                {distant.sinks, distant.recent, static_cast<float>(distant.skip),
-                                 uploads_->Place(borrows), distant.low_q, distant.low_k, counted},
-                                at());
+  const DeviceShape heads = DeviceShapeOf(shape);
+  DeviceDistant of_device = {distant.sinks,
+                             distant.recent,
+                             static_cast<float>(distant.skip),
+                             uploads_->Place(borrows),
+                             distant.low_q,
+                             distant.low_k,
+                             counted};
+  of_device.shares = static_cast<float*>(Scratch(DistantScratchBytes(heads, n)));
+  LaunchPrefillDistantAttention(heads, {element, q, k, v, out, lse}, n, of_device, at());
   if (counts == nullptr) return;
   counts->attended += Fetch(counted);
   counts->skipped += Fetch(counted + 1);

@@ -185,9 +185,16 @@ void LaunchPrefillAttention(const DeviceShape& shape, const PrefillTensors& tens
   Launch(AttendPrompts, grid, dim3{kWarp}, 0, stream, shape, tensors, offsets, num_sequences);
 }
 
+size_t DistantScratchBytes(const DeviceShape& shape, int n) {
+  return sizeof(float) * 2 * shape.num_q_heads * static_cast<size_t>(n);
+}
+
 void LaunchPrefillDistantAttention(const DeviceShape& shape, const PrefillTensors& tensors, int n,
                                    const DeviceDistant& distant, cudaStream_t stream) {
   if (n == 0) return;
+  if (RunsOnTensorCores(shape, tensors.element)) {
+    return LaunchTensorPrefillDistant(shape, tensors, n, distant, stream);
+  }
   const dim3 grid{static_cast<unsigned>(n), static_cast<unsigned>(shape.num_kv_heads)};
   Launch(AttendDistant, grid, dim3{kWarp}, 0, stream, shape, tensors, distant);
 }

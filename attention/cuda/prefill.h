@@ -3,6 +3,9 @@
 // before both where there is one (docs/gpu.md).
 #pragma once
 
+#include <cstddef>
+#include <cstdint>
+
 #include "attention/cuda/device_views.h"
 #include "attention/cuda/stream.h"
 
@@ -28,6 +31,7 @@ struct DeviceDistant {
   const void* low_q = nullptr;
   const void* low_k = nullptr;
   unsigned long long* counts = nullptr;  ///< attended, skipped; added to
+  float* shares = nullptr;               ///< DistantScratchBytes of scratch memory
 };
 
 ///   offsets  [num_sequences + 1] first token of each
@@ -40,8 +44,12 @@ void LaunchTensorPrefill(const DeviceShape& shape, const PrefillTensors& tensors
                          const int32_t* offsets, int num_sequences, int num_tokens,
                          cudaStream_t stream);
 
+size_t DistantScratchBytes(const DeviceShape& shape, int n);
 /// One prompt of n tokens.
 void LaunchPrefillDistantAttention(const DeviceShape& shape, const PrefillTensors& tensors, int n,
                                    const DeviceDistant& distant, cudaStream_t stream);
+/// The same on tensor cores, as LaunchTensorPrefill.
+void LaunchTensorPrefillDistant(const DeviceShape& shape, const PrefillTensors& tensors, int n,
+                                const DeviceDistant& distant, cudaStream_t stream);
 
 }  // namespace ziggurat::cuda
