@@ -90,8 +90,8 @@ struct DecodeInput {
   int position = 0;  ///< logical position of this token
   /// The layer's segments, which already count the slot of the new token, and where it goes: as of
   /// an earlier step. With every step since the slot of the one target has moved on by one, in a
-  /// segment that has grown as far; all else is as it was. So a step costs the scheduler nothing
-  /// for a layer in which no block is taken and nothing moves.
+  /// segment that has grown as far (but for kLowestScore, which stays); all else is as it was. So a
+  /// step costs the scheduler nothing for a layer in which no block is taken and nothing moves.
   struct Layer {
     LayerView view;
     absl::Span<const TokenTarget> targets;
@@ -100,9 +100,16 @@ struct DecodeInput {
   };
   absl::Span<const Layer> layers;  ///< [num_layers]
   int step = 0;                    ///< of the sequence, at least as_of of every layer
+  int changed = 0;                 ///< the latest step of which any layer was told anew
   uint64_t sequence = 0;           ///< the same in every step of a sequence, and no other's ever
 
   int StepsSince(const Layer& layer) const { return step - layer.as_of; }
+  /// Where the one target of a layer is in this step.
+  TokenTarget Moved(const Layer& layer) const {
+    TokenTarget target = layer.targets[0];
+    if (target.slot != TokenTarget::kLowestScore) target.slot += StepsSince(layer);
+    return target;
+  }
 
   // PoD.
   double skip = 2;                  ///< DistantOptions::skip

@@ -6,8 +6,10 @@
 #include <atomic>
 #include <chrono>
 #include <cmath>
+#include <functional>
 #include <limits>
 #include <thread>
+#include <utility>
 #include <variant>
 #include <vector>
 
@@ -33,6 +35,10 @@ class NullModel final : public ModelRunner {
   /// Of the layers that a plan has tested, the lowest are found lazy, this share of them. 0 at
   /// first.
   void set_lazy_share(double share) { lazy_share_ = share; }
+  /// Called with the inputs of every decode step.
+  void set_on_decode(std::function<void(absl::Span<const DecodeInput>)> on_decode) {
+    on_decode_ = std::move(on_decode);
+  }
   /// Until then the first prefill waits, so that no request decodes while others are on their way.
   void Start() { may_start_.store(true); }
   /// Until then the second step that decodes the whole batch waits.
@@ -81,6 +87,7 @@ class NullModel final : public ModelRunner {
   void AbandonPrefill() override { prompts_.clear(); }
   absl::Status Decode(absl::Span<const DecodeInput> inputs, float* logits) override {
     if (static_cast<int>(inputs.size()) == batch_ && ++whole_steps_ == 2) Await(may_continue_);
+    if (on_decode_) on_decode_(inputs);
     return ZeroLogits(inputs.size(), logits);
   }
   absl::Status EditCache(absl::Span<const CacheEdit> /*edits*/) override {
@@ -108,6 +115,7 @@ class NullModel final : public ModelRunner {
   int batch_;
   int whole_steps_ = 0;
   double lazy_share_ = 0;
+  std::function<void(absl::Span<const DecodeInput>)> on_decode_;
   std::atomic<bool> may_start_ = false;
   std::atomic<bool> may_continue_ = false;
   std::vector<PrefillPrompt> prompts_;

@@ -1,10 +1,8 @@
 #include "scheduler/sequence_store.h"
 
 #include <algorithm>
-#include <limits>
 #include <utility>
 
-#include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
 
 namespace ziggurat {
@@ -40,6 +38,10 @@ std::vector<int32_t> SlotsOf(const LayerMeasured& measured, int tokens, int head
   return slots;
 }
 
+int StepAfter(int step, int tokens) {
+  return tokens > LayerStore::kNever - step ? LayerStore::kNever : step + tokens;
+}
+
 }  // namespace
 
 SequenceStore::SequenceStore(const CachePlan& plan, const CacheGeometry& geometry,
@@ -51,7 +53,7 @@ SequenceStore::SequenceStore(const CachePlan& plan, const CacheGeometry& geometr
       cache_(cache),
       reservation_(reservation),
       ledger_(ledger),
-      may_edit_(plan.layers.size()),
+      edit_due_(plan.layers.size()),
       append_segments_(plan.layers.size(), -1),
       targets_(plan.layers.size()),
       owned_(plan.layers.size()),
@@ -76,6 +78,7 @@ absl::Status SequenceStore::FillLayer(int layer, const LayerMeasured& measured, 
       MakeLayerStore(undecided_ ? held_ : context_, layer, measured.lazy, cache_, stores_));
   if (plan_->layers[layer].merge == MergeRole::kUpper) {
     if (absl::Status status = stores_[layer - 1]->FillLower(measured); !status.ok()) return status;
+    NoteStore(layer - 1);
     bounds_[layer - 1] = stores_[layer - 1]->MaxBlocks();
     if (absl::Status status = Settle(layer - 1); !status.ok()) return status;
   }
@@ -89,10 +92,9 @@ absl::Status SequenceStore::FillLayer(int layer, const LayerMeasured& measured, 
 }
 
 void SequenceStore::NoteStore(int layer) {
-  may_edit_[layer] = stores_[layer]->MayEdit();
-  any_may_edit_ = absl::c_linear_search(may_edit_, true);
   append_segments_[layer] = stores_[layer]->AppendSegment();
-  due_[layer] = next_due_ = step_ + 1;
+  edit_due_[layer] = StepAfter(step_ + 1, stores_[layer]->TokensBeforeEdit());
+  next_edit_ = due_[layer] = next_due_ = step_ + 1;
 }
 
 absl::Status SequenceStore::Settle(int layer) {
@@ -178,16 +180,22 @@ absl::Status SequenceStore::RelayLayer(int layer, const LayerPlan& plan, int tok
 }
 
 absl::Status SequenceStore::PrepareStep(int position, std::vector<CacheEdit>* edits) {
-  if (!any_may_edit_) return absl::OkStatus();
+  const int next = step_ + 1;
+  if (next < next_edit_) return absl::OkStatus();
   const size_t before = edits->size();
-  for (size_t layer = 0; layer < stores_.size(); ++layer) {
-    if (!may_edit_[layer]) continue;
+  for (int layer = 0; layer < cache_->num_layers(); ++layer) {
+    if (edit_due_[layer] > next) continue;
+    CatchUpLayer(layer, step_);
     absl::Status status = stores_[layer]->PrepareStep(position, edits);
     if (!status.ok()) return status;
   }
-  for (size_t layer = 0; layer < stores_.size(); ++layer) {
-    if (!may_edit_[layer]) continue;
-    if (absl::Status status = stores_[layer]->PrepareFlush(edits); !status.ok()) return status;
+  next_edit_ = LayerStore::kNever;
+  for (int layer = 0; layer < cache_->num_layers(); ++layer) {
+    if (edit_due_[layer] <= next) {
+      if (absl::Status status = stores_[layer]->PrepareFlush(edits); !status.ok()) return status;
+      edit_due_[layer] = StepAfter(next, std::max(1, stores_[layer]->TokensBeforeEdit()));
+    }
+    next_edit_ = std::min(next_edit_, edit_due_[layer]);
   }
   if (edits->size() == before) return absl::OkStatus();
   for (int layer = 0; layer < cache_->num_layers(); ++layer) {
@@ -206,13 +214,14 @@ absl::Status SequenceStore::FinishEdits() {
 
 absl::StatusOr<absl::Span<const DecodeInput::Layer>> SequenceStore::Append(int position) {
   if (++step_ >= next_due_) {
-    next_due_ = std::numeric_limits<int>::max();
+    next_due_ = LayerStore::kNever;
     for (int layer = 0; layer < cache_->num_layers(); ++layer) {
       if (due_[layer] <= step_) {
         if (absl::Status status = AppendToLayer(layer, position); !status.ok()) {
           --step_;  // for layers behind this one nothing has been appended
           return status;
         }
+        changed_ = step_;
       }
       next_due_ = std::min(next_due_, due_[layer]);
     }
@@ -229,12 +238,13 @@ absl::Status SequenceStore::AppendToLayer(int layer, int position) {
     if (!slot.ok()) return slot.status();
     targets_[layer] = {segment, *slot};
     places_[layer] = {table.view(), absl::MakeConstSpan(&targets_[layer], 1), 0, step_};
-    // A store that orders edits reads its table in every step.
-    if (!may_edit_[layer]) due_[layer] += table.RoomToAppend(segment);
+    // After an edit nothing may be where it was.
+    due_[layer] = std::min(due_[layer] + table.RoomToAppend(segment), edit_due_[layer]);
   } else {
     absl::StatusOr<absl::Span<const TokenTarget>> targets = stores_[layer]->Append(position);
     if (!targets.ok()) return targets.status();
     places_[layer] = {table.view(), *targets, stores_[layer]->score_recent(), step_};
+    if (stores_[layer]->AppendsAlike()) due_[layer] = edit_due_[layer];
   }
   return table.owned_blocks() == owned_[layer] ? absl::OkStatus() : Settle(layer);
 }

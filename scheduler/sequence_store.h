@@ -56,6 +56,8 @@ class SequenceStore {
   /// token goes one slot on from the last one, so that a step costs what changes.
   absl::StatusOr<absl::Span<const DecodeInput::Layer>> Append(int position);
   int step() const { return step_; }
+  /// The latest step in which any layer was looked at.
+  int changed() const { return changed_; }
   /// Lets the block tables count what Append left for later. Before anybody reads them but a step.
   void CatchUp();
 
@@ -85,15 +87,16 @@ class SequenceStore {
   Reservation* reservation_;
   ReservationLedger* ledger_;
   std::vector<std::unique_ptr<LayerStore>> stores_;
-  std::vector<bool> may_edit_;  ///< LayerStore::MayEdit
-  bool any_may_edit_ = false;
+  std::vector<int> edit_due_;         ///< the step before which each store must be asked for edits
+  int next_edit_ = 0;                 ///< the earliest of them
   std::vector<int> append_segments_;  ///< LayerStore::AppendSegment
   std::vector<TokenTarget> targets_;  ///< of layers that have one
   std::vector<size_t> bounds_;        ///< most blocks that each layer may own from now on
   std::vector<size_t> owned_;         ///< those that it owns
   std::vector<LayerFacts> facts_;
   std::vector<double> importance_;
-  int step_ = 0;                            ///< calls of Append
+  int step_ = 0;  ///< calls of Append
+  int changed_ = 0;
   std::vector<DecodeInput::Layer> places_;  ///< what Append returns
   std::vector<int> due_;                    ///< the step in which each layer must be looked at
   int next_due_ = 0;                        ///< the earliest of them

@@ -15,31 +15,44 @@ constexpr uint32_t kSegmentWords = sizeof(DeviceSegment) / sizeof(uint32_t);
 }  // namespace
 
 StepTable::StepTable(uint32_t capacity_words)
-    : mirror_(capacity_words, 0), patch_of_(capacity_words, kFull) {}
+    : mirror_(capacity_words, 0), patch_of_(capacity_words, kFull) {
+  // Word 0 is nobody's: as a word of a record it stands for none.
+  for (uint32_t word = kSmallest, room; word + kSmallest <= capacity_words; word += room) {
+    room = std::min(word & -word, std::bit_floor(capacity_words - word));
+    free_[room].insert(word);
+  }
+}
 
-/// Extents come in powers of two, so that one that is given back serves another of its kind.
-uint32_t StepTable::RoomFor(uint32_t words) { return std::bit_ceil(std::max(words, 2u)); }
+/// Extents are powers of two, each at a multiple of itself: one given back joins its other half.
+uint32_t StepTable::RoomFor(uint32_t words) { return std::bit_ceil(std::max(words, kSmallest)); }
 
 uint32_t StepTable::Allocate(uint32_t words) {
   const uint32_t room = RoomFor(words);
-  std::vector<uint32_t>& free = free_[room];
-  uint32_t word = end_;
-  if (!free.empty()) {
-    word = free.back();
-    free.pop_back();
-  } else if (room > capacity_words() - end_) {
-    return kFull;
-  } else {
-    end_ += room;
-  }
+  const auto found = free_.lower_bound(room);
+  if (found == free_.end()) return kFull;
+  const uint32_t found_room = found->first, word = *found->second.begin();
+  RemoveFree(found, found->second.begin());
+  for (uint32_t half = found_room / 2; half >= room; half /= 2) free_[half].insert(word + half);
   used_ += room;
   return word;
 }
 
 void StepTable::Free(uint32_t word, uint32_t words) {
-  const uint32_t room = RoomFor(words);
-  free_[room].push_back(word);
+  uint32_t room = RoomFor(words);
   used_ -= room;
+  for (;; room *= 2, word &= -room) {
+    const auto of_room = free_.find(room);
+    if (of_room == free_.end()) break;
+    const auto other_half = of_room->second.find(word ^ room);
+    if (other_half == of_room->second.end()) break;
+    RemoveFree(of_room, other_half);
+  }
+  free_[room].insert(word);
+}
+
+void StepTable::RemoveFree(FreeExtents::iterator of_room, std::set<uint32_t>::iterator extent) {
+  of_room->second.erase(extent);
+  if (of_room->second.empty()) free_.erase(of_room);
 }
 
 void StepTable::Set(uint32_t word, uint32_t value) {
@@ -87,27 +100,25 @@ void StepTable::RemoveLayer(LayerTable* layer) {
   *layer = {};
 }
 
-bool StepTable::UpdateList(const PlaneView& plane, int slots, int same_slots,
-                           LayerTable::BlockList* list) {
+bool StepTable::UpdateList(const PlaneView& plane, int slots, LayerTable::BlockList* list) {
   const uint32_t count = BlocksOf(plane, slots);
-  uint32_t first = std::min(static_cast<uint32_t>(same_slots) / plane.slots_per_block, list->count);
   if (count > list->capacity) {
     // With room to grow: a list is moved, and sent again, a logarithmic number of times.
     const uint32_t capacity = RoomFor(count + count / 4);
     const uint32_t word = Allocate(capacity);
     if (word == kFull) return false;
     if (list->capacity != 0) Free(list->word, list->capacity);
-    list->word = word;
-    list->capacity = capacity;
-    first = 0;
+    *list = {word, capacity, 0};
   }
-  for (uint32_t i = first; i < count; ++i) Set(list->word + i, plane.blocks[i]);
+  // What was told before is mostly the same, and one look at the whole of it is cheap.
+  const uint32_t told = std::min(list->count, count);
+  const bool same = std::equal(plane.blocks, plane.blocks + told, mirror_.data() + list->word);
+  for (uint32_t i = same ? told : 0; i < count; ++i) Set(list->word + i, plane.blocks[i]);
   list->count = count;
   return true;
 }
 
-bool StepTable::UpdateLayer(const DecodeItem& item, absl::Span<const int> same_slots,
-                            LayerTable* layer) {
+bool StepTable::UpdateLayer(const DecodeItem& item, LayerTable* layer) {
   CheckThat(item.segments.size() <= layer->segments.size(), "a layer with too many segments");
   for (size_t i = 0; i < item.segments.size(); ++i) {
     SegmentView view = item.segments[i];
@@ -120,7 +131,7 @@ bool StepTable::UpdateLayer(const DecodeItem& item, absl::Span<const int> same_s
       // Planes in the same blocks, as keys and values are, share their list.
       if (before == nullptr || before->blocks != plane.blocks) {
         LayerTable::BlockList& list = layer->segments[i].lists[p];
-        has_room = has_room && UpdateList(plane, SlotsHeld(view), same_slots[i], &list);
+        has_room = has_room && UpdateList(plane, SlotsHeld(view), &list);
         word = list.word;
       }
       before = &plane;

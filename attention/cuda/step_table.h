@@ -9,6 +9,7 @@
 
 #include <cstdint>
 #include <map>
+#include <set>
 #include <vector>
 
 #include "absl/types/span.h"
@@ -51,8 +52,8 @@ class StepTable {
   /// What the device has once all patches are applied.
   absl::Span<const uint32_t> mirror() const { return mirror_; }
 
-  /// An extent of at least `words` words at an even word; kFull where there is none. Its content is
-  /// what was there before.
+  /// An extent of at least `words` words at an even word, never 0; kFull where there is none. Its
+  /// content is what was there before. In time logarithmic in the extents, as is Free.
   uint32_t Allocate(uint32_t words);
   /// `words` as it was asked for.
   void Free(uint32_t word, uint32_t words);
@@ -71,11 +72,9 @@ class StepTable {
   /// Room for a layer of up to `max_segments` segments. False where the table is full.
   bool AddLayer(int max_segments, LayerTable* layer);
   /// Makes the layer's records those of the item's segments, at most as many as it has room for
-  /// (CHECK), with their live slots (LiveSlots). Block numbers of slots before `same_slots[i]` of
-  /// segment i are what they were at the last update, and are not looked at. False where the table
-  /// is full: then records may name lists that have moved, and the layer must be removed before
-  /// anything is launched.
-  bool UpdateLayer(const DecodeItem& item, absl::Span<const int> same_slots, LayerTable* layer);
+  /// (CHECK), with their live slots (LiveSlots). False where the table is full: then records may
+  /// name lists that have moved, and the layer must be removed before anything is launched.
+  bool UpdateLayer(const DecodeItem& item, LayerTable* layer);
   void RemoveLayer(LayerTable* layer);
 
   /// Changes since the last call of Sent(), one for each word, in no order.
@@ -84,15 +83,18 @@ class StepTable {
   void Sent();
 
  private:
+  using FreeExtents = std::map<uint32_t, std::set<uint32_t>>;  ///< by room; none is empty
+  static constexpr uint32_t kSmallest = 2;
+
   static uint32_t RoomFor(uint32_t words);
+  void RemoveFree(FreeExtents::iterator of_room, std::set<uint32_t>::iterator extent);
   void PutWords(uint32_t word, const void* data, size_t words);
-  bool UpdateList(const PlaneView& plane, int slots, int same_slots, LayerTable::BlockList* list);
+  bool UpdateList(const PlaneView& plane, int slots, LayerTable::BlockList* list);
 
   std::vector<uint32_t> mirror_;
   std::vector<uint32_t> patch_of_;  ///< index of a word's patch, or kFull
   std::vector<TablePatch> patches_;
-  std::map<uint32_t, std::vector<uint32_t>> free_;  ///< by room
-  uint32_t end_ = 0;                                ///< no extent reaches further
+  FreeExtents free_;
   uint32_t used_ = 0;
 };
 

@@ -45,7 +45,6 @@ SequenceTables::SequenceTables(const DeviceShape& heads, ElementType compute, in
       capacity_(rows),
       distant_(distant),
       table_(capacity_words) {
-  // The first extent, so that no record that changes stands at word 0.
   items_.count = table_.Allocate(2);
   items_.items = table_.Allocate(WordsOf<DeviceItem>(num_layers * rows));
   items_.growths = table_.Allocate(WordsOf<DeviceGrowth>(num_layers * rows));
@@ -75,9 +74,32 @@ absl::Status SequenceTables::Update(absl::Span<const DecodeInput> inputs) {
     return absl::ResourceExhaustedError(absl::StrCat(
         "a step of ", inputs.size(), " sequences on a device made ready for ", capacity_));
   }
+  if (!HasTheRowsOf(inputs)) FindRows(inputs);
+  kinds_ = {};
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    const int row = rows_of_inputs_[i];
+    if (absl::Status status = UpdateRow(row, inputs[i]); !status.ok()) {
+      // What the table says of the rows is not to be relied on.
+      while (!rows_.empty()) RemoveLast();
+      rows_of_inputs_.clear();
+      return status;
+    }
+    kinds_.Add(rows_[row].kinds);
+  }
+  return absl::OkStatus();
+}
+
+bool SequenceTables::HasTheRowsOf(absl::Span<const DecodeInput> inputs) const {
+  if (inputs.size() != rows_of_inputs_.size()) return false;
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    if (rows_[rows_of_inputs_[i]].sequence != inputs[i].sequence) return false;
+  }
+  return true;
+}
+
+void SequenceTables::FindRows(absl::Span<const DecodeInput> inputs) {
   DropGone(inputs);
   rows_of_inputs_.clear();
-  kinds_ = {};
   for (const DecodeInput& input : inputs) {
     const auto [place, is_new] = row_of_.try_emplace(input.sequence, rows_.size());
     if (is_new) {
@@ -87,18 +109,11 @@ absl::Status SequenceTables::Update(absl::Span<const DecodeInput> inputs) {
       for (Layer& layer : row.layers) layer.table.records = StepTable::kFull;
     }
     rows_of_inputs_.push_back(place->second);
-    if (absl::Status status = UpdateRow(place->second, input); !status.ok()) {
-      // What the table says of the rows is not to be relied on.
-      while (!rows_.empty()) RemoveLast();
-      return status;
-    }
-    kinds_.Add(rows_[place->second].kinds);
   }
   table_.Set(items_.count, static_cast<uint32_t>(inputs.size()));
-  return absl::OkStatus();
 }
 
-/// Where a row changes hands every layer is told anew: `as_of` says that nothing was.
+/// Where a row changes hands every layer is told anew: steps of -1 say that nothing was.
 void SequenceTables::DropGone(absl::Span<const DecodeInput> inputs) {
   for (Row& row : rows_) row.is_live = false;
   for (const DecodeInput& input : inputs) {
@@ -111,6 +126,7 @@ void SequenceTables::DropGone(absl::Span<const DecodeInput> inputs) {
     if (row + 1 < static_cast<int>(rows_.size())) {
       std::swap(rows_[row], rows_.back());
       row_of_[rows_[row].sequence] = row;
+      rows_[row].changed = -1;
       for (Layer& layer : rows_[row].layers) layer.as_of = -1;
     }
     RemoveLast();
@@ -133,16 +149,15 @@ void SequenceTables::Release(Layer* layer) {
 
 absl::Status SequenceTables::UpdateRow(int row_index, const DecodeInput& input) {
   Row& row = rows_[row_index];
-  bool changed = false;
+  if (row.changed == input.changed) return absl::OkStatus();
   for (int layer = 0; layer < num_layers_; ++layer) {
     if (row.layers[layer].as_of == input.layers[layer].as_of) continue;
-    changed = true;
     if (!UpdateLayer(row_index, layer, input)) {
       return absl::ResourceExhaustedError(
           absl::StrCat("the device's table of ", table_.capacity_words(), " words is full"));
     }
   }
-  if (!changed) return absl::OkStatus();
+  row.changed = input.changed;
   row.kinds = {};
   for (const Layer& layer : row.layers) row.kinds.Add(layer.kinds);
   return absl::OkStatus();
@@ -170,9 +185,7 @@ bool SequenceTables::UpdateLayer(int row, int layer_index, const DecodeInput& in
   Layer& layer = rows_[row].layers[layer_index];
   const DecodeInput::Layer& given = input.layers[layer_index];
   if (!MakeRoom(given, &layer)) return false;
-  no_slots_.resize(std::max(no_slots_.size(), given.view.size()));
-  const DecodeItem item{given.view, given.targets};
-  if (!table_.UpdateLayer(item, no_slots_, &layer.table)) return false;
+  if (!table_.UpdateLayer({given.view, given.targets}, &layer.table)) return false;
   for (size_t i = 0; i < given.view.size(); ++i) {
     // The device may have counted on since it was told.
     table_.Resend(layer.table.records + WordsOf<DeviceSegment>(static_cast<int>(i)) + kSlotsWord);

@@ -71,9 +71,12 @@ class SequenceTables {
     uint64_t sequence = 0;
     std::vector<Layer> layers;
     StepKinds kinds;
+    int changed = -1;      ///< DecodeInput::changed, of what was told
     bool is_live = false;  ///< in the step at hand
   };
 
+  bool HasTheRowsOf(absl::Span<const DecodeInput> inputs) const;
+  void FindRows(absl::Span<const DecodeInput> inputs);
   void DropGone(absl::Span<const DecodeInput> inputs);
   void RemoveLast();
   absl::Status UpdateRow(int row, const DecodeInput& input);
@@ -97,7 +100,6 @@ class SequenceTables {
   std::unordered_map<uint64_t, int> row_of_;
   std::vector<int> rows_of_inputs_;
   StepKinds kinds_;
-  std::vector<int> no_slots_;  ///< zeros: of no slot it is known that it is what it was
 };
 
 }  // namespace ziggurat::cuda

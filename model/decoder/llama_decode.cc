@@ -59,6 +59,7 @@ absl::Status LlamaRunner::CheckInputs(absl::Span<const DecodeInput> inputs) cons
       return absl::InternalError(absl::StrCat("sequence ", i, " has ", input.layers.size(), " of ",
                                               shape().num_layers, " layers"));
     }
+    if (input.changed != input.step) continue;  // what stands there was looked at before
     for (const DecodeInput::Layer& layer : input.layers) {
       if (absl::Status status = CheckTargets(input, layer, shape().num_kv_heads); !status.ok()) {
         return absl::InternalError(absl::StrCat("sequence ", i, ": ", status.message()));
@@ -112,9 +113,8 @@ absl::Status LlamaRunner::DecodeLayer(int layer_index, absl::Span<const DecodeIn
     DecodeItem& item = items_[i];
     item.segments = of_layer.view;
     item.targets = of_layer.targets;
-    if (const int steps = inputs[i].StepsSince(of_layer); steps > 0) {
-      moved_targets_[i] = of_layer.targets[0];
-      moved_targets_[i].slot += steps;
+    if (inputs[i].StepsSince(of_layer) > 0) {
+      moved_targets_[i] = inputs[i].Moved(of_layer);
       item.targets = absl::MakeConstSpan(&moved_targets_[i], 1);
     }
     item.position = inputs[i].position;

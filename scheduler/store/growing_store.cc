@@ -31,7 +31,7 @@ class GrowingStore final : public LayerStore {
     return status;
   }
 
-  bool MayEdit() const override { return format_.coded.has_value(); }
+  int TokensBeforeEdit() const override { return list_.TokensBeforeFlush(); }
   int AppendSegment() const override { return list_.open_segment(); }
 
   absl::Status PrepareFlush(std::vector<CacheEdit>* edits) override { return list_.Flush(edits); }

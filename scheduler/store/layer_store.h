@@ -7,6 +7,7 @@
 #pragma once
 
 #include <cstddef>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <vector>
@@ -29,9 +30,10 @@ struct StoreContext {
   int appended_tokens = 0;  ///< most tokens that come after the prompt
 };
 
-/// The order of calls: Fill once; then for every step PrepareStep and PrepareFlush of all layers,
-/// the edits are carried out where there are any, FinishEdits of all layers, Append of all layers.
-/// Engine thread only. RESOURCE_EXHAUSTED from the pool is a broken bound: `MaxBlocks` was wrong.
+/// The order of calls: Fill once; then for every step PrepareStep and PrepareFlush of all layers
+/// that TokensBeforeEdit does not excuse, the edits are carried out where there are any,
+/// FinishEdits of all layers, Append of all layers. Engine thread only. RESOURCE_EXHAUSTED from the
+/// pool is a broken bound: `MaxBlocks` was wrong.
 class LayerStore {
  public:
   virtual ~LayerStore() = default;
@@ -58,11 +60,15 @@ class LayerStore {
   virtual absl::StatusOr<absl::Span<const TokenTarget>> Append(int position) = 0;
   // Asked once Fill has run, so that a step need not ask a layer in which nothing happens.
 
-  /// False: PrepareStep and PrepareFlush never order anything.
-  virtual bool MayEdit() const { return true; }
+  static constexpr int kNever = std::numeric_limits<int>::max();
+  /// How many tokens may come, from the next one on, before PrepareStep or PrepareFlush have
+  /// anything to do: for these they need not be called.
+  virtual int TokensBeforeEdit() const { return 0; }
   /// The segment to whose end, or round whose ring, every token goes, which is then all that Append
   /// does, and score_recent is 0; negative: it does more.
   virtual int AppendSegment() const { return -1; }
+  /// True: Append will say of every token to come what it has just said, and change nothing.
+  virtual bool AppendsAlike() const { return false; }
   /// DecodeItem::score_recent.
   virtual int score_recent() const { return 0; }
 };

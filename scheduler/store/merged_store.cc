@@ -41,9 +41,13 @@ class PairStore : public LayerStore {
     return MakeStoreFormat(context.element, context.plan->quantization).open;
   }
 
+  int TokensBeforeEdit() const override {
+    return tail_ < 0 ? 0 : merge_.tail - table_->view()[tail_].num_slots;
+  }
+  int AppendSegment() const override { return tail_; }
+
   LayerBlockTable* table() { return table_; }
-  int tail_tokens() const { return table_->view()[tail_].num_slots; }
-  bool IsDue() const { return tail_tokens() == merge_.tail; }
+  bool IsDue() const { return TokensBeforeEdit() == 0; }
   int merge_retained() const { return merge_.Retained(merge_.tail); }
 
  protected:
@@ -56,7 +60,7 @@ class PairStore : public LayerStore {
   LayerBlockTable* table_;
   TokenList merged_;
   TokenList retained_;
-  int tail_ = 0;
+  int tail_ = -1;  ///< until the pair is filled
   bool merging_ = false;
   std::optional<int> prompt_retained_;  ///< once the prompt has been merged
   TokenTarget target_;

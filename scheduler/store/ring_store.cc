@@ -41,7 +41,7 @@ class PlainRing final : public LayerStore {
     return status;
   }
 
-  bool MayEdit() const override { return false; }
+  int TokensBeforeEdit() const override { return kNever; }
   int AppendSegment() const override { return segment_; }
 
   absl::StatusOr<absl::Span<const TokenTarget>> Append(int /*position*/) override {
@@ -127,9 +127,16 @@ class GroupedRing final : public LayerStore {
   }
 
   /// A group leaves the tail so early that the new token brings it to its least length.
+  int TokensBeforeEdit() const override {
+    return std::max(0, shape_.open + format_.group() - 1 - table_->view()[open_].num_slots);
+  }
+  int AppendSegment() const override {
+    return table_->view()[sinks_].num_slots < ring_.sinks ? -1 : open_;
+  }
+
   absl::Status PrepareFlush(std::vector<CacheEdit>* edits) override {
+    if (TokensBeforeEdit() > 0) return absl::OkStatus();
     const int open = table_->view()[open_].num_slots, group = format_.group();
-    if (open + 1 < shape_.open + group) return absl::OkStatus();
     const int coded = table_->view()[coded_].num_slots;
     int slot = coded;
     if (coded < shape_.groups * group) {

@@ -28,7 +28,8 @@ class ScoredStore final : public LayerStore {
     return status;
   }
 
-  bool MayEdit() const override { return false; }
+  int TokensBeforeEdit() const override { return kNever; }
+  bool AppendsAlike() const override { return target_.slot == TokenTarget::kLowestScore; }
 
   absl::StatusOr<absl::Span<const TokenTarget>> Append(int /*position*/) override {
     int slot = TokenTarget::kLowestScore;

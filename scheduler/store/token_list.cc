@@ -1,6 +1,7 @@
 #include "scheduler/store/token_list.h"
 
 #include <algorithm>
+#include <limits>
 
 namespace ziggurat {
 
@@ -68,6 +69,11 @@ absl::Status TokenList::Flush(std::vector<CacheEdit>* edits) {
   }
   flushed_ = count;
   return absl::OkStatus();
+}
+
+int TokenList::TokensBeforeFlush() const {
+  if (!format_.coded) return std::numeric_limits<int>::max();
+  return std::max(0, format_.residual + format_.group() - open_tokens());
 }
 
 bool TokenList::FinishFlush() {

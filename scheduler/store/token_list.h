@@ -42,6 +42,8 @@ class TokenList {
 
   /// Orders the copies of whole groups, if residual + group tokens are open.
   absl::Status Flush(std::vector<CacheEdit>* edits);
+  /// How many tokens may be appended before Flush has anything to order.
+  int TokensBeforeFlush() const;
   /// After those copies are done. True where something had been flushed.
   bool FinishFlush();
   /// Follows the lower layer's list.

@@ -108,6 +108,7 @@ class GrowingSequence {
         targets_[layer] = {0, slots_};
         layers_[layer] = {{&views_[layer], 1}, {&targets_[layer], 1}, 0, input_.step};
       }
+      input_.changed = input_.step;
     }
     ++slots_;
     input_.position = slots_ - 1;

@@ -333,7 +333,7 @@ absl::Status CacheLab::Step() {
     item.segments = (*layers)[l].view;
     TokenTarget target = (*layers)[l].targets[0];
     const int steps = store_->step() - (*layers)[l].as_of;
-    target.slot += steps;
+    if (target.slot != TokenTarget::kLowestScore) target.slot += steps;
     item.targets = (*layers)[l].targets;
     if (steps > 0) item.targets = absl::MakeConstSpan(&target, 1);
     item.position = tokens_;

@@ -6,6 +6,7 @@
 
 #include <memory>
 #include <optional>
+#include <vector>
 
 #include "block_manager/block_pool.h"
 #include "compression/registry.h"
@@ -17,22 +18,23 @@ namespace {
 constexpr int kLayers = 3;
 constexpr int kPrompt = 10;
 
-/// A sequence that keeps everything, in a pool of `blocks` blocks.
-class FullSequence {
+/// A sequence under a policy, in a pool of `blocks` blocks.
+class SmallSequence {
  public:
-  explicit FullSequence(size_t blocks) : ledger_(kLayers) {
+  explicit SmallSequence(size_t blocks, const char* policy_text = "full", int new_tokens = 50)
+      : ledger_(kLayers) {
     pool_ = *BlockPool::Create(blocks, geometry_.block_bytes);
     cache_.emplace(pool_.get(), &geometry_);
     ModelShape shape;
     shape.num_layers = kLayers;
     shape.num_q_heads = shape.num_kv_heads = geometry_.num_kv_heads;
     shape.head_dim = geometry_.head_dim;
-    shape.max_context_tokens = 100;
-    const auto policy = *ParsePolicy("full", {});
-    plan_ = *PlanBlocks(*policy, shape, geometry_, kPrompt, 50);
+    shape.max_context_tokens = kPrompt + new_tokens;
+    const auto policy = *ParsePolicy(policy_text, {});
+    plan_ = *PlanBlocks(*policy, shape, geometry_, kPrompt, new_tokens);
     reservation_ = ledger_.Reserve(plan_.layer_blocks);
-    store_.emplace(plan_.plan, geometry_, ElementType::kBf16, kPrompt, 49, &*cache_, &reservation_,
-                   &ledger_);
+    store_.emplace(plan_.plan, geometry_, ElementType::kBf16, kPrompt, new_tokens - 1, &*cache_,
+                   &reservation_, &ledger_);
     LayerMeasured measured;
     measured.kept_tokens = measured.first_tokens = kPrompt;
     for (int layer = 0; layer < kLayers; ++layer) {
@@ -56,7 +58,7 @@ class FullSequence {
 };
 
 TEST(SequenceStore, TablesCountATokenWhenTheyAreAskedTo) {
-  FullSequence sequence(100);
+  SmallSequence sequence(100);
   for (int token = kPrompt; token < 45; ++token) {
     const auto places = sequence.store().Append(token);
     ASSERT_TRUE(places.ok()) << places.status();
@@ -82,7 +84,7 @@ TEST(SequenceStore, TablesCountATokenWhenTheyAreAskedTo) {
 }
 
 TEST(SequenceStore, AnAppendThatFindsNoBlockLeavesTablesThatAgree) {
-  FullSequence sequence(kLayers + 1);  // one block a layer, and one more
+  SmallSequence sequence(kLayers + 1);  // one block a layer, and one more
   for (int token = kPrompt; token < 16; ++token) {
     ASSERT_TRUE(sequence.store().Append(token).ok());
   }
@@ -94,6 +96,36 @@ TEST(SequenceStore, AnAppendThatFindsNoBlockLeavesTablesThatAgree) {
   EXPECT_TRUE(sequence.cache().CheckIntegrity().ok());
   sequence.cache().Clear();
   EXPECT_EQ(sequence.pool().used_blocks(), 0u);
+}
+
+/// Steps of 200 in which a layer was looked at; edits are ordered, and taken for done.
+int StepsLookedAt(const char* policy) {
+  constexpr int kSteps = 200;
+  SmallSequence sequence(1000, policy, kSteps + 1);
+  int looked_at = 0;
+  for (int i = 0; i < kSteps; ++i) {
+    std::vector<CacheEdit> edits;
+    EXPECT_TRUE(sequence.store().PrepareStep(kPrompt + i, &edits).ok());
+    EXPECT_TRUE(edits.empty() || sequence.store().FinishEdits().ok());
+    EXPECT_TRUE(sequence.store().Append(kPrompt + i).ok());
+    looked_at += sequence.store().changed() == sequence.store().step();
+    EXPECT_TRUE(edits.empty() || sequence.store().changed() == sequence.store().step())
+        << "what was edited was not looked at";
+  }
+  sequence.cache().Clear();
+  return looked_at;
+}
+
+TEST(SequenceStore, LooksAtLayersOnlyWhenABlockIsTakenOrSomethingMoves) {
+  // Blocks of 16 slots of bf16, begun by the prompt's 10 tokens.
+  EXPECT_EQ(StepsLookedAt("full"), 1 + 194 / 16 + 1);
+  // 32 to 63 open tokens: every 32 tokens 32 become codes, and every 16 a block is taken.
+  EXPECT_LE(StepsLookedAt("kivi(group=32,residual=32)"), 1 + 200 / 16 + 200 / 32 + 2);
+  EXPECT_LE(StepsLookedAt("minicache(start=1,tail=20)"), 1 + 200 / 20 * 3 + 200 / 16 + 1);
+  // Once all slots are taken each token overwrites one, which the device chooses.
+  EXPECT_EQ(StepsLookedAt("h2o(heavy=20,recent=20)"), 20 + 20 + 1 - kPrompt + 1);
+  EXPECT_LE(StepsLookedAt("streaming(sinks=4,recent=28)+kivi(group=16,residual=4)"),
+            1 + 200 / 16 * 3);
 }
 
 }  // namespace

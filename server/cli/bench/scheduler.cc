@@ -1,13 +1,19 @@
 // `ziggurat bench scheduler`: what a step costs outside the model.
+#include <algorithm>
+#include <chrono>
 #include <cstdio>
 #include <limits>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/types/span.h"
+#include "block_manager/sequence_cache.h"
 #include "compression/registry.h"
+#include "model/cuda/sequence_tables.h"
 #include "scheduler/null_model.h"
 #include "scheduler/sequence.h"
 #include "server/cli/bench/engine_bench.h"
@@ -23,7 +29,9 @@ constexpr char kExamples[] = R"(Examples:
 
 The real scheduler and block manager plan decode steps of a model that computes nothing. "schedule"
 is one step's time in them: the place of every new token in every layer of every sequence, blocks
-taken from the pool, what is passed on to clients. Sampling is not in it.)";
+taken from the pool, what is passed on to clients. Sampling is not in it. With --gpu-table, "GPU's
+table" is what a daemon on a GPU does besides, here without one: find what the device must be told
+of all block tables. It takes its share of the caches, so "schedule" is longer then.)";
 
 /// Small heads: blocks are counted, never touched, so only their number matters.
 constexpr int kKvHeads = 2;
@@ -36,6 +44,7 @@ struct SchedulerFlags {
   std::vector<int> layers = {16, 32, 80};
   std::vector<std::string> policies;
   int steps = 500;
+  bool gpu_table = false;
 };
 
 ModelShape ShapeOf(int layers, int context) {
@@ -50,41 +59,79 @@ ModelShape ShapeOf(int layers, int context) {
   return shape;
 }
 
+/// What a daemon with a GPU does with the block tables of a step before it launches anything; no
+/// device is needed for it.
+class DeviceTables {
+ public:
+  DeviceTables(const ModelShape& shape, int sequences, size_t num_blocks)
+      : sequences_(sequences),
+        tables_({shape.num_q_heads, shape.num_kv_heads, shape.head_dim, 1}, shape.element,
+                shape.num_layers, sequences,
+                cuda::SequenceTables::WordsFor(shape.num_layers, sequences, num_blocks), {}) {}
+
+  void Update(absl::Span<const DecodeInput> inputs) {
+    const auto start = std::chrono::steady_clock::now();
+    status_.Update(tables_.Update(inputs));
+    tables_.table().Sent();
+    // In the first step of all of them most are new.
+    if (static_cast<int>(inputs.size()) < sequences_ || ++whole_steps_ == 1) return;
+    seconds_ += std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  }
+  const absl::Status& status() const { return status_; }
+  double seconds_per_step() const { return seconds_ / std::max(whole_steps_ - 1, 1); }
+
+ private:
+  const int sequences_;
+  cuda::SequenceTables tables_;
+  absl::Status status_;
+  int whole_steps_ = 0;
+  double seconds_ = 0;
+};
+
 int Fail(const absl::Status& status) {
   std::fprintf(stderr, "ziggurat bench scheduler: %s\n", std::string(status.message()).c_str());
   return absl::IsInvalidArgument(status) ? kExitUsage : kExitFailure;
 }
 
 absl::Status PrintRow(const std::string& text, std::shared_ptr<const Policy> policy, int sequences,
-                      int layers, int steps) {
+                      int layers, const SchedulerFlags& flags) {
   // The first prompt is prefilled alone, while the others are still on their way; it decodes on.
-  const int context = kContext + steps + 5 * (layers + 1);
+  const int context = kContext + flags.steps + 5 * (layers + 1);
   const ModelShape shape = ShapeOf(layers, context);
   if (absl::Status status = policy->Check(PolicyContextOf(shape)); !status.ok()) return status;
   const size_t token_bytes = size_t{4} * kKvHeads * kHeadDim;
   auto model = std::make_unique<NullModel>(shape, sequences);
   NullModel* const null_model = model.get();
+  const size_t cache_bytes = token_bytes * layers * sequences * (context + size_t{64});
+  std::optional<DeviceTables> tables;
+  if (flags.gpu_table) {
+    tables.emplace(shape, sequences,
+                   cache_bytes / CacheGeometry::DefaultBlockBytes(kKvHeads, kHeadDim));
+    model->set_on_decode([&](absl::Span<const DecodeInput> inputs) { tables->Update(inputs); });
+  }
   auto bench = bench::EngineBench::CreateWith(
-      std::move(model),
-      {.kv_cache_bytes = token_bytes * layers * sequences * (context + size_t{64}),
-       .max_running = sequences,
-       .max_queue = sequences,
-       .prefill_tokens = sequences * kContext,
-       .slice_token_layers = std::numeric_limits<int>::max()});
+      std::move(model), {.kv_cache_bytes = cache_bytes,
+                         .max_running = sequences,
+                         .max_queue = sequences,
+                         .prefill_tokens = sequences * kContext,
+                         .slice_token_layers = std::numeric_limits<int>::max()});
   if (!bench.ok()) return bench.status();
   const auto figures = (*bench)->Run({.policy = std::move(policy),
                                       .batch = sequences,
                                       .context = kContext,
-                                      .decode_tokens = steps,
+                                      .decode_tokens = flags.steps,
                                       .after_submit = [null_model] { null_model->Start(); },
                                       .after_start = [null_model] { null_model->Continue(); }});
   if (!figures.ok()) return figures.status();
+  if (tables && !tables->status().ok()) return tables->status();
   const double step = 1e6 / static_cast<double>(figures->decode_parts.steps);
-  absl::PrintF("| %-24s | %9d | %6d | %8.1f us | %6.1f ns | %8.1f us |\n",
+  absl::PrintF("| %-24s | %9d | %6d | %8.1f us | %6.1f ns | %8.1f us |",
                absl::StrCat("`", text, "`"), sequences, layers,
                figures->decode_parts.schedule * step,
                1e3 * figures->decode_parts.schedule * step / sequences / layers,
                figures->decode_parts.sample * step);
+  if (tables) absl::PrintF(" %8.1f us |", 1e6 * tables->seconds_per_step());
+  std::putchar('\n');
   std::fflush(stdout);
   return absl::OkStatus();
 }
@@ -102,9 +149,9 @@ int RunSchedulerBench(const SchedulerFlags& flags) {
       return Fail(absl::InvalidArgumentError(absl::StrCat("--layers: ", value, ", not 1 to 1024")));
     }
   }
-  absl::PrintF("| %-24s | sequences | layers | schedule    | a layer   | sampling    |\n",
-               "policy");
-  std::puts("| --- | ---: | ---: | ---: | ---: | ---: |");
+  absl::PrintF("| %-24s | sequences | layers | schedule    | a layer   | sampling    |%s\n",
+               "policy", flags.gpu_table ? " GPU's table |" : "");
+  absl::PrintF("| --- | ---: | ---: | ---: | ---: | ---: |%s\n", flags.gpu_table ? " ---: |" : "");
   const std::vector<std::string> policies =
       flags.policies.empty() ? std::vector<std::string>{"full"} : flags.policies;
   for (const std::string& text : policies) {
@@ -112,7 +159,7 @@ int RunSchedulerBench(const SchedulerFlags& flags) {
     if (!policy.ok()) return Fail(policy.status());
     for (const int layers : flags.layers) {
       for (const int sequences : flags.sequences) {
-        absl::Status status = PrintRow(text, *policy, sequences, layers, flags.steps);
+        absl::Status status = PrintRow(text, *policy, sequences, layers, flags);
         if (!status.ok()) return Fail(status);
       }
     }
@@ -137,6 +184,7 @@ Command AddBenchScheduler(CLI::App& bench) {
   app->add_option("--steps", flags->steps, "Decode steps that are timed")
       ->check(CLI::Range(1, 1000000))
       ->capture_default_str();
+  app->add_flag("--gpu-table", flags->gpu_table, "Keep the table of a GPU too, and time that");
   app->footer(kExamples);
   return {app, [flags] { return RunSchedulerBench(*flags); }};
 }

@@ -2,6 +2,11 @@
 
 #include "attention/cuda/step_table.h"
 
+#include <algorithm>
+#include <bit>
+#include <random>
+#include <vector>
+
 #include "attention/cuda/decode.h"
 #include "attention/cuda/table_image.h"
 #include "tests/attention/cuda/device_memory.h"
@@ -39,17 +44,73 @@ TEST(StepTable, PatchesOnlyWhatIsAnother) {
   EXPECT_TRUE(table.patches().empty());
 }
 
-TEST(StepTable, GivesExtentsBackAndSaysWhenItIsFull) {
-  StepTable table(64);
+/// All extents of `words` words that a table has.
+std::vector<uint32_t> FillUp(StepTable& table, uint32_t words) {
   std::vector<uint32_t> extents;
-  for (uint32_t e = table.Allocate(7); e != StepTable::kFull; e = table.Allocate(7)) {
+  for (uint32_t e = table.Allocate(words); e != StepTable::kFull; e = table.Allocate(words)) {
     extents.push_back(e);
   }
-  EXPECT_EQ(extents.size(), 8u);
-  EXPECT_EQ(table.used_words(), 64u);
+  return extents;
+}
+
+TEST(StepTable, GivesExtentsBackAndSaysWhenItIsFull) {
+  StepTable table(64);
+  const std::vector<uint32_t> extents = FillUp(table, 7);
+  EXPECT_EQ(extents.size(), 7u);  // nothing stands at word 0
+  EXPECT_EQ(table.used_words(), 56u);
   for (uint32_t e : extents) table.Free(e, 7);
   EXPECT_EQ(table.used_words(), 0u);
   EXPECT_NE(table.Allocate(8), StepTable::kFull);
+}
+
+TEST(StepTable, JoinsSmallExtentsToLargeOnesAgain) {
+  StepTable table(1 << 12);
+  std::vector<uint32_t> small = FillUp(table, 2);
+  EXPECT_EQ(small.size(), (1u << 11) - 1);
+  std::shuffle(small.begin(), small.end(), std::mt19937(1));
+  for (uint32_t e : small) table.Free(e, 2);
+  const uint32_t large = table.Allocate(1 << 11);
+  EXPECT_EQ(large, 1u << 11);
+  EXPECT_EQ(table.Allocate(1 << 11), StepTable::kFull);
+}
+
+TEST(StepTable, GivesNoWordTwiceInACrowdOfExtentsThatComeAndGo) {
+  constexpr uint32_t kWords = 3000;  // not a power of two
+  StepTable table(kWords);
+  std::vector<int> owner(kWords, 0);
+  struct Extent {
+    uint32_t word, words;
+    int id;
+  };
+  std::vector<Extent> held;
+  std::mt19937 random(5);
+  uint32_t used = 0;
+  for (int id = 1; id < 5000; ++id) {
+    const uint32_t words = 1 + random() % (1u << (random() % 9));
+    if (const uint32_t word = table.Allocate(words); word != StepTable::kFull) {
+      ASSERT_GE(word, 2u);
+      ASSERT_EQ(word % 2, 0u);
+      ASSERT_LE(word + words, kWords);
+      for (uint32_t w = word; w < word + words; ++w) {
+        ASSERT_EQ(owner[w], 0) << "word " << w << " was given twice";
+        owner[w] = id;
+      }
+      used += std::bit_ceil(std::max(words, 2u));
+      held.push_back({word, words, id});
+    }
+    while (!held.empty() && random() % 9 < 4) {
+      std::swap(held[random() % held.size()], held.back());
+      const Extent gone = held.back();
+      held.pop_back();
+      table.Free(gone.word, gone.words);
+      used -= std::bit_ceil(std::max(gone.words, 2u));
+      std::fill_n(owner.begin() + gone.word, gone.words, 0);
+    }
+    ASSERT_EQ(table.used_words(), used);
+  }
+  for (const Extent& extent : held) table.Free(extent.word, extent.words);
+  EXPECT_EQ(table.used_words(), 0u);
+  EXPECT_NE(table.Allocate(1024), StepTable::kFull);
 }
 
 TEST(StepTable, MakesTheDevicesCopyEqualThroughAnyChanges) {
@@ -103,13 +164,12 @@ TEST(StepTable, ServesGrowingSequencesWithTheSameLaunchAndFewWords) {
     for (size_t i = 0; i < layers.size(); ++i) {
       views.push_back(batch.segments[i][0]);
       views.back().num_slots = lengths[i] + step;
-      const int same = step == 0 ? 0 : views.back().num_slots - 1;
       // Every other step by a view that was taken a token before.
       SegmentView seen = views.back();
       if (step % 2 == 1) --seen.num_slots;
       const TokenTarget target = {0, views.back().num_slots - 1};
       const DecodeItem item = {{&seen, 1}, {&target, 1}};
-      ASSERT_TRUE(table.UpdateLayer(item, {&same, 1}, &layers[i]));
+      ASSERT_TRUE(table.UpdateLayer(item, &layers[i]));
     }
     if (step > 0) words_after_first += table.patches().size();
     Send(table, device_table);
