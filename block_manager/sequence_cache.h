@@ -131,6 +131,16 @@ class LayerBlockTable {
   /// AppendSlot `count` times, for at most RoomToAppend (CHECK): whoever knows that the slots
   /// follow one another may leave it to later, many tokens at once.
   void AppendSlots(int segment, int count);
+  /// Asks memory for the table itself, and once that is here for the end of a segment's block list:
+  /// what AppendSlot touches.
+  void Prefetch() const {
+    const auto* bytes = reinterpret_cast<const char*>(this);
+    for (size_t at = 0; at < sizeof(*this); at += 64) __builtin_prefetch(bytes + at, 1);
+  }
+  void PrefetchBlocks(int segment) const {
+    const std::vector<BlockId>& blocks = segments_[segment].planes[0];
+    __builtin_prefetch(blocks.data() + blocks.size(), 1);
+  }
   /// Blocks that `AppendSlot` called `tokens` times would allocate. O(1).
   size_t BlocksToAppend(int segment, size_t tokens) const {
     const Segment& s = segments_[segment];

@@ -217,6 +217,7 @@ absl::StatusOr<absl::Span<const DecodeInput::Layer>> SequenceStore::Append(int p
     next_due_ = LayerStore::kNever;
     for (int layer = 0; layer < cache_->num_layers(); ++layer) {
       if (due_[layer] <= step_) {
+        PrefetchAfter(layer);
         if (absl::Status status = AppendToLayer(layer, position); !status.ok()) {
           --step_;  // for layers behind this one nothing has been appended
           return status;
@@ -227,6 +228,15 @@ absl::StatusOr<absl::Span<const DecodeInput::Layer>> SequenceStore::Append(int p
     }
   }
   return absl::MakeConstSpan(places_);
+}
+
+/// Memory is asked for what the layers to come need while this one is worked on.
+void SequenceStore::PrefetchAfter(int layer) const {
+  constexpr int kTable = 4, kBlocks = 2;  // so many layers further on
+  if (layer + kTable < cache_->num_layers()) cache_->layer(layer + kTable).Prefetch();
+  if (layer + kBlocks < cache_->num_layers() && append_segments_[layer + kBlocks] >= 0) {
+    cache_->layer(layer + kBlocks).PrefetchBlocks(append_segments_[layer + kBlocks]);
+  }
 }
 
 absl::Status SequenceStore::AppendToLayer(int layer, int position) {

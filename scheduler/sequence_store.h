@@ -74,6 +74,7 @@ class SequenceStore {
   /// Notes how the layer's store takes tokens from now on.
   void NoteStore(int layer);
   absl::Status AppendToLayer(int layer, int position);
+  void PrefetchAfter(int layer) const;
   void CatchUpLayer(int layer, int step);
   /// Sets the reservation of the layer to `bound` less what it holds.
   absl::Status Settle(int layer);
