@@ -25,6 +25,7 @@
 #include "server/cli/device.h"
 #include "server/cli/eval/progress.h"
 #include "server/config.h"
+#include "server/log.h"
 
 namespace ziggurat {
 namespace {
@@ -59,6 +60,7 @@ struct PodFlags {
   double delta = 0.5;
   bool per_layer = false;
   std::string dtype = "bf16";
+  std::string device = "auto";
   int threads = 0;
 };
 
@@ -146,13 +148,14 @@ absl::StatusOr<SampledText> ReadSamples(const PodFlags& flags, int length) {
   return sampled;
 }
 
-absl::StatusOr<DeviceRunner> LoadRunner(const PodFlags& flags, ElementType element, int length) {
+absl::StatusOr<DeviceRunner> LoadRunner(const PodFlags& flags, ElementType element, int device,
+                                        int length) {
   DecoderOptions options;
   options.threads = ThreadCount(flags.threads);
   options.element = element;
   options.max_prefill_tokens = length;
   options.warm_up = false;
-  return LoadOnDevice(flags.model, options, DeviceChoice::kCpu, /*max_sequences=*/1);
+  return LoadOnDevice(flags.model, options, device, /*max_sequences=*/1);
 }
 
 absl::Status CheckMemory(const ModelConfig& config, int last, int length) {
@@ -247,6 +250,8 @@ absl::Status Calibrate(const PodFlags& flags) {
   if (absl::Status status = CheckFlags(flags); !status.ok()) return status;
   const absl::StatusOr<ElementType> dtype = ParseElementType(flags.dtype);
   if (!dtype.ok()) return Prefixed("--dtype", dtype.status());
+  const absl::StatusOr<int> device = ChooseDevice(flags.device);
+  if (!device.ok()) return device.status();
   if (absl::Status status = CheckWritable(flags.out); !status.ok()) return status;
   absl::StatusOr<ModelConfig> config = LoadModelConfig(flags.model);
   if (!config.ok()) return config.status();
@@ -256,7 +261,7 @@ absl::Status Calibrate(const PodFlags& flags) {
   absl::StatusOr<SampledText> text = ReadSamples(flags, *length);
   if (!text.ok()) return text.status();
   PrintSamples(*text);
-  absl::StatusOr<DeviceRunner> loaded = LoadRunner(flags, *dtype, *length);
+  absl::StatusOr<DeviceRunner> loaded = LoadRunner(flags, *dtype, *device, *length);
   if (!loaded.ok()) return loaded.status();
   absl::StatusOr<LayerSimilarity> similarity = Measure(*loaded->runner, *text, flags.last);
   if (!similarity.ok()) return similarity.status();
@@ -275,6 +280,7 @@ absl::Status Calibrate(const PodFlags& flags) {
 }
 
 int CalibratePod(const PodFlags& flags) {
+  SetUpLogging(spdlog::level::warn);
   const absl::Status status = Calibrate(flags);
   if (status.ok()) return kExitOk;
   std::fprintf(stderr, "ziggurat calibrate pod: %s\n", std::string(status.message()).c_str());
@@ -312,6 +318,10 @@ Command AddCalibrate(CLI::App& app) {
                 "One grouping for all heads, by the mean of their similarities");
   pod->add_option("--dtype", flags->dtype, "Weights, activations and cache in bf16 or f32")
       ->type_name("TYPE")
+      ->capture_default_str();
+  pod->add_option("--device", flags->device,
+                  "auto: the first GPU, or the CPU where there is none; cpu; cuda:N")
+      ->type_name("DEVICE")
       ->capture_default_str();
   pod->add_option("--threads", flags->threads, "Threads of computation; 0: one for each core")
       ->capture_default_str();

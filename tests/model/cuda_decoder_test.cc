@@ -11,6 +11,7 @@
 #include <nlohmann/json.hpp>
 #include <random>
 
+#include "model/calibration/attention_similarity.h"
 #include "tests/model/decoder_harness.h"
 #include "tests/model/plain_llama.h"
 #include "tests/scheduler/engine_harness.h"
@@ -271,6 +272,22 @@ TEST_F(CudaDecoder, MeasuresACopy) {
   ASSERT_TRUE(bytes_per_second.ok()) << bytes_per_second.status();
   EXPECT_GT(*bytes_per_second, 1e8);
   EXPECT_EQ(MeasureCudaCopyBandwidth(99).status().code(), absl::StatusCode::kNotFound);
+}
+
+TEST_F(CudaDecoder, ShowsWhatTheLastTokensAttendToAsTheCpuDoes) {
+  // What `calibrate pod` measures.
+  DecoderHarness cpu = OnCpu(ElementType::kF32), device = OnDevice(ElementType::kF32);
+  std::vector<int32_t> sample(90);
+  std::mt19937 random(3);
+  for (int32_t& id : sample) id = static_cast<int32_t>(random() % 100);
+  const auto measure = [&](ModelRunner& runner) {
+    SimilarityMeter meter(&runner, 16);
+    EXPECT_EQ(meter.Add(sample), absl::OkStatus());
+    return meter.Mean().values;
+  };
+  const auto expected = measure(cpu.runner()), actual = measure(device.runner());
+  ASSERT_EQ(actual.size(), expected.size());
+  for (size_t i = 0; i < actual.size(); ++i) EXPECT_NEAR(actual[i], expected[i], 1e-4) << i;
 }
 
 TEST_F(CudaDecoder, SaysThatThereIsNoSuchDeviceAndNoSuchMemory) {
