@@ -87,6 +87,19 @@ bench "prompts, and what policies add to them" prefill --batch 1,4 --context 819
   --compression 'h2o(heavy=512,recent=512)' --compression kivi --compression minicache
 bench "long prompts" prefill --context 2048,32768
 
+# Prompts by libtorch's flash attention, where Python has a libtorch with CUDA: another build.
+if torch=$(python3 -c 'import torch; assert torch.version.cuda; print(torch.utils.cmake_prefix_path)' 2>/dev/null); then
+  architecture=$(nvidia-smi --query-gpu=compute_cap --format=csv,noheader | head -n 1 | tr -d .)
+  run "configured with libtorch of $torch" cmake --preset cuda -B build-cuda/torch \
+    -DCMAKE_PREFIX_PATH="$torch" -DZIGGURAT_TORCH_CUDA=ON -DZIGGURAT_CUDA_ARCHITECTURES="$architecture"
+  run "built with it" cmake --build build-cuda/torch --target ziggurat_cli cuda_decoder_test
+  run "the decoder against the CPU's, prompts by libtorch" build-cuda/torch/bin/cuda_decoder_test --gtest_brief=1
+  run "prompts by libtorch" build-cuda/torch/ziggurat bench prefill --batch 1,4 --context 2048,8192,32768 \
+    --model "$model" --device "$device" --kv-cache-memory 60GiB
+else
+  printf '\n## prompts by libtorch: not run, Python has no libtorch with CUDA\n' >>"$results"
+fi
+
 run "tokens per second from one pool" scripts/bench-daemon.sh build-cuda/ziggurat "$device" \
   llama-3-8b 40GiB 128 8192 64 full simlayerkv 'pyramidkv(budget=1024)'
 

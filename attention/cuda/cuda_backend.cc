@@ -151,8 +151,10 @@ void CudaBackend::PrefillDistantAttention(const AttentionShape& shape, int n, El
   of_device.shares = static_cast<float*>(Scratch(DistantScratchBytes(heads, n)));
   LaunchPrefillDistantAttention(heads, {element, q, k, v, out, lse}, n, of_device, at());
   if (counts == nullptr) return;
-  counts->attended += Fetch(counted);
-  counts->skipped += Fetch(counted + 1);
+  unsigned long long both[2];
+  Download(counted, sizeof(both), both);
+  counts->attended += both[0];
+  counts->skipped += both[1];
 }
 
 void CudaBackend::WindowScores(const AttentionShape& shape, ElementType element,

@@ -23,6 +23,9 @@ constexpr int kScratchSegments = 4;
 
 constexpr size_t Rounded(size_t bytes) { return (bytes + 255) / 256 * 256; }
 
+/// PoD: attended and skipped.
+size_t CountBytes(size_t rows) { return rows * 2 * sizeof(unsigned long long); }
+
 size_t InputBytes(int rows) { return 3 * Rounded(rows * sizeof(int32_t)); }
 
 }  // namespace
@@ -53,7 +56,7 @@ std::vector<MemoryPart> CudaSteps::Parts(const CudaStepsOptions& options) {
           {"scratch memory of decode attention",
            DecodeScratchBytes(DecodeBucketOf(options, options.rows, most))},
           {"measurements of decode steps",
-           Rounded(rows * 2 * sizeof(unsigned long long)) +
+           Rounded(CountBytes(rows)) +
                Rounded(2 * rows * options.shape.model.num_layers * sizeof(double)) +
                SlotMassScratchBytes(DeviceShapeOf(options.heads))},
           {"rotary frequencies", options.inverse_frequencies.size() * sizeof(float)}};
@@ -77,6 +80,9 @@ absl::StatusOr<std::unique_ptr<CudaSteps>> CudaSteps::Create(const CudaStepsOpti
   auto inputs = DeviceMemory::Allocate(MemoryKind::kPinned, InputBytes(options.rows), "inputs");
   if (!inputs.ok()) return inputs.status();
   steps->pinned_inputs_ = *std::move(inputs);
+  auto counts = DeviceMemory::Allocate(MemoryKind::kPinned, CountBytes(options.rows), "counts");
+  if (!counts.ok()) return counts.status();
+  steps->pinned_counts_ = *std::move(counts);
   auto patches = DeviceMemory::Allocate(
       MemoryKind::kPinned, sizeof(TablePatch) * (kPatchesAtOnce + 1), "patches of the table");
   if (!patches.ok()) return patches.status();
@@ -137,6 +143,7 @@ DeviceCache CudaSteps::cache() const {
 
 absl::Status CudaSteps::Decode(absl::Span<const DecodeInput> inputs, float* logits) {
   if (absl::Status status = RunStep(inputs); !status.ok()) return status;
+  AskCounts(inputs);
   FetchLogits(inputs, logits);
   FetchMeasured(inputs);
   return absl::OkStatus();
@@ -146,6 +153,7 @@ absl::Status CudaSteps::DecodeTokens(absl::Span<const DecodeInput> inputs,
                                      absl::Span<const TokenDraw> draws, SampledToken* tokens) {
   if (absl::Status status = RunStep(inputs); !status.ok()) return status;
   draws_->Ask(draws, tables_->rows_of_inputs(), logits());
+  AskCounts(inputs);
   draws_->Fetch(draws, tables_->rows_of_inputs(), tokens);
   FetchMeasured(inputs);
   return absl::OkStatus();
@@ -208,7 +216,7 @@ absl::Status CudaSteps::Launch(absl::Span<const DecodeInput> inputs, const StepB
                      " bytes of scratch memory, there are ", scratch_.bytes()));
   }
   if (bucket.kinds.distant) {
-    stream_->Zero(measured_.data(), 2 * sizeof(unsigned long long) * inputs.size());
+    stream_->Zero(measured_.data(), CountBytes(inputs.size()));
   }
   const bool measures = std::any_of(inputs.begin(), inputs.end(), [](const DecodeInput& input) {
     return input.lazy_test != nullptr;
@@ -288,8 +296,7 @@ absl::Status CudaSteps::RunLayer(int layer_index, const StepBucket& bucket,
 
 /// Of sinks and of recent tokens, one behind the other.
 double* CudaSteps::MassOf(int row, int layer) const {
-  auto* masses = reinterpret_cast<double*>(measured_.data() +
-                                           Rounded(options_.rows * 2 * sizeof(unsigned long long)));
+  auto* masses = reinterpret_cast<double*>(measured_.data() + Rounded(CountBytes(options_.rows)));
   return masses + 2 * (static_cast<size_t>(row) * options_.shape.model.num_layers + layer);
 }
 
@@ -323,15 +330,19 @@ void CudaSteps::FetchLogits(absl::Span<const DecodeInput> inputs, float* logits_
   stream_->Synchronize();
 }
 
+/// They come with what the step is waited for.
+void CudaSteps::AskCounts(absl::Span<const DecodeInput> inputs) {
+  if (!tables_->kinds().distant) return;
+  stream_->Copy(pinned_counts_.data(), measured_.data(), CountBytes(inputs.size()));
+}
+
 void CudaSteps::FetchMeasured(absl::Span<const DecodeInput> inputs) {
-  if (tables_->kinds().distant) FetchCounts(inputs);
+  if (tables_->kinds().distant) AddCounts(inputs);
   FetchLazyMass(inputs);
 }
 
-void CudaSteps::FetchCounts(absl::Span<const DecodeInput> inputs) {
-  std::vector<unsigned long long> counts(2 * inputs.size());
-  stream_->Copy(counts.data(), measured_.data(), counts.size() * sizeof(counts[0]));
-  stream_->Synchronize();
+void CudaSteps::AddCounts(absl::Span<const DecodeInput> inputs) {
+  const auto* counts = pinned_counts_.as<unsigned long long>();
   for (size_t i = 0; i < inputs.size(); ++i) {
     if (inputs[i].counts == nullptr) continue;
     inputs[i].counts->attended += counts[2 * tables_->row(i)];

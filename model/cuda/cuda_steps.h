@@ -84,7 +84,8 @@ class CudaSteps final : public StepDecoder {
   void FetchLogits(absl::Span<const DecodeInput> inputs, float* logits);
   /// What sequences count and measure besides.
   void FetchMeasured(absl::Span<const DecodeInput> inputs);
-  void FetchCounts(absl::Span<const DecodeInput> inputs);
+  void AskCounts(absl::Span<const DecodeInput> inputs);
+  void AddCounts(absl::Span<const DecodeInput> inputs);
   void FetchLazyMass(absl::Span<const DecodeInput> inputs);
   double* MassOf(int row, int layer) const;
   DeviceCache cache() const;
@@ -102,7 +103,7 @@ class CudaSteps final : public StepDecoder {
 
   DeviceMemory activations_, logits_, inputs_, scratch_, measured_, frequencies_;
   DeviceMemory pool_, table_;
-  DeviceMemory pinned_inputs_, pinned_patches_;
+  DeviceMemory pinned_inputs_, pinned_counts_, pinned_patches_;
 };
 
 }  // namespace ziggurat::cuda

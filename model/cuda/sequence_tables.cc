@@ -105,6 +105,7 @@ void SequenceTables::FindRows(absl::Span<const DecodeInput> inputs) {
     if (is_new) {
       Row& row = rows_.emplace_back();
       row.sequence = input.sequence;
+      row.as_of.assign(num_layers_, -1);
       row.layers.resize(num_layers_);
       for (Layer& layer : row.layers) layer.table.records = StepTable::kFull;
     }
@@ -127,7 +128,7 @@ void SequenceTables::DropGone(absl::Span<const DecodeInput> inputs) {
       std::swap(rows_[row], rows_.back());
       row_of_[rows_[row].sequence] = row;
       rows_[row].changed = -1;
-      for (Layer& layer : rows_[row].layers) layer.as_of = -1;
+      rows_[row].as_of.assign(num_layers_, -1);
     }
     RemoveLast();
   }
@@ -150,14 +151,18 @@ void SequenceTables::Release(Layer* layer) {
 absl::Status SequenceTables::UpdateRow(int row_index, const DecodeInput& input) {
   Row& row = rows_[row_index];
   if (row.changed == input.changed) return absl::OkStatus();
+  bool same_kinds = true;
   for (int layer = 0; layer < num_layers_; ++layer) {
-    if (row.layers[layer].as_of == input.layers[layer].as_of) continue;
+    if (row.as_of[layer] == input.layers[layer].as_of) continue;
+    const StepKinds before = row.layers[layer].kinds;
     if (!UpdateLayer(row_index, layer, input)) {
       return absl::ResourceExhaustedError(
           absl::StrCat("the device's table of ", table_.capacity_words(), " words is full"));
     }
+    same_kinds = same_kinds && row.layers[layer].kinds == before;
   }
   row.changed = input.changed;
+  if (same_kinds) return absl::OkStatus();
   row.kinds = {};
   for (const Layer& layer : row.layers) row.kinds.Add(layer.kinds);
   return absl::OkStatus();
@@ -197,7 +202,7 @@ bool SequenceTables::UpdateLayer(int row, int layer_index, const DecodeInput& in
   }
   PutItem(row, layer_index, input);
   PutGrowth(row, layer_index, input);
-  layer.as_of = given.as_of;
+  rows_[row].as_of[layer_index] = given.as_of;
   layer.kinds = KindsOf(layer, given.view.size());
   return true;
 }

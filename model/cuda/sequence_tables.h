@@ -64,11 +64,11 @@ class SequenceTables {
     LayerTable table;
     uint32_t targets = 0;
     int num_targets = 0;  ///< room for
-    int as_of = -1;
     StepKinds kinds;
   };
   struct Row {
     uint64_t sequence = 0;
+    std::vector<int> as_of;  ///< of each layer, DecodeInput::Layer::as_of when it was told
     std::vector<Layer> layers;
     StepKinds kinds;
     int changed = -1;      ///< DecodeInput::changed, of what was told
