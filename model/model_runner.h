@@ -100,8 +100,10 @@ struct DecodeInput {
   };
   absl::Span<const Layer> layers;  ///< [num_layers]
   int step = 0;                    ///< of the sequence, at least as_of of every layer
-  int changed = 0;                 ///< the latest step of which any layer was told anew
-  uint64_t sequence = 0;           ///< the same in every step of a sequence, and no other's ever
+  /// The latest step as of which any layer is: nothing of the others need be looked at again.
+  static constexpr int kUnknown = -1;
+  int changed = kUnknown;
+  uint64_t sequence = 0;  ///< the same in every step of a sequence, and no other's ever
 
   int StepsSince(const Layer& layer) const { return step - layer.as_of; }
   /// Where the one target of a layer is in this step.

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "block_manager/check.h"
 
 namespace ziggurat {
 namespace {
@@ -193,7 +194,7 @@ absl::Status SequenceStore::PrepareStep(int position, std::vector<CacheEdit>* ed
   for (int layer = 0; layer < cache_->num_layers(); ++layer) {
     if (edit_due_[layer] <= next) {
       if (absl::Status status = stores_[layer]->PrepareFlush(edits); !status.ok()) return status;
-      edit_due_[layer] = StepAfter(next, std::max(1, stores_[layer]->TokensBeforeEdit()));
+      NoteEdits(layer);
     }
     next_edit_ = std::min(next_edit_, edit_due_[layer]);
   }
@@ -204,9 +205,18 @@ absl::Status SequenceStore::PrepareStep(int position, std::vector<CacheEdit>* ed
   return absl::OkStatus();
 }
 
+/// The next step has been prepared.
+void SequenceStore::NoteEdits(int layer) {
+  edit_due_[layer] = StepAfter(step_ + 1, std::max(1, stores_[layer]->TokensBeforeEdit()));
+}
+
 absl::Status SequenceStore::FinishEdits() {
   for (const auto& store : stores_) store->FinishEdits();
+  next_edit_ = LayerStore::kNever;
   for (int layer = 0; layer < cache_->num_layers(); ++layer) {
+    // Tables that lag behind have not been edited.
+    if (append_segments_[layer] < 0 || places_[layer].as_of == step_) NoteEdits(layer);
+    next_edit_ = std::min(next_edit_, edit_due_[layer]);
     if (absl::Status status = Settle(layer); !status.ok()) return status;
   }
   return absl::OkStatus();
@@ -254,7 +264,10 @@ absl::Status SequenceStore::AppendToLayer(int layer, int position) {
     absl::StatusOr<absl::Span<const TokenTarget>> targets = stores_[layer]->Append(position);
     if (!targets.ok()) return targets.status();
     places_[layer] = {table.view(), *targets, stores_[layer]->score_recent(), step_};
-    if (stores_[layer]->AppendsAlike()) due_[layer] = edit_due_[layer];
+    if (stores_[layer]->AppendsAlike()) {
+      CheckThat(targets->size() == 1, "several targets are said in every step");
+      due_[layer] = edit_due_[layer];
+    }
   }
   return table.owned_blocks() == owned_[layer] ? absl::OkStatus() : Settle(layer);
 }

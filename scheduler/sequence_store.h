@@ -47,7 +47,8 @@ class SequenceStore {
   absl::Status Decide(const Policy& policy, const PolicyContext& context, int tokens,
                       int max_new_tokens, int prompt, ModelRunner* model);
 
-  /// Makes room for what must move before the token at `position` is written, and orders it.
+  /// Makes room for what must move before the token at `position` is written, and orders it. Where
+  /// it fails the sequence can only be ended.
   absl::Status PrepareStep(int position, std::vector<CacheEdit>* edits);
   /// After the edits have been carried out; not called where there were none.
   absl::Status FinishEdits();
@@ -74,6 +75,7 @@ class SequenceStore {
   /// Notes how the layer's store takes tokens from now on.
   void NoteStore(int layer);
   absl::Status AppendToLayer(int layer, int position);
+  void NoteEdits(int layer);
   void PrefetchAfter(int layer) const;
   void CatchUpLayer(int layer, int step);
   /// Sets the reservation of the layer to `bound` less what it holds.

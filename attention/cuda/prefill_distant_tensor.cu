@@ -126,9 +126,8 @@ struct DistantTile {
     for (int half = 0; half < 2; ++half) {
       const int token = queries.TokenOf(half);
       if (token < q.rows && queries.c == 0) SharesOf(token, head)[which] = queries.LogSumExp(half);
-      queries.highest[half] = -INFINITY;
-      queries.sum[half] = 0;
     }
+    queries.BeginAnew();
   }
 
   /// Every query head gives the near keys at least the share `skip`.
@@ -202,13 +201,14 @@ void LaunchTensorPrefillDistant(const DeviceShape& shape, const PrefillTensors& 
   DeviceDistant with_shares = distant;
   if (distant.skip > 1) with_shares.shares = nullptr;  // no share is as large
   WithMaxDim(shape.head_dim, [&](auto max_dim) {
-    constexpr size_t kSharedBytes = QueryTile<max_dim()>::kSharedBytes;
-    const auto launch = [&](auto kernel) {
-      Launch(kernel, grid, dim3{kQueryTileThreads}, kSharedBytes, stream, shape, tensors, n,
+    const auto launch = [&](auto kernel, size_t shared_bytes) {
+      Launch(kernel, grid, dim3{kQueryTileThreads}, shared_bytes, stream, shape, tensors, n,
              with_shares);
     };
-    if (with_shares.shares != nullptr) launch(FindShares<max_dim()>);
-    launch(AttendDistantTiles<max_dim()>);
+    if (with_shares.shares != nullptr) {
+      launch(FindShares<max_dim()>, QueryTile<max_dim(), false>::kSharedBytes);
+    }
+    launch(AttendDistantTiles<max_dim()>, QueryTile<max_dim()>::kSharedBytes);
   });
 }
 

@@ -41,8 +41,9 @@ template <int kMaxDim, bool kWithValues = true>
 struct QueryTile {
   using Tiles = PromptTile<kMaxDim>;
   static constexpr int kTileKeys = Tiles::kRows;
-  /// Two stages of keys and values.
-  static constexpr size_t kSharedBytes = sizeof(uint16_t) * 4 * Tiles::kSize;
+  /// Keys and values.
+  static constexpr int kStageSize = (kWithValues ? 2 : 1) * Tiles::kSize;
+  static constexpr size_t kSharedBytes = sizeof(uint16_t) * 2 * kStageSize;
 
   const PromptRows v;
   const float scale;      ///< of scores, for powers of two
@@ -87,7 +88,14 @@ struct QueryTile {
     }
   }
 
-  /// The sums of whole rows, in each of their lanes.
+  /// Without values: other keys are summed up from now on.
+  __device__ void BeginAnew() {
+    for (int half = 0; half < 2; ++half) {
+      highest[half] = -INFINITY;
+      sum[half] = 0;
+    }
+  }
+  /// Once all keys were added: the sums of whole rows, in each of their lanes.
   __device__ void EndSums() {
     for (int half = 0; half < 2; ++half) sum[half] = RowSum(sum[half]);
   }
@@ -114,7 +122,7 @@ struct QueryTile {
   }
 
  private:
-  __device__ uint16_t* StageOf(int i) const { return tiles + i % 2 * 2 * Tiles::kSize; }
+  __device__ uint16_t* StageOf(int i) const { return tiles + i % 2 * kStageSize; }
 
   __device__ void Copy(const PromptRows& k, int tile, int stage) {
     Tiles::template Copy<kQueryTileThreads>(copies, k, tile * kTileKeys, StageOf(stage));

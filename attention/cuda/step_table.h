@@ -40,7 +40,8 @@ struct LayerTable {
   std::vector<Segment> segments;
 };
 
-/// The device's copy must start as zeros: words that are 0 are never sent. Not thread-safe.
+/// The device's copy must start as zeros: words that are 0 are never sent. Words that the device
+/// changes itself (DeviceGrowth) are to be sent again before they are freed. Not thread-safe.
 class StepTable {
  public:
   static constexpr uint32_t kFull = 0xffffffffu;
@@ -49,7 +50,7 @@ class StepTable {
 
   uint32_t capacity_words() const { return static_cast<uint32_t>(mirror_.size()); }
   uint32_t used_words() const { return used_; }
-  /// What the device has once all patches are applied.
+  /// What the device has once all patches are applied, but for what it has changed itself.
   absl::Span<const uint32_t> mirror() const { return mirror_; }
 
   /// An extent of at least `words` words at an even word, never 0; kFull where there is none. Its

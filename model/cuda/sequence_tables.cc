@@ -114,7 +114,7 @@ void SequenceTables::FindRows(absl::Span<const DecodeInput> inputs) {
   table_.Set(items_.count, static_cast<uint32_t>(inputs.size()));
 }
 
-/// Where a row changes hands every layer is told anew: steps of -1 say that nothing was.
+/// Where a row changes hands every layer is told anew: nothing is known of what it was told.
 void SequenceTables::DropGone(absl::Span<const DecodeInput> inputs) {
   for (Row& row : rows_) row.is_live = false;
   for (const DecodeInput& input : inputs) {
@@ -127,7 +127,7 @@ void SequenceTables::DropGone(absl::Span<const DecodeInput> inputs) {
     if (row + 1 < static_cast<int>(rows_.size())) {
       std::swap(rows_[row], rows_.back());
       row_of_[rows_[row].sequence] = row;
-      rows_[row].changed = -1;
+      rows_[row].changed = DecodeInput::kUnknown;
       rows_[row].as_of.assign(num_layers_, -1);
     }
     RemoveLast();
@@ -141,16 +141,41 @@ void SequenceTables::RemoveLast() {
 }
 
 void SequenceTables::Release(Layer* layer) {
-  if (layer->table.records != StepTable::kFull) table_.RemoveLayer(&layer->table);
-  if (layer->num_targets > 0)
-    table_.Free(layer->targets, WordsOf<DeviceTarget>(layer->num_targets));
+  if (layer->table.records != StepTable::kFull) {
+    ResendCounts(*layer);
+    table_.RemoveLayer(&layer->table);
+  }
+  ReleaseTargets(layer);
   *layer = {};
   layer->table.records = StepTable::kFull;
 }
 
+void SequenceTables::ReleaseTargets(Layer* layer) {
+  if (layer->num_targets == 0) return;
+  ResendTargets(*layer);
+  table_.Free(layer->targets, WordsOf<DeviceTarget>(layer->num_targets));
+  layer->num_targets = 0;
+}
+
+/// The device may have counted on since it was told; whoever has the words next must find there
+/// what the mirror says.
+void SequenceTables::ResendCounts(const Layer& layer) {
+  for (int i = 0; i < static_cast<int>(layer.table.segments.size()); ++i) {
+    table_.Resend(layer.table.records + WordsOf<DeviceSegment>(i) + kSlotsWord);
+  }
+}
+
+void SequenceTables::ResendTargets(const Layer& layer) {
+  for (int t = 0; t < layer.num_targets; ++t) {
+    table_.Resend(layer.targets + WordsOf<DeviceTarget>(t) + kTargetSlotWord);
+  }
+}
+
 absl::Status SequenceTables::UpdateRow(int row_index, const DecodeInput& input) {
   Row& row = rows_[row_index];
-  if (row.changed == input.changed) return absl::OkStatus();
+  if (row.changed == input.changed && input.changed != DecodeInput::kUnknown) {
+    return absl::OkStatus();
+  }
   bool same_kinds = true;
   for (int layer = 0; layer < num_layers_; ++layer) {
     if (row.as_of[layer] == input.layers[layer].as_of) continue;
@@ -177,9 +202,7 @@ bool SequenceTables::MakeRoom(const DecodeInput::Layer& given, Layer* layer) {
     if (!table_.AddLayer(segments, &layer->table)) return false;
   }
   if (layer->num_targets >= targets) return true;
-  if (layer->num_targets > 0)
-    table_.Free(layer->targets, WordsOf<DeviceTarget>(layer->num_targets));
-  layer->num_targets = 0;
+  ReleaseTargets(layer);
   layer->targets = table_.Allocate(WordsOf<DeviceTarget>(targets));
   if (layer->targets == StepTable::kFull) return false;
   layer->num_targets = targets;
@@ -191,14 +214,11 @@ bool SequenceTables::UpdateLayer(int row, int layer_index, const DecodeInput& in
   const DecodeInput::Layer& given = input.layers[layer_index];
   if (!MakeRoom(given, &layer)) return false;
   if (!table_.UpdateLayer({given.view, given.targets}, &layer.table)) return false;
-  for (size_t i = 0; i < given.view.size(); ++i) {
-    // The device may have counted on since it was told.
-    table_.Resend(layer.table.records + WordsOf<DeviceSegment>(static_cast<int>(i)) + kSlotsWord);
-  }
+  ResendCounts(layer);
+  ResendTargets(layer);
   for (size_t t = 0; t < given.targets.size(); ++t) {
     const uint32_t word = layer.targets + WordsOf<DeviceTarget>(static_cast<int>(t));
     table_.Put(word, DeviceTarget{given.targets[t].segment, given.targets[t].slot});
-    table_.Resend(word + kTargetSlotWord);
   }
   PutItem(row, layer_index, input);
   PutGrowth(row, layer_index, input);

@@ -71,8 +71,8 @@ class SequenceTables {
     std::vector<int> as_of;  ///< of each layer, DecodeInput::Layer::as_of when it was told
     std::vector<Layer> layers;
     StepKinds kinds;
-    int changed = -1;      ///< DecodeInput::changed, of what was told
-    bool is_live = false;  ///< in the step at hand
+    int changed = DecodeInput::kUnknown;  ///< of what was told
+    bool is_live = false;                 ///< in the step at hand
   };
 
   bool HasTheRowsOf(absl::Span<const DecodeInput> inputs) const;
@@ -83,6 +83,9 @@ class SequenceTables {
   bool UpdateLayer(int row, int layer, const DecodeInput& input);
   bool MakeRoom(const DecodeInput::Layer& given, Layer* layer);
   void Release(Layer* layer);
+  void ReleaseTargets(Layer* layer);
+  void ResendCounts(const Layer& layer);
+  void ResendTargets(const Layer& layer);
   void PutItem(int row, int layer, const DecodeInput& input);
   void PutGrowth(int row, int layer, const DecodeInput& input);
   StepKinds KindsOf(const Layer& layer, size_t num_segments) const;

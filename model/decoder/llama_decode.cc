@@ -59,7 +59,8 @@ absl::Status LlamaRunner::CheckInputs(absl::Span<const DecodeInput> inputs) cons
       return absl::InternalError(absl::StrCat("sequence ", i, " has ", input.layers.size(), " of ",
                                               shape().num_layers, " layers"));
     }
-    if (input.changed != input.step) continue;  // what stands there was looked at before
+    // What stands there was looked at when it was new.
+    if (input.changed != DecodeInput::kUnknown && input.changed != input.step) continue;
     for (const DecodeInput::Layer& layer : input.layers) {
       if (absl::Status status = CheckTargets(input, layer, shape().num_kv_heads); !status.ok()) {
         return absl::InternalError(absl::StrCat("sequence ", i, ": ", status.message()));

@@ -58,16 +58,18 @@ class LayerStore {
   virtual void FinishEdits() {}
   /// Where the token at `position` goes. The span is valid until the next call.
   virtual absl::StatusOr<absl::Span<const TokenTarget>> Append(int position) = 0;
-  // Asked once Fill has run, so that a step need not ask a layer in which nothing happens.
+  // So that a step need not ask a layer in which nothing happens.
 
   static constexpr int kNever = std::numeric_limits<int>::max();
-  /// How many tokens may come, from the next one on, before PrepareStep or PrepareFlush have
-  /// anything to do: for these they need not be called.
+  /// At least so many tokens may come, from the next one on, before PrepareStep or PrepareFlush
+  /// have anything to do: for these they need not be called. Asked where no edit is under way:
+  /// after Fill, after PrepareFlush where nothing was ordered, after FinishEdits.
   virtual int TokensBeforeEdit() const { return 0; }
   /// The segment to whose end, or round whose ring, every token goes, which is then all that Append
-  /// does, and score_recent is 0; negative: it does more.
+  /// does, and score_recent is 0; negative: it does more. Asked after Fill.
   virtual int AppendSegment() const { return -1; }
-  /// True: Append will say of every token to come what it has just said, and change nothing.
+  /// True: Append, which has just given one target, will give the same for every token to come, and
+  /// change nothing.
   virtual bool AppendsAlike() const { return false; }
   /// DecodeItem::score_recent.
   virtual int score_recent() const { return 0; }

@@ -41,13 +41,12 @@ class PairStore : public LayerStore {
     return MakeStoreFormat(context.element, context.plan->quantization).open;
   }
 
-  int TokensBeforeEdit() const override {
-    return tail_ < 0 ? 0 : merge_.tail - table_->view()[tail_].num_slots;
-  }
+  int TokensBeforeEdit() const override { return tail_ < 0 ? 0 : merge_.tail - tail_tokens(); }
   int AppendSegment() const override { return tail_; }
 
   LayerBlockTable* table() { return table_; }
-  bool IsDue() const { return TokensBeforeEdit() == 0; }
+  int tail_tokens() const { return table_->view()[tail_].num_slots; }
+  bool IsDue() const { return tail_tokens() == merge_.tail; }
   int merge_retained() const { return merge_.Retained(merge_.tail); }
 
  protected:

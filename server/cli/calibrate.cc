@@ -263,6 +263,7 @@ absl::Status Calibrate(const PodFlags& flags) {
   PrintSamples(*text);
   absl::StatusOr<DeviceRunner> loaded = LoadRunner(flags, *dtype, *device, *length);
   if (!loaded.ok()) return loaded.status();
+  std::fprintf(stderr, "on %s\n", loaded->backend.c_str());
   absl::StatusOr<LayerSimilarity> similarity = Measure(*loaded->runner, *text, flags.last);
   if (!similarity.ok()) return similarity.status();
   if (flags.per_layer) similarity = MeanOverHeads(*similarity);

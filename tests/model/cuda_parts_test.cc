@@ -171,11 +171,30 @@ class TablesOnDevice {
         EXPECT_EQ(words[segment.keys.blocks + last], 100 * inputs[i].sequence + last);
       }
     }
+    ExpectWhatTheMirrorSays(words, inputs.size());
     return count;
   }
   uint32_t used_words() { return tables_.table().used_words(); }
 
  private:
+  /// But for words that the device counts on itself. Of freed words too: whoever has them next is
+  /// sent only what is another.
+  void ExpectWhatTheMirrorSays(const std::vector<uint32_t>& words, size_t rows) {
+    std::vector<bool> is_devices(kWords, false);
+    const StepItems& items = tables_.step_items();
+    for (int i = 0; i < kLayers * kRows; ++i) {
+      is_devices[items.items + (i * sizeof(DeviceItem) + offsetof(DeviceItem, position)) / 4] =
+          true;
+      if (i % kRows >= static_cast<int>(rows)) continue;
+      const auto* growth = reinterpret_cast<const DeviceGrowth*>(words.data() + items.growths) + i;
+      is_devices[growth->num_slots] = is_devices[growth->slot] = true;
+    }
+    for (uint32_t word = 1; word < kWords; ++word) {
+      if (is_devices[word]) continue;
+      ASSERT_EQ(words[word], tables_.table().mirror()[word]) << "word " << word;
+    }
+  }
+
   static constexpr uint32_t kWords = 1 << 13;
   SequenceTables tables_;
   OnDevice device_;

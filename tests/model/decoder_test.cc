@@ -404,7 +404,7 @@ TEST_F(DecoderTest, WrongDecodeInputsAreRefused) {
   const auto with_targets = [&](const std::vector<TokenTarget>& targets) {
     auto wrong = layers;
     wrong[1].targets = targets;
-    return decode({1, 4, wrong, step, step}).ToString();
+    return decode({1, 4, wrong, step}).ToString();
   };
   EXPECT_THAT(with_targets({{0, 5}}), HasSubstr("segment 0 has no slot 5"));
   EXPECT_THAT(with_targets({{0, -2}}), HasSubstr("segment 0 has no slot -2"));

@@ -98,34 +98,58 @@ TEST(SequenceStore, AnAppendThatFindsNoBlockLeavesTablesThatAgree) {
   EXPECT_EQ(sequence.pool().used_blocks(), 0u);
 }
 
-/// Steps of 200 in which a layer was looked at; edits are ordered, and taken for done.
-int StepsLookedAt(const char* policy) {
+struct Looks {
+  int count = 0;           ///< steps in which any layer was looked at
+  std::vector<int> edits;  ///< steps before which something was moved
+};
+
+/// 200 steps; edits are ordered, and taken for done. `snapshot_every`: somebody looks on.
+Looks LooksOf(const char* policy, int snapshot_every = 1000) {
   constexpr int kSteps = 200;
   SmallSequence sequence(1000, policy, kSteps + 1);
-  int looked_at = 0;
-  for (int i = 0; i < kSteps; ++i) {
+  SequenceStore& store = sequence.store();
+  Looks looks;
+  for (int step = 1; step <= kSteps; ++step) {
     std::vector<CacheEdit> edits;
-    EXPECT_TRUE(sequence.store().PrepareStep(kPrompt + i, &edits).ok());
-    EXPECT_TRUE(edits.empty() || sequence.store().FinishEdits().ok());
-    EXPECT_TRUE(sequence.store().Append(kPrompt + i).ok());
-    looked_at += sequence.store().changed() == sequence.store().step();
-    EXPECT_TRUE(edits.empty() || sequence.store().changed() == sequence.store().step())
-        << "what was edited was not looked at";
+    const int position = kPrompt + step - 1;
+    EXPECT_EQ(store.PrepareStep(position, &edits), absl::OkStatus());
+    if (!edits.empty()) {
+      looks.edits.push_back(step);
+      EXPECT_EQ(store.FinishEdits(), absl::OkStatus());
+    }
+    EXPECT_EQ(store.Append(position).status(), absl::OkStatus());
+    const bool was_looked_at = store.changed() == step;
+    EXPECT_TRUE(edits.empty() || was_looked_at) << "of what was moved nobody is told";
+    looks.count += was_looked_at;
+    if (step % snapshot_every == 0) {
+      store.CatchUp();
+      EXPECT_EQ(sequence.cache().CheckIntegrity(), absl::OkStatus());
+    }
   }
   sequence.cache().Clear();
-  return looked_at;
+  return looks;
 }
 
 TEST(SequenceStore, LooksAtLayersOnlyWhenABlockIsTakenOrSomethingMoves) {
   // Blocks of 16 slots of bf16, begun by the prompt's 10 tokens.
-  EXPECT_EQ(StepsLookedAt("full"), 1 + 194 / 16 + 1);
-  // 32 to 63 open tokens: every 32 tokens 32 become codes, and every 16 a block is taken.
-  EXPECT_LE(StepsLookedAt("kivi(group=32,residual=32)"), 1 + 200 / 16 + 200 / 32 + 2);
-  EXPECT_LE(StepsLookedAt("minicache(start=1,tail=20)"), 1 + 200 / 20 * 3 + 200 / 16 + 1);
+  EXPECT_EQ(LooksOf("full").count, 1 + 194 / 16 + 1);
+  // The first 32 of 64 open tokens become codes: before tokens 64, 96, ...
+  const Looks kivi = LooksOf("kivi(group=32,residual=32)");
+  EXPECT_EQ(kivi.edits, std::vector<int>({55, 87, 119, 151, 183}));
+  // Besides, blocks begin at slots 16, 32 and 48, and then at 48 of every 32 to 63.
+  EXPECT_EQ(kivi.count, 1 + 3 + 5 + 5);
+  // Twenty generated tokens are merged before the next one.
+  const Looks minicache = LooksOf("minicache(start=1,tail=20)");
+  EXPECT_EQ(minicache.edits, std::vector<int>({21, 41, 61, 81, 101, 121, 141, 161, 181}));
   // Once all slots are taken each token overwrites one, which the device chooses.
-  EXPECT_EQ(StepsLookedAt("h2o(heavy=20,recent=20)"), 20 + 20 + 1 - kPrompt + 1);
-  EXPECT_LE(StepsLookedAt("streaming(sinks=4,recent=28)+kivi(group=16,residual=4)"),
-            1 + 200 / 16 * 3);
+  EXPECT_EQ(LooksOf("h2o(heavy=20,recent=20)").count, 20 + 20 + 1 - kPrompt + 1);
+  for (const char* policy :
+       {"full", "kivi(group=32,residual=32)", "minicache(start=1,tail=20)",
+        "streaming(sinks=4,recent=28)+kivi(group=16,residual=4)", "h2o(heavy=20,recent=20)"}) {
+    const Looks alone = LooksOf(policy), watched = LooksOf(policy, 7);
+    EXPECT_EQ(watched.edits, alone.edits) << policy;
+    EXPECT_LT(alone.count, 60) << policy;
+  }
 }
 
 }  // namespace
