@@ -115,6 +115,15 @@ struct HeadIndices {
   size_t stride = 0;
 };
 
+/// Tokens in slots [first, first + count) of `from` go to `to` from slot `first_slot` on.
+struct TokenCopy {
+  const SegmentView* from = nullptr;
+  int first = 0;
+  int count = 0;
+  const SegmentView* to = nullptr;
+  int first_slot = 0;
+};
+
 /// A backend owns its threads and scratch memory. One caller at a time (the engine thread).
 /// Pointers are to the backend's memory (BackendMemory) where nothing else is said; views, items
 /// and the counts in them are the host's.
@@ -213,6 +222,15 @@ class AttentionBackend : public BackendMemory {
   virtual void CopyTokens(const AttentionShape& shape, PoolView pool, const SegmentView& from,
                           HeadIndices slots, int first, int count, const SegmentView& to,
                           int first_slot) = 0;
+
+  /// CopyTokens for each, in order. None reads or writes slots that an earlier one writes, so that
+  /// all may be read before any is written.
+  virtual void CopyAll(const AttentionShape& shape, PoolView pool,
+                       absl::Span<const TokenCopy> copies) {
+    for (const TokenCopy& copy : copies) {
+      CopyTokens(shape, pool, *copy.from, {}, copy.first, copy.count, *copy.to, copy.first_slot);
+    }
+  }
 
   /// The tokens in slots [first, first + count) of a segment that covers all KV heads and is not
   /// merged, decoded.

@@ -58,23 +58,54 @@ __device__ bool GoesBitForBit(const DeviceSegment& from, const DeviceIndices& sl
   return true;
 }
 
-/// A warp for each unit (x), head of `to` (y) and side (z).
+/// What one warp moves: a unit (x) of a head of `to` (y), of a side of a copy (z).
+struct UnitOfCopy {
+  const CopyRecord& copy;
+  const DeviceSegment& from;
+  const DeviceSegment& to;
+  const int unit;   ///< tokens
+  const int head;   ///< of `to`
+  const int first;  ///< token of the copy
+  const Side side;
+
+  __device__ UnitOfCopy(const DeviceCache& cache, const CopyRecord* copies)
+      : copy(copies[blockIdx.z / kSides]),
+        from(cache.segment(copy.from)),
+        to(cache.segment(copy.to)),
+        unit(UnitTokens(to)),
+        head(static_cast<int>(blockIdx.y)),
+        first(static_cast<int>(blockIdx.x) * unit),
+        side(blockIdx.z % kSides == 0 ? Side::kKeys : Side::kValues) {}
+
+  /// Others have fewer heads or tokens, or the keys of another layer.
+  __device__ bool exists() const {
+    return head < to.num_kv_heads && first < copy.count && Owns(to, side);
+  }
+  __device__ Staging StagingIn(unsigned char* memory, int dim) const {
+    return {memory + copy.scratch, static_cast<size_t>(to.num_kv_heads),
+            static_cast<size_t>(copy.count), static_cast<size_t>(dim)};
+  }
+  /// Of the first token, among those of both sides.
+  __device__ size_t StagedAt() const {
+    return (static_cast<size_t>(blockIdx.z % kSides) * to.num_kv_heads + head) * copy.count + first;
+  }
+};
+
 __global__ void __launch_bounds__(kWarp)
-    LoadUnits(DeviceShape shape, DeviceCache cache, uint32_t from_word, DeviceIndices slots,
-              int count, uint32_t to_word, void* memory) {
-  const DeviceSegment& from = cache.segment(from_word);
-  const DeviceSegment& to = cache.segment(to_word);
-  const int dim = shape.head_dim, unit = UnitTokens(to), lane = LaneOfThread();
-  const int head = static_cast<int>(blockIdx.y), first = static_cast<int>(blockIdx.x) * unit;
-  const int from_head = to.first_kv_head + head - from.first_kv_head;
-  const Side side = blockIdx.z == 0 ? Side::kKeys : Side::kValues;
-  if (!Owns(to, side)) return;
-  const Staging staging(memory, to.num_kv_heads, count, dim);
+    LoadUnits(DeviceShape shape, DeviceCache cache, const CopyRecord* copies,
+              unsigned char* memory) {
+  const UnitOfCopy u(cache, copies);
+  if (!u.exists()) return;
+  const DeviceSegment &from = u.from, &to = u.to;
+  const DeviceIndices& slots = u.copy.slots;
+  const int dim = shape.head_dim, lane = LaneOfThread(), head = u.head, first = u.first;
+  const int from_head = to.first_kv_head + head - from.first_kv_head, unit = u.unit;
+  const Side side = u.side;
+  const Staging staging = u.StagingIn(memory, dim);
   const bool as_bits = GoesBitForBit(from, slots, head, first, to);
   for (int t = 0; t < unit; ++t) {
     const int slot = slots.at(head, first + t);
-    const size_t token =
-        (static_cast<size_t>(blockIdx.z) * to.num_kv_heads + head) * count + first + t;
+    const size_t token = u.StagedAt() + t;
     uint32_t* data = staging.data + token * dim;
     if (lane == 0 && t == 0) staging.as_bits[token] = as_bits;
     if (!as_bits) {
@@ -102,19 +133,21 @@ __global__ void __launch_bounds__(kWarp)
   }
 }
 
-/// A thread for each token (x) of each head (y): norms, scores and positions, in or out.
+/// A thread for each token (x) of each head (y) of a copy (z): norms, scores and positions, in or
+/// out.
 __global__ void __launch_bounds__(kWarp)
-    MoveAttributes(DeviceShape shape, DeviceCache cache, uint32_t from_word, DeviceIndices slots,
-                   int count, uint32_t to_word, int first_slot, bool out, void* memory) {
-  const DeviceSegment& from = cache.segment(from_word);
-  const DeviceSegment& to = cache.segment(to_word);
+    MoveAttributes(DeviceShape shape, DeviceCache cache, const CopyRecord* copies, bool out,
+                   unsigned char* memory) {
+  const CopyRecord& copy = copies[blockIdx.z];
+  const DeviceSegment& from = cache.segment(copy.from);
+  const DeviceSegment& to = cache.segment(copy.to);
   const int i = static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x);
-  const int head = static_cast<int>(blockIdx.y);
-  if (i >= count) return;
-  const Staging staging(memory, to.num_kv_heads, count, shape.head_dim);
+  const int head = static_cast<int>(blockIdx.y), count = copy.count;
+  if (i >= count || head >= to.num_kv_heads) return;
+  const Staging staging(memory + copy.scratch, to.num_kv_heads, count, shape.head_dim);
   uint32_t* own = staging.attributes + (static_cast<size_t>(head) * count + i) * kAttributes;
   const DeviceSegment& s = out ? from : to;
-  const int slot = out ? slots.at(head, i) : first_slot + i;
+  const int slot = out ? copy.slots.at(head, i) : copy.first_slot + i;
   const int head_of = out ? to.first_kv_head + head - from.first_kv_head : head;
   const auto move = [&](uint32_t& stored, uint32_t& staged) {
     (out ? staged : stored) = out ? stored : staged;
@@ -127,25 +160,25 @@ __global__ void __launch_bounds__(kWarp)
   move(EntryOf<uint32_t>(cache, s.positions, head_of, slot), own[5]);
 }
 
-/// A warp for each unit (x), head (y) and side (z).
 __global__ void __launch_bounds__(kWarp)
-    StoreUnits(DeviceShape shape, DeviceCache cache, int count, uint32_t to_word, int first_slot,
-               void* memory) {
-  const DeviceSegment& to = cache.segment(to_word);
-  const int dim = shape.head_dim, unit = UnitTokens(to), lane = LaneOfThread();
-  const int head = static_cast<int>(blockIdx.y), first = static_cast<int>(blockIdx.x) * unit;
-  const Side side = blockIdx.z == 0 ? Side::kKeys : Side::kValues;
-  if (!Owns(to, side)) return;
-  const Staging staging(memory, to.num_kv_heads, count, dim);
-  const size_t of_unit = (static_cast<size_t>(blockIdx.z) * to.num_kv_heads + head) * count + first;
+    StoreUnits(DeviceShape shape, DeviceCache cache, const CopyRecord* copies,
+               unsigned char* memory) {
+  const UnitOfCopy u(cache, copies);
+  if (!u.exists()) return;
+  const DeviceSegment& to = u.to;
+  const int dim = shape.head_dim, lane = LaneOfThread(), head = u.head;
+  const int first_slot = u.copy.first_slot + u.first;
+  const Side side = u.side;
+  const Staging staging = u.StagingIn(memory, dim);
+  const size_t of_unit = u.StagedAt();
   if (staging.as_bits[of_unit] == 0) {
-    return EncodeUnit(cache, to, side, head, first_slot + first, dim, [&](int token, int c) {
+    return EncodeUnit(cache, to, side, head, first_slot, dim, [&](int token, int c) {
       return __uint_as_float(staging.data[(of_unit + token) * dim + c]);
     });
   }
-  for (int t = 0; t < unit; ++t) {
+  for (int t = 0; t < u.unit; ++t) {
     const size_t token = of_unit + t;
-    const int slot = first_slot + first + t;
+    const int slot = first_slot + t;
     for (int p = lane; p < CellsOf(to.code(), dim); p += kWarp) {
       CellOf(cache, to, side, head, slot, p, dim) = staging.data[token * dim + p];
     }
@@ -171,21 +204,17 @@ size_t CopyScratchBytes(int heads, int count, int head_dim) {
   return Staging::Words(heads, count, head_dim) * sizeof(uint32_t);
 }
 
-void LaunchCopyTokens(const DeviceShape& shape, const DeviceCache& cache, uint32_t from,
-                      const DeviceIndices& slots, int count, const TargetSegment& to,
-                      int first_slot, void* scratch, cudaStream_t stream) {
-  if (count == 0) return;
-  const auto heads = static_cast<unsigned>(to.heads);
-  const dim3 units{static_cast<unsigned>(count / to.unit), heads, kSides};
-  const dim3 tokens{static_cast<unsigned>(count + kWarp - 1) / kWarp, heads};
-  Launch(LoadUnits, units, dim3{kWarp}, 0, stream, shape, cache, from, slots, count, to.word,
-         scratch);
-  Launch(MoveAttributes, tokens, dim3{kWarp}, 0, stream, shape, cache, from, slots, count, to.word,
-         first_slot, true, scratch);
-  Launch(StoreUnits, units, dim3{kWarp}, 0, stream, shape, cache, count, to.word, first_slot,
-         scratch);
-  Launch(MoveAttributes, tokens, dim3{kWarp}, 0, stream, shape, cache, from, slots, count, to.word,
-         first_slot, false, scratch);
+void LaunchCopyTokens(const DeviceShape& shape, const DeviceCache& cache, const CopyRecord* copies,
+                      int num_copies, const CopyExtent& most, void* scratch, cudaStream_t stream) {
+  if (num_copies == 0 || most.count == 0) return;
+  const auto heads = static_cast<unsigned>(most.heads), z = static_cast<unsigned>(num_copies);
+  const dim3 units{static_cast<unsigned>(most.units), heads, kSides * z};
+  const dim3 tokens{static_cast<unsigned>(most.count + kWarp - 1) / kWarp, heads, z};
+  auto* memory = static_cast<unsigned char*>(scratch);
+  Launch(LoadUnits, units, dim3{kWarp}, 0, stream, shape, cache, copies, memory);
+  Launch(MoveAttributes, tokens, dim3{kWarp}, 0, stream, shape, cache, copies, true, memory);
+  Launch(StoreUnits, units, dim3{kWarp}, 0, stream, shape, cache, copies, memory);
+  Launch(MoveAttributes, tokens, dim3{kWarp}, 0, stream, shape, cache, copies, false, memory);
 }
 
 }  // namespace ziggurat::cuda

@@ -220,10 +220,57 @@ void CudaBackend::CopyTokens(const AttentionShape& shape, PoolView pool, const S
   const DeviceCache cache = Cache(pool, image);
   InPieces(count, target.unit, CopyScratchBytes(target.heads, 1, shape.head_dim), scratch_.bytes(),
            [&](int done, int piece) {
-             LaunchCopyTokens(DeviceShapeOf(shape), cache, source, IndicesFrom(slots, first, done),
-                              piece, target, first_slot + done,
+             const CopyRecord copy = {source, target.word, IndicesFrom(slots, first, done), piece,
+                                      first_slot + done};
+             LaunchCopyTokens(DeviceShapeOf(shape), cache,
+                              uploads_->Place(absl::MakeConstSpan(&copy, 1)), 1,
+                              {target.heads, piece, piece / target.unit},
                               Scratch(CopyScratchBytes(target.heads, piece, shape.head_dim)), at());
            });
+}
+
+void CudaBackend::CopyAll(const AttentionShape& shape, PoolView pool,
+                          absl::Span<const TokenCopy> copies) {
+  // Table and records lie in the ring together until the copies are launched.
+  const size_t most_bytes = uploads_->most_bytes() / 4;
+  TableImage image;
+  std::vector<CopyRecord> records;
+  CopyExtent most;
+  size_t scratch = 0;
+  const auto copy_records = [&] {
+    const DeviceCache cache = Cache(pool, image);
+    LaunchCopyTokens(DeviceShapeOf(shape), cache, uploads_->Place(absl::MakeConstSpan(records)),
+                     static_cast<int>(records.size()), most, Scratch(scratch), at());
+    image = {};
+    records.clear();
+    most = {};
+    scratch = 0;
+  };
+  for (const TokenCopy& copy : copies) {
+    const SegmentView &from = *copy.from, &to = *copy.to;
+    const int heads = to.num_kv_heads, unit = IsGrouped(to.encoding) ? to.group : 1;
+    const size_t bytes = CopyScratchBytes(heads, copy.count, shape.head_dim);
+    const bool is_full = scratch + bytes > scratch_.bytes() || records.size() == kMostCopies ||
+                         image.words().size() * sizeof(uint32_t) > most_bytes ||
+                         (records.size() + 1) * sizeof(CopyRecord) > most_bytes;
+    if (is_full && !records.empty()) copy_records();
+    if (bytes > scratch_.bytes()) {
+      CopyTokens(shape, pool, from, {}, copy.first, copy.count, to, copy.first_slot);
+      continue;
+    }
+    CopyRecord& record = records.emplace_back();
+    record.from = image.AddSlots(from, copy.first, copy.count);
+    record.to = image.AddSlots(to, copy.first_slot, copy.count);
+    record.slots.first = copy.first;
+    record.count = copy.count;
+    record.first_slot = copy.first_slot;
+    record.scratch = scratch;
+    scratch += bytes;
+    most.heads = std::max(most.heads, heads);
+    most.count = std::max(most.count, copy.count);
+    most.units = std::max(most.units, copy.count / unit);
+  }
+  if (!records.empty()) copy_records();
 }
 
 void CudaBackend::ReadTokens(const AttentionShape& shape, PoolView pool, const SegmentView& segment,

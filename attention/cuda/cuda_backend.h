@@ -100,6 +100,9 @@ class CudaBackend final : public AttentionBackend {
   void CopyTokens(const AttentionShape& shape, PoolView pool, const SegmentView& from,
                   HeadIndices slots, int first, int count, const SegmentView& to,
                   int first_slot) override;
+  /// As many at a time as scratch memory and upload ring hold.
+  void CopyAll(const AttentionShape& shape, PoolView pool,
+               absl::Span<const TokenCopy> copies) override;
   void ReadTokens(const AttentionShape& shape, PoolView pool, const SegmentView& segment, int first,
                   int count, float* k, float* v) override;
 

@@ -20,21 +20,28 @@ void TableImage::Put(uint32_t word, const Record& record) {
   std::memcpy(words_.data() + word, &record, sizeof(Record));
 }
 
-DeviceSegment TableImage::RecordOf(const SegmentView& segment) {
+DeviceSegment TableImage::RecordOf(const SegmentView& segment, int first, int end) {
   DeviceSegment record = RecordWithoutPlanes(segment);
-  const int slots = SlotsHeld(segment);
   ForEachPlane(segment, &record, [&](const PlaneView& plane, DevicePlane* to, int) {
-    *to = PlaneRecord(plane, static_cast<uint32_t>(words_.size()));
-    words_.insert(words_.end(), plane.blocks, plane.blocks + BlocksOf(plane, slots));
+    // A list is named by the word where its block 0 would stand, modulo 2^32, which must not come
+    // out as DevicePlane::kNone.
+    const uint32_t first_block = static_cast<uint32_t>(first) / plane.slots_per_block;
+    if (words_.size() + 1 == first_block) words_.push_back(0);
+    *to = PlaneRecord(plane, static_cast<uint32_t>(words_.size()) - first_block);
+    words_.insert(words_.end(), plane.blocks + first_block, plane.blocks + BlocksOf(plane, end));
   });
   return record;
 }
 
-uint32_t TableImage::AddSegment(const SegmentView& segment) {
-  const DeviceSegment record = RecordOf(segment);
+uint32_t TableImage::AddSlots(const SegmentView& segment, int first, int count) {
+  const DeviceSegment record = RecordOf(segment, first, first + count);
   const uint32_t word = Reserve<DeviceSegment>(1);
   Put(word, record);
   return word;
+}
+
+uint32_t TableImage::AddSegment(const SegmentView& segment) {
+  return AddSlots(segment, 0, SlotsHeld(segment));
 }
 
 TargetSegment TableImage::AddTarget(const SegmentView& segment) {
@@ -50,7 +57,7 @@ DeviceItems TableImage::AddItems(absl::Span<const DecodeItem> items, unsigned lo
     for (int s = 0; s < static_cast<int>(item.segments.size()); ++s) {
       SegmentView live = item.segments[s];
       live.num_slots = LiveSlots(item, s);
-      segments.push_back(RecordOf(live));
+      segments.push_back(RecordOf(live, 0, SlotsHeld(live)));
     }
     DeviceItem& record = records.emplace_back();
     record.num_segments = static_cast<int32_t>(segments.size());

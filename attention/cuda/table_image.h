@@ -7,6 +7,7 @@
 #include "absl/types/span.h"
 #include "attention/backend.h"
 #include "attention/cuda/device_views.h"
+#include "attention/cuda/segment_record.h"
 #include "attention/cuda/writes.h"
 
 namespace ziggurat::cuda {
@@ -20,6 +21,8 @@ class TableImage {
   /// The word at which the record of `segment` stands.
   uint32_t AddSegment(const SegmentView& segment);
   TargetSegment AddTarget(const SegmentView& segment);
+  /// As AddSegment, with the blocks of slots [first, first + count) alone.
+  uint32_t AddSlots(const SegmentView& segment, int first, int count);
   /// One step's items in one layer, whose pointers are the device's.
   ///   counts  [items, 2] attended, skipped: the device's in place of each item's own; may be null
   DeviceItems AddItems(absl::Span<const DecodeItem> items, unsigned long long* counts = nullptr);
@@ -30,7 +33,7 @@ class TableImage {
   uint32_t Reserve(size_t count);
   template <typename Record>
   void Put(uint32_t word, const Record& record);
-  DeviceSegment RecordOf(const SegmentView& segment);
+  DeviceSegment RecordOf(const SegmentView& segment, int first, int end);
 
   std::vector<uint32_t> words_;
 };

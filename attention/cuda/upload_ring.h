@@ -17,6 +17,9 @@ class UploadRing {
   /// `bytes`: of the ring; half of it is the most that one call of Place takes.
   static absl::StatusOr<std::unique_ptr<UploadRing>> Create(Stream* stream, size_t bytes);
 
+  /// The most that one call of Place takes.
+  size_t most_bytes() const { return half_bytes_; }
+
   /// A copy on the device, aligned to 64 bytes, for what is asked of the stream next: it stands
   /// until half a ring more has been placed.
   void* Place(const void* host, size_t bytes);

@@ -30,11 +30,29 @@ void LaunchWriteScores(const float* sums, int n, const DeviceIndices& rows, int 
 void LaunchReadTokens(const DeviceShape& shape, const DeviceCache& cache, uint32_t segment,
                       int first, int count, float* k, float* v, cudaStream_t stream);
 
-/// Tokens on their way from segment to segment: all are read before any is written.
+/// A copy from segment to segment; on the device.
+struct CopyRecord {
+  uint32_t from = 0;  ///< words of the segments' records
+  uint32_t to = 0;
+  DeviceIndices slots;  ///< of `from`
+  int32_t count = 0;
+  int32_t first_slot = 0;  ///< of `to`
+  size_t scratch = 0;      ///< bytes of the scratch memory before its own CopyScratchBytes
+};
+
+/// The most that any of some copies has.
+struct CopyExtent {
+  int heads = 0;
+  int count = 0;
+  int units = 0;  ///< tokens encoded together count once
+};
+
+/// Tokens on their way from segment to segment: all of all copies are read before any is written.
 size_t CopyScratchBytes(int heads, int count, int head_dim);
-void LaunchCopyTokens(const DeviceShape& shape, const DeviceCache& cache, uint32_t from,
-                      const DeviceIndices& slots, int count, const TargetSegment& to,
-                      int first_slot, void* scratch, cudaStream_t stream);
+///   copies  [num_copies], at most kMostCopies
+constexpr int kMostCopies = 32767;
+void LaunchCopyTokens(const DeviceShape& shape, const DeviceCache& cache, const CopyRecord* copies,
+                      int num_copies, const CopyExtent& most, void* scratch, cudaStream_t stream);
 
 ///   k, v  [items, num_kv_heads, head_dim] f32
 void LaunchWriteStep(const DeviceShape& shape, const DeviceCache& cache, const DeviceItems& items,

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdint>
 
+#include "absl/container/flat_hash_map.h"
 #include "absl/strings/str_cat.h"
 
 namespace ziggurat {
@@ -67,20 +68,24 @@ class EditRunner {
 
   absl::Status operator()(const CopyEdit& edit) {
     if (absl::Status status = Check(edit); !status.ok()) return status;
-    HeadIndices slots;
-    if (!edit.slots.empty()) {
-      const size_t bytes = edit.slots.size() * sizeof(int32_t);
-      auto* listed = static_cast<int32_t*>(backend_.Lend(bytes));
-      backend_.Upload(edit.slots.data(), bytes, listed);
-      slots = {listed, static_cast<size_t>(edit.count)};
+    if (edit.slots.empty()) {
+      if (FollowsAWrite(edit)) CopyPending();
+      pending_.push_back({edit.from, edit.first, edit.count, edit.to, edit.first_slot});
+      written_[edit.to].push_back({edit.first_slot, edit.count});
+      return absl::OkStatus();
     }
-    backend_.CopyTokens(shape_, pool_, *edit.from, slots, edit.first, edit.count, *edit.to,
-                        edit.first_slot);
+    CopyPending();
+    const size_t bytes = edit.slots.size() * sizeof(int32_t);
+    auto* listed = static_cast<int32_t*>(backend_.Lend(bytes));
+    backend_.Upload(edit.slots.data(), bytes, listed);
+    backend_.CopyTokens(shape_, pool_, *edit.from, {listed, static_cast<size_t>(edit.count)},
+                        edit.first, edit.count, *edit.to, edit.first_slot);
     return absl::OkStatus();
   }
 
   absl::Status operator()(const MergeEdit& edit) {
     if (absl::Status status = Check(edit); !status.ok()) return status;
+    CopyPending();
     const int heads = shape_.num_kv_heads, m = edit.count, merged = m - edit.retained;
     // Of both layers the decoded tails; then the angles, and which tokens stay and which do not.
     const size_t tail = static_cast<size_t>(m) * heads * shape_.head_dim;
@@ -105,10 +110,36 @@ class EditRunner {
     return absl::OkStatus();
   }
 
+  /// Copies of ranges wait for one another: a device does many at once.
+  void CopyPending() {
+    if (!pending_.empty()) backend_.CopyAll(shape_, pool_, pending_);
+    pending_.clear();
+    written_.clear();
+  }
+
  private:
+  struct Range {
+    int first;
+    int count;
+  };
+
+  /// Whether the edit reads or writes what a pending one writes.
+  bool FollowsAWrite(const CopyEdit& edit) const {
+    const auto touches = [&](const SegmentView* segment, int first) {
+      const auto found = written_.find(segment);
+      return found != written_.end() &&
+             std::any_of(found->second.begin(), found->second.end(), [&](const Range& range) {
+               return first < range.first + range.count && range.first < first + edit.count;
+             });
+    };
+    return touches(edit.from, edit.first) || touches(edit.to, edit.first_slot);
+  }
+
   AttentionBackend& backend_;
   const AttentionShape& shape_;
   PoolView pool_;
+  std::vector<TokenCopy> pending_;
+  absl::flat_hash_map<const SegmentView*, std::vector<Range>> written_;  ///< by pending_
 };
 
 }  // namespace
@@ -121,10 +152,13 @@ size_t MergeEditBytes(const AttentionShape& shape, int count) {
 absl::Status RunCacheEdits(AttentionBackend& backend, const AttentionShape& shape, PoolView pool,
                            absl::Span<const CacheEdit> edits) {
   EditRunner runner(backend, shape, pool);
+  absl::Status status;
   for (const CacheEdit& edit : edits) {
-    if (absl::Status status = std::visit(runner, edit); !status.ok()) return status;
+    status = std::visit([&](const auto& one) { return runner(one); }, edit);
+    if (!status.ok()) break;
   }
-  return absl::OkStatus();
+  runner.CopyPending();
+  return status;
 }
 
 }  // namespace ziggurat

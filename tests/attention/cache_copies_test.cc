@@ -185,6 +185,39 @@ TEST_P(CacheCopies, OfARangeMoveItDownOrUp) {
   }
 }
 
+TEST_P(CacheCopies, OfManyRangesAtOnceAreAsOneAfterTheOther) {
+  // A group of open tokens becomes codes, and those behind it move to the front: for each encoding.
+  for (const CacheFormat& format : EncodedFormats(head_dim())) {
+    const int unit = UnitOf(format);
+    const int cached = RoundUp(4 * unit, 64);
+    std::vector<SegmentSpec> segments;
+    for (int i = 0; i < 5; ++i) {
+      segments.push_back({CacheFormat::kBf16, 2 * unit + 3 + 10 * i});
+      segments.push_back({format, cached});
+    }
+    TestCache cache(shape(), segments);
+    std::vector<TokenCopy> copies;
+    for (int i = 0; i < 5; ++i) {
+      const SegmentView &open = cache.segments[2 * i], &coded = cache.segments[2 * i + 1];
+      const int count = (1 + i % 2) * unit, left = open.num_slots - count;
+      copies.push_back({&open, 0, count, &coded, cached - count});
+      copies.push_back({&open, count, left, &open, 0});
+    }
+    const std::vector<std::byte> filled = cache.pool.bytes();
+    const auto reference = MakeReferenceBackend();
+    for (const TokenCopy& copy : copies) {
+      reference->CopyTokens(shape(), cache.pool.view(), *copy.from, {}, copy.first, copy.count,
+                            *copy.to, copy.first_slot);
+    }
+    const std::vector<std::byte> expected = cache.pool.bytes();
+    cache.pool.Restore(filled);
+    ExpectTwins(cache.pool, Name(format), [&](AttentionBackend& backend) {
+      backend.CopyAll(shape(), cache.pool.view(), copies);
+    });
+    EXPECT_TRUE(cache.pool.bytes() == expected) << Name(format);
+  }
+}
+
 TEST_P(CacheCopies, BetweenSegmentsOfOneFormatGoBitForBit) {
   constexpr int kSlots = 256;
   for (const CacheFormat& format : AllFormats(head_dim())) {

@@ -49,6 +49,8 @@ class DeviceTwin final : public AttentionBackend {
   void CopyTokens(const AttentionShape& shape, PoolView pool, const SegmentView& from,
                   HeadIndices slots, int first, int count, const SegmentView& to,
                   int first_slot) override;
+  void CopyAll(const AttentionShape& shape, PoolView pool,
+               absl::Span<const TokenCopy> copies) override;
   void ReadTokens(const AttentionShape& shape, PoolView pool, const SegmentView& segment, int first,
                   int count, float* k, float* v) override;
   void WriteStep(const AttentionShape& shape, absl::Span<const DecodeItem> items, const float* k,

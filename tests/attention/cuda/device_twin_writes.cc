@@ -64,6 +64,12 @@ void DeviceTwin::CopyTokens(const AttentionShape& shape, PoolView pool, const Se
                        first_slot);
 }
 
+void DeviceTwin::CopyAll(const AttentionShape& shape, PoolView pool,
+                         absl::Span<const TokenCopy> copies) {
+  const PoolOnDevice device_pool(pool);
+  backend_->CopyAll(shape, device_pool.view(), copies);
+}
+
 void DeviceTwin::ReadTokens(const AttentionShape& shape, PoolView pool, const SegmentView& segment,
                             int first, int count, float* k, float* v) {
   const PoolOnDevice device_pool(pool);
