@@ -130,7 +130,8 @@ struct TokenDraw {
   absl::Span<const int32_t> forbidden;  ///< Sampler::Sample
 };
 
-/// Copies tokens within one layer of one sequence (AttentionBackend::CopyTokens).
+/// Copies tokens within one layer of one sequence (AttentionBackend::CopyTokens). Edits of one step
+/// name a segment by the same view, that of the layer that owns it.
 struct CopyEdit {
   const SegmentView* from = nullptr;
   int first = 0;               ///< slot of the first token, where `slots` is empty

@@ -13,6 +13,9 @@ namespace {
 
 /// Tokens that a copy or a merge stages at once where it goes in pieces.
 constexpr int kStagedTokens = 4096;
+/// Copies that go together have up to so much more room than units, where they are more than a few.
+constexpr size_t kMostRoom = 8;
+constexpr size_t kFewCopies = 64;
 
 /// Pieces of a call that stages tokens: as many tokens as the scratch memory holds, in whole
 /// groups.
@@ -236,7 +239,7 @@ void CudaBackend::CopyAll(const AttentionShape& shape, PoolView pool,
   TableImage image;
   std::vector<CopyRecord> records;
   CopyExtent most;
-  size_t scratch = 0;
+  size_t scratch = 0, units_in_all = 0;
   const auto copy_records = [&] {
     const DeviceCache cache = Cache(pool, image);
     LaunchCopyTokens(DeviceShapeOf(shape), cache, uploads_->Place(absl::MakeConstSpan(records)),
@@ -244,15 +247,21 @@ void CudaBackend::CopyAll(const AttentionShape& shape, PoolView pool,
     image = {};
     records.clear();
     most = {};
-    scratch = 0;
+    scratch = units_in_all = 0;
   };
   for (const TokenCopy& copy : copies) {
     const SegmentView &from = *copy.from, &to = *copy.to;
     const int heads = to.num_kv_heads, unit = IsGrouped(to.encoding) ? to.group : 1;
     const size_t bytes = CopyScratchBytes(heads, copy.count, shape.head_dim);
-    const bool is_full = scratch + bytes > scratch_.bytes() || records.size() == kMostCopies ||
+    // A launch has room for as many units in each copy as the longest has.
+    const size_t units = copy.count / unit, copies_with_it = records.size() + 1;
+    const bool is_uneven =
+        copies_with_it > kFewCopies &&
+        copies_with_it * std::max<size_t>(most.units, units) > kMostRoom * (units_in_all + units);
+    const bool is_full = is_uneven || scratch + bytes > scratch_.bytes() ||
+                         records.size() == kMostCopies ||
                          image.words().size() * sizeof(uint32_t) > most_bytes ||
-                         (records.size() + 1) * sizeof(CopyRecord) > most_bytes;
+                         copies_with_it * sizeof(CopyRecord) > most_bytes;
     if (is_full && !records.empty()) copy_records();
     if (bytes > scratch_.bytes()) {
       CopyTokens(shape, pool, from, {}, copy.first, copy.count, to, copy.first_slot);
@@ -266,9 +275,10 @@ void CudaBackend::CopyAll(const AttentionShape& shape, PoolView pool,
     record.first_slot = copy.first_slot;
     record.scratch = scratch;
     scratch += bytes;
+    units_in_all += units;
     most.heads = std::max(most.heads, heads);
     most.count = std::max(most.count, copy.count);
-    most.units = std::max(most.units, copy.count / unit);
+    most.units = std::max(most.units, static_cast<int>(units));
   }
   if (!records.empty()) copy_records();
 }

@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "absl/container/flat_hash_map.h"
+#include "absl/container/inlined_vector.h"
 #include "absl/strings/str_cat.h"
 
 namespace ziggurat {
@@ -139,7 +140,7 @@ class EditRunner {
   const AttentionShape& shape_;
   PoolView pool_;
   std::vector<TokenCopy> pending_;
-  absl::flat_hash_map<const SegmentView*, std::vector<Range>> written_;  ///< by pending_
+  absl::flat_hash_map<const SegmentView*, absl::InlinedVector<Range, 2>> written_;  ///< by pending_
 };
 
 }  // namespace

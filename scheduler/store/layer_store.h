@@ -62,8 +62,8 @@ class LayerStore {
 
   static constexpr int kNever = std::numeric_limits<int>::max();
   /// At least so many tokens may come, from the next one on, before PrepareStep or PrepareFlush
-  /// have anything to do: for these they need not be called. Asked where no edit is under way:
-  /// after Fill, after PrepareFlush where nothing was ordered, after FinishEdits.
+  /// have anything to do: for these they need not be called. Asked after Fill, PrepareFlush and
+  /// FinishEdits; the last answer holds.
   virtual int TokensBeforeEdit() const { return 0; }
   /// The segment to whose end, or round whose ring, every token goes, which is then all that Append
   /// does, and score_recent is 0; negative: it does more. Asked after Fill.
