@@ -74,12 +74,22 @@ float LargestLogit(absl::Span<const float> logits) {
 }
 
 int32_t BestToken(absl::Span<const float> logits) {
-  const float largest = LargestLogit(logits);
+  // A block at a time, so that the token is looked for in one of them alone.
+  constexpr size_t kBlock = 1024;
+  float largest = kLowest;
+  absl::Span<const float> best;
+  for (size_t i = 0; i < logits.size(); i += kBlock) {
+    const absl::Span<const float> block = logits.subspan(i, kBlock);
+    if (const float of_block = LargestLogit(block); of_block > largest) {
+      largest = of_block;
+      best = block;
+    }
+  }
   if (largest == kLowest) return -1;
   // >= finds plus infinity as well, and no NaN.
-  const auto found = std::find_if(logits.begin(), logits.end(),
-                                  [largest](float logit) { return logit >= largest; });
-  return static_cast<int32_t>(found - logits.begin());
+  const auto found =
+      std::find_if(best.begin(), best.end(), [largest](float logit) { return logit >= largest; });
+  return static_cast<int32_t>(&*found - logits.data());
 }
 
 std::vector<int32_t> BestTokens(absl::Span<const float> logits, size_t count) {

@@ -377,6 +377,29 @@ TEST(Logprobs, OfGreedyAndOfSmallVocabularies) {
   EXPECT_EQ(token.logprob, -kInfinity);
 }
 
+TEST(BestToken, IsTheFirstOfTheLargestWhereverItStands) {
+  const float inf = std::numeric_limits<float>::infinity();
+  const float largest = std::numeric_limits<float>::max();
+  for (const size_t vocab : {1, 5, 1023, 1024, 1025, 3000, 32000}) {
+    for (const size_t at : {size_t{0}, vocab / 2, vocab - 1}) {
+      std::vector<float> logits(vocab, -1.0f);
+      logits[at] = 2;
+      logits[vocab - 1] = std::max(logits[vocab - 1], 1.5f);
+      EXPECT_EQ(BestToken(logits), static_cast<int32_t>(at)) << vocab;
+      logits[vocab - 1] = 2;  // as large, later
+      EXPECT_EQ(BestToken(logits), static_cast<int32_t>(at)) << vocab;
+      logits[vocab - 1] = at == vocab - 1 ? inf : largest;
+      logits[at] = inf;  // counts as the largest number
+      EXPECT_EQ(BestToken(logits), static_cast<int32_t>(at)) << vocab;
+      for (size_t i = 0; i < at; ++i) logits[i] = i % 2 == 0 ? NAN : -inf;
+      EXPECT_EQ(BestToken(logits), static_cast<int32_t>(at)) << vocab;
+    }
+  }
+  EXPECT_EQ(BestToken(std::vector<float>(2000, -inf)), -1);
+  EXPECT_EQ(BestToken(std::vector<float>(2000, NAN)), -1);
+  EXPECT_EQ(BestToken({}), -1);
+}
+
 TEST(BestTokens, EqualsASort) {
   std::mt19937 random(3);
   for (const size_t vocab : {1u, 70u, 3000u}) {
