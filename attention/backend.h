@@ -72,6 +72,11 @@ struct TokenTarget {
 
   int segment = 0;
   int slot = 0;
+
+  /// Where tokens that go one slot on in every step go `steps` later.
+  TokenTarget After(int steps) const {
+    return {segment, slot == kLowestScore ? slot : slot + steps};
+  }
 };
 
 /// One sequence of a decode step: its segments of the layer at hand.

@@ -106,12 +106,6 @@ struct DecodeInput {
   uint64_t sequence = 0;  ///< the same in every step of a sequence, and no other's ever
 
   int StepsSince(const Layer& layer) const { return step - layer.as_of; }
-  /// Where the one target of a layer is in this step.
-  TokenTarget Moved(const Layer& layer) const {
-    TokenTarget target = layer.targets[0];
-    if (target.slot != TokenTarget::kLowestScore) target.slot += StepsSince(layer);
-    return target;
-  }
 
   // PoD.
   double skip = 2;                  ///< DistantOptions::skip

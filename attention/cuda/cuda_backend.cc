@@ -144,14 +144,14 @@ void CudaBackend::PrefillDistantAttention(const AttentionShape& shape, int n, El
   stream_->Zero(counted, 2 * sizeof(*counted));
   const absl::Span<const uint8_t> borrows(distant.borrows, shape.num_kv_heads);
   const DeviceShape heads = DeviceShapeOf(shape);
-  DeviceDistant of_device = {distant.sinks,
-                             distant.recent,
-                             static_cast<float>(distant.skip),
-                             uploads_->Place(borrows),
-                             distant.low_q,
-                             distant.low_k,
-                             counted};
-  of_device.shares = static_cast<float*>(Scratch(DistantScratchBytes(heads, n)));
+  const DeviceDistant of_device = {distant.sinks,
+                                   distant.recent,
+                                   static_cast<float>(distant.skip),
+                                   uploads_->Place(borrows),
+                                   distant.low_q,
+                                   distant.low_k,
+                                   counted,
+                                   static_cast<float*>(Scratch(DistantScratchBytes(heads, n)))};
   LaunchPrefillDistantAttention(heads, {element, q, k, v, out, lse}, n, of_device, at());
   if (counts == nullptr) return;
   unsigned long long both[2];

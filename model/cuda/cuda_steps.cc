@@ -305,7 +305,7 @@ void CudaSteps::MeasureLazyMass(int layer, absl::Span<const DecodeInput> inputs)
     if (inputs[i].lazy_test == nullptr) continue;
     const LazyTest& test = *inputs[i].lazy_test;
     const DecodeInput::Layer& of_layer = inputs[i].layers[layer];
-    const TokenTarget target = inputs[i].Moved(of_layer);
+    const TokenTarget target = of_layer.targets[0].After(inputs[i].StepsSince(of_layer));
     const int n = LiveSlots({of_layer.view, {&target, 1}}, 0), sinks = std::min(test.sinks, n);
     const int recent = std::min(test.recent, n - sinks), row = tables_->row(i);
     const float* q = buffers_.q + static_cast<size_t>(row) * heads_.num_q_heads * heads_.head_dim;

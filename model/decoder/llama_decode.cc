@@ -114,8 +114,8 @@ absl::Status LlamaRunner::DecodeLayer(int layer_index, absl::Span<const DecodeIn
     DecodeItem& item = items_[i];
     item.segments = of_layer.view;
     item.targets = of_layer.targets;
-    if (inputs[i].StepsSince(of_layer) > 0) {
-      moved_targets_[i] = inputs[i].Moved(of_layer);
+    if (const int steps = inputs[i].StepsSince(of_layer); steps > 0) {
+      moved_targets_[i] = of_layer.targets[0].After(steps);
       item.targets = absl::MakeConstSpan(&moved_targets_[i], 1);
     }
     item.position = inputs[i].position;

@@ -331,9 +331,8 @@ absl::Status CacheLab::Step() {
   for (int l = 0; l < options_.num_layers; ++l) {
     DecodeItem item;
     item.segments = (*layers)[l].view;
-    TokenTarget target = (*layers)[l].targets[0];
     const int steps = store_->step() - (*layers)[l].as_of;
-    if (target.slot != TokenTarget::kLowestScore) target.slot += steps;
+    const TokenTarget target = (*layers)[l].targets[0].After(steps);
     item.targets = (*layers)[l].targets;
     if (steps > 0) item.targets = absl::MakeConstSpan(&target, 1);
     item.position = tokens_;

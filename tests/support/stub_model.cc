@@ -370,8 +370,7 @@ absl::Status StubModel::DecodeLayer(int layer, const DecodeInput& input, uint32_
       if (g < 0 || g >= segment.num_kv_heads || !HoldsRecords(segment)) continue;
       int new_slot = -2;
       for (const TokenTarget& target : at.targets) {
-        if (target.segment == s)
-          new_slot = input.StepsSince(at) > 0 ? input.Moved(at).slot : target.slot;
+        if (target.segment == s) new_slot = target.After(input.StepsSince(at)).slot;
       }
       const int slots = segment.num_slots + input.StepsSince(at);
       if (new_slot >= slots) return Wrong("no such slot", layer, head, new_slot);
