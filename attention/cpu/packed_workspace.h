@@ -27,9 +27,10 @@ template <class Values>
 using PackedValues = std::conditional_t<std::is_same_v<Values, Bf16Values<typename Values::Simd>>,
                                         UnfoldedBf16Values<typename Values::Simd>, Values>;
 
-/// Keys of a tile: as many vectors as eight queries have accumulators for.
+/// Keys of a tile: as many vectors as eight queries, or those of them that are multiplied at once,
+/// have accumulators for.
 template <class V>
-constexpr int kTileKeys = V::kAccumulators / 8 * V::kLanes;
+constexpr int kTileKeys = V::kAccumulators / Smaller(8, kQueriesAtOnce<V>) * V::kLanes;
 
 /// Writes a row of cells, one of each of kLanes keys, into a tile.
 template <class Keys>

@@ -103,6 +103,11 @@ __attribute__((always_inline)) inline void ForEachRow(int rows, AddRow add_row) 
   for (; r < rows; ++r) add_row(r, 0);
 }
 
+/// Queries, of a sub-block, that meet packed keys and values at once: with two vectors of those. Of
+/// 16 registers the sums of eight queries leave room for one vector, and a load for every product.
+template <class V>
+constexpr int kQueriesAtOnce = V::kRegisters / 4;
+
 /// Scores of NQ queries and `Vectors` vectors of keys while they are summed up.
 template <class V, int NQ, int Vectors>
 struct ScoreSums {
@@ -137,11 +142,11 @@ struct ScoreSums {
 
 /// scores[i][lane] = scale * (query i . key of that lane), for NQ queries and `Vectors` vectors of
 /// keys, one behind the other in every row.
-///   query       [rows][NQ][kCells]
+///   query       [rows][Of][kCells], of which the first NQ of each row are taken
 ///   keys        row r at keys + r * row_bytes
 ///   scores      [NQ] rows, kScoreStride apart
 ///   slots       kPartial: of the tile
-template <class Keys, int NQ, TileRead kRead, int Vectors = 1>
+template <class Keys, int NQ, TileRead kRead, int Vectors = 1, int Of = NQ>
 inline void ScoreTile(const float* query, int rows, const std::byte* keys, size_t row_bytes,
                       float scale, float* scores, int slots = 0) {
   using V = typename Keys::Simd;
@@ -157,7 +162,7 @@ inline void ScoreTile(const float* query, int rows, const std::byte* keys, size_
     }
 #pragma GCC unroll 8
     for (int i = 0; i < NQ; ++i) {
-      const float* cells = query + (r * NQ + i) * Keys::kCells;
+      const float* cells = query + (r * Of + i) * Keys::kCells;
 #pragma GCC unroll 2
       for (int v = 0; v < Vectors; ++v) {
         sums.of[i][u][v] = Keys::Dot(sums.of[i][u][v], row[v], cells);
@@ -206,8 +211,13 @@ template <class Keys, int Vectors>
 inline void ScoreSubBlock(int queries, const float* query, int rows, const std::byte* keys,
                           size_t row_bytes, float scale, float* scores) {
   ForSubBlock(queries, [&]<int NQ>() {
-    ScoreTile<KeysFor<Keys, NQ>, NQ, TileRead::kWhole, Vectors>(query, rows, keys, row_bytes, scale,
-                                                                scores);
+    using How = KeysFor<Keys, NQ>;
+    constexpr int kAtOnce = Smaller(NQ, kQueriesAtOnce<typename Keys::Simd>);
+#pragma GCC unroll 2
+    for (int i = 0; i < NQ; i += kAtOnce) {
+      ScoreTile<How, kAtOnce, TileRead::kWhole, Vectors, NQ>(
+          query + i * How::kCells, rows, keys, row_bytes, scale, scores + i * kScoreStride);
+    }
   });
 }
 

@@ -235,7 +235,8 @@ template <class Values, bool kFetches>
 inline void AccumulateSubBlock(int queries, float* weights, const float* shrink,
                                const ValueRows& values, int count, int head_dim, float* sums,
                                int sums_stride) {
-  constexpr int kMost = Smaller(8, Values::Simd::kAccumulators / Values::kVectors);
+  using V = typename Values::Simd;
+  constexpr int kMost = Smaller(kQueriesAtOnce<V>, V::kAccumulators / Values::kVectors);
   for (int i = 0; i < queries; i += kMost) {
     ForSubBlock(Smaller(kMost, queries), [&]<int NQ>() {
       if constexpr (NQ <= kMost) {
