@@ -219,6 +219,15 @@ class ModelRunner {
     return absl::UnimplementedError("this model draws no tokens");
   }
 
+  /// A token from each row of logits that the calls above gave, on as many threads as the model
+  /// computes with. A sampler stands in one draw only.
+  ///   logits  [draws] rows of vocab_size, scratch afterwards
+  ///   tokens  [draws]
+  virtual void Sample(absl::Span<const TokenDraw> draws, absl::Span<float* const> logits,
+                      SampledToken* tokens) {
+    for (size_t i = 0; i < draws.size(); ++i) tokens[i] = SampleOne(draws[i], logits[i]);
+  }
+
   /// Carries out edits of caches, in order, between steps.
   virtual absl::Status EditCache(absl::Span<const CacheEdit> edits) = 0;
 
@@ -232,6 +241,12 @@ class ModelRunner {
 
   /// Seconds spent in attention kernels (attend, measure, write) since start, for the metrics.
   virtual double attention_seconds() const { return 0; }
+
+ protected:
+  SampledToken SampleOne(const TokenDraw& draw, float* logits) const {
+    const auto vocab = static_cast<size_t>(shape().vocab_size);
+    return draw.sampler->Sample(absl::MakeSpan(logits, vocab), draw.forbidden);
+  }
 };
 
 }  // namespace ziggurat

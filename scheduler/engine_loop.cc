@@ -179,13 +179,12 @@ void EngineLoop::Admit() {
 std::vector<SampledToken> EngineLoop::Sample(absl::Span<Sequence* const> sequences,
                                              absl::Span<float* const> logits) {
   const ScopedSeconds timer(&sample_seconds_);
-  const auto vocab = static_cast<size_t>(model_->shape().vocab_size);
-  std::vector<SampledToken> tokens;
-  for (size_t i = 0; i < sequences.size(); ++i) {
-    Sequence& sequence = *sequences[i];
-    tokens.push_back(
-        sequence.sampler->Sample(absl::MakeSpan(logits[i], vocab), Forbidden(sequence)));
+  std::vector<TokenDraw> draws;
+  for (Sequence* sequence : sequences) {
+    draws.push_back({&*sequence->sampler, Forbidden(*sequence)});
   }
+  std::vector<SampledToken> tokens(draws.size());
+  model_->Sample(draws, logits, tokens.data());
   return tokens;
 }
 

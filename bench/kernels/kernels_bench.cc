@@ -21,6 +21,7 @@
 #include "attention/bfloat16.h"
 #include "bench/kernels/gemm_bench.h"
 #include "bench/kernels/read_bandwidth.h"
+#include "bench/kernels/sampling_bench.h"
 #include "block_manager/block_pool.h"
 #include "block_manager/sequence_cache.h"
 
@@ -254,6 +255,7 @@ absl::Status RunKernelsBench(const KernelsBenchOptions& options) {
               std::string((*backend)->name()).c_str(), machine.read_bandwidth / 1e9,
               machine.threads, options.gigabytes);
   RegisterAll();
+  RegisterSamplingBench();
 #ifdef ZIGGURAT_HAS_ONEDNN
   // The decoder's products always use the best level.
   if (const auto best = DetectCpuLevel(); best.ok() && *best == options.level) {

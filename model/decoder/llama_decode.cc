@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
+#include "attention/cpu/parallel.h"
 #include "model/cache_ops/cache_edit.h"
 #include "model/decoder/llama_runner.h"
 
@@ -102,6 +103,13 @@ absl::Status LlamaRunner::DecodeTokens(absl::Span<const DecodeInput> inputs,
   if (absl::Status status = CheckInputs(inputs); !status.ok()) return status;
   UseThreads();
   return steps_->DecodeTokens(inputs, draws, tokens);
+}
+
+void LlamaRunner::Sample(absl::Span<const TokenDraw> draws, absl::Span<float* const> logits,
+                         SampledToken* tokens) {
+  const bool is_worth_it = draws.size() * shape().vocab_size >= cpu::kElementsWorthThreads;
+  cpu::ParallelFor(is_worth_it ? options_.threads : 1, draws.size(),
+                   [&](size_t i, int) { tokens[i] = SampleOne(draws[i], logits[i]); });
 }
 
 absl::Status LlamaRunner::DecodeLayer(int layer_index, absl::Span<const DecodeInput> inputs,

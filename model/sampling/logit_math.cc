@@ -3,7 +3,17 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
+#include <cstring>
 #include <limits>
+
+// A version for each width of vectors, of which the machine's is taken when the program starts: the
+// same operations in the same order, so the same bits. Sanitizers see no such choice.
+#if defined(__x86_64__) && !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+#define ZIGGURAT_FOR_EACH_VECTOR_WIDTH \
+  __attribute__((target_clones("arch=x86-64-v4", "avx2", "default")))
+#else
+#define ZIGGURAT_FOR_EACH_VECTOR_WIDTH
+#endif
 
 namespace ziggurat {
 
@@ -11,14 +21,17 @@ namespace {
 
 constexpr float kLowest = -std::numeric_limits<float>::infinity();
 constexpr float kLargestFloat = std::numeric_limits<float>::max();
-constexpr size_t kLanes = 16;
+/// Tokens that are passed over together where none of them matters.
+constexpr size_t kSkippedBlock = 64;
 
 /// NaN stays NaN.
-inline float Clamped(float logit) { return logit > kLargestFloat ? kLargestFloat : logit; }
+__attribute__((always_inline)) inline float Clamped(float logit) {
+  return logit > kLargestFloat ? kLargestFloat : logit;
+}
 
 /// e^x for x <= 0: x = n ln 2 + r with |r| <= ln(2) / 2, then a polynomial in r (Taylor to r^6/720:
 /// what is left out is under 2e-7) times 2^n.
-inline float ExpOfNonPositive(float x) {
+__attribute__((always_inline)) inline float ExpOfNonPositive(float x) {
   constexpr float kUnderflow = -87;
   constexpr float kRoundingTrick = 12582912;  // 1.5 * 2^23: adding it rounds to an integer
   constexpr float kLog2E = 1.44269504f;
@@ -39,7 +52,7 @@ inline float ExpOfNonPositive(float x) {
 }
 
 /// Sums in a fixed number of lanes: the order that vector units take, prescribed.
-double BlockSum(const float* weights, size_t count) {
+__attribute__((always_inline)) inline double BlockSum(const float* weights, size_t count) {
   constexpr size_t kSumLanes = 8;
   double lanes[kSumLanes] = {};
   size_t i = 0;
@@ -57,19 +70,27 @@ double BlockSum(const float* weights, size_t count) {
 }  // namespace
 
 float LargestLogit(absl::Span<const float> logits) {
-  // `x > y ? x : y` is what a vector maximum does; a NaN in x loses.
-  float lanes[kLanes];
-  std::fill(lanes, lanes + kLanes, kLowest);
+  // Vectors that every machine has: of wider ones, and of arrays, GCC 12 makes scalars.
+  using Floats = float __attribute__((vector_size(16)));
+  constexpr size_t kVectors = 4, kOfVector = 4, kAtOnce = kVectors * kOfVector;
+  Floats most[kVectors];
+  for (Floats& of : most) of = Floats{kLowest, kLowest, kLowest, kLowest};
   size_t i = 0;
-  for (; i + kLanes <= logits.size(); i += kLanes) {
-    const float* next = logits.data() + i;
-    for (size_t lane = 0; lane < kLanes; ++lane) {
-      lanes[lane] = next[lane] > lanes[lane] ? next[lane] : lanes[lane];
+  for (; i + kAtOnce <= logits.size(); i += kAtOnce) {
+#pragma GCC unroll 4
+    for (size_t v = 0; v < kVectors; ++v) {
+      Floats next;
+      std::memcpy(&next, logits.data() + i + v * kOfVector, sizeof(next));
+      most[v] = next > most[v] ? next : most[v];  // of which a NaN in `next` loses
     }
   }
   float largest = kLowest;
   for (; i < logits.size(); ++i) largest = logits[i] > largest ? logits[i] : largest;
-  for (const float lane : lanes) largest = lane > largest ? lane : largest;
+  for (const Floats& of : most) {
+    for (size_t lane = 0; lane < kOfVector; ++lane) {
+      largest = of[lane] > largest ? of[lane] : largest;
+    }
+  }
   return Clamped(largest);
 }
 
@@ -112,13 +133,17 @@ std::vector<int32_t> BestTokens(absl::Span<const float> logits, size_t count) {
     threshold = Clamped(logits[static_cast<size_t>(*last)]);
     best.resize(count);
   };
-  for (size_t id = 0; id < logits.size(); ++id) {
-    if (!(Clamped(logits[id]) > threshold)) continue;
-    if (best.size() == room) {
-      cut();
+  for (size_t first = 0; first < logits.size(); first += kSkippedBlock) {
+    const absl::Span<const float> block = logits.subspan(first, kSkippedBlock);
+    if (!(LargestLogit(block) > threshold)) continue;
+    for (size_t id = first; id < first + block.size(); ++id) {
       if (!(Clamped(logits[id]) > threshold)) continue;
+      if (best.size() == room) {
+        cut();
+        if (!(Clamped(logits[id]) > threshold)) continue;
+      }
+      best.push_back(static_cast<int32_t>(id));
     }
-    best.push_back(static_cast<int32_t>(id));
   }
   if (best.size() > count) cut();
   std::sort(best.begin(), best.end(), better);
@@ -129,6 +154,7 @@ float Weight(float logit, float best, float temperature) {
   return ExpOfNonPositive((Clamped(logit) - best) / temperature);
 }
 
+ZIGGURAT_FOR_EACH_VECTOR_WIDTH
 void FillWeights(absl::Span<const float> logits, float best, float temperature, float least,
                  std::vector<float>& weights) {
   weights.resize(logits.size());
@@ -140,6 +166,7 @@ void FillWeights(absl::Span<const float> logits, float best, float temperature, 
   }
 }
 
+ZIGGURAT_FOR_EACH_VECTOR_WIDTH
 double SumWeights(absl::Span<const float> weights, std::vector<double>& block_sums) {
   block_sums.clear();
   double total = 0;
@@ -151,36 +178,58 @@ double SumWeights(absl::Span<const float> weights, std::vector<double>& block_su
   return total;
 }
 
-void KeepBestMass(absl::Span<const float> logits, float best, float temperature, double wanted,
-                  std::vector<float>& weights) {
+void KeepAtLeast(float least, absl::Span<float> weights, std::vector<int32_t>& kept) {
+  least = std::max(least, std::numeric_limits<float>::min());
+  size_t count = 0;
+  for (size_t first = 0; first < weights.size(); first += kSkippedBlock) {
+    const absl::Span<float> block = weights.subspan(first, kSkippedBlock);
+    if (LargestLogit(block) < least) {
+      std::fill(block.begin(), block.end(), 0.0f);
+      continue;
+    }
+    if (kept.size() < count + kSkippedBlock) kept.resize(2 * (count + kSkippedBlock));
+    for (size_t i = 0; i < block.size(); ++i) {  // without branches, which nothing foretells
+      kept[count] = static_cast<int32_t>(first + i);
+      count += static_cast<size_t>(block[i] >= least);
+    }
+    for (float& weight : block) weight = weight >= least ? weight : 0.0f;
+  }
+  kept.resize(count);
+}
+
+void KeepBestMass(absl::Span<const float> logits, float best, float temperature, double total,
+                  double wanted, std::vector<float>& weights, std::vector<int32_t>& candidates) {
   // Range r holds exponents (best - logit) / temperature in [r, r + 1) / kRangesPerUnit; weights
   // are 0 from 87 on. The mapping never falls as logits fall, so ranges are in the order of logits.
   constexpr float kRangesPerUnit = 32;
   constexpr size_t kRanges = 87 * 32 + 1;
-  const auto range_of = [&](size_t id) {
-    const float exponent = (best - Clamped(logits[id])) / temperature;
+  const auto range_of = [&](int32_t id) {
+    const float exponent = (best - Clamped(logits[static_cast<size_t>(id)])) / temperature;
     return std::min(kRanges - 1, static_cast<size_t>(exponent * kRangesPerUnit));
   };
+  // Of most vocabularies nearly all tokens can be told from their weights alone: those below
+  // `least` are together less than half of what is left out.
+  const double least = (total - wanted) / 2 / static_cast<double>(weights.size());
+  KeepAtLeast(static_cast<float>(least), absl::MakeSpan(weights), candidates);
+  const auto weight_of = [&](int32_t id) -> float& { return weights[static_cast<size_t>(id)]; };
   std::vector<double> mass(kRanges, 0.0);
-  for (size_t id = 0; id < weights.size(); ++id) {
-    if (weights[id] > 0) mass[range_of(id)] += static_cast<double>(weights[id]);
-  }
+  for (const int32_t id : candidates) mass[range_of(id)] += static_cast<double>(weight_of(id));
   size_t cut = 0;
   double kept = 0;
   while (cut + 1 < kRanges && kept + mass[cut] < wanted) kept += mass[cut++];
 
-  std::vector<size_t> at_cut;
-  for (size_t id = 0; id < weights.size(); ++id) {
-    if (!(weights[id] > 0)) continue;
+  std::vector<int32_t> at_cut;
+  for (const int32_t id : candidates) {
     const size_t range = range_of(id);
-    if (range > cut) weights[id] = 0;
+    if (range > cut) weight_of(id) = 0;
     if (range == cut) at_cut.push_back(id);
   }
-  std::stable_sort(at_cut.begin(), at_cut.end(),
-                   [&](size_t a, size_t b) { return Clamped(logits[a]) > Clamped(logits[b]); });
-  for (const size_t id : at_cut) {
-    const double weight = static_cast<double>(weights[id]);
-    if (kept >= wanted && kept > 0) weights[id] = 0;
+  std::stable_sort(at_cut.begin(), at_cut.end(), [&](int32_t a, int32_t b) {
+    return Clamped(logits[static_cast<size_t>(a)]) > Clamped(logits[static_cast<size_t>(b)]);
+  });
+  for (const int32_t id : at_cut) {
+    const double weight = static_cast<double>(weight_of(id));
+    if (kept >= wanted && kept > 0) weight_of(id) = 0;
     kept += weight;
   }
 }

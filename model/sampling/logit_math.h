@@ -34,10 +34,15 @@ void FillWeights(absl::Span<const float> logits, float best, float temperature, 
 constexpr size_t kWeightBlock = 256;
 double SumWeights(absl::Span<const float> weights, std::vector<double>& block_sums);
 
+/// Sets to 0 the weights below `least`; the ids of the others that are not 0 come to `kept`,
+/// ascending.
+void KeepAtLeast(float least, absl::Span<float> weights, std::vector<int32_t>& kept);
+
 /// Sets to 0 the weights of all but the fewest best tokens whose weights add up to `wanted` or
-/// more (at least one). Best by logit, ties by lower id. Without sorting the vocabulary: tokens are
-/// counted into narrow ranges of logits, and only the range in which the sum is reached is sorted.
-void KeepBestMass(absl::Span<const float> logits, float best, float temperature, double wanted,
-                  std::vector<float>& weights);
+/// more (at least one), of `total` that all add up to. Best by logit, ties by lower id. Without
+/// sorting the vocabulary: tokens are counted into narrow ranges of logits, and only the range in
+/// which the sum is reached is sorted. `candidates` is scratch.
+void KeepBestMass(absl::Span<const float> logits, float best, float temperature, double total,
+                  double wanted, std::vector<float>& weights, std::vector<int32_t>& candidates);
 
 }  // namespace ziggurat

@@ -161,9 +161,11 @@ int32_t Sampler::DrawFromAll(absl::Span<const float> logits, float best) {
   FillWeights(logits, best, temperature, top_p ? 0 : parameters_.min_p, weights_);
   double total = SumWeights(weights_, block_sums_);
   if (top_p) {
-    KeepBestMass(logits, best, temperature, static_cast<double>(parameters_.top_p) * total,
-                 weights_);
-    for (float& weight : weights_) weight = weight >= parameters_.min_p ? weight : 0;
+    KeepBestMass(logits, best, temperature, total, static_cast<double>(parameters_.top_p) * total,
+                 weights_, candidates_);
+    if (parameters_.min_p > 0) {
+      KeepAtLeast(parameters_.min_p, absl::MakeSpan(weights_), candidates_);
+    }
     total = SumWeights(weights_, block_sums_);
   }
 

@@ -97,6 +97,7 @@ class Sampler {
   std::vector<float> raw_logits_;
   std::vector<float> weights_;
   std::vector<double> block_sums_;
+  std::vector<int32_t> candidates_;
 };
 
 }  // namespace ziggurat

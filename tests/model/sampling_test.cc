@@ -244,32 +244,103 @@ TEST(Sampling, WhatAFilterLeavesKeepsItsProportions) {
 
 TEST(Sampling, TopPOfALargeVocabularyEqualsASort) {
   std::mt19937 random(5);
-  const size_t vocab = 5000;
-  for (const float scale : {0.01f, 1.0f, 10.0f}) {
+  const size_t vocab = 5003;
+  for (const float scale : {0.01f, 1.0f, 10.0f, 60.0f}) {
     std::vector<float> logits(vocab);
     for (float& logit : logits) logit = scale * static_cast<float>(random() % 2000) / 1000;
-    std::vector<float> weights;
+    logits[17] = NAN;
+    logits[18] = -kInfinity;
+    std::vector<float> all;
     std::vector<double> sums;
     const float best = LargestLogit(logits);
-    FillWeights(logits, best, 1, 0, weights);
-    const double wanted = 0.77 * SumWeights(weights, sums);
+    FillWeights(logits, best, 1, 0, all);
+    const double total = SumWeights(all, sums);
     std::vector<size_t> order(vocab);
     std::iota(order.begin(), order.end(), size_t{0});
-    std::stable_sort(order.begin(), order.end(),
-                     [&](size_t a, size_t b) { return logits[a] > logits[b]; });
-    std::set<size_t> expected;
-    double sum = 0;
-    for (size_t i = 0; sum < wanted; ++i) {
-      expected.insert(order[i]);
-      sum += static_cast<double>(weights[order[i]]);
+    std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) {
+      return all[a] != all[b] ? all[a] > all[b] : logits[a] > logits[b];
+    });
+    for (const double share : {0.01, 0.77, 0.999}) {
+      const double wanted = share * total;
+      std::set<size_t> expected;
+      double sum = 0;
+      for (size_t i = 0; sum < wanted; ++i) {
+        expected.insert(order[i]);
+        sum += static_cast<double>(all[order[i]]);
+      }
+      std::vector<float> weights = all;
+      std::vector<int32_t> candidates;
+      KeepBestMass(logits, best, 1, total, wanted, weights, candidates);
+      std::set<size_t> kept;
+      for (size_t id = 0; id < vocab; ++id) {
+        if (weights[id] == 0) continue;
+        ASSERT_EQ(weights[id], all[id]);
+        kept.insert(id);
+      }
+      EXPECT_EQ(kept, expected) << "scale " << scale << ", share " << share;
     }
-    KeepBestMass(logits, best, 1, wanted, weights);
-    std::set<size_t> kept;
-    for (size_t id = 0; id < vocab; ++id) {
-      if (weights[id] > 0) kept.insert(id);
-    }
-    EXPECT_EQ(kept, expected) << "scale " << scale;
   }
+}
+
+TEST(Sampling, TopPOfEverythingKeepsEverything) {
+  const std::vector<float> logits = {1, -20, 0, -10, 0.5f};
+  std::vector<float> weights;
+  std::vector<double> sums;
+  FillWeights(logits, 1, 1, 0, weights);
+  const std::vector<float> all = weights;
+  const double total = SumWeights(weights, sums);
+  std::vector<int32_t> candidates;
+  KeepBestMass(logits, 1, 1, total, total, weights, candidates);
+  EXPECT_EQ(weights, all);
+}
+
+// What the width of vectors must not change: one token at a time, in the order that is prescribed.
+TEST(Sampling, WeightsAndSumsAreTheSameBitsAsOneAtATime) {
+  std::mt19937 random(11);
+  for (const size_t vocab : {1u, 7u, 16u, 255u, 256u, 257u, 4001u}) {
+    std::vector<float> logits(vocab);
+    for (float& logit : logits) logit = static_cast<float>(random() % 100000) / 1000 - 90;
+    if (vocab > 7) logits[7] = NAN;
+    logits[vocab / 2] = kInfinity;
+    const float best = LargestLogit(logits);
+    ASSERT_EQ(best, std::numeric_limits<float>::max());
+    logits[vocab / 2] = 10;
+    for (const float temperature : {0.3f, 1.0f, 7.0f}) {
+      std::vector<float> weights;
+      std::vector<double> sums;
+      FillWeights(logits, 10, temperature, 1e-9f, weights);
+      for (size_t id = 0; id < vocab; ++id) {
+        const float weight = Weight(logits[id], 10, temperature);
+        ASSERT_EQ(weights[id], weight >= 1e-9f ? weight : 0) << id;
+      }
+      const double total = SumWeights(weights, sums);
+      double expected_total = 0;
+      for (size_t block = 0; block * kWeightBlock < vocab; ++block) {
+        double lanes[8] = {}, expected = 0;
+        for (size_t i = block * kWeightBlock; i < std::min(vocab, (block + 1) * kWeightBlock);
+             ++i) {
+          lanes[i % 8] += static_cast<double>(weights[i]);
+        }
+        for (const double lane : lanes) expected += lane;
+        ASSERT_EQ(sums[block], expected) << block;
+        expected_total += expected;
+      }
+      ASSERT_EQ(total, expected_total);
+    }
+  }
+}
+
+TEST(Sampling, KeepAtLeastDropsTheRest) {
+  std::vector<float> weights(1000, 0.25f);
+  weights[3] = 0;
+  weights[500] = 0.5f;
+  weights[999] = 0.75f;
+  std::vector<int32_t> kept(7);
+  KeepAtLeast(0.5f, absl::MakeSpan(weights), kept);
+  EXPECT_EQ(kept, (std::vector<int32_t>{500, 999}));
+  EXPECT_EQ(std::count(weights.begin(), weights.end(), 0.0f), 998);
+  KeepAtLeast(0, absl::MakeSpan(weights), kept);
+  EXPECT_EQ(kept, (std::vector<int32_t>{500, 999})) << "no zeros";
 }
 
 TEST(Sampling, SameSeedSameTokens) {

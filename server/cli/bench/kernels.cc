@@ -16,6 +16,7 @@ constexpr char kExamples[] = R"(Examples:
   ziggurat bench kernels
   ziggurat bench kernels --filter 'decode/(bf16|int4)/'
   ziggurat bench kernels --filter gemm
+  ziggurat bench kernels --filter sample/
 
 percent_of_read is a kernel's share of the read bandwidth, which is measured first, on the same
 memory; percent_of_onednn the share of oneDNN's own product with weights packed for just that
