@@ -118,7 +118,7 @@ struct DecodeInput {
   double* lazy_mass = nullptr;
 };
 
-/// How the token of a DecodeInput is drawn.
+/// How a sequence's next token is drawn.
 struct TokenDraw {
   Sampler* sampler = nullptr;
   absl::Span<const int32_t> forbidden;  ///< Sampler::Sample
@@ -219,8 +219,8 @@ class ModelRunner {
     return absl::UnimplementedError("this model draws no tokens");
   }
 
-  /// A token from each row of logits that the calls above gave, on as many threads as the model
-  /// computes with. A sampler stands in one draw only.
+  /// A token from each row of logits that Decode or FinishPrefill gave, on as many threads as the
+  /// model computes with. A sampler stands in one draw only.
   ///   logits  [draws] rows of vocab_size, scratch afterwards
   ///   tokens  [draws]
   virtual void Sample(absl::Span<const TokenDraw> draws, absl::Span<float* const> logits,

@@ -27,10 +27,9 @@ template <class Values>
 using PackedValues = std::conditional_t<std::is_same_v<Values, Bf16Values<typename Values::Simd>>,
                                         UnfoldedBf16Values<typename Values::Simd>, Values>;
 
-/// Keys of a tile: as many vectors as eight queries, or those of them that are multiplied at once,
-/// have accumulators for.
+/// Keys of a tile: as many vectors as the queries that meet them at once have accumulators for.
 template <class V>
-constexpr int kTileKeys = V::kAccumulators / Smaller(8, kQueriesAtOnce<V>) * V::kLanes;
+constexpr int kTileKeys = V::kAccumulators / kQueriesAtOnce<V>* V::kLanes;
 
 /// Writes a row of cells, one of each of kLanes keys, into a tile.
 template <class Keys>
@@ -191,8 +190,8 @@ struct VectorWorkspace {
     /// As AccumulateSubBlock, over the first `width` values.
     void Accumulate(int size, float* weights, const float* shrink, int width, int head_dim,
                     float* sums, int sums_stride) const {
-      AccumulateSubBlock<Values, /*kFetches=*/false>(size, weights, shrink, {rows_}, width,
-                                                     head_dim, sums, sums_stride);
+      AccumulateSubBlock<Values, /*kFetches=*/false, kQueriesAtOnce<V>>(
+          size, weights, shrink, {rows_}, width, head_dim, sums, sums_stride);
     }
 
    private:

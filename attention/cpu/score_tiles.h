@@ -213,6 +213,7 @@ inline void ScoreSubBlock(int queries, const float* query, int rows, const std::
   ForSubBlock(queries, [&]<int NQ>() {
     using How = KeysFor<Keys, NQ>;
     constexpr int kAtOnce = Smaller(NQ, kQueriesAtOnce<typename Keys::Simd>);
+    static_assert(NQ % kAtOnce == 0);
 #pragma GCC unroll 2
     for (int i = 0; i < NQ; i += kAtOnce) {
       ScoreTile<How, kAtOnce, TileRead::kWhole, Vectors, NQ>(

@@ -230,13 +230,14 @@ inline void AccumulateRows(float* weights, const float* shrink, const ValueRows&
   }
 }
 
-/// A sub-block of `queries` in {1, 2, 3, 4, 8}.
-template <class Values, bool kFetches>
+/// A sub-block of `queries` in {1, 2, 3, 4, 8}, of which kQueries are taken at once, 4 or 8: values
+/// that are fetched, or unpacked, as they are read are best read once.
+template <class Values, bool kFetches, int kQueries = 8>
 inline void AccumulateSubBlock(int queries, float* weights, const float* shrink,
                                const ValueRows& values, int count, int head_dim, float* sums,
                                int sums_stride) {
-  using V = typename Values::Simd;
-  constexpr int kMost = Smaller(kQueriesAtOnce<V>, V::kAccumulators / Values::kVectors);
+  static_assert(kQueries == 4 || kQueries == 8);
+  constexpr int kMost = Smaller(kQueries, Values::Simd::kAccumulators / Values::kVectors);
   for (int i = 0; i < queries; i += kMost) {
     ForSubBlock(Smaller(kMost, queries), [&]<int NQ>() {
       if constexpr (NQ <= kMost) {

@@ -41,7 +41,7 @@ void KeepAtLeast(float least, absl::Span<float> weights, std::vector<int32_t>& k
 /// Sets to 0 the weights of all but the fewest best tokens whose weights add up to `wanted` or
 /// more (at least one), of `total` that all add up to. Best by logit, ties by lower id. Without
 /// sorting the vocabulary: tokens are counted into narrow ranges of logits, and only the range in
-/// which the sum is reached is sorted. `candidates` is scratch.
+/// which the sum is reached is sorted. What is left is in `candidates`, among others.
 void KeepBestMass(absl::Span<const float> logits, float best, float temperature, double total,
                   double wanted, std::vector<float>& weights, std::vector<int32_t>& candidates);
 

@@ -18,6 +18,21 @@ absl::Status Refuse(const char* parameter, double value, const char* range) {
   return absl::InvalidArgumentError(absl::StrCat(parameter, " is ", value, ", must be ", range));
 }
 
+/// Of the draw at hand. One for each thread, not for each sequence: the next draw finds it in
+/// cache.
+struct Scratch {
+  std::vector<float> raw_logits;
+  std::vector<float> weights;
+  std::vector<double> block_sums;
+  std::vector<int32_t> candidates;
+};
+thread_local Scratch scratch;
+
+/// Not subnormal: a thread may have been told to take that for 0.
+float DivisorOf(float temperature) {
+  return std::max(temperature, std::numeric_limits<float>::min());
+}
+
 uint64_t FreshSeed() {
   std::random_device device;
   return (static_cast<uint64_t>(device()) << 32) | device();
@@ -98,7 +113,8 @@ void Sampler::Penalize(absl::Span<float> logits) const {
 
 SampledToken Sampler::Sample(absl::Span<float> logits, absl::Span<const int32_t> forbidden) {
   const bool wants_logprobs = parameters_.logprobs >= 0;
-  if (wants_logprobs) raw_logits_.assign(logits.begin(), logits.end());
+  std::vector<float>& raw_logits = scratch.raw_logits;
+  if (wants_logprobs) raw_logits.assign(logits.begin(), logits.end());
   for (const int32_t id : forbidden) {
     if (InVocabulary(id, logits)) logits[static_cast<size_t>(id)] = kLowest;
   }
@@ -111,21 +127,21 @@ SampledToken Sampler::Sample(absl::Span<float> logits, absl::Span<const int32_t>
   if (!wants_logprobs) return sampled;
 
   // log softmax(x)_i = x_i - max - log sum exp(x - max)
-  const float best = LargestLogit(raw_logits_);
+  const float best = LargestLogit(raw_logits);
   if (best == kLowest) {
     sampled.logprob = kLowest;
     return sampled;
   }
-  FillWeights(raw_logits_, best, /*temperature=*/1, /*least=*/0, weights_);
-  const double log_sum = std::log(SumWeights(weights_, block_sums_));
+  FillWeights(raw_logits, best, /*temperature=*/1, /*least=*/0, scratch.weights);
+  const double log_sum = std::log(SumWeights(scratch.weights, scratch.block_sums));
   const auto logprob = [&](int32_t id) {
     const float logit =
-        std::min(raw_logits_[static_cast<size_t>(id)], std::numeric_limits<float>::max());
+        std::min(raw_logits[static_cast<size_t>(id)], std::numeric_limits<float>::max());
     return std::isnan(logit) ? kLowest
                              : static_cast<float>(static_cast<double>(logit) - best - log_sum);
   };
   sampled.logprob = logprob(sampled.token_id);
-  for (const int32_t id : BestTokens(raw_logits_, static_cast<size_t>(parameters_.logprobs))) {
+  for (const int32_t id : BestTokens(raw_logits, static_cast<size_t>(parameters_.logprobs))) {
     sampled.top.push_back({id, logprob(id)});
   }
   return sampled;
@@ -154,42 +170,46 @@ int32_t Sampler::Draw(absl::Span<const float> logits) {
 
 /// Without top-k: no order is needed, and sums over blocks make the search short.
 int32_t Sampler::DrawFromAll(absl::Span<const float> logits, float best) {
-  const float temperature = parameters_.temperature;
+  const float temperature = DivisorOf(parameters_.temperature);
+  std::vector<float>& weights = scratch.weights;
+  std::vector<double>& block_sums = scratch.block_sums;
   // min-p compares with the best token alone and top-p keeps the best tokens, so what both leave
   // is the same whichever comes first; but top-p's share is of everything.
   const bool top_p = parameters_.top_p < 1;
-  FillWeights(logits, best, temperature, top_p ? 0 : parameters_.min_p, weights_);
-  double total = SumWeights(weights_, block_sums_);
+  FillWeights(logits, best, temperature, top_p ? 0 : parameters_.min_p, weights);
+  double total = SumWeights(weights, block_sums);
   if (top_p) {
     KeepBestMass(logits, best, temperature, total, static_cast<double>(parameters_.top_p) * total,
-                 weights_, candidates_);
-    if (parameters_.min_p > 0) {
-      KeepAtLeast(parameters_.min_p, absl::MakeSpan(weights_), candidates_);
+                 weights, scratch.candidates);
+    for (const int32_t id : scratch.candidates) {
+      float& weight = weights[static_cast<size_t>(id)];
+      if (weight < parameters_.min_p) weight = 0;
     }
-    total = SumWeights(weights_, block_sums_);
+    total = SumWeights(weights, block_sums);
   }
 
   double left = Uniform() * total;
   size_t block = 0;
-  while (block + 1 < block_sums_.size() && left >= block_sums_[block]) left -= block_sums_[block++];
-  for (size_t id = block * kWeightBlock; id < weights_.size(); ++id) {
-    left -= static_cast<double>(weights_[id]);
-    if (left < 0 && weights_[id] > 0) return static_cast<int32_t>(id);
+  while (block + 1 < block_sums.size() && left >= block_sums[block]) left -= block_sums[block++];
+  for (size_t id = block * kWeightBlock; id < weights.size(); ++id) {
+    left -= static_cast<double>(weights[id]);
+    if (left < 0 && weights[id] > 0) return static_cast<int32_t>(id);
   }
   // Rounding carried the search past the end: the last token that can be drawn.
-  size_t last = weights_.size() - 1;
-  while (!(weights_[last] > 0)) --last;
+  size_t last = weights.size() - 1;
+  while (last > 0 && !(weights[last] > 0)) --last;
   return static_cast<int32_t>(last);
 }
 
 /// With top-k: its tokens in order.
 int32_t Sampler::DrawFromBest(absl::Span<const float> logits, float best) {
   const std::vector<int32_t> tokens = BestTokens(logits, static_cast<size_t>(parameters_.top_k));
+  const float temperature = DivisorOf(parameters_.temperature);
   std::vector<double> weights;
   double total = 0;
   for (const int32_t id : tokens) {
-    weights.push_back(static_cast<double>(
-        Weight(logits[static_cast<size_t>(id)], best, parameters_.temperature)));
+    weights.push_back(
+        static_cast<double>(Weight(logits[static_cast<size_t>(id)], best, temperature)));
     total += weights.back();
   }
   const double wanted = static_cast<double>(parameters_.top_p) * total;

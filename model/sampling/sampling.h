@@ -93,11 +93,6 @@ class Sampler {
   std::mt19937_64 random_;
   std::unordered_map<int32_t, int> output_counts_;  ///< kept only for penalties
   std::vector<int32_t> prompt_ids_;                 ///< distinct; only for the repetition penalty
-  // Scratch, kept to allocate once.
-  std::vector<float> raw_logits_;
-  std::vector<float> weights_;
-  std::vector<double> block_sums_;
-  std::vector<int32_t> candidates_;
 };
 
 }  // namespace ziggurat

@@ -67,6 +67,57 @@ class DecoderTest : public ::testing::Test {
 };
 std::filesystem::path DecoderTest::dir_;
 
+TEST_F(DecoderTest, TokensDrawnOnManyThreadsAreThoseOfEachSampler) {
+  DecoderOptions options = F32();
+  options.threads = 4;
+  DecoderHarness harness = Harness(options);
+  const int vocab = harness.shape().vocab_size, sequences = 150;
+  const auto sampler = [&](int i) {
+    SamplingParameters how;
+    how.temperature = i % 7 == 0 ? 0 : 0.5f + static_cast<float>(i % 3);
+    how.seed = static_cast<uint64_t>(i);
+    if (i % 2 == 0) how.top_p = 0.8f;
+    if (i % 3 == 0) how.min_p = 0.01f;
+    if (i % 5 == 0) how.top_k = 20;
+    if (i % 4 == 0) how.frequency_penalty = 1;
+    if (i % 6 == 0) how.logprobs = 3;
+    return Sampler(how, {}, vocab);
+  };
+  std::vector<Sampler> samplers, twins;
+  for (int i = 0; i < sequences; ++i) {
+    samplers.push_back(sampler(i));
+    twins.push_back(sampler(i));
+  }
+  std::mt19937 random(4);
+  std::normal_distribution<float> normal(0, 2);
+  for (int step = 0; step < 5; ++step) {
+    std::vector<Logits> logits(sequences, Logits(vocab));
+    for (Logits& row : logits) {
+      for (float& logit : row) logit = normal(random);
+    }
+    std::vector<Logits> again = logits;
+    const std::vector<int32_t> forbidden = {3, 1000};
+    std::vector<TokenDraw> draws;
+    std::vector<float*> rows;
+    for (int i = 0; i < sequences; ++i) {
+      draws.push_back({&samplers[i],
+                       i % 2 == 0 ? absl::MakeConstSpan(forbidden) : absl::Span<const int32_t>()});
+      rows.push_back(logits[i].data());
+    }
+    std::vector<SampledToken> tokens(sequences);
+    harness.runner().Sample(draws, rows, tokens.data());
+    for (int i = 0; i < sequences; ++i) {
+      const SampledToken expected = twins[i].Sample(absl::MakeSpan(again[i]), draws[i].forbidden);
+      ASSERT_EQ(tokens[i].token_id, expected.token_id) << i << " in step " << step;
+      ASSERT_EQ(tokens[i].logprob, expected.logprob) << i;
+      ASSERT_EQ(tokens[i].top.size(), expected.top.size()) << i;
+      for (size_t k = 0; k < expected.top.size(); ++k) {
+        ASSERT_EQ(tokens[i].top[k].token_id, expected.top[k].token_id) << i;
+      }
+    }
+  }
+}
+
 TEST_F(DecoderTest, PackedPromptsAndBatchedStepsEqualEachAlone) {
   DecoderHarness harness = Harness();
   const std::vector<std::string> policies = {"full", "streaming(sinks=2,recent=9)",
