@@ -29,7 +29,7 @@ using PackedValues = std::conditional_t<std::is_same_v<Values, Bf16Values<typena
 
 /// Keys of a tile: as many vectors as the queries that meet them at once have accumulators for.
 template <class V>
-constexpr int kTileKeys = V::kAccumulators / kQueriesAtOnce<V>* V::kLanes;
+constexpr int kTileKeys = V::kAccumulators / QueriesAtOnce<V>() * V::kLanes;
 
 /// Writes a row of cells, one of each of kLanes keys, into a tile.
 template <class Keys>
@@ -190,7 +190,7 @@ struct VectorWorkspace {
     /// As AccumulateSubBlock, over the first `width` values.
     void Accumulate(int size, float* weights, const float* shrink, int width, int head_dim,
                     float* sums, int sums_stride) const {
-      AccumulateSubBlock<Values, /*kFetches=*/false, kQueriesAtOnce<V>>(
+      AccumulateSubBlock<Values, /*kFetches=*/false, QueriesAtOnce<V>()>(
           size, weights, shrink, {rows_}, width, head_dim, sums, sums_stride);
     }
 

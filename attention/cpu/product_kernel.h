@@ -21,7 +21,7 @@ constexpr int kSoon = 64;
 /// sums in registers.
 template <class V>
 constexpr int RowsAtOnce(int rows) {
-  return Smaller(rows, kQueriesAtOnce<V>);
+  return Smaller(rows, QueriesAtOnce<V>());
 }
 template <class V>
 constexpr int VectorsAtOnce(int rows) {

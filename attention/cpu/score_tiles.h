@@ -106,7 +106,9 @@ __attribute__((always_inline)) inline void ForEachRow(int rows, AddRow add_row) 
 /// Queries, of a sub-block, that meet packed keys and values at once: with two vectors of those. Of
 /// 16 registers the sums of eight queries leave room for one vector, and a load for every product.
 template <class V>
-constexpr int kQueriesAtOnce = V::kRegisters / 4;
+constexpr int QueriesAtOnce() {
+  return V::kRegisters / 4;
+}
 
 /// Scores of NQ queries and `Vectors` vectors of keys while they are summed up.
 template <class V, int NQ, int Vectors>
@@ -212,7 +214,7 @@ inline void ScoreSubBlock(int queries, const float* query, int rows, const std::
                           size_t row_bytes, float scale, float* scores) {
   ForSubBlock(queries, [&]<int NQ>() {
     using How = KeysFor<Keys, NQ>;
-    constexpr int kAtOnce = Smaller(NQ, kQueriesAtOnce<typename Keys::Simd>);
+    constexpr int kAtOnce = Smaller(NQ, QueriesAtOnce<typename Keys::Simd>());
     static_assert(NQ % kAtOnce == 0);
 #pragma GCC unroll 2
     for (int i = 0; i < NQ; i += kAtOnce) {
