@@ -84,21 +84,37 @@ inline void UnpackChannels(const std::byte* row, int head_dim, float* to) {
   }
 }
 
+/// The same of `count` channels, times `scale`, plus `zero`.
+template <class Codes>
+inline void UnpackScaled(const std::byte* row, int count, float scale, float zero, float* to) {
+  using V = typename Codes::Simd;
+  constexpr size_t kBytes = V::kLanes * Codes::kBits / 8;
+  if (count % V::kLanes == 0) {
+    const typename V::Float factor = V::Set(scale), shift = V::Set(zero);
+    for (int c = 0; c < count; c += V::kLanes, row += kBytes) {
+      V::Store(to + c, V::Fma(Codes::Load(row), factor, shift));
+    }
+  } else {
+    float codes[kMaxHeadDim];
+    UnpackChannels<Codes>(row, count, codes);
+    for (int c = 0; c < count; ++c) to[c] = codes[c] * scale + zero;
+  }
+}
+
 /// tile[t][channel] of `count` values, rows `stride` apart, a multiple of kLanes. Takes a copy: a
 /// store to the tile might else be one to the arguments.
 template <class Codes>
 void UnpackValues(const ValueRows values, int count, int head_dim, int stride, float* tile) {
-  const int group = Codes::kGrouped ? head_dim / values.groups : 0;
   for (int t = 0; t < count; ++t, tile += stride) {
-    UnpackChannels<Codes>(values.at(t, 0), head_dim, tile);
+    const std::byte* row = values.at(t, 0);
     if constexpr (Codes::kGrouped) {
-      const float* scales = values.scales + t * values.groups;
-      const float* zeros = values.zeros + t * values.groups;
-      float* to = tile;
-      for (int g = 0; g < values.groups; ++g, to += group) {
-        const float scale = scales[g], zero = zeros[g];
-        for (int c = 0; c < group; ++c) to[c] = to[c] * scale + zero;
+      const int group = head_dim / values.groups;
+      for (int g = 0; g < values.groups; ++g, row += group * Codes::kBits / 8) {
+        UnpackScaled<Codes>(row, group, values.scales[t * values.groups + g],
+                            values.zeros[t * values.groups + g], tile + g * group);
       }
+    } else {
+      UnpackChannels<Codes>(row, head_dim, tile);
     }
   }
 }

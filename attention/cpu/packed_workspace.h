@@ -190,8 +190,8 @@ struct VectorWorkspace {
     /// As AccumulateSubBlock, over the first `width` values.
     void Accumulate(int size, float* weights, const float* shrink, int width, int head_dim,
                     float* sums, int sums_stride) const {
-      AccumulateSubBlock<Values, /*kFetches=*/false, QueriesAtOnce<V>()>(
-          size, weights, shrink, {rows_}, width, head_dim, sums, sums_stride);
+      AccumulateSubBlock<Values, /*kFetches=*/false>(size, weights, shrink, {rows_}, width,
+                                                     head_dim, sums, sums_stride);
     }
 
    private:

@@ -252,21 +252,44 @@ struct BlockTile {
   int slot;                ///< the first one's place in a row of scores
 };
 
-/// ScoreTile for several tiles, of which row by row is read: each is one run of addresses.
-template <class Keys, int NQ, int Tiles>
+/// ScoreTile for several tiles, of which row by row is read: each is one run of addresses. In one
+/// of `Passes` passes over the tiles, number `Pass`, which each fetch ahead for their share of
+/// them.
+template <class Keys, int Pass, int Passes, int NQ, int Tiles, int Of = NQ>
 inline void ScoreBlockTiles(const float* query, int rows, const BlockTile* tiles, size_t row_bytes,
                             float scale, float* scores) {
   using V = typename Keys::Simd;
+  // What the inner loop passes again and again GCC 12 keeps in registers, if need be on the stack:
+  // the cells of all queries, or the rows of all tiles. Of 16 registers the fewer.
+  constexpr bool kRowsOutside = V::kRegisters == 16 && Tiles < NQ;
   ScoreSums<V, NQ, Tiles> sums;
-  const auto add_row = [&](int r, int u) __attribute__((always_inline)) {
-#pragma GCC unroll 8
-    for (int v = 0; v < Tiles; ++v) {
+  const auto load = [&](int r, int v) __attribute__((always_inline)) {
+    if (v % Smaller(Passes, Tiles) == Pass) {
       _mm_prefetch(reinterpret_cast<const char*>(tiles[v].ahead + r * (V::kLanes * 4)),
                    _MM_HINT_T1);
-      const typename Keys::Row row = Keys::Load(tiles[v].keys + r * row_bytes);
+    }
+    return Keys::Load(tiles[v].keys + r * row_bytes);
+  };
+  const auto add = [&](int r, int u, int i, int v, typename Keys::Row row)
+      __attribute__((always_inline)) {
+    sums.of[i][u][v] = Keys::Dot(sums.of[i][u][v], row, query + (r * Of + i) * Keys::kCells);
+  };
+  const auto add_row = [&](int r, int u) __attribute__((always_inline)) {
+    if constexpr (kRowsOutside) {
+      typename Keys::Row row[Tiles];
+#pragma GCC unroll 8
+      for (int v = 0; v < Tiles; ++v) row[v] = load(r, v);
 #pragma GCC unroll 8
       for (int i = 0; i < NQ; ++i) {
-        sums.of[i][u][v] = Keys::Dot(sums.of[i][u][v], row, query + (r * NQ + i) * Keys::kCells);
+#pragma GCC unroll 8
+        for (int v = 0; v < Tiles; ++v) add(r, u, i, v, row[v]);
+      }
+    } else {
+#pragma GCC unroll 8
+      for (int v = 0; v < Tiles; ++v) {
+        const typename Keys::Row row = load(r, v);
+#pragma GCC unroll 8
+        for (int i = 0; i < NQ; ++i) add(r, u, i, v, row);
       }
     }
   };
@@ -280,18 +303,28 @@ inline void ScoreBlocks(int queries, const float* query, int rows, const BlockTi
                         int count, size_t row_bytes, float scale, float* scores) {
   ForSubBlock(queries, [&]<int NQ>() {
     using How = KeysFor<Keys, NQ>;
-    // Of several tiles GCC 12 keeps all cells of a row's queries in registers, if need be on the
-    // stack: those of codes are too many for that.
+    using V = typename How::Simd;
+    constexpr int kAtOnce = Smaller(NQ, QueriesAtOnce<V>()), kPasses = NQ / kAtOnce;
+    static_assert(NQ % kAtOnce == 0 && kPasses <= 2);
+    // Cells of codes are too many to be kept for several tiles.
     constexpr bool kManyCells = NQ * How::kCells > 16;
-    constexpr int kMost =
-        kManyCells ? 1 : FloorOfPowers(Smaller(8, Keys::Simd::kAccumulators / NQ));
-    int v = 0;
-    for (; v + kMost <= count; v += kMost) {
-      ScoreBlockTiles<How, NQ, kMost>(query, rows, tiles + v, row_bytes, scale, scores);
-    }
-    for (; v < count; ++v) {
-      ScoreBlockTiles<How, NQ, 1>(query, rows, tiles + v, row_bytes, scale, scores);
-    }
+    constexpr int kMost = kManyCells ? 1 : FloorOfPowers(Smaller(8, V::kAccumulators / kAtOnce));
+    const auto score = [&]<int kPass>() {
+      constexpr int i = kPass * kAtOnce;
+      const float* const cells = query + i * How::kCells;
+      float* const to = scores + i * kScoreStride;
+      int v = 0;
+      for (; v + kMost <= count; v += kMost) {
+        ScoreBlockTiles<How, kPass, kPasses, kAtOnce, kMost, NQ>(cells, rows, tiles + v, row_bytes,
+                                                                 scale, to);
+      }
+      for (; v < count; ++v) {
+        ScoreBlockTiles<How, kPass, kPasses, kAtOnce, 1, NQ>(cells, rows, tiles + v, row_bytes,
+                                                             scale, to);
+      }
+    };
+    score.template operator()<0>();
+    if constexpr (kPasses == 2) score.template operator()<1>();
   });
 }
 

@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <type_traits>
 
 #include "attention/cpu/chunk.h"
 #include "attention/cpu/kernels.h"
@@ -127,6 +128,41 @@ inline void PutInOrder(const float* sums, float factor, int head_dim, float* out
   }
 }
 
+// ---- What is fetched while values are accumulated -----------------------------------------------
+
+struct FetchNothing {
+  template <class Values, int Units>
+  static void At(const ValueRows& /*values*/, int /*t*/, int /*unit*/) {}
+};
+
+/// Whoever reads the units of channels from `unit` on, of token `t`, fetches what is ahead of them.
+struct FetchUnits {
+  template <class Values, int Units>
+  __attribute__((always_inline)) static void At(const ValueRows& values, int t, int unit) {
+#pragma GCC unroll 2
+    for (int token = 0; token < Values::kTokens; ++token) {
+      Prefetch(values.ahead(t + token, static_cast<size_t>(unit) * Values::kUnitBytes),
+               Units * Values::kUnitBytes);
+    }
+  }
+};
+
+/// The same where a line is passed several times, by units that are a part of it and in `Passes`
+/// passes of queries, of which this is number `Pass`: each time the lines of a share of the tokens
+/// are fetched, so that no line is fetched twice and all time is used.
+template <int Pass, int Passes>
+struct FetchShare {
+  template <class Values, int Units>
+  __attribute__((always_inline)) static void At(const ValueRows& values, int t, int unit) {
+    static_assert(Values::kTokens == 1);
+    constexpr int kBytes = Units * Values::kUnitBytes;
+    constexpr int kShares = Larger(1, 64 / kBytes) * Passes;
+    const int byte = unit * Values::kUnitBytes;
+    const int share = byte % 64 / kBytes * Passes + Pass;
+    if (t % kShares == 0) Prefetch(values.ahead(t + share, byte / 64 * 64), Larger(kBytes, 64));
+  }
+};
+
 /// Tokens that come first, of all blocks: from one of these to the one at the same place in the
 /// next block it is a step.
 struct Slab {
@@ -137,10 +173,11 @@ struct Slab {
 
 /// For NQ queries and Units units of channels from `unit` on:
 ///   sums[i] = shrink[i] * sums[i] + sum over t < count of weights[i][t] * value t
+///   Fetch    what is fetched meanwhile
 ///   weights  packed by Values::PackWeights
 ///   cells < kLanes (Partial): the unit has only that many cells
 ///   slab  whose tokens are taken
-template <class Values, bool kFetches, int NQ, int Units, bool Partial>
+template <class Values, class Fetch, int NQ, int Units, bool Partial>
 inline void AccumulateUnits(const float* weights, const float* shrink, const ValueRows& values,
                             int count, Slab slab, int unit, int cells, float* sums,
                             int sums_stride) {
@@ -159,13 +196,7 @@ inline void AccumulateUnits(const float* weights, const float* shrink, const Val
   };
   for (int first = slab.begin; first < Smaller(slab.end, count); first += kTokens) {
     for (int t = first; t < count; t += slab.step) {
-      if constexpr (kFetches) {
-#pragma GCC unroll 2
-        for (int token = 0; token < kTokens; ++token) {
-          Prefetch(values.ahead(t + token, static_cast<size_t>(unit) * Values::kUnitBytes),
-                   Units * Values::kUnitBytes);
-        }
-      }
+      Fetch::template At<Values, Units>(values, t, unit);
       typename Values::Value value[Units * kN];
 #pragma GCC unroll 8
       for (int u = 0; u < Units; ++u) {
@@ -189,7 +220,7 @@ inline void AccumulateUnits(const float* weights, const float* shrink, const Val
 }
 
 /// All channels, for NQ queries. Spoils the weights.
-template <class Values, bool kFetches, int NQ>
+template <class Values, class Fetch, int NQ>
 inline void AccumulateRows(float* weights, const float* shrink, const ValueRows& values, int count,
                            int head_dim, float* sums, int sums_stride) {
   using V = typename Values::Simd;
@@ -213,8 +244,8 @@ inline void AccumulateRows(float* weights, const float* shrink, const ValueRows&
     const auto next = [&]<int Units, bool Partial>() {
       const int cells = (head_dim - full * Values::kChannels) / Values::kVectors;
       float* const of_units = sums + u * Values::kChannels;
-      AccumulateUnits<Values, kFetches, NQ, Units, Partial>(weights, shrinks, values, count, tokens,
-                                                            u, cells, of_units, sums_stride);
+      AccumulateUnits<Values, Fetch, NQ, Units, Partial>(weights, shrinks, values, count, tokens, u,
+                                                         cells, of_units, sums_stride);
       u += Units;
     };
     if constexpr (kUnits == 4) {
@@ -230,23 +261,29 @@ inline void AccumulateRows(float* weights, const float* shrink, const ValueRows&
   }
 }
 
-/// A sub-block of `queries` in {1, 2, 3, 4, 8}, of which kQueries are taken at once, 4 or 8: values
-/// that are fetched, or unpacked, as they are read are best read once.
-template <class Values, bool kFetches, int kQueries = 8>
+/// A sub-block of `queries` in {1, 2, 3, 4, 8}.
+///   kFetches  what values.rows_ahead says
+template <class Values, bool kFetches>
 inline void AccumulateSubBlock(int queries, float* weights, const float* shrink,
                                const ValueRows& values, int count, int head_dim, float* sums,
                                int sums_stride) {
-  static_assert(kQueries == 4 || kQueries == 8);
-  constexpr int kMost = Smaller(kQueries, Values::Simd::kAccumulators / Values::kVectors);
-  for (int i = 0; i < queries; i += kMost) {
-    ForSubBlock(Smaller(kMost, queries), [&]<int NQ>() {
-      if constexpr (NQ <= kMost) {
-        AccumulateRows<Values, kFetches, NQ>(weights + i * kScoreStride, shrink + i, values, count,
+  using V = typename Values::Simd;
+  constexpr int kMost = Smaller(QueriesAtOnce<V>(), V::kAccumulators / Values::kVectors);
+  ForSubBlock(queries, [&]<int NQ>() {
+    constexpr int kAtOnce = Smaller(NQ, kMost), kPasses = NQ / kAtOnce;
+    static_assert(NQ % kAtOnce == 0 && kPasses <= 2);
+    const auto accumulate = [&]<int kPass>() {
+      using Fetch = std::conditional_t<
+          !kFetches, FetchNothing,
+          std::conditional_t<(V::kRegisters > 16), FetchUnits, FetchShare<kPass, kPasses>>>;
+      constexpr int i = kPass * kAtOnce;
+      AccumulateRows<Values, Fetch, kAtOnce>(weights + i * kScoreStride, shrink + i, values, count,
                                              head_dim, sums + static_cast<size_t>(i) * sums_stride,
                                              sums_stride);
-      }
-    });
-  }
+    };
+    accumulate.template operator()<0>();
+    if constexpr (kPasses == 2) accumulate.template operator()<1>();
+  });
 }
 
 }  // namespace
