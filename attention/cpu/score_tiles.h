@@ -261,7 +261,7 @@ inline void ScoreBlockTiles(const float* query, int rows, const BlockTile* tiles
   using V = typename Keys::Simd;
   // What the inner loop passes again and again GCC 12 keeps in registers, if need be on the stack:
   // the cells of all queries, or the rows of all tiles. Of 16 registers the fewer.
-  constexpr bool kRowsOutside = V::kRegisters == 16 && Tiles < NQ;
+  constexpr bool kRowsOutside = V::kRegisters == 16 && Tiles > 1 && Tiles < NQ;
   ScoreSums<V, NQ, Tiles> sums;
   const auto load = [&](int r, int v) __attribute__((always_inline)) {
     if (v % Smaller(Passes, Tiles) == Pass) {
@@ -304,11 +304,12 @@ inline void ScoreBlocks(int queries, const float* query, int rows, const BlockTi
   ForSubBlock(queries, [&]<int NQ>() {
     using How = KeysFor<Keys, NQ>;
     using V = typename How::Simd;
-    constexpr int kAtOnce = Smaller(NQ, QueriesAtOnce<V>()), kPasses = NQ / kAtOnce;
-    static_assert(NQ % kAtOnce == 0 && kPasses <= 2);
-    // Cells of codes are too many to be kept for several tiles.
+    // Cells of codes are too many to be kept for several tiles, and a row is best unpacked once.
     constexpr bool kManyCells = NQ * How::kCells > 16;
+    constexpr int kAtOnce = kManyCells ? NQ : Smaller(NQ, QueriesAtOnce<V>());
     constexpr int kMost = kManyCells ? 1 : FloorOfPowers(Smaller(8, V::kAccumulators / kAtOnce));
+    constexpr int kPasses = NQ / kAtOnce;
+    static_assert(NQ % kAtOnce == 0 && kPasses <= 2);
     const auto score = [&]<int kPass>() {
       constexpr int i = kPass * kAtOnce;
       const float* const cells = query + i * How::kCells;

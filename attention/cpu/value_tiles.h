@@ -268,7 +268,10 @@ inline void AccumulateSubBlock(int queries, float* weights, const float* shrink,
                                const ValueRows& values, int count, int head_dim, float* sums,
                                int sums_stride) {
   using V = typename Values::Simd;
-  constexpr int kMost = Smaller(QueriesAtOnce<V>(), V::kAccumulators / Values::kVectors);
+  // What must be unpacked is best read once.
+  constexpr bool kUnpacks = Values::kUnitBytes < V::kLanes * 4;
+  constexpr int kMost =
+      Smaller(kUnpacks ? kMaxQueries : QueriesAtOnce<V>(), V::kAccumulators / Values::kVectors);
   ForSubBlock(queries, [&]<int NQ>() {
     constexpr int kAtOnce = Smaller(NQ, kMost), kPasses = NQ / kAtOnce;
     static_assert(NQ % kAtOnce == 0 && kPasses <= 2);
