@@ -117,6 +117,7 @@ inline void AddTileProduct(const ProductJob& job) {
 
 constexpr ProductKernels MakeTileProductKernels() {
   return {.block_rows = kTileRows,
+          .panels_at_once = 1,
           .block_floats = TileBlockFloats,
           .pack = PackProductTiles,
           .add = AddTileProduct,

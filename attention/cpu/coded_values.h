@@ -84,20 +84,17 @@ inline void UnpackChannels(const std::byte* row, int head_dim, float* to) {
   }
 }
 
-/// The same of `count` channels, times `scale`, plus `zero`.
+/// The same of groups of a multiple of kLanes channels, times their scales, plus their zeros.
 template <class Codes>
-inline void UnpackScaled(const std::byte* row, int count, float scale, float zero, float* to) {
+inline void UnpackGroups(const std::byte* row, int groups, int group, const float* scales,
+                         const float* zeros, float* to) {
   using V = typename Codes::Simd;
   constexpr size_t kBytes = V::kLanes * Codes::kBits / 8;
-  if (count % V::kLanes == 0) {
-    const typename V::Float factor = V::Set(scale), shift = V::Set(zero);
-    for (int c = 0; c < count; c += V::kLanes, row += kBytes) {
-      V::Store(to + c, V::Fma(Codes::Load(row), factor, shift));
+  for (int g = 0; g < groups; ++g) {
+    const typename V::Float scale = V::Set(scales[g]), zero = V::Set(zeros[g]);
+    for (int c = 0; c < group; c += V::kLanes, row += kBytes, to += V::kLanes) {
+      V::Store(to, V::Add(V::Mul(Codes::Load(row), scale), zero));
     }
-  } else {
-    float codes[kMaxHeadDim];
-    UnpackChannels<Codes>(row, count, codes);
-    for (int c = 0; c < count; ++c) to[c] = codes[c] * scale + zero;
   }
 }
 
@@ -105,16 +102,19 @@ inline void UnpackScaled(const std::byte* row, int count, float scale, float zer
 /// store to the tile might else be one to the arguments.
 template <class Codes>
 void UnpackValues(const ValueRows values, int count, int head_dim, int stride, float* tile) {
+  const int groups = values.groups, group = Codes::kGrouped ? head_dim / groups : 0;
   for (int t = 0; t < count; ++t, tile += stride) {
-    const std::byte* row = values.at(t, 0);
+    const float *scales = values.scales + t * groups, *zeros = values.zeros + t * groups;
+    if (Codes::kGrouped && group % Codes::Simd::kLanes == 0) {
+      UnpackGroups<Codes>(values.at(t, 0), groups, group, scales, zeros, tile);
+      continue;
+    }
+    UnpackChannels<Codes>(values.at(t, 0), head_dim, tile);
     if constexpr (Codes::kGrouped) {
-      const int group = head_dim / values.groups;
-      for (int g = 0; g < values.groups; ++g, row += group * Codes::kBits / 8) {
-        UnpackScaled<Codes>(row, group, values.scales[t * values.groups + g],
-                            values.zeros[t * values.groups + g], tile + g * group);
+      float* to = tile;
+      for (int g = 0; g < groups; ++g, to += group) {
+        for (int c = 0; c < group; ++c) to[c] = to[c] * scales[g] + zeros[g];
       }
-    } else {
-      UnpackChannels<Codes>(row, head_dim, tile);
     }
   }
 }

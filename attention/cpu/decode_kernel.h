@@ -23,6 +23,7 @@ inline ValueRows ValuesOf(const HeadStep& step) {
   values.per_block = static_cast<int>(job.values.slots_per_block);
   values.rows_ahead = step.next.chunk->rows;
   values.offset_ahead = step.next.head * next.values.head_stride;
+  values.row_bytes = job.row_bytes;
   return values;
 }
 

@@ -191,17 +191,22 @@ struct BlockKernels {
   void (*slot_weights)(const DecodeJob& job, const float* lse, float* sums);
 };
 
-/// `count` rows of x times one panel of packed weights (attention/packed_product.h).
+/// `count` rows of x times one panel of packed weights (attention/packed_product.h), or one row
+/// times some neighbouring panels.
 struct ProductJob {
   int in_features;           ///< even
   int count;                 ///< rows of x
+  int panels;                ///< 1, or with one row of x up to ProductKernels::panels_at_once
   const float* packed;       ///< by ProductKernels::pack, block after block
-  const std::byte* weights;  ///< of the panel
-  float* sums;               ///< [whole blocks, 64], added to; those behind `count` are of no use
+  const std::byte* weights;  ///< of the first panel
+  size_t panel_bytes;        ///< from a panel to the next
+  /// [panels][whole blocks, 64], added to; those behind `count` are of no use.
+  float* sums;
 };
 
 struct ProductKernels {
-  int block_rows;  ///< that are packed at a time: a divisor of kMostBlockRows
+  int block_rows;      ///< that are packed at a time: a divisor of kMostBlockRows
+  int panels_at_once;  ///< that are best read side by side for one row of x
   size_t (*block_floats)(int in_features);
   /// A block of x: `count` rows [count, in_features] bf16, block_rows of them but at the end, into
   /// the block_floats at `packed`.

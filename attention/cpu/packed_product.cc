@@ -39,18 +39,19 @@ class CpuPackedProduct final : public PackedProduct {
     const size_t blocks = (rows + kRowsPerTask - 1) / kRowsPerTask;
     // With one block of rows every thread reads a range of neighbouring panels.
     if (blocks == 1) {
-      cpu::ParallelRanges(threads, panels, kPanelRowBytes * weights.rows(),
-                          [&](size_t begin, size_t end) {
-                            for (size_t panel = begin; panel < end; ++panel) {
-                              Multiply(weights, panel, 0, rows, out, accumulates, y);
-                            }
-                          });
+      cpu::ParallelRanges(
+          threads, panels, kPanelRowBytes * weights.rows(), [&](size_t begin, size_t end) {
+            const size_t most = rows == 1 ? kernels_.panels_at_once : 1;
+            for (size_t panel = begin; panel < end; panel += most) {
+              Multiply(weights, panel, std::min(most, end - panel), 0, rows, out, accumulates, y);
+            }
+          });
       return;
     }
     cpu::ParallelFor(threads, blocks * panels, [&](size_t i, int) {
       const int first = static_cast<int>(i / panels) * kRowsPerTask;
-      Multiply(weights, i % panels, first, std::min(kRowsPerTask, rows - first), out, accumulates,
-               y);
+      Multiply(weights, i % panels, /*panels=*/1, first, std::min(kRowsPerTask, rows - first), out,
+               accumulates, y);
     });
   }
 
@@ -80,18 +81,29 @@ class CpuPackedProduct final : public PackedProduct {
         pack);
   }
 
-  /// Rows [first, first + count) times one panel.
-  void Multiply(const PackedWeights& weights, size_t panel, int first, int count, ElementType out,
-                bool accumulates, void* y) const {
+  /// Rows [first, first + count) times `panels` neighbouring panels.
+  void Multiply(const PackedWeights& weights, size_t panel, size_t panels, int first, int count,
+                ElementType out, bool accumulates, void* y) const {
     alignas(64) float sums[kRowsPerTask * kPanel];
-    std::fill_n(sums, count * kPanel, 0.0f);
+    const size_t panel_bytes = weights.rows() * kPanelRowBytes;
+    const size_t stride = panels == 1 ? count * kPanel : kernels_.block_rows * kPanel;
+    std::fill_n(sums, panels * stride, 0.0f);
     kernels_.add({.in_features = weights.in_features,
                   .count = count,
+                  .panels = static_cast<int>(panels),
                   .packed = packed_.data() + first / kernels_.block_rows *
                                                  kernels_.block_floats(weights.in_features),
-                  .weights = weights.data + panel * weights.rows() * kPanelRowBytes,
+                  .weights = weights.data + panel * panel_bytes,
+                  .panel_bytes = panel_bytes,
                   .sums = sums});
-    const size_t output = panel * kPanel;
+    for (size_t p = 0; p < panels; ++p) {
+      Store(weights, (panel + p) * kPanel, sums + p * stride, first, count, out, accumulates, y);
+    }
+  }
+
+  /// The outputs of a panel, of which `output` is the first.
+  void Store(const PackedWeights& weights, size_t output, const float* sums, int first, int count,
+             ElementType out, bool accumulates, void* y) const {
     const int outputs = std::min(kPanel, weights.out_features - static_cast<int>(output));
     const float* bias = weights.bias == nullptr ? nullptr : weights.bias + output;
     for (int i = 0; i < count; ++i) {

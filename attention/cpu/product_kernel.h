@@ -11,6 +11,7 @@ namespace ziggurat::cpu {
 namespace {
 
 constexpr int kPanelOutputs = 64;
+constexpr int kBlockRows = 8;
 constexpr size_t kPanelRowBytes = 4 * kPanelOutputs;
 template <class V>
 constexpr int kPanelVectors = kPanelOutputs / V::kLanes;
@@ -111,34 +112,8 @@ inline void AddPanel(const float* x, int rows, const std::byte* weights, Fetch* 
   }
 }
 
-/// All outputs of a panel, for one row of x. Several runs of weights are read side by side, and
-/// nothing is fetched ahead but by the hardware.
-template <class Keys>
-inline void AddOneRow(const float* x, int rows, const std::byte* weights, float* sums) {
-  using V = typename Keys::Simd;
-  constexpr int kRuns = 4, kVectors = kPanelVectors<V>;
-  typename V::Float sum[kVectors];
-#pragma GCC unroll 8
-  for (int v = 0; v < kVectors; ++v) sum[v] = V::Load(sums + v * V::kLanes);
-  const auto add_row = [&](int r) __attribute__((always_inline)) {
-    const std::byte* p = weights + r * kPanelRowBytes;
-#pragma GCC unroll 8
-    for (int v = 0; v < kVectors; ++v) {
-      sum[v] = Keys::Dot(sum[v], Keys::Load(p + v * V::kLanes * 4), x + r * Keys::kCells);
-    }
-  };
-  const int run = rows / kRuns;
-  for (int r = 0; r < run; ++r) {
-#pragma GCC unroll 4
-    for (int i = 0; i < kRuns; ++i) add_row(i * run + r);
-  }
-  for (int r = kRuns * run; r < rows; ++r) add_row(r);
-#pragma GCC unroll 8
-  for (int v = 0; v < kVectors; ++v) V::Store(sums + v * V::kLanes, sum[v]);
-}
-
-/// The same for a sub-block of NQ rows of x, of which a few rows of weights at a time meet all, in
-/// the nearest cache, into which the next ones are fetched meanwhile.
+/// All outputs of a panel, for a sub-block of NQ rows of x, all of which meet a few rows of weights
+/// in the nearest cache; the next ones are fetched into it meanwhile.
 template <class Keys, int NQ>
 inline void AddNearRows(const float* x, int rows, const std::byte* weights, float* sums) {
   using V = typename Keys::Simd;
@@ -164,7 +139,7 @@ inline void AddNearRows(const float* x, int rows, const std::byte* weights, floa
   }
 }
 
-/// The same, all of whose rows of weights meet x before the next vectors of outputs do.
+/// The same, pass after pass over all rows of weights, each with some vectors of outputs.
 template <class Keys, int NQ>
 inline void AddPasses(const float* x, int rows, const std::byte* weights, float* sums) {
   using V = typename Keys::Simd;
@@ -181,11 +156,9 @@ inline void AddPasses(const float* x, int rows, const std::byte* weights, float*
 }
 
 /// All outputs of a panel, for a sub-block of NQ rows of x.
-template <class Keys, bool kReadsRuns, int NQ>
+template <class Keys, int NQ>
 inline void AddRows(const float* x, int rows, const std::byte* weights, float* sums) {
-  if constexpr (NQ == 1 && kReadsRuns) {
-    AddOneRow<Keys>(x, rows, weights, sums);
-  } else if constexpr (NQ > 1 && Keys::Simd::kRegisters == 16) {
+  if constexpr (NQ > 1 && Keys::Simd::kRegisters == 16) {
     AddNearRows<Keys, NQ>(x, rows, weights, sums);
   } else {
     AddPasses<Keys, NQ>(x, rows, weights, sums);
@@ -193,20 +166,20 @@ inline void AddRows(const float* x, int rows, const std::byte* weights, float* s
 }
 
 /// The same for a sub-block of `size` rows of x in {1, 2, 3, 4, 8}.
-template <class Keys, bool kReadsRuns>
+template <class Keys>
 inline void AddSubBlock(int size, const float* x, int rows, const std::byte* weights, float* sums) {
   using Many = typename Keys::Many;
   switch (size) {
     case 8:
-      return AddRows<Many, kReadsRuns, 8>(x, rows, weights, sums);
+      return AddRows<Many, 8>(x, rows, weights, sums);
     case 4:
-      return AddRows<Many, kReadsRuns, 4>(x, rows, weights, sums);
+      return AddRows<Many, 4>(x, rows, weights, sums);
     case 3:
-      return AddRows<Many, kReadsRuns, 3>(x, rows, weights, sums);
+      return AddRows<Many, 3>(x, rows, weights, sums);
     case 2:
-      return AddRows<Many, kReadsRuns, 2>(x, rows, weights, sums);
+      return AddRows<Many, 2>(x, rows, weights, sums);
     default:
-      return AddRows<typename Keys::One, kReadsRuns, 1>(x, rows, weights, sums);
+      return AddRows<typename Keys::One, 1>(x, rows, weights, sums);
   }
 }
 
@@ -272,11 +245,32 @@ inline void AddWidenedProduct(const ProductJob& job, int count) {
   }
 }
 
+/// One row of x times some panels, a few rows of each in turn: of several runs of addresses the
+/// hardware fetches more by itself than when it is told what comes next.
+template <class Keys>
+inline void AddOneRow(const ProductJob& job, int sums_stride) {
+  using V = typename Keys::Simd;
+  constexpr int kInTurn = 4;
+  const int rows = job.in_features / 2;
+  FetchLines<0> fetch{};
+  for (int first = 0; first < rows; first += kInTurn) {
+    for (int panel = 0; panel < job.panels; ++panel) {
+      AddPanel<Keys, 1, 1, kPanelVectors<V>, kPanelRowBytes>(
+          job.packed + first * Keys::kCells, Smaller(kInTurn, rows - first),
+          job.weights + panel * job.panel_bytes + first * kPanelRowBytes, &fetch,
+          job.sums + panel * sums_stride);
+    }
+  }
+}
+
 /// ProductKernels::add.
-template <class Keys, bool kReadsRuns>
+template <class Keys, int kPanelsAtOnce>
 void AddProduct(const ProductJob& job) {
   using V = typename Keys::Simd;
   int done = 0;
+  if constexpr (kPanelsAtOnce > 1) {
+    if (job.count == 1) return AddOneRow<typename Keys::One>(job, kBlockRows * kPanelOutputs);
+  }
   if constexpr (std::is_same_v<typename Keys::Many, WidenedBf16Keys<V>>) {
     if (job.count >= 16) {
       done = job.count / 8 * 8;
@@ -294,7 +288,7 @@ void AddProduct(const ProductJob& job) {
       const int cells = size == 1 ? Keys::One::kCells : Keys::Many::kCells;
       const float* x = job.packed + static_cast<size_t>(i) * job.in_features +
                        static_cast<size_t>(first) * size * cells;
-      AddSubBlock<Keys, kReadsRuns>(size, x, some, weights, job.sums + i * kPanelOutputs);
+      AddSubBlock<Keys>(size, x, some, weights, job.sums + i * kPanelOutputs);
       i += size;
     }
   }
@@ -319,15 +313,15 @@ void StoreProductRow(const float* sums, const float* bias, int count, bool accum
   }
 }
 
-/// kReadsRuns: for one row of x weights are read as several runs side by side, of which the
-/// hardware fetches more by itself than when it is told to. Measured on Zen 3; Intel's server CPUs
-/// are told.
-template <class Keys, bool kReadsRuns = false>
+/// kPanelsAtOnce: ProductKernels::panels_at_once. Four are best on AMD's Zen 3; Intel's server CPUs
+/// read one at a time, fetched ahead.
+template <class Keys, int kPanelsAtOnce = 1>
 constexpr ProductKernels MakeProductKernels() {
-  return {.block_rows = 8,
-          .block_floats = [](int in_features) { return size_t{8} * in_features; },
+  return {.block_rows = kBlockRows,
+          .panels_at_once = kPanelsAtOnce,
+          .block_floats = [](int in_features) { return size_t{kBlockRows} * in_features; },
           .pack = PackProductRows<Keys>,
-          .add = AddProduct<Keys, kReadsRuns>,
+          .add = AddProduct<Keys, kPanelsAtOnce>,
           .store = StoreProductRow<typename Keys::Simd>};
 }
 

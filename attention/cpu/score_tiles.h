@@ -103,7 +103,7 @@ __attribute__((always_inline)) inline void ForEachRow(int rows, AddRow add_row) 
   for (; r < rows; ++r) add_row(r, 0);
 }
 
-/// Queries, of a sub-block, that meet packed keys and values at once: with two vectors of those. Of
+/// Queries, of a sub-block, that meet keys and values at once: with two vectors of those. Of
 /// 16 registers the sums of eight queries leave room for one vector, and a load for every product.
 template <class V>
 constexpr int QueriesAtOnce() {
@@ -252,10 +252,10 @@ struct BlockTile {
   int slot;                ///< the first one's place in a row of scores
 };
 
-/// ScoreTile for several tiles, of which row by row is read: each is one run of addresses. In one
-/// of `Passes` passes over the tiles, number `Pass`, which each fetch ahead for their share of
-/// them.
-template <class Keys, int Pass, int Passes, int NQ, int Tiles, int Of = NQ>
+/// ScoreTile, of the first NQ of `Of` queries, for several tiles, of which row by row is read: each
+/// is one run of addresses. In one of `Passes` passes over the tiles, number `Pass`, which each
+/// fetch ahead for their share of them.
+template <class Keys, int Pass, int Passes, int NQ, int Tiles, int Of>
 inline void ScoreBlockTiles(const float* query, int rows, const BlockTile* tiles, size_t row_bytes,
                             float scale, float* scores) {
   using V = typename Keys::Simd;

@@ -23,6 +23,7 @@ struct ValueRows {
   /// What will be needed in their place, and is fetched meanwhile.
   const std::byte* const* rows_ahead = nullptr;
   size_t offset_ahead = 0;
+  size_t row_bytes = 0;  ///< of a token and head
 
   // Of codes in groups (coded_values.h):
   const float* scales = nullptr;  ///< [tokens, groups]
@@ -149,7 +150,8 @@ struct FetchUnits {
 
 /// The same where a line is passed several times, by units that are a part of it and in `Passes`
 /// passes of queries, of which this is number `Pass`: each time the lines of a share of the tokens
-/// are fetched, so that no line is fetched twice and all time is used.
+/// are fetched, so that fetches are spread evenly. Of a row's last line, if that is not a whole
+/// one, the first to come fetches all.
 template <int Pass, int Passes>
 struct FetchShare {
   template <class Values, int Units>
@@ -157,9 +159,13 @@ struct FetchShare {
     static_assert(Values::kTokens == 1);
     constexpr int kBytes = Units * Values::kUnitBytes;
     constexpr int kShares = Larger(1, 64 / kBytes) * Passes;
-    const int byte = unit * Values::kUnitBytes;
-    const int share = byte % 64 / kBytes * Passes + Pass;
-    if (t % kShares == 0) Prefetch(values.ahead(t + share, byte / 64 * 64), Larger(kBytes, 64));
+    const size_t byte = static_cast<size_t>(unit) * Values::kUnitBytes, line = byte / 64 * 64;
+    const int share = static_cast<int>(byte % 64) / kBytes * Passes + Pass;
+    if (line + 64 > values.row_bytes) {
+      if (share == 0) Prefetch(values.ahead(t, line), 64);
+    } else if (t % kShares == 0) {
+      Prefetch(values.ahead(t + share, line), Larger(kBytes, 64));
+    }
   }
 };
 
@@ -262,7 +268,7 @@ inline void AccumulateRows(float* weights, const float* shrink, const ValueRows&
 }
 
 /// A sub-block of `queries` in {1, 2, 3, 4, 8}.
-///   kFetches  what values.rows_ahead says
+///   kFetches  what values.rows_ahead names
 template <class Values, bool kFetches>
 inline void AccumulateSubBlock(int queries, float* weights, const float* shrink,
                                const ValueRows& values, int count, int head_dim, float* sums,

@@ -309,8 +309,10 @@ TEST_P(KernelScratch, ProductsReadNothingThatTheyDidNotWrite) {
       }
       product.add({.in_features = in,
                    .count = rows,
+                   .panels = 1,
                    .packed = packed.data(),
                    .weights = reinterpret_cast<const std::byte*>(panel.data()),
+                   .panel_bytes = panel.size() * sizeof(uint16_t),
                    .sums = sums.data()});
       EXPECT_TRUE(packed.is_intact() && channels.is_intact() && sums.is_intact())
           << rows << " x " << in;

@@ -123,6 +123,10 @@ TEST_P(PackedProductTwins, AgreeForOddSizes) {
     }
   }
   for (const int rows : {48, 71, 128}) Check(2050, 65, rows, true);
+  // More panels than are taken at once, and weights of a whole near part and some rows.
+  for (const int in : {36, 200, 2050}) {
+    for (const int rows : {1, 2, 8}) Check(in, 700, rows, true);
+  }
 }
 
 TEST_P(PackedProductTwins, GivesARowTheSameBitsWhateverOthersThereAre) {
