@@ -113,7 +113,8 @@ void UnpackValues(const ValueRows values, int count, int head_dim, int stride, f
     if constexpr (Codes::kGrouped) {
       float* to = tile;
       for (int g = 0; g < groups; ++g, to += group) {
-        for (int c = 0; c < group; ++c) to[c] = to[c] * scales[g] + zeros[g];
+        const float scale = scales[g], zero = zeros[g];
+        for (int c = 0; c < group; ++c) to[c] = to[c] * scale + zero;
       }
     }
   }

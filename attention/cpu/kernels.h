@@ -200,7 +200,8 @@ struct ProductJob {
   const float* packed;       ///< by ProductKernels::pack, block after block
   const std::byte* weights;  ///< of the first panel
   size_t panel_bytes;        ///< from a panel to the next
-  /// [panels][whole blocks, 64], added to; those behind `count` are of no use.
+  /// [whole blocks, 64], added to; those behind `count` are of no use. Of several panels [panels,
+  /// 64].
   float* sums;
 };
 

@@ -81,13 +81,12 @@ class CpuPackedProduct final : public PackedProduct {
         pack);
   }
 
-  /// Rows [first, first + count) times `panels` neighbouring panels.
+  /// Rows [first, first + count) times `panels` neighbouring panels: one, or one row times several.
   void Multiply(const PackedWeights& weights, size_t panel, size_t panels, int first, int count,
                 ElementType out, bool accumulates, void* y) const {
     alignas(64) float sums[kRowsPerTask * kPanel];
     const size_t panel_bytes = weights.rows() * kPanelRowBytes;
-    const size_t stride = panels == 1 ? count * kPanel : kernels_.block_rows * kPanel;
-    std::fill_n(sums, panels * stride, 0.0f);
+    std::fill_n(sums, count * panels * kPanel, 0.0f);
     kernels_.add({.in_features = weights.in_features,
                   .count = count,
                   .panels = static_cast<int>(panels),
@@ -97,7 +96,7 @@ class CpuPackedProduct final : public PackedProduct {
                   .panel_bytes = panel_bytes,
                   .sums = sums});
     for (size_t p = 0; p < panels; ++p) {
-      Store(weights, (panel + p) * kPanel, sums + p * stride, first, count, out, accumulates, y);
+      Store(weights, (panel + p) * kPanel, sums + p * kPanel, first, count, out, accumulates, y);
     }
   }
 

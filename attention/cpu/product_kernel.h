@@ -11,7 +11,6 @@ namespace ziggurat::cpu {
 namespace {
 
 constexpr int kPanelOutputs = 64;
-constexpr int kBlockRows = 8;
 constexpr size_t kPanelRowBytes = 4 * kPanelOutputs;
 template <class V>
 constexpr int kPanelVectors = kPanelOutputs / V::kLanes;
@@ -248,7 +247,7 @@ inline void AddWidenedProduct(const ProductJob& job, int count) {
 /// One row of x times some panels, a few rows of each in turn: of several runs of addresses the
 /// hardware fetches more by itself than when it is told what comes next.
 template <class Keys>
-inline void AddOneRow(const ProductJob& job, int sums_stride) {
+inline void AddOneRow(const ProductJob& job) {
   using V = typename Keys::Simd;
   constexpr int kInTurn = 4;
   const int rows = job.in_features / 2;
@@ -258,7 +257,7 @@ inline void AddOneRow(const ProductJob& job, int sums_stride) {
       AddPanel<Keys, 1, 1, kPanelVectors<V>, kPanelRowBytes>(
           job.packed + first * Keys::kCells, Smaller(kInTurn, rows - first),
           job.weights + panel * job.panel_bytes + first * kPanelRowBytes, &fetch,
-          job.sums + panel * sums_stride);
+          job.sums + panel * kPanelOutputs);
     }
   }
 }
@@ -269,7 +268,7 @@ void AddProduct(const ProductJob& job) {
   using V = typename Keys::Simd;
   int done = 0;
   if constexpr (kPanelsAtOnce > 1) {
-    if (job.count == 1) return AddOneRow<typename Keys::One>(job, kBlockRows * kPanelOutputs);
+    if (job.count == 1) return AddOneRow<typename Keys::One>(job);
   }
   if constexpr (std::is_same_v<typename Keys::Many, WidenedBf16Keys<V>>) {
     if (job.count >= 16) {
@@ -313,13 +312,13 @@ void StoreProductRow(const float* sums, const float* bias, int count, bool accum
   }
 }
 
-/// kPanelsAtOnce: ProductKernels::panels_at_once. Four are best on AMD's Zen 3; Intel's server CPUs
-/// read one at a time, fetched ahead.
+/// kPanelsAtOnce: ProductKernels::panels_at_once. Four are best on AMD's Zen 3, and taken to be on
+/// Zen 4 and 5, where that was not measured; Intel's server CPUs read one at a time, fetched ahead.
 template <class Keys, int kPanelsAtOnce = 1>
 constexpr ProductKernels MakeProductKernels() {
-  return {.block_rows = kBlockRows,
+  return {.block_rows = 8,
           .panels_at_once = kPanelsAtOnce,
-          .block_floats = [](int in_features) { return size_t{kBlockRows} * in_features; },
+          .block_floats = [](int in_features) { return size_t{8} * in_features; },
           .pack = PackProductRows<Keys>,
           .add = AddProduct<Keys, kPanelsAtOnce>,
           .store = StoreProductRow<typename Keys::Simd>};
