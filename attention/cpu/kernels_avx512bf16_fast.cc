@@ -15,7 +15,7 @@ namespace ziggurat::cpu {
 const CpuKernels& Avx512Bf16FastKernels() {
   static constexpr CpuKernels kKernels =
       WithByteProducts<VnniProduct>(MakeCpuKernels<Simd16, Simd8, PairedKeys, PairedValues>(
-          MakeProductKernels<PairedKeys<Simd16>, /*kPanelsAtOnce=*/4>()));
+          MakeProductKernels<PairedKeys<Simd16>>()));
   return kKernels;
 }
 
