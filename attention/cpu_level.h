@@ -14,17 +14,18 @@ enum class CpuLevel : uint8_t {
   kAvx512,
   kAvx512Bf16,  ///< and VNNI and VBMI
   /// The same instructions, used more: for CPUs whose VDPBF16PS does twice the multiply-adds per
-  /// cycle of FMAs (AMD since Zen 4).
-  kAvx512Bf16Fast,
+  /// cycle of FMAs. Zen 4 and 5 differ in the order in which they read memory best.
+  kZen4,
+  kZen5,
   /// Tile registers (Intel since Sapphire Rapids), where the operating system lends them.
   kAmx,
 };
 
 /// All of them, whatever this machine is; each wants what those before it want.
 inline constexpr CpuLevel kCpuLevels[] = {CpuLevel::kAvx2, CpuLevel::kAvx512, CpuLevel::kAvx512Bf16,
-                                          CpuLevel::kAvx512Bf16Fast, CpuLevel::kAmx};
+                                          CpuLevel::kZen4, CpuLevel::kZen5,   CpuLevel::kAmx};
 
-/// "avx2", "avx512", "avx512bf16", "avx512bf16-fast", "amx"; what users write and read.
+/// "avx2", "avx512", "avx512bf16", "zen4", "zen5", "amx"; what users write and read.
 const char* CpuLevelName(CpuLevel level);
 
 /// Those that this machine can run, in the order of kCpuLevels. Asks Linux for tile registers where

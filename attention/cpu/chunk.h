@@ -3,24 +3,16 @@
 // A core gets most out of memory when it reads several runs of addresses at once, each in order,
 // and asks early. Block tables jump about the pool, so all this is arranged here: a job takes
 // several KV heads, whose areas of a block are contiguous; the blocks of a chunk are read side by
-// side, a line or a row of each after the other; and with every line, one that the next head will
-// need is fetched.
+// side, a line or a row of each after the other; and with every line, one that will be needed later
+// is fetched: in the next head or, where only a few blocks are read at a time, in the next few.
 #pragma once
 
-#include <xmmintrin.h>
-
+#include "attention/cpu/fetch.h"
 #include "attention/cpu/kernels.h"
 #include "attention/cpu/vector_math.h"
 
 namespace ziggurat::cpu {
 namespace {
-
-/// Fetches into L2. Always inlined: GCC drops calls of what only prefetches.
-__attribute__((always_inline)) inline void Prefetch(const std::byte* p, size_t bytes) {
-  for (size_t line = 0; line < bytes; line += 64) {
-    _mm_prefetch(reinterpret_cast<const char*>(p + line), _MM_HINT_T1);
-  }
-}
 
 /// Calls body(t, run, slot, area) for the runs of slots [begin, begin + count) that lie in one
 /// block each: from `slot` on, in the area of head `head`.   t  where the run begins, from `begin`
@@ -149,6 +141,36 @@ inline bool LieAlike(const DecodeJob& a, const DecodeJob& b) {
   return a.row_bytes == b.row_bytes && a.code_group == b.code_group &&
          a.keys.slots_per_block == b.keys.slots_per_block &&
          a.values.slots_per_block == b.values.slots_per_block;
+}
+
+/// Whether a key's line and its value are as far apart in one slot as in any other.
+inline bool KeysLieAsValues(const DecodeJob& job) {
+  return job.keys.blocks == job.values.blocks && job.keys.block_bytes == job.values.block_bytes &&
+         job.keys.slots_per_block == job.values.slots_per_block &&
+         job.keys.head_stride == job.values.head_stride;
+}
+
+/// ReadOrder::kFewBlocks: the tiles of a head are in one order, those of keys, those of values,
+/// and then the next head's, and so many are read side by side while as many are fetched; both
+/// are to stay in L1, beside eight queries. 0: all are read, as kWholeChunk.
+template <ReadOrder kOrder>
+inline int TilesAtOnce(const HeadStep& step) {
+  const DecodeJob &job = step.here.job(), &next = step.next.job();
+  if (kOrder == ReadOrder::kWholeChunk || !KeysLieAsValues(job) || !KeysLieAsValues(next) ||
+      job.keys.slots_per_block % kTileSlots != 0 || job.begin % kTileSlots != 0) {
+    return 0;
+  }
+  constexpr size_t kMostBytes = 16 << 10;
+  const size_t bytes = kTileSlots * job.row_bytes * (job.group_size < kMaxQueries ? 1 : 2);
+  const int tiles = bytes * 4 <= kMostBytes ? 4 : bytes * 2 <= kMostBytes ? 2 : 1;
+  return static_cast<int>(job.keys.slots_per_block) <= tiles * kTileSlots ? tiles : 0;
+}
+
+/// Lines of the tile that is read `tiles` after tile `i` of keys.
+inline const std::byte* TileAfterKeys(const HeadStep& step, int i, int tiles) {
+  const int of_values = i + tiles - step.here.num_tiles();
+  return of_values < 0 ? step.here.TileAt(&Chunk::key_lines, i + tiles)
+                       : step.here.TileAt(&Chunk::values, of_values);
 }
 
 /// Calls body(step) for all chunks of the job, and for each of them for all heads.

@@ -27,6 +27,15 @@ bool HasTiles() {
   return has_tiles;
 }
 
+constexpr unsigned kFamilyOfZen5 = 26;
+
+unsigned CpuFamily() {
+  unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
+  if (__get_cpuid(1, &eax, &ebx, &ecx, &edx) == 0) return 0;
+  const unsigned family = eax >> 8 & 0xf, extended = eax >> 20 & 0xff;
+  return family == 0xf ? family + extended : family;
+}
+
 bool HasLevel(CpuLevel level) {
   __builtin_cpu_init();
   const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
@@ -42,7 +51,8 @@ bool HasLevel(CpuLevel level) {
     case CpuLevel::kAvx512:
       return avx512;
     case CpuLevel::kAvx512Bf16:
-    case CpuLevel::kAvx512Bf16Fast:
+    case CpuLevel::kZen4:
+    case CpuLevel::kZen5:
       return bf16;
     case CpuLevel::kAmx:
       return bf16 && HasTiles();
@@ -53,7 +63,7 @@ bool HasLevel(CpuLevel level) {
 }  // namespace
 
 const char* CpuLevelName(CpuLevel level) {
-  constexpr const char* kNames[] = {"avx2", "avx512", "avx512bf16", "avx512bf16-fast", "amx"};
+  constexpr const char* kNames[] = {"avx2", "avx512", "avx512bf16", "zen4", "zen5", "amx"};
   static_assert(std::size(kNames) == std::size(kCpuLevels));
   return kNames[static_cast<int>(level)];
 }
@@ -69,9 +79,10 @@ absl::StatusOr<CpuLevel> DetectCpuLevel() {
   if (levels.empty()) {
     return absl::UnimplementedError("this CPU lacks AVX2 and FMA, which the CPU backend needs");
   }
-  // Intel's CPUs can run this one too, and gain nothing by it.
-  if (levels.back() == CpuLevel::kAvx512Bf16Fast && !__builtin_cpu_is("amd")) {
-    return CpuLevel::kAvx512Bf16;
+  // Any CPU with their instructions can run these, and gains nothing by it.
+  if (levels.back() == CpuLevel::kZen5) {
+    if (!__builtin_cpu_is("amd")) return CpuLevel::kAvx512Bf16;
+    if (CpuFamily() < kFamilyOfZen5) return CpuLevel::kZen4;
   }
   return levels.back();
 }
@@ -86,8 +97,10 @@ const CpuKernels& KernelsOf(CpuLevel level) {
       return Avx512Kernels();
     case CpuLevel::kAvx512Bf16:
       return Avx512Bf16Kernels();
-    case CpuLevel::kAvx512Bf16Fast:
-      return Avx512Bf16FastKernels();
+    case CpuLevel::kZen4:
+      return Zen4Kernels();
+    case CpuLevel::kZen5:
+      return Zen5Kernels();
     case CpuLevel::kAmx:
       break;
   }

@@ -16,7 +16,7 @@
 namespace ziggurat::cpu {
 namespace {
 
-/// The values of a step's head.
+/// The values of a step's head, for which those of the next head are fetched.
 inline ValueRows ValuesOf(const HeadStep& step) {
   const DecodeJob &job = step.here.job(), &next = step.next.job();
   ValueRows values = {step.here.chunk->rows, step.here.head * job.values.head_stride};
@@ -27,8 +27,18 @@ inline ValueRows ValuesOf(const HeadStep& step) {
   return values;
 }
 
+/// The same for so many tiles at a time (TilesAtOnce): the last ones fetch the next head's keys.
+inline ValueRows FewValuesOf(const HeadStep& step, int tiles) {
+  ValueRows values = ValuesOf(step);
+  if (tiles == 0) return values;
+  const DecodeJob& next = step.next.job();
+  values.at_once = tiles * kTileSlots;
+  values.offset_ahead -= static_cast<size_t>(next.values.base - next.keys.base);
+  return values;
+}
+
 /// Tiles of keys that lie alike, to be multiplied together.
-template <class Keys>
+template <class Keys, ReadOrder kOrder = ReadOrder::kWholeChunk>
 class TileBatch {
  public:
   static constexpr int kLanes = Keys::Simd::kLanes;
@@ -47,7 +57,7 @@ class TileBatch {
   void Score() {
     if (count_ == 0) return;
     ForSubBlocks([&](int size, const float* query, float* scores) {
-      ScoreBlocks<Keys>(size, query, rows_, tiles_, count_, row_bytes_, scale_, scores);
+      ScoreBlocks<Keys, kOrder>(size, query, rows_, tiles_, count_, row_bytes_, scale_, scores);
       // What was fetched once need not be again.
       for (int v = 0; v < count_; ++v) tiles_[v].ahead = tiles_[v].keys;
     });
@@ -87,17 +97,45 @@ struct NothingAhead {
   void Turn() {}
 };
 
+/// ReadOrder::kFewBlocks: the second few of the values are fetched in softmax too, when memory is
+/// idle.
+class SecondValuesAhead {
+ public:
+  explicit SecondValuesAhead(const HeadStep& step) {
+    const int tiles = TilesAtOnce<ReadOrder::kFewBlocks>(step);
+    if (tiles == 0 || step.here.num_tiles() < 2 * tiles) return;
+    count_ = tiles;
+    for (int i = 0; i < tiles; ++i) tiles_[i] = step.here.TileAt(&Chunk::values, tiles + i);
+    end_ = kTileSlots * step.here.job().row_bytes;
+  }
+  /// A few lines of each tile. Always inlined: GCC drops calls of what only prefetches.
+  __attribute__((always_inline)) void Turn() {
+    if (at_ >= end_) return;
+    for (int i = 0; i < count_; ++i) Prefetch<ReadOrder::kFewBlocks>(tiles_[i] + at_, kBytes);
+    at_ += kBytes;
+  }
+
+ private:
+  static constexpr size_t kBytes = 512;
+
+  const std::byte* tiles_[4];
+  int count_ = 0;
+  size_t at_ = 0;
+  size_t end_ = 0;
+};
+
 // A Format has Keys, how queries are packed for them (void: not at all, or by its own PackQueries),
 // Values, how accumulators are put in order, Ahead, how what comes next is fetched (its Turn is
 // called now and then), Score and Accumulate.
 
 /// Keys and values as they are, f32 or bf16.   Keys, NarrowKeys: how keys are read a full vector,
 /// and a half one, at a time
-template <class Keys_, class NarrowKeys, class Values_>
+template <class Keys_, class NarrowKeys, class Values_, ReadOrder kOrder>
 struct PlainFormat {
   using Keys = Keys_;
   using Values = Values_;
-  using Ahead = NothingAhead;
+  using Ahead =
+      std::conditional_t<kOrder == ReadOrder::kFewBlocks, SecondValuesAhead, NothingAhead>;
 
   /// Scores of a step's slots: scores[i][t], kScoreStride apart, in units of log2.
   ///   packed  the head's queries
@@ -112,10 +150,10 @@ struct PlainFormat {
     const int count = step.here.count();
     MultiplyByFactors<typename Values::Simd>(&DecodeJob::value_norms, nullptr, step, 1, weights);
     const int sums_stride = AccumulatorFloats<Values>(job.head_dim);
-    ValueRows values = ValuesOf(step);
+    ValueRows values = FewValuesOf(step, TilesAtOnce<kOrder>(step));
     for (int i = 0; i < job.group_size;) {
       const int size = NextSubBlock(job.group_size - i);
-      AccumulateSubBlock<Values, /*kFetches=*/true>(
+      AccumulateSubBlock<Values, /*kFetches=*/true, kOrder>(
           size, weights + i * kScoreStride, shrink + i, values, count, job.head_dim,
           sums + static_cast<size_t>(i) * sums_stride, sums_stride);
       values.FetchNoMore();
@@ -124,21 +162,25 @@ struct PlainFormat {
   }
 };
 
-template <class Keys, class NarrowKeys, class Values_>
-inline void PlainFormat<Keys, NarrowKeys, Values_>::Score(const HeadStep& step, const float* packed,
-                                                          Ahead* /*ahead*/, float* /*spare*/,
-                                                          float* scores) {
+template <class Keys, class NarrowKeys, class Values_, ReadOrder kOrder>
+inline void PlainFormat<Keys, NarrowKeys, Values_, kOrder>::Score(const HeadStep& step,
+                                                                  const float* packed,
+                                                                  Ahead* /*ahead*/,
+                                                                  float* /*spare*/, float* scores) {
   const DecodeJob& job = step.here.job();
   const int rows = job.head_dim / Keys::kChannelsPerRow;
   const int slots_per_block = static_cast<int>(job.keys.slots_per_block);
   const size_t row_bytes = static_cast<size_t>(slots_per_block) * 4;
-  TileBatch<Keys> tiles(job, packed, row_bytes, scores);
-  TileBatch<NarrowKeys> narrow_tiles(job, packed, row_bytes, scores);
+  const int at_once = TilesAtOnce<kOrder>(step);
+  TileBatch<Keys, kOrder> tiles(job, packed, row_bytes, scores);
+  TileBatch<NarrowKeys, kOrder> narrow_tiles(job, packed, row_bytes, scores);
   step.ForEachRun(&DecodeJob::keys, [&](int t, int run, int slot, const std::byte* area,
                                         const std::byte* ahead) {
     for (int end = slot + run, slots; slot < end; slot += slots, t += slots) {
       const size_t at = static_cast<size_t>(slot) * 4;
-      const BlockTile tile = {area + at, ahead + at * rows, t};
+      const BlockTile tile = {
+          area + at, at_once > 0 ? TileAfterKeys(step, t / kTileSlots, at_once) : ahead + at * rows,
+          t};
       const int left = slots_per_block - slot;
       slots = left >= Keys::Simd::kLanes ? Keys::Simd::kLanes : NarrowKeys::Simd::kLanes;
       if (left >= Keys::Simd::kLanes) {

@@ -1,8 +1,8 @@
 // The table of single-threaded kernels that one instruction set level provides.
 //
-// Each level (AVX2, AVX-512, AVX512-BF16, the same at full rate, AMX) is one translation unit
-// compiled with its own flags and gives out one such table; cpu_level.cc picks a table at run
-// time and cpu_backend.h spreads jobs over threads.
+// Each level (AVX2, AVX-512, AVX512-BF16, AMD's Zen 4 and 5, AMX) gives out one such table and is
+// one translation unit compiled with its own flags (Zen 4 and 5 share one); cpu_level.cc picks a
+// table at run time and cpu_backend.h spreads jobs over threads.
 //
 // This header is all that the two sides share, and it holds plain data only. A level must not emit
 // any inline function that another translation unit may emit too (of std, absl or ours): the linker
@@ -230,7 +230,8 @@ struct CpuKernels {
 const CpuKernels& Avx2Kernels();
 const CpuKernels& Avx512Kernels();
 const CpuKernels& Avx512Bf16Kernels();
-const CpuKernels& Avx512Bf16FastKernels();
+const CpuKernels& Zen4Kernels();
+const CpuKernels& Zen5Kernels();
 const CpuKernels& AmxKernels();
 
 const CpuKernels& KernelsOf(CpuLevel level);

@@ -18,8 +18,8 @@ namespace ziggurat::cpu {
 const CpuKernels& AmxKernels() {
   static constexpr int kBf16 = 1;  // Encoding
   static constexpr CpuKernels kWithVectors = WithByteProducts<TileByteProduct>(
-      MakeCpuKernels<Simd16, Simd8, HalfRateKeys, Bf16Values, TileWorkspace>(
-          MakeTileProductKernels()));
+      MakeCpuKernels<Simd16, Simd8, HalfRateKeys, Bf16Values, ReadOrder::kWholeChunk,
+                     TileWorkspace>(MakeTileProductKernels()));
   static constexpr CpuKernels kKernels = [] {
     CpuKernels kernels = kWithVectors;
     kernels.blocks[kBf16].decode_rounded = [](const DecodeJob& job) {

@@ -31,9 +31,9 @@ constexpr ElementKernels MakeElementKernels() {
 
 /// Keys, NarrowKeys: how keys are read a full vector, and a half one, at a time (blocks of 8
 /// slots).
-template <class Keys, class NarrowKeys, class Values>
+template <class Keys, class NarrowKeys, class Values, ReadOrder kOrder>
 constexpr BlockKernels MakePlainKernels() {
-  using Format = PlainFormat<Keys, NarrowKeys, Values>;
+  using Format = PlainFormat<Keys, NarrowKeys, Values, kOrder>;
   return {
       .decode = Decode<Format>,
       .decode_rounded = Decode<Format>,
@@ -67,18 +67,20 @@ constexpr BlockKernels MakeGroupedKernels() {
 }
 
 /// How this level multiplies bf16: Keys<V> keys, Values<V> values; contiguous ones as
-/// Bf16Workspace.
+/// Bf16Workspace, those in blocks in this order.
 template <class V, class Narrow, template <class> class Keys, template <class> class Values,
+          ReadOrder kOrder = ReadOrder::kWholeChunk,
           class Bf16Workspace = VectorWorkspace<PackedKeys<Keys<V>>, PackedValues<Values<V>>>>
 constexpr CpuKernels MakeCpuKernels(ProductKernels product) {
   using F32Workspace = VectorWorkspace<F32Keys<V>, F32Values<V>>;
   return {
       .element = {MakeElementKernels<V, F32Workspace>(), MakeElementKernels<V, Bf16Workspace>()},
-      .blocks = {MakePlainKernels<F32Keys<V>, F32Keys<Narrow>, F32Values<V>>(),
-                 MakePlainKernels<Keys<V>, Keys<Narrow>, Values<V>>(),
-                 MakeCodedKernels<Int8Codes<V>, WidenedValues<Int8Codes<V>>>(),
-                 MakeCodedKernels<Fp8Codes<V>, WidenedValues<Fp8Codes<V>>>(),
-                 MakeGroupedKernels<V, 4>(), MakeGroupedKernels<V, 2>()},
+      .blocks =
+          {MakePlainKernels<F32Keys<V>, F32Keys<Narrow>, F32Values<V>, ReadOrder::kWholeChunk>(),
+           MakePlainKernels<Keys<V>, Keys<Narrow>, Values<V>, kOrder>(),
+           MakeCodedKernels<Int8Codes<V>, WidenedValues<Int8Codes<V>>>(),
+           MakeCodedKernels<Fp8Codes<V>, WidenedValues<Fp8Codes<V>>>(), MakeGroupedKernels<V, 4>(),
+           MakeGroupedKernels<V, 2>()},
       .product = product,
       .cosine = Cosine<V>};
 }

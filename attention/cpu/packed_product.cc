@@ -140,7 +140,8 @@ void PackWeights(const uint16_t* weight, int in_features, int out_features, std:
 
 std::unique_ptr<PackedProduct> MakePackedProduct(CpuLevel level) {
   // Elsewhere our own kernels are the faster ones with many rows too.
-  const int max_rows = level == CpuLevel::kAvx512Bf16Fast ? kFewRows : INT_MAX;
+  const bool is_zen = level == CpuLevel::kZen4 || level == CpuLevel::kZen5;
+  const int max_rows = is_zen ? kFewRows : INT_MAX;
   return std::make_unique<CpuPackedProduct>(cpu::KernelsOf(level).product, max_rows);
 }
 

@@ -6,12 +6,11 @@
 // keys in this layout, and prefill packs its keys into it.
 #pragma once
 
-#include <xmmintrin.h>
-
 #include <cstddef>
 #include <cstdint>
 #include <type_traits>
 
+#include "attention/cpu/fetch.h"
 #include "attention/cpu/kernels.h"
 #include "attention/cpu/vector_math.h"
 
@@ -248,14 +247,14 @@ inline void ScorePartialTile(int queries, const float* query, int rows, const st
 /// A tile of whole vectors in a block.
 struct BlockTile {
   const std::byte* keys;
-  const std::byte* ahead;  ///< as many bytes that will be needed soon, fetched into L2 meanwhile
+  const std::byte* ahead;  ///< as many bytes that will be needed soon, fetched meanwhile
   int slot;                ///< the first one's place in a row of scores
 };
 
 /// ScoreTile, of the first NQ of `Of` queries, for several tiles, of which row by row is read: each
 /// is one run of addresses. In one of `Passes` passes over the tiles, number `Pass`, which each
 /// fetch ahead for their share of them.
-template <class Keys, int Pass, int Passes, int NQ, int Tiles, int Of>
+template <class Keys, ReadOrder kOrder, int Pass, int Passes, int NQ, int Tiles, int Of>
 inline void ScoreBlockTiles(const float* query, int rows, const BlockTile* tiles, size_t row_bytes,
                             float scale, float* scores) {
   using V = typename Keys::Simd;
@@ -265,8 +264,7 @@ inline void ScoreBlockTiles(const float* query, int rows, const BlockTile* tiles
   ScoreSums<V, NQ, Tiles> sums;
   const auto load = [&](int r, int v) __attribute__((always_inline)) {
     if (v % Smaller(Passes, Tiles) == Pass) {
-      _mm_prefetch(reinterpret_cast<const char*>(tiles[v].ahead + r * (V::kLanes * 4)),
-                   _MM_HINT_T1);
+      Prefetch<kOrder>(tiles[v].ahead + r * (V::kLanes * 4));
     }
     return Keys::Load(tiles[v].keys + r * row_bytes);
   };
@@ -298,7 +296,7 @@ inline void ScoreBlockTiles(const float* query, int rows, const BlockTile* tiles
 }
 
 /// The same for a sub-block of queries and any number of tiles.
-template <class Keys>
+template <class Keys, ReadOrder kOrder>
 inline void ScoreBlocks(int queries, const float* query, int rows, const BlockTile* tiles,
                         int count, size_t row_bytes, float scale, float* scores) {
   ForSubBlock(queries, [&]<int NQ>() {
@@ -307,7 +305,9 @@ inline void ScoreBlocks(int queries, const float* query, int rows, const BlockTi
     // Cells of codes are too many to be kept for several tiles, and a row is best unpacked once.
     constexpr bool kManyCells = NQ * How::kCells > 16;
     constexpr int kAtOnce = kManyCells ? NQ : Smaller(NQ, QueriesAtOnce<V>());
-    constexpr int kMost = kManyCells ? 1 : FloorOfPowers(Smaller(8, V::kAccumulators / kAtOnce));
+    constexpr int kMostTogether = kOrder == ReadOrder::kFewBlocks ? 4 : 8;
+    constexpr int kMost =
+        kManyCells ? 1 : FloorOfPowers(Smaller(kMostTogether, V::kAccumulators / kAtOnce));
     constexpr int kPasses = NQ / kAtOnce;
     static_assert(NQ % kAtOnce == 0 && kPasses <= 2);
     const auto score = [&]<int kPass>() {
@@ -316,12 +316,12 @@ inline void ScoreBlocks(int queries, const float* query, int rows, const BlockTi
       float* const to = scores + i * kScoreStride;
       int v = 0;
       for (; v + kMost <= count; v += kMost) {
-        ScoreBlockTiles<How, kPass, kPasses, kAtOnce, kMost, NQ>(cells, rows, tiles + v, row_bytes,
-                                                                 scale, to);
+        ScoreBlockTiles<How, kOrder, kPass, kPasses, kAtOnce, kMost, NQ>(cells, rows, tiles + v,
+                                                                         row_bytes, scale, to);
       }
       for (; v < count; ++v) {
-        ScoreBlockTiles<How, kPass, kPasses, kAtOnce, 1, NQ>(cells, rows, tiles + v, row_bytes,
-                                                             scale, to);
+        ScoreBlockTiles<How, kOrder, kPass, kPasses, kAtOnce, 1, NQ>(cells, rows, tiles + v,
+                                                                     row_bytes, scale, to);
       }
     };
     score.template operator()<0>();

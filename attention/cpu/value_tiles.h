@@ -23,6 +23,10 @@ struct ValueRows {
   /// What will be needed in their place, and is fetched meanwhile.
   const std::byte* const* rows_ahead = nullptr;
   size_t offset_ahead = 0;
+  /// ReadOrder::kFewBlocks: tokens that are read before the next come, while as many are fetched.
+  /// 0: all, as kWholeChunk.
+  int at_once = 0;
+  int ahead_of = 0;      ///< what is fetched with token t is rows_ahead[t - ahead_of]
   size_t row_bytes = 0;  ///< of a token and head
 
   // Of codes in groups (coded_values.h):
@@ -37,6 +41,19 @@ struct ValueRows {
   void FetchNoMore() {
     rows_ahead = rows;
     offset_ahead = offset;
+    at_once = 0;
+  }
+  /// kFewBlocks, with tokens [first, first + at_once) of `count`: the next ones are fetched, and
+  /// with the last ones what the whole is followed by.
+  ValueRows Few(int first, int count) const {
+    ValueRows few = *this;
+    few.ahead_of = first;
+    if (first + at_once < count && at_once > 0) {
+      few.rows_ahead = rows;
+      few.offset_ahead = offset;
+      few.ahead_of = -at_once;
+    }
+    return few;
   }
 };
 
@@ -132,18 +149,22 @@ inline void PutInOrder(const float* sums, float factor, int head_dim, float* out
 // ---- What is fetched while values are accumulated -----------------------------------------------
 
 struct FetchNothing {
+  static constexpr bool kFewTokens = false;
   template <class Values, int Units>
   static void At(const ValueRows& /*values*/, int /*t*/, int /*unit*/) {}
 };
 
 /// Whoever reads the units of channels from `unit` on, of token `t`, fetches what is ahead of them.
+template <ReadOrder kOrder>
 struct FetchUnits {
+  static constexpr bool kFewTokens = kOrder == ReadOrder::kFewBlocks;
   template <class Values, int Units>
   __attribute__((always_inline)) static void At(const ValueRows& values, int t, int unit) {
+    const int ahead = kFewTokens ? t - values.ahead_of : t;
 #pragma GCC unroll 2
     for (int token = 0; token < Values::kTokens; ++token) {
-      Prefetch(values.ahead(t + token, static_cast<size_t>(unit) * Values::kUnitBytes),
-               Units * Values::kUnitBytes);
+      Prefetch<kOrder>(values.ahead(ahead + token, static_cast<size_t>(unit) * Values::kUnitBytes),
+                       Units * Values::kUnitBytes);
     }
   }
 };
@@ -154,6 +175,7 @@ struct FetchUnits {
 /// one, the first to come fetches all.
 template <int Pass, int Passes>
 struct FetchShare {
+  static constexpr bool kFewTokens = false;
   template <class Values, int Units>
   __attribute__((always_inline)) static void At(const ValueRows& values, int t, int unit) {
     static_assert(Values::kTokens == 1);
@@ -235,41 +257,53 @@ inline void AccumulateRows(float* weights, const float* shrink, const ValueRows&
   for (int i = 0; i < NQ; ++i) Values::PackWeights(weights + i * kScoreStride, count);
   constexpr int kTokens = Values::kTokens;
   const int step = values.per_block % kTokens == 0 ? Larger(values.per_block, kTokens) : kTokens;
-  // Where the channels take several passes, a few tokens pass all of them before the next come, so
-  // that memory is read in order.
-  constexpr int kSlabTokens = 16;  // of all blocks
-  const int blocks = (count + step - 1) / step;
-  const int slab = full > kUnits ? Larger(kTokens, kSlabTokens / blocks / kTokens * kTokens) : step;
   float keep[NQ];  // what was accumulated from this chunk does not shrink
   for (float& one : keep) one = 1;
-  for (Slab tokens = {0, slab, step}; tokens.begin < Smaller(step, count); tokens.begin += slab) {
-    tokens.end = Smaller(tokens.begin + slab, step);
-    const float* const shrinks = tokens.begin == 0 ? shrink : keep;
-    int u = 0;
-    // The next Units units, of which the last may be Partial.
-    const auto next = [&]<int Units, bool Partial>() {
-      const int cells = (head_dim - full * Values::kChannels) / Values::kVectors;
-      float* const of_units = sums + u * Values::kChannels;
-      AccumulateUnits<Values, Fetch, NQ, Units, Partial>(weights, shrinks, values, count, tokens, u,
-                                                         cells, of_units, sums_stride);
-      u += Units;
-    };
-    if constexpr (kUnits == 4) {
-      while (u + 4 <= full) next.template operator()<4, false>();
+  const auto accumulate = [&](const ValueRows& some, int first, int end) {
+    // Where the channels take several passes, a few tokens pass all of them before the next come,
+    // so that memory is read in order.
+    constexpr int kSlabTokens = 16;  // of all blocks
+    const int blocks = (end - first + step - 1) / step, end_of_block = first + step;
+    const int slab =
+        full > kUnits ? Larger(kTokens, kSlabTokens / blocks / kTokens * kTokens) : step;
+    for (Slab tokens = {first, 0, step}; tokens.begin < Smaller(end_of_block, end);
+         tokens.begin += slab) {
+      tokens.end = Smaller(tokens.begin + slab, end_of_block);
+      const float* const shrinks = tokens.begin == 0 ? shrink : keep;
+      int u = 0;
+      // The next Units units, of which the last may be Partial.
+      const auto next = [&]<int Units, bool Partial>() {
+        const int cells = (head_dim - full * Values::kChannels) / Values::kVectors;
+        float* const of_units = sums + u * Values::kChannels;
+        AccumulateUnits<Values, Fetch, NQ, Units, Partial>(weights, shrinks, some, end, tokens, u,
+                                                           cells, of_units, sums_stride);
+        u += Units;
+      };
+      if constexpr (kUnits == 4) {
+        while (u + 4 <= full) next.template operator()<4, false>();
+      }
+      if constexpr (kUnits >= 2) {
+        while (u + 2 <= full) next.template operator()<2, false>();
+      }
+      while (u < full) next.template operator()<1, false>();
+      if constexpr (!Values::kWholeUnits) {
+        if (full * Values::kChannels < head_dim) next.template operator()<1, true>();
+      }
     }
-    if constexpr (kUnits >= 2) {
-      while (u + 2 <= full) next.template operator()<2, false>();
+  };
+  if constexpr (Fetch::kFewTokens) {
+    const int at_once = values.at_once > 0 ? values.at_once : count;
+    for (int first = 0; first < count; first += at_once) {
+      accumulate(values.Few(first, count), first, Smaller(first + at_once, count));
     }
-    while (u < full) next.template operator()<1, false>();
-    if constexpr (!Values::kWholeUnits) {
-      if (full * Values::kChannels < head_dim) next.template operator()<1, true>();
-    }
+  } else {
+    accumulate(values, 0, count);
   }
 }
 
 /// A sub-block of `queries` in {1, 2, 3, 4, 8}.
 ///   kFetches  what values.rows_ahead names
-template <class Values, bool kFetches>
+template <class Values, bool kFetches, ReadOrder kOrder = ReadOrder::kWholeChunk>
 inline void AccumulateSubBlock(int queries, float* weights, const float* shrink,
                                const ValueRows& values, int count, int head_dim, float* sums,
                                int sums_stride) {
@@ -284,7 +318,7 @@ inline void AccumulateSubBlock(int queries, float* weights, const float* shrink,
     const auto accumulate = [&]<int kPass>() {
       using Fetch = std::conditional_t<
           !kFetches, FetchNothing,
-          std::conditional_t<(V::kRegisters > 16), FetchUnits, FetchShare<kPass, kPasses>>>;
+          std::conditional_t<(V::kRegisters > 16), FetchUnits<kOrder>, FetchShare<kPass, kPasses>>>;
       constexpr int i = kPass * kAtOnce;
       AccumulateRows<Values, Fetch, kAtOnce>(weights + i * kScoreStride, shrink + i, values, count,
                                              head_dim, sums + static_cast<size_t>(i) * sums_stride,

@@ -11,11 +11,24 @@
 #include "attention/cpu/vnni_product.h"
 
 namespace ziggurat::cpu {
+namespace {
 
-const CpuKernels& Avx512Bf16FastKernels() {
-  static constexpr CpuKernels kKernels =
-      WithByteProducts<VnniProduct>(MakeCpuKernels<Simd16, Simd8, PairedKeys, PairedValues>(
+template <ReadOrder kOrder>
+constexpr CpuKernels MakeZenKernels() {
+  return WithByteProducts<VnniProduct>(
+      MakeCpuKernels<Simd16, Simd8, PairedKeys, PairedValues, kOrder>(
           MakeProductKernels<PairedKeys<Simd16>>()));
+}
+
+}  // namespace
+
+const CpuKernels& Zen4Kernels() {
+  static constexpr CpuKernels kKernels = MakeZenKernels<ReadOrder::kWholeChunk>();
+  return kKernels;
+}
+
+const CpuKernels& Zen5Kernels() {
+  static constexpr CpuKernels kKernels = MakeZenKernels<ReadOrder::kFewBlocks>();
   return kKernels;
 }
 

@@ -1,0 +1,34 @@
+// What is fetched from memory before it is needed, and in which order it is needed.
+#pragma once
+
+#include <xmmintrin.h>
+
+#include <cstddef>
+
+namespace ziggurat::cpu {
+namespace {
+
+/// How decode attention reads the blocks of a chunk (chunk.h), as suits the CPU.
+enum class ReadOrder {
+  /// All side by side, keys and then values; with every line, the one in its place of the next head
+  /// is fetched, into L2.
+  kWholeChunk,
+  /// A few side by side, and then the next few; with every line, the one in its place of these is
+  /// fetched, into L1. Where a job's keys and values do not lie alike, all are read side by side.
+  kFewBlocks,
+};
+
+/// Fetches into that cache. Always inlined: GCC drops calls of what only prefetches.
+template <_mm_hint kCache = _MM_HINT_T1>
+__attribute__((always_inline)) inline void Prefetch(const std::byte* p, size_t bytes = 64) {
+  for (size_t line = 0; line < bytes; line += 64) {
+    _mm_prefetch(reinterpret_cast<const char*>(p + line), kCache);
+  }
+}
+template <ReadOrder kOrder>
+__attribute__((always_inline)) inline void Prefetch(const std::byte* p, size_t bytes = 64) {
+  Prefetch<kOrder == ReadOrder::kFewBlocks ? _MM_HINT_T0 : _MM_HINT_T1>(p, bytes);
+}
+
+}  // namespace
+}  // namespace ziggurat::cpu
