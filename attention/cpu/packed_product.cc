@@ -20,8 +20,17 @@ constexpr size_t kPanelRowBytes = 4 * kPanel;
 /// Rows of x that meet a panel while it is in cache: whole blocks of any kernels.
 constexpr int kRowsPerTask = 128;
 static_assert(kRowsPerTask % cpu::kMostBlockRows == 0);
-/// Up to here weights come from memory faster than oneDNN reads them.
-constexpr int kFewRows = 16;
+/// Rows up to which our kernels are faster than oneDNN's: they read weights faster from memory.
+int FewRows(CpuLevel level) {
+  switch (level) {
+    case CpuLevel::kZen4:
+      return 64;
+    case CpuLevel::kZen5:
+      return 16;
+    default:
+      return INT_MAX;  // with many rows too
+  }
+}
 
 class CpuPackedProduct final : public PackedProduct {
  public:
@@ -139,10 +148,7 @@ void PackWeights(const uint16_t* weight, int in_features, int out_features, std:
 }
 
 std::unique_ptr<PackedProduct> MakePackedProduct(CpuLevel level) {
-  // Elsewhere our own kernels are the faster ones with many rows too.
-  const bool is_zen = level == CpuLevel::kZen4 || level == CpuLevel::kZen5;
-  const int max_rows = is_zen ? kFewRows : INT_MAX;
-  return std::make_unique<CpuPackedProduct>(cpu::KernelsOf(level).product, max_rows);
+  return std::make_unique<CpuPackedProduct>(cpu::KernelsOf(level).product, FewRows(level));
 }
 
 }  // namespace ziggurat
