@@ -79,7 +79,7 @@ absl::StatusOr<CpuLevel> DetectCpuLevel() {
   if (levels.empty()) {
     return absl::UnimplementedError("this CPU lacks AVX2 and FMA, which the CPU backend needs");
   }
-  // Any CPU with their instructions can run these, and gains nothing by it.
+  // Any CPU with AVX512-BF16 can run the levels for Zen; others than AMD's gain nothing by it.
   if (levels.back() == CpuLevel::kZen5) {
     if (!__builtin_cpu_is("amd")) return CpuLevel::kAvx512Bf16;
     if (CpuFamily() < kFamilyOfZen5) return CpuLevel::kZen4;

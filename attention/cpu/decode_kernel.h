@@ -22,7 +22,7 @@ inline ValueRows ValuesOf(const HeadStep& step) {
   ValueRows values = {step.here.chunk->rows, step.here.head * job.values.head_stride};
   values.per_block = static_cast<int>(job.values.slots_per_block);
   values.rows_ahead = step.next.chunk->rows;
-  values.offset_ahead = step.next.head * next.values.head_stride;
+  values.offset_ahead = static_cast<ptrdiff_t>(step.next.head * next.values.head_stride);
   values.row_bytes = job.row_bytes;
   return values;
 }
@@ -30,10 +30,9 @@ inline ValueRows ValuesOf(const HeadStep& step) {
 /// The same for so many tiles at a time (TilesAtOnce): the last ones fetch the next head's keys.
 inline ValueRows FewValuesOf(const HeadStep& step, int tiles) {
   ValueRows values = ValuesOf(step);
-  if (tiles == 0) return values;
   const DecodeJob& next = step.next.job();
   values.at_once = tiles * kTileSlots;
-  values.offset_ahead -= static_cast<size_t>(next.values.base - next.keys.base);
+  if (KeysLieAsValues(next)) values.offset_ahead += next.keys.base - next.values.base;
   return values;
 }
 
@@ -97,12 +96,12 @@ struct NothingAhead {
   void Turn() {}
 };
 
-/// ReadOrder::kFewBlocks: the second few of the values are fetched in softmax too, when memory is
-/// idle.
+/// ReadOrder::kFewBlocks: the first lines of the second few of the values are fetched in softmax,
+/// when memory is idle.
 class SecondValuesAhead {
  public:
   explicit SecondValuesAhead(const HeadStep& step) {
-    const int tiles = TilesAtOnce<ReadOrder::kFewBlocks>(step);
+    const int tiles = TilesAtOnce<ReadOrder::kFewBlocks>(step.here.job());
     if (tiles == 0 || step.here.num_tiles() < 2 * tiles) return;
     count_ = tiles;
     for (int i = 0; i < tiles; ++i) tiles_[i] = step.here.TileAt(&Chunk::values, tiles + i);
@@ -136,6 +135,7 @@ struct PlainFormat {
   using Values = Values_;
   using Ahead =
       std::conditional_t<kOrder == ReadOrder::kFewBlocks, SecondValuesAhead, NothingAhead>;
+  using WholeChunk = PlainFormat<Keys_, NarrowKeys, Values_, ReadOrder::kWholeChunk>;
 
   /// Scores of a step's slots: scores[i][t], kScoreStride apart, in units of log2.
   ///   packed  the head's queries
@@ -147,10 +147,14 @@ struct PlainFormat {
   static void Accumulate(const HeadStep& step, float* weights, const float* shrink,
                          Ahead* /*ahead*/, float* sums) {
     const DecodeJob& job = step.here.job();
+    const int at_once = TilesAtOnce<kOrder>(job);
+    if (kOrder == ReadOrder::kFewBlocks && at_once == 0) {
+      return WholeChunk::Accumulate(step, weights, shrink, nullptr, sums);
+    }
     const int count = step.here.count();
     MultiplyByFactors<typename Values::Simd>(&DecodeJob::value_norms, nullptr, step, 1, weights);
     const int sums_stride = AccumulatorFloats<Values>(job.head_dim);
-    ValueRows values = FewValuesOf(step, TilesAtOnce<kOrder>(step));
+    ValueRows values = at_once > 0 ? FewValuesOf(step, at_once) : ValuesOf(step);
     for (int i = 0; i < job.group_size;) {
       const int size = NextSubBlock(job.group_size - i);
       AccumulateSubBlock<Values, /*kFetches=*/true, kOrder>(
@@ -171,7 +175,10 @@ inline void PlainFormat<Keys, NarrowKeys, Values_, kOrder>::Score(const HeadStep
   const int rows = job.head_dim / Keys::kChannelsPerRow;
   const int slots_per_block = static_cast<int>(job.keys.slots_per_block);
   const size_t row_bytes = static_cast<size_t>(slots_per_block) * 4;
-  const int at_once = TilesAtOnce<kOrder>(step);
+  const int at_once = TilesAtOnce<kOrder>(job);
+  if (kOrder == ReadOrder::kFewBlocks && at_once == 0) {
+    return WholeChunk::Score(step, packed, nullptr, nullptr, scores);
+  }
   TileBatch<Keys, kOrder> tiles(job, packed, row_bytes, scores);
   TileBatch<NarrowKeys, kOrder> narrow_tiles(job, packed, row_bytes, scores);
   step.ForEachRun(&DecodeJob::keys, [&](int t, int run, int slot, const std::byte* area,

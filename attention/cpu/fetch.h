@@ -14,7 +14,7 @@ enum class ReadOrder {
   /// is fetched, into L2.
   kWholeChunk,
   /// A few side by side, and then the next few; with every line, the one in its place of these is
-  /// fetched, into L1. Where a job's keys and values do not lie alike, all are read side by side.
+  /// fetched, into L1. Jobs whose blocks do not allow it (TilesAtOnce) are read as kWholeChunk.
   kFewBlocks,
 };
 

@@ -21,7 +21,7 @@ constexpr size_t kPanelRowBytes = 4 * kPanel;
 constexpr int kRowsPerTask = 128;
 static_assert(kRowsPerTask % cpu::kMostBlockRows == 0);
 /// Rows up to which our kernels are faster than oneDNN's: they read weights faster from memory.
-int FewRows(CpuLevel level) {
+int MostRows(CpuLevel level) {
   switch (level) {
     case CpuLevel::kZen4:
       return 64;
@@ -148,7 +148,7 @@ void PackWeights(const uint16_t* weight, int in_features, int out_features, std:
 }
 
 std::unique_ptr<PackedProduct> MakePackedProduct(CpuLevel level) {
-  return std::make_unique<CpuPackedProduct>(cpu::KernelsOf(level).product, FewRows(level));
+  return std::make_unique<CpuPackedProduct>(cpu::KernelsOf(level).product, MostRows(level));
 }
 
 }  // namespace ziggurat

@@ -312,8 +312,8 @@ void StoreProductRow(const float* sums, const float* bias, int count, bool accum
   }
 }
 
-/// kPanelsAtOnce: ProductKernels::panels_at_once. Four are best on AMD's Zen 3; Zen 5 and Intel's
-/// server CPUs read one at a time, fetched ahead.
+/// kPanelsAtOnce: ProductKernels::panels_at_once. Four are best on AMD's Zen 3; Zen 4, Zen 5 and
+/// Intel's server CPUs read one at a time, fetched ahead.
 template <class Keys, int kPanelsAtOnce = 1>
 constexpr ProductKernels MakeProductKernels() {
   return {.block_rows = 8,

@@ -22,7 +22,7 @@ struct ValueRows {
   int per_block = 0;
   /// What will be needed in their place, and is fetched meanwhile.
   const std::byte* const* rows_ahead = nullptr;
-  size_t offset_ahead = 0;
+  ptrdiff_t offset_ahead = 0;
   /// ReadOrder::kFewBlocks: tokens that are read before the next come, while as many are fetched.
   /// 0: all, as kWholeChunk.
   int at_once = 0;
@@ -40,17 +40,17 @@ struct ValueRows {
   /// What was fetched once need not be again.
   void FetchNoMore() {
     rows_ahead = rows;
-    offset_ahead = offset;
-    at_once = 0;
+    offset_ahead = static_cast<ptrdiff_t>(offset);
+    at_once = 0;  // what is left reads lines that are in cache: in any order
   }
   /// kFewBlocks, with tokens [first, first + at_once) of `count`: the next ones are fetched, and
   /// with the last ones what the whole is followed by.
   ValueRows Few(int first, int count) const {
     ValueRows few = *this;
     few.ahead_of = first;
-    if (first + at_once < count && at_once > 0) {
+    if (at_once > 0 && first + at_once < count) {
       few.rows_ahead = rows;
-      few.offset_ahead = offset;
+      few.offset_ahead = static_cast<ptrdiff_t>(offset);
       few.ahead_of = -at_once;
     }
     return few;
