@@ -5,7 +5,9 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdlib>
+#include <filesystem>
 #include <string>
+#include <system_error>
 
 namespace ziggurat {
 namespace {
@@ -42,7 +44,14 @@ void LimitSpinning(char** argv) {
   if (std::getenv("GOMP_SPINCOUNT") != nullptr || std::getenv("OMP_WAIT_POLICY") != nullptr) return;
   const double turns = kSpinTime / TimeOfATurn();
   const std::string count = std::to_string(std::clamp(static_cast<int>(turns), 100, 300'000));
-  if (setenv("GOMP_SPINCOUNT", count.c_str(), 0) == 0) execv("/proc/self/exe", argv);
+  if (setenv("GOMP_SPINCOUNT", count.c_str(), 0) != 0) return;
+  // By its path, so that the process bears the program's name, by which users look for it; by the
+  // link where another file lies there by now.
+  constexpr char kSelf[] = "/proc/self/exe";
+  std::error_code error;
+  const std::filesystem::path path = std::filesystem::read_symlink(kSelf, error);
+  if (!error && std::filesystem::equivalent(path, kSelf, error)) execv(path.c_str(), argv);
+  execv(kSelf, argv);
 }
 
 }  // namespace ziggurat

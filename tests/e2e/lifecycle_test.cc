@@ -261,6 +261,8 @@ TEST(Lifecycle, ThreadsWaitAwakeForAShortTimeUnlessToldOtherwise) {
     START_DAEMON(daemon, {});
     EXPECT_THAT(EnvironmentOf(daemon.pid()),
                 testing::Contains(testing::MatchesRegex("GOMP_SPINCOUNT=[0-9]{3,5}")));
+    // It starts itself anew for that, under the name by which people look for it.
+    EXPECT_EQ(ReadFile(absl::StrCat("/proc/", daemon.pid(), "/comm")), "ziggurat\n");
   }
   setenv("OMP_WAIT_POLICY", "passive", 1);
   START_DAEMON(told, {});
