@@ -153,9 +153,8 @@ inline bool KeysLieAsValues(const DecodeJob& job) {
 /// ReadOrder::kFewBlocks: how many tiles are read side by side, while the lines of as many are
 /// fetched. The tiles of a head are in one order: those of its keys, those of its values, and then
 /// the next head's. 0: a job that is to be read as kWholeChunk.
-template <ReadOrder kOrder>
 inline int TilesAtOnce(const DecodeJob& job) {
-  if (kOrder == ReadOrder::kWholeChunk || !KeysLieAsValues(job)) return 0;
+  if (!KeysLieAsValues(job)) return 0;
   // What is read and what is fetched stay in a first-level cache of 48 KiB: 32 KiB, or 16 where
   // eight queries, their scores and sums take more of it, and read no more than two tiles at once.
   const size_t tile_bytes = kTileSlots * job.row_bytes;

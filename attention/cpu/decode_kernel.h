@@ -100,13 +100,13 @@ struct NothingAhead {
 /// when memory is idle.
 class SecondValuesAhead {
  public:
-  explicit SecondValuesAhead(const HeadStep& step) {
-    const int tiles = TilesAtOnce<ReadOrder::kFewBlocks>(step.here.job());
-    if (tiles == 0 || step.here.num_tiles() < 2 * tiles) return;
-    count_ = tiles;
-    for (int i = 0; i < tiles; ++i) tiles_[i] = step.here.TileAt(&Chunk::values, tiles + i);
+  explicit SecondValuesAhead(const HeadStep& step) : count_(TilesAtOnce(step.here.job())) {
+    if (step.here.num_tiles() < 2 * count_) return;
+    for (int i = 0; i < count_; ++i) tiles_[i] = step.here.TileAt(&Chunk::values, count_ + i);
     end_ = kTileSlots * step.here.job().row_bytes;
   }
+  /// TilesAtOnce of the step's job.
+  int tiles_at_once() const { return count_; }
   /// A few lines of each tile. Always inlined: GCC drops calls of what only prefetches.
   __attribute__((always_inline)) void Turn() {
     if (at_ >= end_) return;
@@ -117,8 +117,8 @@ class SecondValuesAhead {
  private:
   static constexpr size_t kBytes = 512;
 
+  int count_;
   const std::byte* tiles_[4];
-  int count_ = 0;
   size_t at_ = 0;
   size_t end_ = 0;
 };
@@ -128,14 +128,17 @@ class SecondValuesAhead {
 // called now and then), Score and Accumulate.
 
 /// Keys and values as they are, f32 or bf16.   Keys, NarrowKeys: how keys are read a full vector,
-/// and a half one, at a time
+/// and a half one, at a time; kOrder: kFewBlocks for jobs that it takes
 template <class Keys_, class NarrowKeys, class Values_, ReadOrder kOrder>
 struct PlainFormat {
   using Keys = Keys_;
   using Values = Values_;
   using Ahead =
       std::conditional_t<kOrder == ReadOrder::kFewBlocks, SecondValuesAhead, NothingAhead>;
-  using WholeChunk = PlainFormat<Keys_, NarrowKeys, Values_, ReadOrder::kWholeChunk>;
+
+  static bool Takes(const DecodeJob& job) {
+    return kOrder == ReadOrder::kWholeChunk || TilesAtOnce(job) > 0;
+  }
 
   /// Scores of a step's slots: scores[i][t], kScoreStride apart, in units of log2.
   ///   packed  the head's queries
@@ -144,17 +147,16 @@ struct PlainFormat {
                     float* scores);
   /// For all queries i of the head: sums[i] = shrink[i] * sums[i] + sum over t of weights[i][t] *
   /// value t. Spoils the weights.
-  static void Accumulate(const HeadStep& step, float* weights, const float* shrink,
-                         Ahead* /*ahead*/, float* sums) {
+  static void Accumulate(const HeadStep& step, float* weights, const float* shrink, Ahead* ahead,
+                         float* sums) {
     const DecodeJob& job = step.here.job();
-    const int at_once = TilesAtOnce<kOrder>(job);
-    if (kOrder == ReadOrder::kFewBlocks && at_once == 0) {
-      return WholeChunk::Accumulate(step, weights, shrink, nullptr, sums);
-    }
     const int count = step.here.count();
     MultiplyByFactors<typename Values::Simd>(&DecodeJob::value_norms, nullptr, step, 1, weights);
     const int sums_stride = AccumulatorFloats<Values>(job.head_dim);
-    ValueRows values = at_once > 0 ? FewValuesOf(step, at_once) : ValuesOf(step);
+    ValueRows values = ValuesOf(step);
+    if constexpr (kOrder == ReadOrder::kFewBlocks) {
+      values = FewValuesOf(step, ahead->tiles_at_once());
+    }
     for (int i = 0; i < job.group_size;) {
       const int size = NextSubBlock(job.group_size - i);
       AccumulateSubBlock<Values, /*kFetches=*/true, kOrder>(
@@ -169,25 +171,22 @@ struct PlainFormat {
 template <class Keys, class NarrowKeys, class Values_, ReadOrder kOrder>
 inline void PlainFormat<Keys, NarrowKeys, Values_, kOrder>::Score(const HeadStep& step,
                                                                   const float* packed,
-                                                                  Ahead* /*ahead*/,
+                                                                  [[maybe_unused]] Ahead* ahead,
                                                                   float* /*spare*/, float* scores) {
   const DecodeJob& job = step.here.job();
   const int rows = job.head_dim / Keys::kChannelsPerRow;
   const int slots_per_block = static_cast<int>(job.keys.slots_per_block);
   const size_t row_bytes = static_cast<size_t>(slots_per_block) * 4;
-  const int at_once = TilesAtOnce<kOrder>(job);
-  if (kOrder == ReadOrder::kFewBlocks && at_once == 0) {
-    return WholeChunk::Score(step, packed, nullptr, nullptr, scores);
-  }
   TileBatch<Keys, kOrder> tiles(job, packed, row_bytes, scores);
   TileBatch<NarrowKeys, kOrder> narrow_tiles(job, packed, row_bytes, scores);
   step.ForEachRun(&DecodeJob::keys, [&](int t, int run, int slot, const std::byte* area,
-                                        const std::byte* ahead) {
+                                        const std::byte* next_area) {
     for (int end = slot + run, slots; slot < end; slot += slots, t += slots) {
       const size_t at = static_cast<size_t>(slot) * 4;
-      const BlockTile tile = {
-          area + at, at_once > 0 ? TileAfterKeys(step, t / kTileSlots, at_once) : ahead + at * rows,
-          t};
+      BlockTile tile = {area + at, next_area + at * rows, t};
+      if constexpr (kOrder == ReadOrder::kFewBlocks) {
+        tile.ahead = TileAfterKeys(step, t / kTileSlots, ahead->tiles_at_once());
+      }
       const int left = slots_per_block - slot;
       slots = left >= Keys::Simd::kLanes ? Keys::Simd::kLanes : NarrowKeys::Simd::kLanes;
       if (left >= Keys::Simd::kLanes) {

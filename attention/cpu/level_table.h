@@ -34,10 +34,14 @@ constexpr ElementKernels MakeElementKernels() {
 template <class Keys, class NarrowKeys, class Values, ReadOrder kOrder>
 constexpr BlockKernels MakePlainKernels() {
   using Format = PlainFormat<Keys, NarrowKeys, Values, kOrder>;
+  using Any = PlainFormat<Keys, NarrowKeys, Values, ReadOrder::kWholeChunk>;
+  constexpr auto kDecode = [](const DecodeJob& job) {
+    return Format::Takes(job) ? Decode<Format>(job) : Decode<Any>(job);
+  };
   return {
-      .decode = Decode<Format>,
-      .decode_rounded = Decode<Format>,
-      .slot_weights = SlotWeights<Format>,
+      .decode = kDecode,
+      .decode_rounded = kDecode,
+      .slot_weights = SlotWeights<Any>,
   };
 }
 

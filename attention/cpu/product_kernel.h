@@ -12,6 +12,8 @@ namespace {
 
 constexpr int kPanelOutputs = 64;
 constexpr size_t kPanelRowBytes = 4 * kPanelOutputs;
+/// Rows of x that are packed at a time, and that widened weights meet.
+constexpr int kBlockRows = 8;
 template <class V>
 constexpr int kPanelVectors = kPanelOutputs / V::kLanes;
 /// Rows after which a fetched line is needed, where a panel is read in one pass.
@@ -216,10 +218,11 @@ inline void WidenPart(const std::byte* weights, int rows, float* to) {
   }
 }
 
-/// The first `count` rows of x, a multiple of 8: enough of them to widen the weights only once.
+/// The first `count` rows of x, a multiple of kBlockRows: enough of them to widen the weights only
+/// once.
 template <class V>
 inline void AddWidenedProduct(const ProductJob& job, int count) {
-  constexpr int kRows = RowsAtOnce<V>(8), kVectors = VectorsAtOnce<V>(8);
+  constexpr int kRows = RowsAtOnce<V>(kBlockRows), kVectors = VectorsAtOnce<V>(kBlockRows);
   constexpr int kPartBytes = kVectors * V::kLanes * 4;
   using Keys = HalvesOfBf16Keys<V, kVectors>;
   alignas(64) float widened[kWidenedRows * 2 * kPartBytes / sizeof(float)];
@@ -234,10 +237,12 @@ inline void AddWidenedProduct(const ProductJob& job, int count) {
       FetchNowAndThen<kPartBytes / 64, kPanelRowBytes, _MM_HINT_T1> fetch{
           weights + (is_last ? some * kPanelRowBytes : part + kPartBytes), count / kRows};
       for (int i = 0; i < count; i += kRows) {
-        const float* block =
-            job.packed + static_cast<size_t>(i / 8 * 8) * job.in_features + size_t{16} * first;
-        AddPanel<Keys, kRows, 8, kVectors, 2 * kPartBytes>(
-            block + i % 8 * Keys::kCells, some, reinterpret_cast<const std::byte*>(widened), &fetch,
+        const float* block = job.packed +
+                             static_cast<size_t>(i / kBlockRows * kBlockRows) * job.in_features +
+                             size_t{2 * kBlockRows} * first;
+        AddPanel<Keys, kRows, kBlockRows, kVectors, 2 * kPartBytes>(
+            block + i % kBlockRows * Keys::kCells, some,
+            reinterpret_cast<const std::byte*>(widened), &fetch,
             job.sums + i * kPanelOutputs + part / 4);
       }
     }
@@ -272,7 +277,7 @@ void AddProduct(const ProductJob& job) {
   }
   if constexpr (std::is_same_v<typename Keys::Many, WidenedBf16Keys<V>>) {
     if (job.count >= 16) {
-      done = job.count / 8 * 8;
+      done = job.count / kBlockRows * kBlockRows;
       AddWidenedProduct<V>(job, done);
     }
   }
@@ -316,9 +321,9 @@ void StoreProductRow(const float* sums, const float* bias, int count, bool accum
 /// Intel's server CPUs read one at a time, fetched ahead.
 template <class Keys, int kPanelsAtOnce = 1>
 constexpr ProductKernels MakeProductKernels() {
-  return {.block_rows = 8,
+  return {.block_rows = kBlockRows,
           .panels_at_once = kPanelsAtOnce,
-          .block_floats = [](int in_features) { return size_t{8} * in_features; },
+          .block_floats = [](int in_features) { return size_t{kBlockRows} * in_features; },
           .pack = PackProductRows<Keys>,
           .add = AddProduct<Keys, kPanelsAtOnce>,
           .store = StoreProductRow<typename Keys::Simd>};
