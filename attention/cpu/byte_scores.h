@@ -77,58 +77,57 @@ constexpr DigitOrder kCellOrder = DigitOrder([](int k) {
   return row * Codes::kPerCell + byte * Codes::kPerByte + field;
 });
 
-/// Makes code tiles of two times 16 slots, and fetches what is ahead. Not inlined, so that its
-/// pointers stay in registers.
-///   first, second  their cells, rows `row_bytes` apart: a multiple of kRowsPerLine of them
+/// Two times 16 keys of a group: rows of codes as digits.h has them.
 template <int kBits>
-__attribute__((noinline)) void UnpackKeys(const std::byte* first, const std::byte* second, int rows,
-                                          size_t row_bytes, BytesAhead<kBits>* step_ahead,
-                                          CodeTilePair* pairs) {
+struct KeyRows {
   using Codes = ByteCodes<kBits>;
-  constexpr int kRowsPerLine = Codes::kGrouped ? 2 : 4;
-  constexpr int kRowsPerPair = kCodeTileRows / Codes::kPerByte;
-  BytesAhead<kBits> ahead = *step_ahead;
-  const auto unpack = [](const std::byte* cells, std::byte* to) __attribute__((always_inline)) {
-    const __m512i from = _mm512_loadu_si512(cells);
+  static constexpr int kUnits = 1;
+  static constexpr int kMost = kChunk / 32 + 1;  // a chunk may begin within a group
+  static constexpr int kMostRows = kMaxHeadDim / 4;
+
+  const std::byte* first;  ///< cells, rows `row_bytes` apart
+  const std::byte* second;
+  int cell_rows;  ///< a multiple of kRowsPerLine
+  size_t row_bytes;
+  BytesAhead<kBits>* ahead;
+  static constexpr int unit = 0;
+
+  int num_rows() const { return cell_rows * Codes::kPerByte; }
+
+  template <int kUnitsTaken, bool kFetches, class Use>
+  __attribute__((always_inline)) void ForEach(Use use) const {
+    BytesAhead<kBits> lines = *ahead;
+    const std::byte *a = first, *b = second;
+    for (int row = 0; row < num_rows(); row += kRowsPerLine * Codes::kPerByte) {
+      if (kFetches) lines.FetchLines();
 #pragma GCC unroll 4
-    for (int f = 0; f < Codes::kPerByte; ++f) {
-      _mm512_store_si512(to + f * kCodeRowBytes, Codes::First(_mm512_srli_epi32(from, kBits * f)));
-    }
-  };
-  for (; rows > 0; rows -= kRowsPerPair, ++pairs) {
-    auto& codes = pairs->codes;
-    std::byte* to = codes[0][0];
-    std::byte* const end = to + Smaller(rows, kRowsPerPair) * Codes::kPerByte * kCodeRowBytes;
-    while (to < end) {
-      ahead.FetchLines();
+      for (int r = 0; r < kRowsPerLine; ++r, a += row_bytes, b += row_bytes) {
+        const __m512i first_cells = _mm512_loadu_si512(a), second_cells = _mm512_loadu_si512(b);
 #pragma GCC unroll 4
-      for (int r = 0; r < kRowsPerLine; ++r) {
-        unpack(first, to);
-        unpack(second, to + sizeof(codes[0]));
-        first += row_bytes;
-        second += row_bytes;
-        to += Codes::kPerByte * kCodeRowBytes;
+        for (int f = 0; f < Codes::kPerByte; ++f) {
+          use(0, row, r * Codes::kPerByte + f,
+              Codes::First(_mm512_srli_epi32(first_cells, kBits * f)),
+              Codes::First(_mm512_srli_epi32(second_cells, kBits * f)));
+        }
       }
     }
+    if (kFetches) *ahead = lines;
   }
-  *step_ahead = ahead;
-}
 
-/// Two times 16 slots of a group of keys times a sub-block of queries.
-struct ByteScores {
-  int tiles[2];  ///< which of the chunk's; the same twice where there is no other
+ private:
+  static constexpr int kRowsPerLine = Codes::kGrouped ? 2 : 4;
+};
+
+/// Where the scores of KeyRows go.
+struct ScoreSink {
   DigitScales scales;
-  DigitSums sums;
+  int slots[2];   ///< the first of either 16
+  float* scores;  ///< kScoreStride apart
 
-  void Store(int queries, float* scores) const {
-    for (int i = 0; i < queries; ++i, scores += kScoreStride) {
-      const __m512 digit_step = _mm512_set1_ps(scales.step[i]);
-      const __m512 bias = _mm512_set1_ps(scales.bias[i]);
-      for (int v = 0; v < 2; ++v) {
-        _mm512_storeu_ps(scores + tiles[v] * kTileSlots,
-                         _mm512_fmadd_ps(sums.Of(v, i), digit_step, bias));
-      }
-    }
+  __attribute__((always_inline)) void operator()(int v, int i, __m512 sum) const {
+    _mm512_storeu_ps(
+        scores + i * kScoreStride + slots[v],
+        _mm512_fmadd_ps(sum, _mm512_set1_ps(scales.step[i]), _mm512_set1_ps(scales.bias[i])));
   }
 };
 
@@ -154,20 +153,19 @@ inline void ScoreBytes(const HeadStep& step, BytesAhead<kBits>* ahead, float* sc
   const float scale = job.scale * kLog2E;
   const float* q = job.q + static_cast<size_t>(step.here.head) * job.group_size * dim;
   Digits digits[2];
-  CodeTilePair pairs[2][kMaxHeadDim / 4 / kCodeTileRows];
   for (int i = 0; i < job.group_size; i += kMaxQueries, q += kMaxQueries * dim) {
     const int queries = Smaller(kMaxQueries, job.group_size - i);
-    ByteScores of_pairs[kChunk / 32 + 1];  // a chunk may begin within a group
-    int num_pairs = 0, num_groups = 0;
-    LaggingProducts<Product> products(queries);
+    typename Product::template Sums<KeyRows<kBits>, ScoreSink> sums(queries);
+    int num_groups = 0;
     for (int t = 0; t < count; ++num_groups) {
       const int end = Smaller(count, t + group - (step.here.begin() + t) % group);
       Digits* const of_group = &digits[num_groups % 2];
-      DigitScales of_digits;
+      ScoreSink sink;
+      sink.scores = scores + i * kScoreStride;
       const auto cut = [&](const auto& scales) {
         ForSubBlock(RoomySubBlock(queries), [&]<int NQ>() {
           CutIntoDigits<NQ>(queries, q, dim, scales, dim, scale, kCellOrder<kBits>, of_group,
-                            &of_digits);
+                            &sink.scales);
         });
       };
       if constexpr (Codes::kGrouped) {
@@ -176,21 +174,19 @@ inline void ScoreBytes(const HeadStep& step, BytesAhead<kBits>* ahead, float* sc
       } else {
         cut(ConstantScales{Codes::kZero});
       }
-      for (; t < end; t += 2 * kTileSlots, ++num_pairs) {
-        ByteScores& pair = of_pairs[num_pairs];
-        CodeTilePair* const codes = pairs[num_pairs % 2];
-        const int tile = t / kTileSlots, other = t + kTileSlots < end ? tile + 1 : tile;
-        pair.scales = of_digits;
-        pair.tiles[0] = tile;
-        pair.tiles[1] = other;
-        UnpackKeys<kBits>(step.here.TileAt(&Chunk::keys, tile),
-                          step.here.TileAt(&Chunk::keys, other), rows, row_bytes, ahead, codes);
-        products.Add(*of_group, codes, rows * Codes::kPerByte, &pair.sums);
+      for (; t < end; t += 2 * kTileSlots) {
+        const int other = t + kTileSlots < end ? t + kTileSlots : t;  // the same where none is left
+        sink.slots[0] = t;
+        sink.slots[1] = other;
+        sums.Add(*of_group,
+                 KeyRows<kBits>{step.here.TileAt(&Chunk::keys, t / kTileSlots),
+                                step.here.TileAt(&Chunk::keys, other / kTileSlots), rows, row_bytes,
+                                ahead},
+                 sink);
       }
       t = end;
     }
-    products.Finish();
-    for (int p = 0; p < num_pairs; ++p) of_pairs[p].Store(queries, scores + i * kScoreStride);
+    sums.Finish();
   }
   MultiplyByFactors<Simd16>(Codes::kGrouped ? nullptr : &DecodeJob::key_scales,
                             &DecodeJob::key_norms, step, 1, scores);

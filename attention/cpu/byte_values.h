@@ -116,71 +116,46 @@ struct ByteValues {
   /// Bytes of a row that are read at a time.
   static constexpr int kGranule = Larger(16, kUnitBytes);
   static constexpr int kUnits = kGranule / kUnitBytes;  ///< of a granule
-  static constexpr int kMostPairs = kChunk / (4 * kCodeTileRows);
-  struct Granule {
-    CodeTilePair units[kUnits][kMostPairs];
-  };
-
   static bool Takes(const DecodeJob& job) {
     return job.row_bytes % kGranule == 0 && job.code_group % kChannels == 0;
   }
 
-  /// Makes code tiles of a granule of all values, whole tiles of 16 slots, and fetches what is
-  /// ahead. Not inlined, so that its pointers stay in registers.
-  __attribute__((noinline)) static void Unpack(const HeadChunk& here, int granule,
-                                               BytesAhead<kBits>* step_ahead, Granule* to) {
-    const size_t row_bytes = here.job().row_bytes;
-    BytesAhead<kBits> ahead = *step_ahead;
-    // The four tokens of a quad, side by side.
-    const auto four_rows = [=](const std::byte* first) __attribute__((always_inline)) {
-      const auto token = [=](size_t at) __attribute__((always_inline)) {
-        return _mm_loadu_si128(reinterpret_cast<const __m128i*>(first + at));
-      };
-      __m512i rows = _mm512_castsi128_si512(token(0));
-      rows = _mm512_mask_broadcast_i32x4(rows, 0x00f0, token(row_bytes));
-      rows = _mm512_mask_broadcast_i32x4(rows, 0x0f00, token(2 * row_bytes));
-      return _mm512_mask_broadcast_i32x4(rows, 0xf000, token(3 * row_bytes));
-    };
-    // row  of the first unit's first tile
-    const auto unpack = [=](const std::byte* first, std::byte* row) __attribute__((always_inline)) {
-      constexpr size_t kUnit = sizeof(to->units[0]), kTile = kCodeTileRows * kCodeRowBytes;
-      if constexpr (kUnitBytes == 32) {
-        const __m512i from = _mm512_load_si512(kInterleaved[0].from);
-#pragma GCC unroll 2
-        for (int v = 0; v < 2; ++v) {
-          const __m512i bytes = _mm512_permutexvar_epi8(from, four_rows(first + 16 * v));
-          _mm512_store_si512(row + v * kTile, Codes::First(bytes));
-        }
-        return;
-      }
-      const __m512i rows = four_rows(first);
-#pragma GCC unroll 2
-      for (int u = 0; u < kUnits; ++u) {
-        const __m512i from = _mm512_load_si512(kInterleaved[u].from);
-        const __m512i bytes = _mm512_permutexvar_epi8(from, rows);
-#pragma GCC unroll 2
-        for (int v = 0; v < 2; ++v) {
-          const __m512i codes = kUnits == 1
-                                    ? _mm512_srli_epi32(bytes, kBits * v)
-                                    : _mm512_srlv_epi32(bytes, _mm512_load_si512(kShifts[v].of));
-          _mm512_store_si512(row + u * kUnit + v * kTile, Codes::First(codes));
-        }
-      }
-    };
-    constexpr int kQuads = kTileSlots / 4, kTilesPerPair = kCodeTileRows / kQuads;
-    const int tiles = here.num_tiles();
-    const size_t at = granule * size_t{kGranule};
-    for (int tile = 0; tile < tiles; ++tile) {
-      ahead.FetchLines();
-      const std::byte* first = here.TileAt(&Chunk::values, tile) + at;
-      std::byte* row = to->units[0][tile / kTilesPerPair].codes[0][tile % kTilesPerPair * kQuads];
+  /// A unit of all values of a step, whole tiles of 16 slots: rows of codes as digits.h has them.
+  struct Rows {
+    static constexpr int kUnits = ByteValues::kUnits;
+    static constexpr int kMost = kMaxHeadDim / kChannels;
+    static constexpr int kMostRows = kChunk / 4;
+
+    HeadChunk here;
+    int granule;
+    int unit;
+    BytesAhead<kBits>* ahead;
+
+    int num_rows() const { return (here.count() + 3) / 4; }
+
+    template <int kUnitsTaken, bool kFetches, class Use>
+    __attribute__((always_inline)) void ForEach(Use use) const {
+      const size_t row_bytes = here.job().row_bytes;
+      const size_t at = granule * size_t{kGranule};
+      const int tiles = here.num_tiles();
+      BytesAhead<kBits> lines = *ahead;
+      constexpr int kQuads = kTileSlots / 4;
+      for (int tile = 0; tile < tiles; ++tile) {
+        if (kFetches) lines.FetchLines();
+        const std::byte* first = here.TileAt(&Chunk::values, tile) + at;
 #pragma GCC unroll 4
-      for (int quad = 0; quad < kQuads; ++quad, first += 4 * row_bytes, row += kCodeRowBytes) {
-        unpack(first, row);
+        for (int quad = 0; quad < kQuads; ++quad, first += 4 * row_bytes) {
+          __m512i codes[kUnitsTaken][2];
+          Unpack<kUnitsTaken>(first, row_bytes, unit, codes);
+#pragma GCC unroll 2
+          for (int u = 0; u < kUnitsTaken; ++u) {
+            use(u, tile * kQuads, quad, codes[u][0], codes[u][1]);
+          }
+        }
       }
+      if (kFetches) *ahead = lines;
     }
-    *step_ahead = ahead;
-  }
+  };
 
   /// As the function of this name in value_tiles.h: accumulators are [units][2][16].
   static void PutInOrder(const float* sums, float factor, float* out) {
@@ -194,6 +169,42 @@ struct ByteValues {
   }
 
  private:
+  /// The codes of four tokens, of so many units from `unit` on.
+  template <int kUnitsTaken>
+  __attribute__((always_inline)) static void Unpack(const std::byte* first, size_t row_bytes,
+                                                    int unit, __m512i codes[][2]) {
+    // Side by side, 16 bytes of each.
+    const auto four_rows = [=](const std::byte* from) __attribute__((always_inline)) {
+      const auto token = [=](size_t at) __attribute__((always_inline)) {
+        return _mm_loadu_si128(reinterpret_cast<const __m128i*>(from + at));
+      };
+      __m512i rows = _mm512_castsi128_si512(token(0));
+      rows = _mm512_mask_broadcast_i32x4(rows, 0x00f0, token(row_bytes));
+      rows = _mm512_mask_broadcast_i32x4(rows, 0x0f00, token(2 * row_bytes));
+      return _mm512_mask_broadcast_i32x4(rows, 0xf000, token(3 * row_bytes));
+    };
+    if constexpr (kUnitBytes == 32) {
+      const __m512i from = _mm512_load_si512(kInterleaved[0].from);
+#pragma GCC unroll 2
+      for (int v = 0; v < 2; ++v) {
+        codes[0][v] = Codes::First(_mm512_permutexvar_epi8(from, four_rows(first + 16 * v)));
+      }
+    } else {
+      const __m512i rows = four_rows(first);
+#pragma GCC unroll 2
+      for (int u = 0; u < kUnitsTaken; ++u) {
+        const __m512i from = _mm512_load_si512(kInterleaved[unit + u].from);
+        const __m512i bytes = _mm512_permutexvar_epi8(from, rows);
+#pragma GCC unroll 2
+        for (int v = 0; v < 2; ++v) {
+          codes[u][v] = Codes::First(
+              kUnits == 1 ? _mm512_srli_epi32(bytes, kBits * v)
+                          : _mm512_srlv_epi32(bytes, _mm512_load_si512(kShifts[v].of)));
+        }
+      }
+    }
+  }
+
   /// Which byte of 16 that are read, and which code of it, a column has in tile v.
   static constexpr int ByteOf(int column) { return column % kUnitBytes; }
   static constexpr int FieldOf(int v, int column) { return v * kUnits + column / kUnitBytes; }
@@ -229,6 +240,21 @@ struct ByteValues {
   static constexpr Accumulators kAccumulators = Accumulators();
 };
 
+/// Where the sums of ByteValues::Rows go: sums[i] = shrink[i] * sums[i] + what is added.
+struct ValueSink {
+  DigitScales scales;
+  const float* shrink;
+  float* sums;  ///< of the unit, rows `stride` apart
+  size_t stride;
+
+  __attribute__((always_inline)) void operator()(int v, int i, __m512 sum) const {
+    float* const to = sums + i * stride + v * 16;
+    const __m512 added =
+        _mm512_fmadd_ps(sum, _mm512_set1_ps(scales.step[i]), _mm512_set1_ps(scales.bias[i]));
+    _mm512_storeu_ps(to, _mm512_fmadd_ps(_mm512_loadu_ps(to), _mm512_set1_ps(shrink[i]), added));
+  }
+};
+
 /// sums[i] = shrink[i] * sums[i] + weights[i] . values for `size` queries of a step's head, those
 /// that begin with the first one of `weights`.
 ///   weights  0 behind the last token
@@ -244,10 +270,10 @@ inline void AccumulateBytes(const HeadStep& step, int size, const float* weights
   const int count = step.here.count(), units = job.head_dim / Values::kChannels;
   const int group_channels = Codes::kGrouped ? job.code_group : job.head_dim;
   Digits digits[2];
-  DigitScales of_digits[GroupScales::kMostGroups];
-  typename Values::Granule granules[2];
-  DigitSums products[kMaxHeadDim / Values::kChannels];
-  LaggingProducts<Product> lagging(size);
+  ValueSink sink;
+  sink.shrink = shrink;
+  sink.stride = static_cast<size_t>(sums_stride);
+  typename Product::template Sums<typename Values::Rows, ValueSink> products(size);
   for (int u = 0; u < units; ++u) {
     const int channel = u * Values::kChannels, group = channel / group_channels;
     Digits* const of_group = &digits[group % 2];
@@ -255,7 +281,7 @@ inline void AccumulateBytes(const HeadStep& step, int size, const float* weights
       const auto cut = [&](const auto& of_tokens) {
         ForSubBlock(RoomySubBlock(size), [&]<int NQ>() {
           CutIntoDigits<NQ>(size, weights, kScoreStride, of_tokens, count, /*factor=*/1,
-                            kTokenOrder, of_group, &of_digits[group]);
+                            kTokenOrder, of_group, &sink.scales);
         });
       };
       if constexpr (Codes::kGrouped) {
@@ -264,24 +290,12 @@ inline void AccumulateBytes(const HeadStep& step, int size, const float* weights
         cut(ConstantScales{Codes::kZero});
       }
     }
-    typename Values::Granule* const granule = &granules[u / Values::kUnits % 2];
-    if (u % Values::kUnits == 0) Values::Unpack(step.here, u / Values::kUnits, ahead, granule);
-    lagging.Add(*of_group, granule->units[u % Values::kUnits], (count + 3) / 4, &products[u]);
+    sink.sums = sums + channel;
+    products.Add(*of_group,
+                 typename Values::Rows{step.here, u / Values::kUnits, u % Values::kUnits, ahead},
+                 sink);
   }
-  lagging.Finish();
-  for (int u = 0; u < units; ++u) {
-    const DigitScales& of_group = of_digits[u * Values::kChannels / group_channels];
-    for (int i = 0; i < size; ++i) {
-      const __m512 digit_step = _mm512_set1_ps(of_group.step[i]);
-      const __m512 bias = _mm512_set1_ps(of_group.bias[i]), keep = _mm512_set1_ps(shrink[i]);
-      float* to = sums + static_cast<size_t>(i) * sums_stride + u * Values::kChannels;
-#pragma GCC unroll 2
-      for (int v = 0; v < 2; ++v, to += 16) {
-        const __m512 added = _mm512_fmadd_ps(products[u].Of(v, i), digit_step, bias);
-        _mm512_storeu_ps(to, _mm512_fmadd_ps(_mm512_loadu_ps(to), keep, added));
-      }
-    }
-  }
+  products.Finish();
 }
 
 }  // namespace

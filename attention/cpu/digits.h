@@ -88,6 +88,11 @@ struct DigitScales {
   float bias[kMaxQueries];
 };
 
+/// What the sums of both digits of some numbers are together.
+inline __m512 DigitSum(__m512i low, __m512i high) {
+  return _mm512_cvtepi32_ps(_mm512_add_epi32(_mm512_slli_epi32(high, 8), low));
+}
+
 /// The sub-block of a kernel for 8, 4, 3, 2 or 1 queries that has room for so many, 8 at most.
 constexpr int RoomySubBlock(int queries) { return queries > 4 ? kMaxQueries : queries; }
 
@@ -152,65 +157,30 @@ inline void CutIntoDigits(int rows, const float* x, size_t stride, const Scales&
 
 // ---- Products ----------------------------------------------------------------------------------
 //
-// A Product multiplies digits with *code tiles*: 16 rows of 64 bytes, 16 columns of four codes,
-// whose four numbers stand side by side in a row of digits. Tiles come in pairs that have the same
-// digits:
+// A Product multiplies digits with *rows of codes*: 2 x 16 columns of four codes each, whose four
+// numbers stand side by side in a row of digits.
 //
 //   Registers(queries)
 //              what must live in this thread meanwhile, for sub-blocks of so many queries at most
 //   One        the Product that is best for one query
 //   StayAwake()
 //              called now and then while there is nothing to multiply
-//   Multiply(queries, digits, pairs, rows, sums)
-//              sums[v][row][column] of the digits of so many queries and both tiles v of each pair,
-//              over `rows` rows of codes: 16 of each pair but the last. Digits are zeros up to a
-//              whole number of pairs; rows of codes may be anything there.
-
-constexpr int kCodeTileRows = 16;
-constexpr size_t kCodeRowBytes = 64;
-
-struct CodeTilePair {
-  alignas(64) std::byte codes[2][kCodeTileRows][kCodeRowBytes];
-};
-
-struct DigitSums {
-  alignas(64) int of[2][2 * kMaxQueries][16];
-
-  /// 256 * high + low of numbers i.
-  __m512 Of(int v, int i) const {
-    const __m512i low = _mm512_load_si512(of[v][2 * i]);
-    const __m512i high = _mm512_load_si512(of[v][2 * i + 1]);
-    return _mm512_cvtepi32_ps(_mm512_add_epi32(_mm512_slli_epi32(high, 8), low));
-  }
-};
-
-/// Products one after the other, each begun when the factors of the next one are there: tiles are
-/// not loaded before what was stored has arrived in the cache.
-template <class Product>
-class LaggingProducts {
- public:
-  explicit LaggingProducts(int queries) : queries_(queries) {}
-
-  /// The factors must stay until the next one is added, or all are finished.
-  void Add(const Digits& digits, const CodeTilePair* pairs, int rows, DigitSums* sums) {
-    Finish();
-    digits_ = &digits;
-    pairs_ = pairs;
-    rows_ = rows;
-    sums_ = sums;
-  }
-  void Finish() {
-    if (sums_ != nullptr) Product::Multiply(queries_, *digits_, pairs_, rows_, sums_);
-    sums_ = nullptr;
-  }
-
- private:
-  int queries_;
-  const Digits* digits_ = nullptr;
-  const CodeTilePair* pairs_ = nullptr;
-  int rows_ = 0;
-  DigitSums* sums_ = nullptr;
-};
+//   Sums<Rows, Sink>(queries)
+//              the products of a sub-block of so many queries with what a head holds of a chunk:
+//     Add(digits, rows, sink)
+//              sink(v, i, sum) is told the sums over all rows of codes for number row i and the 16
+//              columns v, now or later. The digits must stay until the next ones are added.
+//     Finish() tells what was not told yet.
+//
+// Rows come in *granules* of kUnits, of which one is `unit`: those of a granule are read at once,
+// by whom that suits, and are added one after the other from unit 0 on.
+//
+//   kMost      at most so many are added
+//   num_rows() the rows of codes that count; digits are 0 for those that come after them
+//   ForEach<kTaken, kFetches>(use)
+//              calls use(u, row, k, first, second) with both vectors of row + k, row after row, for
+//              units [unit, unit + kTaken) of the granule. row % 16 + k < 16; k is known when
+//              inlined. Fetches what is ahead, if it shall: once for a granule and all its queries.
 
 }  // namespace
 }  // namespace ziggurat::cpu
