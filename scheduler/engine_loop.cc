@@ -206,7 +206,8 @@ bool EngineLoop::AcceptToken(Sequence& sequence, SampledToken token, SteadyTime 
   EngineOutput output;
   output.id = sequence.id;
   if (sequence.may_stop() && absl::c_linear_search(request.stop_token_ids, token.token_id)) {
-    output.stop_token_id = token.token_id;
+    output.result = std::make_unique<EngineResult>();
+    output.result->stop_token_id = token.token_id;
     Finish(sequence, FinishReason::kStop, absl::OkStatus(), std::move(output));
     return false;
   }
@@ -236,10 +237,12 @@ bool EngineLoop::AcceptToken(Sequence& sequence, SampledToken token, SteadyTime 
 void EngineLoop::Finish(Sequence& sequence, FinishReason reason, absl::Status status,
                         EngineOutput output) {
   sequence.store->CatchUp();
-  output.cache = MakeCacheReport(sequence, geometry_, model_->shape().element);
-  if (metrics_ && !output.cache.layers.empty()) {
-    metrics_->SetCompressionRatio(sequence.request.policy->name(), output.cache.compression_ratio);
-    metrics_->CountDistant(output.cache.distant.attended, output.cache.distant.skipped);
+  if (output.result == nullptr) output.result = std::make_unique<EngineResult>();
+  CacheReport& cache = output.result->cache;
+  cache = MakeCacheReport(sequence, geometry_, model_->shape().element);
+  if (metrics_ && !cache.layers.empty()) {
+    metrics_->SetCompressionRatio(sequence.request.policy->name(), cache.compression_ratio);
+    metrics_->CountDistant(cache.distant.attended, cache.distant.skipped);
   }
   Report(sequence, reason, std::move(status), std::move(output));
   Erase(to_prefill_, &sequence);
@@ -262,7 +265,9 @@ void EngineLoop::Finish(Sequence& sequence, FinishReason reason, absl::Status st
 
 void EngineLoop::FinishWaiting(std::unique_ptr<Sequence> sequence, FinishReason reason,
                                absl::Status status) {
-  Report(*sequence, reason, std::move(status), {});
+  EngineOutput output;
+  output.result = std::make_unique<EngineResult>();
+  Report(*sequence, reason, std::move(status), std::move(output));
 }
 
 void EngineLoop::FinishAll(FinishReason reason, const absl::Status& status) {
@@ -276,28 +281,28 @@ void EngineLoop::Report(const Sequence& sequence, FinishReason reason, absl::Sta
                         EngineOutput output) {
   const SteadyTime now = Clock::now();
   output.id = sequence.id;
-  output.finished = true;
-  output.reason = reason;
-  output.status = std::move(status);
-  output.usage = {sequence.prompt_tokens(), sequence.generated};
+  EngineResult& result = *output.result;
+  result.reason = reason;
+  result.status = std::move(status);
+  result.usage = {sequence.prompt_tokens(), sequence.generated};
   const bool was_admitted = sequence.state != RequestState::kWaiting;
-  output.queue_seconds = Seconds((was_admitted ? sequence.admitted : now) - sequence.submitted);
+  result.queue_seconds = Seconds((was_admitted ? sequence.admitted : now) - sequence.submitted);
   if (sequence.generated > 0) {
-    output.first_token_seconds = Seconds(sequence.first_token - sequence.submitted);
+    result.first_token_seconds = Seconds(sequence.first_token - sequence.submitted);
   }
-  output.total_seconds = Seconds(now - sequence.submitted);
+  result.total_seconds = Seconds(now - sequence.submitted);
   if (metrics_) {
     metrics_->CountFinished(FinishReasonName(reason));
-    metrics_->ObserveEndToEnd(output.total_seconds);
+    metrics_->ObserveEndToEnd(result.total_seconds);
     if (sequence.generated > 0) {
       metrics_->ObserveDecode(Seconds(sequence.latest_token - sequence.first_token));
       metrics_->ObserveTokens(sequence.prompt_tokens(), sequence.generated);
     }
   }
   spdlog::debug("[{}] finished: {}, {} prompt and {} generated tokens, {:.3f} s, {} blocks of {}",
-                sequence.request.name, FinishReasonName(reason), output.usage.prompt_tokens,
-                output.usage.completion_tokens, output.total_seconds, output.cache.blocks,
-                output.cache.full_blocks);
+                sequence.request.name, FinishReasonName(reason), result.usage.prompt_tokens,
+                result.usage.completion_tokens, result.total_seconds, result.cache.blocks,
+                result.cache.full_blocks);
   outputs_.push_back(std::move(output));
   ++finished_in_step_;
 }

@@ -107,6 +107,7 @@ class EngineLoop {
   /// False: it was a stop token, which is not passed on.
   bool AcceptToken(Sequence& sequence, SampledToken token, SteadyTime now);
   /// Releases everything that `sequence` holds and reports. The sequence is gone afterwards.
+  ///   output  with the last token, or a result that has the stop token
   void Finish(Sequence& sequence, FinishReason reason, absl::Status status,
               EngineOutput output = {});
   /// The same for one that was never admitted.

@@ -83,13 +83,8 @@ struct Usage {
   int completion_tokens = 0;
 };
 
-/// One request's share of a step.
-struct EngineOutput {
-  RequestId id = 0;
-  absl::InlinedVector<SampledToken, 1>
-      tokens;  ///< new ones, in order; a stop token is not among them
-  bool finished = false;
-  // Valid when finished:
+/// How a request ended.
+struct EngineResult {
   FinishReason reason = FinishReason::kStop;
   std::optional<int32_t> stop_token_id;  ///< the stop token that was drawn
   absl::Status status;                   ///< not OK for kCancelled, kDeadline and kError
@@ -98,6 +93,14 @@ struct EngineOutput {
   double queue_seconds = 0;
   double first_token_seconds = 0;  ///< from submission; 0 where there was none
   double total_seconds = 0;
+};
+
+/// One request's share of a step. Small: a step brings one of each sequence to another thread.
+struct EngineOutput {
+  RequestId id = 0;
+  /// New ones, in order; a stop token is not among them.
+  absl::InlinedVector<SampledToken, 1> tokens;
+  std::unique_ptr<EngineResult> result;  ///< of the last one of the request, else null
 };
 
 }  // namespace ziggurat

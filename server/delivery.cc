@@ -44,8 +44,8 @@ void Delivery::Deliver(const EngineOutput& output) {
     stream = found->second.get();
   }
   SendNew(output, *stream);
-  if (!output.finished) return;
-  SendResult(output, *stream);
+  if (output.result == nullptr) return;
+  SendResult(*output.result, *stream);
   std::lock_guard lock(mutex_);
   streams_.erase(output.id);
 }
@@ -64,7 +64,7 @@ void Delivery::SendNew(const EngineOutput& output, Stream& stream) {
       break;
     }
   }
-  if (output.finished) chunk.mutable_text()->append(stream.text.Flush());
+  if (output.result != nullptr) chunk.mutable_text()->append(stream.text.Flush());
   chunk.mutable_prompt_token_ids()->Add(stream.echo.begin(), stream.echo.end());
   const bool has_news =
       chunk.token_ids_size() > 0 || !chunk.text().empty() || chunk.prompt_token_ids_size() > 0;
@@ -73,42 +73,42 @@ void Delivery::SendNew(const EngineOutput& output, Stream& stream) {
   stream.sink->Send(std::move(response));
 }
 
-void Delivery::SendResult(const EngineOutput& output, Stream& stream) {
+void Delivery::SendResult(const EngineResult& ended, Stream& stream) {
   // A request that has reached its stop string is complete, whatever ended it in the engine.
-  if (!output.status.ok() && !stream.text.is_stopped()) {
+  if (!ended.status.ok() && !stream.text.is_stopped()) {
     spdlog::info("[{}] ended after {} tokens: {}", stream.name, stream.completion_tokens,
-                 output.status.ToString());
-    stream.sink->Finish(output.status);
+                 ended.status.ToString());
+    stream.sink->Finish(ended.status);
     return;
   }
   v1::GenerateResponse response;
-  *response.mutable_result() = MakeResult(output, stream);
+  *response.mutable_result() = MakeResult(ended, stream);
   spdlog::info("[{}] {} after {} + {} tokens, {:.3f} s; cache {} blocks, 1/{:.2f} of full",
-               stream.name, stream.text.is_stopped() ? "stop" : FinishReasonName(output.reason),
-               output.usage.prompt_tokens, stream.completion_tokens, output.total_seconds,
-               output.cache.blocks, output.cache.compression_ratio);
+               stream.name, stream.text.is_stopped() ? "stop" : FinishReasonName(ended.reason),
+               ended.usage.prompt_tokens, stream.completion_tokens, ended.total_seconds,
+               ended.cache.blocks, ended.cache.compression_ratio);
   stream.sink->Send(std::move(response));
   stream.sink->Finish(absl::OkStatus());
 }
 
-v1::GenerateResult Delivery::MakeResult(const EngineOutput& output, const Stream& stream) const {
+v1::GenerateResult Delivery::MakeResult(const EngineResult& ended, const Stream& stream) const {
   v1::GenerateResult result;
   result.set_request_id(stream.name);
   if (stream.text.is_stopped()) {
     result.set_finish_reason(v1::FINISH_REASON_STOP);
     result.set_stop_string(stream.text.matched());
-  } else if (output.reason == FinishReason::kStop) {
+  } else if (ended.reason == FinishReason::kStop) {
     result.set_finish_reason(v1::FINISH_REASON_STOP);
-    if (output.stop_token_id) result.set_stop_token_id(*output.stop_token_id);
+    if (ended.stop_token_id) result.set_stop_token_id(*ended.stop_token_id);
   } else {
     result.set_finish_reason(v1::FINISH_REASON_LENGTH);
   }
-  result.mutable_usage()->set_prompt_tokens(output.usage.prompt_tokens);
+  result.mutable_usage()->set_prompt_tokens(ended.usage.prompt_tokens);
   result.mutable_usage()->set_completion_tokens(stream.completion_tokens);
-  result.mutable_timings()->set_queue_seconds(output.queue_seconds);
-  result.mutable_timings()->set_first_token_seconds(output.first_token_seconds);
-  result.mutable_timings()->set_total_seconds(output.total_seconds);
-  *result.mutable_cache() = ToMessage(output.cache);
+  result.mutable_timings()->set_queue_seconds(ended.queue_seconds);
+  result.mutable_timings()->set_first_token_seconds(ended.first_token_seconds);
+  result.mutable_timings()->set_total_seconds(ended.total_seconds);
+  *result.mutable_cache() = ToMessage(ended.cache);
   return result;
 }
 

@@ -64,8 +64,8 @@ class Delivery {
   void Run();
   void Deliver(const EngineOutput& output);
   void SendNew(const EngineOutput& output, Stream& stream);
-  void SendResult(const EngineOutput& output, Stream& stream);
-  v1::GenerateResult MakeResult(const EngineOutput& output, const Stream& stream) const;
+  void SendResult(const EngineResult& ended, Stream& stream);
+  v1::GenerateResult MakeResult(const EngineResult& ended, const Stream& stream) const;
 
   Engine* const engine_;
   const Tokenizer* const tokenizer_;

@@ -90,10 +90,10 @@ std::map<RequestId, Answer> AnswersOf(std::unique_ptr<ModelRunner> runner) {
     for (EngineOutput& output : outputs) {
       Answer& answer = answers[output.id];
       for (SampledToken& token : output.tokens) answer.tokens.push_back(std::move(token));
-      if (!output.finished) continue;
+      if (output.result == nullptr) continue;
       ++finished;
-      answer.status = output.status;
-      answer.blocks = output.cache.blocks;
+      answer.status = output.result->status;
+      answer.blocks = output.result->cache.blocks;
     }
     outputs.clear();
   }

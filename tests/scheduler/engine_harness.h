@@ -73,7 +73,7 @@ inline std::vector<std::string> PoliciesOfAllMethods() {
 /// Everything that came out for one request.
 struct Collected {
   std::vector<int32_t> tokens;
-  EngineOutput last;  ///< the finished one
+  EngineResult last;  ///< once it has finished
   bool finished = false;
 };
 
@@ -147,9 +147,9 @@ class EngineHarness {
         Collected& entry = collected_[output.id];
         EXPECT_FALSE(entry.finished) << "output after the last one of request " << output.id;
         for (const SampledToken& token : output.tokens) entry.tokens.push_back(token.token_id);
-        if (output.finished) {
+        if (output.result != nullptr) {
           entry.finished = true;
-          entry.last = std::move(output);
+          entry.last = std::move(*output.result);
         }
       }
       changed_.notify_all();

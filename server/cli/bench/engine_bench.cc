@@ -47,9 +47,10 @@ class Progress {
       last_ = output.id;
     }
     tokens += static_cast<int>(output.tokens.size());
-    if (!output.finished) return absl::OkStatus();
+    if (output.result == nullptr) return absl::OkStatus();
     ++finished_;
-    return output.reason == FinishReason::kError ? output.status : absl::OkStatus();
+    const EngineResult& result = *output.result;
+    return result.reason == FinishReason::kError ? result.status : absl::OkStatus();
   }
   bool all_started() const { return started_ == batch_; }
   bool any_finished() const { return finished_ > 0; }
@@ -199,7 +200,7 @@ absl::StatusOr<EngineFigures> EngineBench::Run(const EngineCase& which) {
   while (!progress.all_finished() && engine_->NextOutputs(&outputs)) {
     for (const EngineOutput& output : outputs) {
       failure.Update(progress.Add(output));
-      if (output.finished) figures.cache_bytes += output.cache.bytes;
+      if (output.result != nullptr) figures.cache_bytes += output.result->cache.bytes;
     }
     if (stage == Stage::kPrefill && progress.all_started()) {
       figures.prefill_seconds = SecondsSince(start);
