@@ -77,8 +77,8 @@ LayerBlockTable::LayerBlockTable(LayerBlockTable&& other) noexcept
     : pool_(other.pool_),
       geometry_(other.geometry_),
       owned_blocks_(std::exchange(other.owned_blocks_, 0)),
-      views_(std::move(other.views_)),
-      segments_(std::move(other.segments_)) {
+      segments_(std::move(other.segments_)),
+      views_(std::move(other.views_)) {
   // The blocks are ours now: `other` must not release them again.
   other.segments_.clear();
   other.views_.clear();
@@ -102,6 +102,12 @@ SegmentOptions LayerBlockTable::Normalized(SegmentOptions options) const {
 }
 
 int LayerBlockTable::PushSegment(Segment segment, SegmentView view) {
+  const PlaneList list = PlanesOfSegment(segment);
+  for (int p = 0; p < list.count; ++p) {
+    const PlaneSpec& plane = list.planes[p];
+    segment.slots_per_block[p] =
+        static_cast<uint32_t>(plane.UnitsPerBlock(geometry_->block_bytes) * plane.tokens_per_unit);
+  }
   segments_.push_back(std::move(segment));
   views_.push_back(view);
   const int index = num_segments() - 1;
@@ -238,9 +244,8 @@ void LayerBlockTable::Truncate(int segment, int slots) {
   CheckThat(!s.is_frozen, "a shared segment shrinks on the side that owns it");
   CheckThat(views_[segment].use != SegmentUse::kDistantKeys, "keys that others read do not shrink");
   CheckThat(s.next_slot == views_[segment].num_slots, "a ring that has wrapped does not shrink");
-  const PlaneList list = PlanesOfSegment(s);
-  for (int p = 0; p < list.count; ++p) {
-    const size_t kept = list.planes[p].BlocksFor(geometry_->block_bytes, slots);
+  for (int p = 0; p < s.num_planes(); ++p) {
+    const size_t kept = s.BlocksFor(p, slots);
     pool_->Release(absl::MakeConstSpan(s.planes[p]).subspan(kept));
     owned_blocks_ -= s.planes[p].size() - kept;
     s.planes[p].resize(kept);
@@ -290,12 +295,10 @@ absl::Status LayerBlockTable::Grow(int segment, int new_num_slots) {
   Segment& s = segments_[segment];
   CheckThat(!s.options.format.values_only || new_num_slots <= s.borrowed_slots,
             "a values-only segment may not grow past its keys");
-  const PlaneList list = PlanesOfSegment(s);
   size_t missing[kMaxPlanes] = {};
   size_t total_missing = 0;
-  for (int p = 0; p < list.count; ++p) {
-    missing[p] =
-        list.planes[p].BlocksFor(geometry_->block_bytes, new_num_slots) - s.planes[p].size();
+  for (int p = 0; p < s.num_planes(); ++p) {
+    missing[p] = s.BlocksFor(p, new_num_slots) - s.planes[p].size();
     total_missing += missing[p];
   }
   if (total_missing > 0) {
@@ -304,33 +307,27 @@ absl::Status LayerBlockTable::Grow(int segment, int new_num_slots) {
       return status;
     }
     const BlockId* next = fresh.data();
-    for (int p = 0; p < list.count; ++p) {
-      s.planes[p].insert(s.planes[p].end(), next, next + missing[p]);
-      next += missing[p];
+    for (int p = 0; p < s.num_planes(); ++p) {
+      for (size_t i = 0; i < missing[p]; ++i) s.planes[p].push_back(*next++);
     }
     owned_blocks_ += total_missing;
-    RefreshViewPointers(segment, list);
+    RefreshViewPointers(segment);
   }
   views_[segment].num_slots = new_num_slots;
   s.next_slot = new_num_slots;
-  SetAppendLimit(segment, list);
+  SetAppendLimit(segment);
   return absl::OkStatus();
 }
 
 void LayerBlockTable::SetAppendLimit(int segment) {
-  SetAppendLimit(segment, PlanesOfSegment(segments_[segment]));
-}
-
-void LayerBlockTable::SetAppendLimit(int segment, const PlaneList& list) {
   Segment& s = segments_[segment];
   if (s.is_frozen) {
     s.append_limit = s.next_slot;
     return;
   }
   size_t limit = s.options.ring ? s.options.ring->slots() : SIZE_MAX;
-  for (int p = 0; p < list.count; ++p) {
-    const size_t units = s.planes[p].size() * list.planes[p].UnitsPerBlock(geometry_->block_bytes);
-    limit = std::min(limit, units * list.planes[p].tokens_per_unit);
+  for (int p = 0; p < s.num_planes(); ++p) {
+    limit = std::min(limit, s.planes[p].size() * s.slots_per_block[p]);
   }
   if (s.options.format.values_only) {
     limit = std::min(limit, static_cast<size_t>(s.borrowed_slots));
@@ -339,15 +336,13 @@ void LayerBlockTable::SetAppendLimit(int segment, const PlaneList& list) {
 }
 
 void LayerBlockTable::RefreshViewPointers(int segment) {
-  RefreshViewPointers(segment, PlanesOfSegment(segments_[segment]));
-}
-
-void LayerBlockTable::RefreshViewPointers(int segment, const PlaneList& list) {
   const Segment& s = segments_[segment];
   SegmentView& view = views_[segment];
   const bool borrows = s.options.format.values_only;
   view.values.blocks = s.planes[0].data();
   view.keys.blocks = borrows ? s.borrowed_keys.data() : s.planes[0].data();
+  if (s.num_planes() == 1) return;
+  const PlaneList list = PlanesOfSegment(s);
   if (const int p = list.Find(PlaneRole::kScales); p >= 0) {
     view.value_scales.blocks = s.planes[p].data();
     view.key_scales.blocks = borrows ? s.borrowed_scales.data() : s.planes[p].data();

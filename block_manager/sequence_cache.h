@@ -131,11 +131,13 @@ class LayerBlockTable {
   /// AppendSlot `count` times, for at most RoomToAppend (CHECK): whoever knows that the slots
   /// follow one another may leave it to later, many tokens at once.
   void AppendSlots(int segment, int count);
-  /// Asks memory for the table itself, and once that is here for the end of a segment's block list:
-  /// what AppendSlot touches.
+  /// Asks memory for the table itself, but for the views of scales and the like, and once that is
+  /// here for the end of a segment's block list: what AppendSlot touches.
   void Prefetch() const {
+    constexpr size_t kUsed =
+        sizeof(LayerBlockTable) - (sizeof(SegmentView) - offsetof(SegmentView, key_scales));
     const auto* bytes = reinterpret_cast<const char*>(this);
-    for (size_t at = 0; at < sizeof(*this); at += 64) __builtin_prefetch(bytes + at, 1);
+    for (size_t at = 0; at < kUsed; at += 64) __builtin_prefetch(bytes + at, 1);
   }
   void PrefetchBlocks(int segment) const {
     const std::vector<BlockId>& blocks = segments_[segment].planes[0];
@@ -177,11 +179,22 @@ class LayerBlockTable {
     bool is_shared = false;        ///< another layer's segment refers, or has referred, to this one
     bool may_be_referred = false;  ///< shared or lent: blocks may have more references than ours
     SegmentOptions options;        ///< num_kv_heads is never 0
-    std::vector<BlockId> planes[kMaxPlanes];  ///< block numbers of each plane, in slot order
+    uint32_t slots_per_block[kMaxPlanes] = {};  ///< of each plane; 0: the format has none such
+    std::vector<BlockId> planes[kMaxPlanes];    ///< block numbers of each plane, in slot order
     /// Values-only: the other layer's blocks of codes, and of grouped or per-token scales.
     std::vector<BlockId> borrowed_keys;
     std::vector<BlockId> borrowed_scales;
     int borrowed_slots = 0;  ///< slots of the keys when last refreshed
+
+    int num_planes() const {
+      int count = 1;
+      while (count < kMaxPlanes && slots_per_block[count] > 0) ++count;
+      return count;
+    }
+    /// Of a plane, for so many slots.
+    size_t BlocksFor(int plane, size_t slots) const {
+      return (slots + slots_per_block[plane] - 1) / slots_per_block[plane];
+    }
   };
 
   absl::StatusOr<int> AppendSlotSlow(int segment);
@@ -193,8 +206,6 @@ class LayerBlockTable {
   void TakeReferences(const std::vector<BlockId>& theirs, std::vector<BlockId>* ours);
   void SetAppendLimit(int segment);
   void RefreshViewPointers(int segment);
-  void SetAppendLimit(int segment, const PlaneList& list);
-  void RefreshViewPointers(int segment, const PlaneList& list);
   PlaneList PlanesOfSegment(const Segment& segment) const;
   LayerOccupancy SegmentOccupancy(int segment) const;
   size_t LongestHeadTokens(const std::optional<CacheFormat>& only) const;
@@ -206,9 +217,10 @@ class LayerBlockTable {
   const CacheGeometry* geometry_;
   size_t owned_blocks_ = 0;
   // One segment is the usual case: kept in place, a step walks the tables of a sequence in memory
-  // order. views_[i] describes segments_[i] and alone holds its number of slots.
-  absl::InlinedVector<SegmentView, 1> views_;
+  // order. views_[i] describes segments_[i] and alone holds its number of slots. It comes last, and
+  // in it what plain segments lack (Prefetch).
   absl::InlinedVector<Segment, 1> segments_;
+  absl::InlinedVector<SegmentView, 1> views_;
 };
 
 /// All layers of one sequence. Movable; a move keeps every LayerView valid. Engine thread only.
