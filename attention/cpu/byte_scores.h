@@ -1,8 +1,8 @@
 // Scores of keys in int8, int4 and int2 codes, as products of bytes (digits.h).
 //
 // score = step * (digits of query times scales) . codes + query . zeros: the digits are those of a
-// group of keys, and its code tiles are 16 slots wide. A row of cells becomes as many rows of a
-// code tile as a byte has codes.
+// group of keys, and the columns of codes are its slots. A row of cells becomes as many rows of
+// codes as a byte has codes.
 #pragma once
 
 #include "attention/cpu/chunk.h"

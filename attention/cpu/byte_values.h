@@ -1,7 +1,7 @@
 // Sums of values in int8, int4 and int2 codes, as products of bytes (digits.h).
 //
-// Values lie token by token, so the bytes of four tokens are interleaved for code tiles of 16
-// channels by 64 tokens. A weight belongs to a token and its scale to a group of channels of that
+// Values lie token by token, so the bytes of four tokens are interleaved for a row of codes, whose
+// columns are channels. A weight belongs to a token and its scale to a group of channels of that
 // token: the digits are those of weight times scale, of a group and the tokens of a chunk.
 #pragma once
 
