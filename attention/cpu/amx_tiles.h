@@ -9,6 +9,8 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "attention/cpu/tile_instructions.h"
+
 namespace ziggurat::cpu {
 namespace {
 
@@ -27,25 +29,17 @@ class TileRegisters {
     int row_bytes = 0;
   };
   explicit TileRegisters(const Shape (&shapes)[8]) {
-    alignas(64) Configuration configuration = {};
+    TileConfiguration configuration = {};
     configuration.palette = 1;
     for (int i = 0; i < 8; ++i) {
       configuration.row_bytes[i] = static_cast<uint16_t>(shapes[i].row_bytes);
       configuration.rows[i] = static_cast<uint8_t>(shapes[i].rows);
     }
-    asm volatile("ldtilecfg %0" : : "m"(configuration));
+    ConfigureTiles(configuration);
   }
-  ~TileRegisters() { asm volatile("tilerelease"); }
+  ~TileRegisters() { ReleaseTiles(); }
   TileRegisters(const TileRegisters&) = delete;
   TileRegisters& operator=(const TileRegisters&) = delete;
-
- private:
-  struct Configuration {
-    uint8_t palette, start_row, reserved[14];
-    uint16_t row_bytes[16];
-    uint8_t rows[16];
-  };
-  static_assert(sizeof(Configuration) == 64);
 };
 
 /// All eight registers whole.
@@ -55,32 +49,6 @@ class WholeTiles : TileRegisters {
       : TileRegisters(
             {{16, 64}, {16, 64}, {16, 64}, {16, 64}, {16, 64}, {16, 64}, {16, 64}, {16, 64}}) {}
 };
-
-// The assembler's instructions rather than the compiler's functions, which say nothing of memory.
-
-template <int kTile>
-inline void ZeroTile() {
-  asm volatile("tilezero %%tmm%c0" : : "i"(kTile));
-}
-/// Rows `stride` bytes apart.
-template <int kTile>
-inline void LoadTile(const void* rows, size_t stride) {
-  asm volatile("tileloadd (%1,%2,1), %%tmm%c0" : : "i"(kTile), "r"(rows), "r"(stride) : "memory");
-}
-template <int kTile>
-inline void StoreTile(void* rows, size_t stride) {
-  asm volatile("tilestored %%tmm%c0, (%1,%2,1)" : : "i"(kTile), "r"(rows), "r"(stride) : "memory");
-}
-/// C += A B, of bf16.
-template <int kC, int kA, int kB>
-inline void MultiplyTiles() {
-  asm volatile("tdpbf16ps %%tmm%c2, %%tmm%c1, %%tmm%c0" : : "i"(kC), "i"(kA), "i"(kB));
-}
-/// C += A B, of signed bytes and unsigned ones; C is int32.
-template <int kC, int kA, int kB>
-inline void MultiplyByteTiles() {
-  asm volatile("tdpbsud %%tmm%c2, %%tmm%c1, %%tmm%c0" : : "i"(kC), "i"(kA), "i"(kB));
-}
 
 // A core that neither multiplies nor stores tiles for about half a microsecond lets the units for
 // it sleep, and the next product waits 0.3 us for them, in which memory delivers ten tokens of a KV

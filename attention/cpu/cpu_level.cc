@@ -1,31 +1,16 @@
 #include "attention/cpu_level.h"
 
 #include <cpuid.h>
-#include <sys/syscall.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <iterator>
 
 #include "absl/status/status.h"
 #include "attention/cpu/kernels.h"
+#include "attention/cpu/tile_permission.h"
 
 namespace ziggurat {
 namespace {
-
-/// Whether there are tile registers for bf16 and bytes, and this process may use them: Linux saves
-/// them only for processes that have asked.
-bool HasTiles() {
-  static const bool has_tiles = [] {
-    unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
-    constexpr unsigned kNeeded = 1u << 22 | 1u << 24 | 1u << 25;  // AMX-BF16, -TILE, -INT8
-    if (__get_cpuid_count(7, 0, &eax, &ebx, &ecx, &edx) == 0) return false;
-    if ((edx & kNeeded) != kNeeded) return false;
-    constexpr int kRequestPermission = 0x1023, kTileData = 18;  // ARCH_REQ_XCOMP_PERM
-    return syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
-  }();
-  return has_tiles;
-}
 
 constexpr unsigned kFamilyOfZen5 = 26;
 
@@ -55,7 +40,7 @@ bool HasLevel(CpuLevel level) {
     case CpuLevel::kZen5:
       return bf16;
     case CpuLevel::kAmx:
-      return bf16 && HasTiles();
+      return bf16 && cpu::HasTiles();
   }
   return false;
 }
