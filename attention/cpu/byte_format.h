@@ -76,24 +76,25 @@ void DecodeBytes(const DecodeJob& job) {
   Decode<Format>(job);
 }
 
-/// `kernels`, with it.
-template <int kBits, class Product>
+/// `kernels`, with it where at least kFewest query heads share keys.
+template <int kBits, class Product, int kFewest>
 constexpr BlockKernels WithBytes(BlockKernels kernels) {
   kernels.decode_rounded = [](const DecodeJob& job) {
-    // Codes of int8 become f32 faster than few queries are cut into digits.
-    if (kBits == 8 && job.group_size < 4) return DecodeAsF32<kBits>(job);
+    if (job.group_size < kFewest) return DecodeAsF32<kBits>(job);
     if (job.group_size == 1) return DecodeBytes<kBits, typename Product::One>(job);
     DecodeBytes<kBits, Product>(job);
   };
   return kernels;
 }
 
-template <class Product>
+/// kFewestOfInt8: query heads from which on int8 is faster as bytes; below that codes become f32
+/// faster than queries are cut into digits.
+template <class Product, int kFewestOfInt8>
 constexpr CpuKernels WithByteProducts(CpuKernels kernels) {
   constexpr int kInt8 = 2, kInt4 = 4, kInt2 = 5;  // Encoding
-  kernels.blocks[kInt8] = WithBytes<8, Product>(kernels.blocks[kInt8]);
-  kernels.blocks[kInt4] = WithBytes<4, Product>(kernels.blocks[kInt4]);
-  kernels.blocks[kInt2] = WithBytes<2, Product>(kernels.blocks[kInt2]);
+  kernels.blocks[kInt8] = WithBytes<8, Product, kFewestOfInt8>(kernels.blocks[kInt8]);
+  kernels.blocks[kInt4] = WithBytes<4, Product, 1>(kernels.blocks[kInt4]);
+  kernels.blocks[kInt2] = WithBytes<2, Product, 1>(kernels.blocks[kInt2]);
   return kernels;
 }
 

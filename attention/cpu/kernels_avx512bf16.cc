@@ -12,8 +12,8 @@
 namespace ziggurat::cpu {
 
 const CpuKernels& Avx512Bf16Kernels() {
-  static constexpr CpuKernels kKernels =
-      WithByteProducts<VnniProduct>(MakeCpuKernels<Simd16, Simd8, HalfRateKeys, Bf16Values>(
+  static constexpr CpuKernels kKernels = WithByteProducts<VnniProduct, /*kFewestOfInt8=*/4>(
+      MakeCpuKernels<Simd16, Simd8, HalfRateKeys, Bf16Values>(
           MakeProductKernels<HalfRateKeys<Simd16>>()));
   return kKernels;
 }
