@@ -103,6 +103,7 @@ SegmentOptions LayerBlockTable::Normalized(SegmentOptions options) const {
 
 int LayerBlockTable::PushSegment(Segment segment, SegmentView view) {
   const PlaneList list = PlanesOfSegment(segment);
+  segment.num_planes = list.count;
   for (int p = 0; p < list.count; ++p) {
     const PlaneSpec& plane = list.planes[p];
     segment.slots_per_block[p] =
@@ -244,7 +245,7 @@ void LayerBlockTable::Truncate(int segment, int slots) {
   CheckThat(!s.is_frozen, "a shared segment shrinks on the side that owns it");
   CheckThat(views_[segment].use != SegmentUse::kDistantKeys, "keys that others read do not shrink");
   CheckThat(s.next_slot == views_[segment].num_slots, "a ring that has wrapped does not shrink");
-  for (int p = 0; p < s.num_planes(); ++p) {
+  for (int p = 0; p < s.num_planes; ++p) {
     const size_t kept = s.BlocksFor(p, slots);
     pool_->Release(absl::MakeConstSpan(s.planes[p]).subspan(kept));
     owned_blocks_ -= s.planes[p].size() - kept;
@@ -297,7 +298,7 @@ absl::Status LayerBlockTable::Grow(int segment, int new_num_slots) {
             "a values-only segment may not grow past its keys");
   size_t missing[kMaxPlanes] = {};
   size_t total_missing = 0;
-  for (int p = 0; p < s.num_planes(); ++p) {
+  for (int p = 0; p < s.num_planes; ++p) {
     missing[p] = s.BlocksFor(p, new_num_slots) - s.planes[p].size();
     total_missing += missing[p];
   }
@@ -307,7 +308,7 @@ absl::Status LayerBlockTable::Grow(int segment, int new_num_slots) {
       return status;
     }
     const BlockId* next = fresh.data();
-    for (int p = 0; p < s.num_planes(); ++p) {
+    for (int p = 0; p < s.num_planes; ++p) {
       for (size_t i = 0; i < missing[p]; ++i) s.planes[p].push_back(*next++);
     }
     owned_blocks_ += total_missing;
@@ -326,7 +327,7 @@ void LayerBlockTable::SetAppendLimit(int segment) {
     return;
   }
   size_t limit = s.options.ring ? s.options.ring->slots() : SIZE_MAX;
-  for (int p = 0; p < s.num_planes(); ++p) {
+  for (int p = 0; p < s.num_planes; ++p) {
     limit = std::min(limit, s.planes[p].size() * s.slots_per_block[p]);
   }
   if (s.options.format.values_only) {
@@ -341,7 +342,7 @@ void LayerBlockTable::RefreshViewPointers(int segment) {
   const bool borrows = s.options.format.values_only;
   view.values.blocks = s.planes[0].data();
   view.keys.blocks = borrows ? s.borrowed_keys.data() : s.planes[0].data();
-  if (s.num_planes() == 1) return;
+  if (s.num_planes == 1) return;
   const PlaneList list = PlanesOfSegment(s);
   if (const int p = list.Find(PlaneRole::kScales); p >= 0) {
     view.value_scales.blocks = s.planes[p].data();

@@ -138,6 +138,7 @@ class LayerBlockTable {
         sizeof(LayerBlockTable) - (sizeof(SegmentView) - offsetof(SegmentView, key_scales));
     const auto* bytes = reinterpret_cast<const char*>(this);
     for (size_t at = 0; at < kUsed; at += 64) __builtin_prefetch(bytes + at, 1);
+    __builtin_prefetch(bytes + kUsed - 1, 1);
   }
   void PrefetchBlocks(int segment) const {
     const std::vector<BlockId>& blocks = segments_[segment].planes[0];
@@ -179,18 +180,14 @@ class LayerBlockTable {
     bool is_shared = false;        ///< another layer's segment refers, or has referred, to this one
     bool may_be_referred = false;  ///< shared or lent: blocks may have more references than ours
     SegmentOptions options;        ///< num_kv_heads is never 0
-    uint32_t slots_per_block[kMaxPlanes] = {};  ///< of each plane; 0: the format has none such
+    int num_planes = 0;
+    uint32_t slots_per_block[kMaxPlanes] = {};  ///< of each plane
     std::vector<BlockId> planes[kMaxPlanes];    ///< block numbers of each plane, in slot order
     /// Values-only: the other layer's blocks of codes, and of grouped or per-token scales.
     std::vector<BlockId> borrowed_keys;
     std::vector<BlockId> borrowed_scales;
     int borrowed_slots = 0;  ///< slots of the keys when last refreshed
 
-    int num_planes() const {
-      int count = 1;
-      while (count < kMaxPlanes && slots_per_block[count] > 0) ++count;
-      return count;
-    }
     /// Of a plane, for so many slots.
     size_t BlocksFor(int plane, size_t slots) const {
       return (slots + slots_per_block[plane] - 1) / slots_per_block[plane];
@@ -218,7 +215,7 @@ class LayerBlockTable {
   size_t owned_blocks_ = 0;
   // One segment is the usual case: kept in place, a step walks the tables of a sequence in memory
   // order. views_[i] describes segments_[i] and alone holds its number of slots. It comes last, and
-  // in it what plain segments lack (Prefetch).
+  // in it what is not used of plain segments (Prefetch).
   absl::InlinedVector<Segment, 1> segments_;
   absl::InlinedVector<SegmentView, 1> views_;
 };

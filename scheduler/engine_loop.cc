@@ -265,9 +265,7 @@ void EngineLoop::Finish(Sequence& sequence, FinishReason reason, absl::Status st
 
 void EngineLoop::FinishWaiting(std::unique_ptr<Sequence> sequence, FinishReason reason,
                                absl::Status status) {
-  EngineOutput output;
-  output.result = std::make_unique<EngineResult>();
-  Report(*sequence, reason, std::move(status), std::move(output));
+  Report(*sequence, reason, std::move(status), {});
 }
 
 void EngineLoop::FinishAll(FinishReason reason, const absl::Status& status) {
@@ -281,6 +279,7 @@ void EngineLoop::Report(const Sequence& sequence, FinishReason reason, absl::Sta
                         EngineOutput output) {
   const SteadyTime now = Clock::now();
   output.id = sequence.id;
+  if (output.result == nullptr) output.result = std::make_unique<EngineResult>();
   EngineResult& result = *output.result;
   result.reason = reason;
   result.status = std::move(status);

@@ -75,8 +75,9 @@ class TileByteProduct {
       rows.template ForEach<Rows::kUnits, /*kFetches=*/true>([to](
           int unit, int row, int k, __m512i first, __m512i second) __attribute__((always_inline)) {
         auto& codes = (*to)[unit][row / kTileRows].codes;
-        _mm512_store_si512(codes[0][row % kTileRows + k], first);
-        _mm512_store_si512(codes[1][row % kTileRows + k], second);
+        const size_t at = static_cast<size_t>(k) * kTileRowBytes;  // known here
+        _mm512_store_si512(codes[0][row % kTileRows] + at, first);
+        _mm512_store_si512(codes[1][row % kTileRows] + at, second);
       });
     }
 

@@ -94,14 +94,17 @@ struct KeyRows {
 
   int num_rows() const { return cell_rows * Codes::kPerByte; }
 
-  template <int kUnitsTaken, bool kFetches, class Use>
+  template <int kTaken, bool kFetches, class Use>
   __attribute__((always_inline)) void ForEach(Use use) const {
     BytesAhead<kBits> lines = *ahead;
     const std::byte *a = first, *b = second;
-    for (int row = 0; row < num_rows(); row += kRowsPerLine * Codes::kPerByte) {
+    // What `use` stores may be anything's, these members' too.
+    const int rows = num_rows();
+    const size_t stride = row_bytes;
+    for (int row = 0; row < rows; row += kRowsPerLine * Codes::kPerByte) {
       if (kFetches) lines.FetchLines();
 #pragma GCC unroll 4
-      for (int r = 0; r < kRowsPerLine; ++r, a += row_bytes, b += row_bytes) {
+      for (int r = 0; r < kRowsPerLine; ++r, a += stride, b += stride) {
         const __m512i first_cells = _mm512_loadu_si512(a), second_cells = _mm512_loadu_si512(b);
 #pragma GCC unroll 4
         for (int f = 0; f < Codes::kPerByte; ++f) {

@@ -116,6 +116,7 @@ struct ByteValues {
   /// Bytes of a row that are read at a time.
   static constexpr int kGranule = Larger(16, kUnitBytes);
   static constexpr int kUnits = kGranule / kUnitBytes;  ///< of a granule
+
   static bool Takes(const DecodeJob& job) {
     return job.row_bytes % kGranule == 0 && job.code_group % kChannels == 0;
   }
@@ -133,7 +134,7 @@ struct ByteValues {
 
     int num_rows() const { return (here.count() + 3) / 4; }
 
-    template <int kUnitsTaken, bool kFetches, class Use>
+    template <int kTaken, bool kFetches, class Use>
     __attribute__((always_inline)) void ForEach(Use use) const {
       const size_t row_bytes = here.job().row_bytes;
       const size_t at = granule * size_t{kGranule};
@@ -145,10 +146,10 @@ struct ByteValues {
         const std::byte* first = here.TileAt(&Chunk::values, tile) + at;
 #pragma GCC unroll 4
         for (int quad = 0; quad < kQuads; ++quad, first += 4 * row_bytes) {
-          __m512i codes[kUnitsTaken][2];
-          Unpack<kUnitsTaken>(first, row_bytes, unit, codes);
+          __m512i codes[kTaken][2];
+          Unpack<kTaken>(first, row_bytes, unit, codes);
 #pragma GCC unroll 2
-          for (int u = 0; u < kUnitsTaken; ++u) {
+          for (int u = 0; u < kTaken; ++u) {
             use(u, tile * kQuads, quad, codes[u][0], codes[u][1]);
           }
         }
@@ -170,7 +171,7 @@ struct ByteValues {
 
  private:
   /// The codes of four tokens, of so many units from `unit` on.
-  template <int kUnitsTaken>
+  template <int kTaken>
   __attribute__((always_inline)) static void Unpack(const std::byte* first, size_t row_bytes,
                                                     int unit, __m512i codes[][2]) {
     // Side by side, 16 bytes of each.
@@ -192,8 +193,8 @@ struct ByteValues {
     } else {
       const __m512i rows = four_rows(first);
 #pragma GCC unroll 2
-      for (int u = 0; u < kUnitsTaken; ++u) {
-        const __m512i from = _mm512_load_si512(kInterleaved[unit + u].from);
+      for (int u = 0; u < kTaken; ++u) {
+        const __m512i from = _mm512_load_si512(kInterleaved[kTaken == kUnits ? u : unit + u].from);
         const __m512i bytes = _mm512_permutexvar_epi8(from, rows);
 #pragma GCC unroll 2
         for (int v = 0; v < 2; ++v) {

@@ -125,7 +125,7 @@ class SecondValuesAhead {
 
 // A Format has Keys, how queries are packed for them (void: not at all, or by its own PackQueries),
 // Values, how accumulators are put in order, Ahead, how what comes next is fetched (its Turn is
-// called now and then), Score and Accumulate.
+// called now and then), Score and Accumulate; and Takes where it is not for every job.
 
 /// Keys and values as they are, f32 or bf16.   Keys, NarrowKeys: how keys are read a full vector,
 /// and a half one, at a time; kOrder: kFewBlocks for jobs that it takes

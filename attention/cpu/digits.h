@@ -176,11 +176,14 @@ inline void CutIntoDigits(int rows, const float* x, size_t stride, const Scales&
 // by whom that suits, and are added one after the other from unit 0 on.
 //
 //   kMost      at most so many are added
-//   num_rows() the rows of codes that count; digits are 0 for those that come after them
+//   kMostRows  rows of codes of one, at most
+//   num_rows() the rows of codes that count; digits are 0 for those that come after them, up to a
+//              multiple of 64 numbers
 //   ForEach<kTaken, kFetches>(use)
 //              calls use(u, row, k, first, second) with both vectors of row + k, row after row, for
 //              units [unit, unit + kTaken) of the granule. row % 16 + k < 16; k is known when
-//              inlined. Fetches what is ahead, if it shall: once for a granule and all its queries.
+//              inlined. Fetches what is ahead, if it shall: once for a granule and a sub-block of
+//              queries.
 
 }  // namespace
 }  // namespace ziggurat::cpu

@@ -23,9 +23,9 @@ struct VnniProduct {
     explicit Sums(int queries) : queries_(queries) {}
 
     void Add(const Digits& digits, const Rows& rows, const Sink& sink) {
-      for (int i = 0; i < queries_; i += kMost) {
-        ForSubBlock(Smaller(kMost, queries_ - i), [&]<int NQ>() {
-          if constexpr (NQ <= kMost) {
+      for (int i = 0; i < queries_; i += kAtOnce) {
+        ForSubBlock(Smaller(kAtOnce, queries_ - i), [&]<int NQ>() {
+          if constexpr (NQ <= kAtOnce) {
             if (i == 0 && rows.unit == 0) {
               AddUp<NQ, /*kFetches=*/true>(digits, i, rows, sink);
             } else {
@@ -38,7 +38,7 @@ struct VnniProduct {
     void Finish() {}
 
    private:
-    static constexpr int kMost = 4;  // queries whose sums stay in registers
+    static constexpr int kAtOnce = 4;  // queries whose sums stay in registers
 
     /// Of queries [i, i + NQ). Not inlined, so that all sums stay in registers.
     template <int NQ, bool kFetches>

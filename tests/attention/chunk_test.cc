@@ -209,29 +209,33 @@ TEST_F(ChunkTest, ReadsAFewBlocksAtATimeOnlyWhereTheyFit) {
 // What is fetched with a tile is what is read so many tiles later: keys, values, the next head's.
 TEST_F(ChunkTest, FetchesWhatIsReadAFewBlocksLater) {
   for (int end : {2 * kChunk + 64, 40, 1}) {
-    SCOPED_TRACE(end);
-    DecodeJob job = Job(0, end);
-    job.group_size = 1;
-    const int tiles = TilesAtOnce(job);
-    ASSERT_EQ(tiles, 4);
-    std::vector<const std::byte*> read, fetched;
-    int later = 0;
-    ForEachHeadStep(job, [&](const HeadStep& step) {
-      const HeadChunk& here = step.here;
-      later = std::min(tiles, here.num_tiles());
-      for (int i = 0; i < here.num_tiles(); ++i) {
-        read.push_back(here.TileAt(&Chunk::key_lines, i));
-        fetched.push_back(TileAfterKeys(step, i, tiles));
-      }
-      const ValueRows values = FewValuesOf(step, tiles);
-      for (int t = 0; t < here.count(); t += kTileSlots) {
-        const ValueRows few = values.Few(t / values.at_once * values.at_once, here.count());
-        read.push_back(here.TileAt(&Chunk::values, t / kTileSlots));
-        fetched.push_back(few.ahead(t - few.ahead_of, /*byte=*/0));
-      }
-    });
-    ASSERT_EQ(read.size(), fetched.size());
-    for (size_t i = 0; i + later < read.size(); ++i) EXPECT_EQ(fetched[i], read[i + later]) << i;
+    for (uint32_t slots : {16, 64}) {
+      SCOPED_TRACE(end);
+      SCOPED_TRACE(slots);
+      DecodeJob job = Job(0, end);
+      job.group_size = 1;
+      job.keys.slots_per_block = job.values.slots_per_block = slots;
+      const int tiles = TilesAtOnce(job);
+      ASSERT_EQ(tiles, 4);
+      std::vector<const std::byte*> read, fetched;
+      int later = 0;
+      ForEachHeadStep(job, [&](const HeadStep& step) {
+        const HeadChunk& here = step.here;
+        later = std::min(tiles, here.num_tiles());
+        for (int i = 0; i < here.num_tiles(); ++i) {
+          read.push_back(here.TileAt(&Chunk::key_lines, i));
+          fetched.push_back(TileAfterKeys(step, i, tiles));
+        }
+        const ValueRows values = FewValuesOf(step, tiles);
+        for (int t = 0; t < here.count(); t += kTileSlots) {
+          const ValueRows few = values.Few(t / values.at_once * values.at_once, here.count());
+          read.push_back(here.TileAt(&Chunk::values, t / kTileSlots));
+          fetched.push_back(few.ahead(t - few.ahead_of, /*byte=*/0));
+        }
+      });
+      ASSERT_EQ(read.size(), fetched.size());
+      for (size_t i = 0; i + later < read.size(); ++i) EXPECT_EQ(fetched[i], read[i + later]) << i;
+    }
   }
 }
 
