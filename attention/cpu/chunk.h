@@ -150,33 +150,6 @@ inline bool KeysLieAsValues(const DecodeJob& job) {
          job.keys.head_stride == job.values.head_stride;
 }
 
-/// ReadOrder::kFewBlocks: how many tiles are read side by side, while the lines of as many are
-/// fetched. The tiles of a head are in one order: those of its keys, those of its values, and then
-/// the next head's. 0: a job that is to be read as kWholeChunk.
-inline int TilesAtOnce(const DecodeJob& job) {
-  if (!KeysLieAsValues(job)) return 0;
-  // What is read and what is fetched stay in a first-level cache of 48 KiB: 32 KiB, or 16 where
-  // eight queries, their scores and sums take more of it, and read no more than two tiles at once.
-  const size_t tile_bytes = kTileSlots * job.row_bytes;
-  const bool has_many_queries = job.group_size >= kMaxQueries;
-  const size_t most_bytes = has_many_queries ? 8 << 10 : 16 << 10;
-  const int tiles = 4 * tile_bytes <= most_bytes                       ? 4
-                    : has_many_queries && 2 * tile_bytes <= most_bytes ? 2
-                                                                       : 0;
-  const int slots = tiles * kTileSlots;
-  const bool are_whole_blocks = slots > 0 && job.keys.slots_per_block % kTileSlots == 0 &&
-                                slots % job.keys.slots_per_block == 0 && job.begin % slots == 0;
-  return are_whole_blocks ? tiles : 0;
-}
-
-/// Lines of the tile that is read `tiles` after tile `i` of keys.
-inline const std::byte* TileAfterKeys(const HeadStep& step, int i, int tiles) {
-  const int num_tiles = step.here.num_tiles(),
-            of_values = i + Smaller(tiles, num_tiles) - num_tiles;
-  return of_values < 0 ? step.here.TileAt(&Chunk::key_lines, i + tiles)
-                       : step.here.TileAt(&Chunk::values, of_values);
-}
-
 /// Calls body(step) for all chunks of the job, and for each of them for all heads.
 template <class Body>
 inline void ForEachHeadStep(const DecodeJob& job, Body body) {

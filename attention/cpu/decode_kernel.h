@@ -8,6 +8,7 @@
 #include <type_traits>
 
 #include "attention/cpu/chunk.h"
+#include "attention/cpu/read_order.h"
 #include "attention/cpu/score_tiles.h"
 #include "attention/cpu/slot_factors.h"
 #include "attention/cpu/softmax_chunk.h"
@@ -15,26 +16,6 @@
 
 namespace ziggurat::cpu {
 namespace {
-
-/// The values of a step's head, for which those of the next head are fetched.
-inline ValueRows ValuesOf(const HeadStep& step) {
-  const DecodeJob &job = step.here.job(), &next = step.next.job();
-  ValueRows values = {step.here.chunk->rows, step.here.head * job.values.head_stride};
-  values.per_block = static_cast<int>(job.values.slots_per_block);
-  values.rows_ahead = step.next.chunk->rows;
-  values.offset_ahead = static_cast<ptrdiff_t>(step.next.head * next.values.head_stride);
-  values.row_bytes = job.row_bytes;
-  return values;
-}
-
-/// The same for so many tiles at a time (TilesAtOnce): the last ones fetch the next head's keys.
-inline ValueRows FewValuesOf(const HeadStep& step, int tiles) {
-  ValueRows values = ValuesOf(step);
-  const DecodeJob& next = step.next.job();
-  values.at_once = tiles * kTileSlots;
-  if (KeysLieAsValues(next)) values.offset_ahead += next.keys.base - next.values.base;
-  return values;
-}
 
 /// Tiles of keys that lie alike, to be multiplied together.
 template <class Keys, ReadOrder kOrder = ReadOrder::kWholeChunk>
@@ -90,55 +71,19 @@ class TileBatch {
   int count_ = 0;
 };
 
-/// For formats that fetch what comes next while they read.
-struct NothingAhead {
-  explicit NothingAhead(const HeadStep& /*step*/) {}
-  void Turn() {}
-};
-
-/// ReadOrder::kFewBlocks: the first lines of the second few of the values are fetched in softmax,
-/// when memory is idle.
-class SecondValuesAhead {
- public:
-  explicit SecondValuesAhead(const HeadStep& step) : count_(TilesAtOnce(step.here.job())) {
-    if (step.here.num_tiles() < 2 * count_) return;
-    for (int i = 0; i < count_; ++i) tiles_[i] = step.here.TileAt(&Chunk::values, count_ + i);
-    end_ = kTileSlots * step.here.job().row_bytes;
-  }
-  /// TilesAtOnce of the step's job.
-  int tiles_at_once() const { return count_; }
-  /// A few lines of each tile. Always inlined: GCC drops calls of what only prefetches.
-  __attribute__((always_inline)) void Turn() {
-    if (at_ >= end_) return;
-    for (int i = 0; i < count_; ++i) Prefetch<ReadOrder::kFewBlocks>(tiles_[i] + at_, kBytes);
-    at_ += kBytes;
-  }
-
- private:
-  static constexpr size_t kBytes = 512;
-
-  int count_;
-  const std::byte* tiles_[4];
-  size_t at_ = 0;
-  size_t end_ = 0;
-};
-
 // A Format has Keys, how queries are packed for them (void: not at all, or by its own PackQueries),
 // Values, how accumulators are put in order, Ahead, how what comes next is fetched (its Turn is
 // called now and then), Score and Accumulate; and Takes where it is not for every job.
 
 /// Keys and values as they are, f32 or bf16.   Keys, NarrowKeys: how keys are read a full vector,
-/// and a half one, at a time; kOrder: kFewBlocks for jobs that it takes
+/// and a half one, at a time; kOrder: for jobs that can be read so
 template <class Keys_, class NarrowKeys, class Values_, ReadOrder kOrder>
 struct PlainFormat {
   using Keys = Keys_;
   using Values = Values_;
-  using Ahead =
-      std::conditional_t<kOrder == ReadOrder::kFewBlocks, SecondValuesAhead, NothingAhead>;
+  using Ahead = typename Reading<kOrder>::Ahead;
 
-  static bool Takes(const DecodeJob& job) {
-    return kOrder == ReadOrder::kWholeChunk || TilesAtOnce(job) > 0;
-  }
+  static bool Takes(const DecodeJob& job) { return Reading<kOrder>::Takes(job); }
 
   /// Scores of a step's slots: scores[i][t], kScoreStride apart, in units of log2.
   ///   packed  the head's queries
@@ -147,16 +92,13 @@ struct PlainFormat {
                     float* scores);
   /// For all queries i of the head: sums[i] = shrink[i] * sums[i] + sum over t of weights[i][t] *
   /// value t. Spoils the weights.
-  static void Accumulate(const HeadStep& step, float* weights, const float* shrink, Ahead* ahead,
-                         float* sums) {
+  static void Accumulate(const HeadStep& step, float* weights, const float* shrink,
+                         Ahead* /*ahead*/, float* sums) {
     const DecodeJob& job = step.here.job();
     const int count = step.here.count();
     MultiplyByFactors<typename Values::Simd>(&DecodeJob::value_norms, nullptr, step, 1, weights);
     const int sums_stride = AccumulatorFloats<Values>(job.head_dim);
-    ValueRows values = ValuesOf(step);
-    if constexpr (kOrder == ReadOrder::kFewBlocks) {
-      values = FewValuesOf(step, ahead->tiles_at_once());
-    }
+    ValueRows values = Reading<kOrder>::ValuesOf(step);
     for (int i = 0; i < job.group_size;) {
       const int size = NextSubBlock(job.group_size - i);
       AccumulateSubBlock<Values, /*kFetches=*/true, kOrder>(
@@ -171,7 +113,7 @@ struct PlainFormat {
 template <class Keys, class NarrowKeys, class Values_, ReadOrder kOrder>
 inline void PlainFormat<Keys, NarrowKeys, Values_, kOrder>::Score(const HeadStep& step,
                                                                   const float* packed,
-                                                                  [[maybe_unused]] Ahead* ahead,
+                                                                  Ahead* /*ahead*/,
                                                                   float* /*spare*/, float* scores) {
   const DecodeJob& job = step.here.job();
   const int rows = job.head_dim / Keys::kChannelsPerRow;
@@ -183,10 +125,9 @@ inline void PlainFormat<Keys, NarrowKeys, Values_, kOrder>::Score(const HeadStep
                                         const std::byte* next_area) {
     for (int end = slot + run, slots; slot < end; slot += slots, t += slots) {
       const size_t at = static_cast<size_t>(slot) * 4;
-      BlockTile tile = {area + at, next_area + at * rows, t};
-      if constexpr (kOrder == ReadOrder::kFewBlocks) {
-        tile.ahead = TileAfterKeys(step, t / kTileSlots, ahead->tiles_at_once());
-      }
+      const std::byte* const ahead = Reading<kOrder>::AfterKeys(
+          step, t, /*lines=*/area + at * rows, /*next_lines=*/next_area + at * rows);
+      const BlockTile tile = {area + at, ahead, t};
       const int left = slots_per_block - slot;
       slots = left >= Keys::Simd::kLanes ? Keys::Simd::kLanes : NarrowKeys::Simd::kLanes;
       if (left >= Keys::Simd::kLanes) {

@@ -13,6 +13,10 @@ enum class ReadOrder {
   /// All side by side, keys and then values; with every line, the one in its place of the next head
   /// is fetched, into L2.
   kWholeChunk,
+  /// All side by side, keys and then values, head after head: so every block is one run of
+  /// addresses; with every line, the one DistanceAhead further on in its block is fetched, into L1.
+  /// Jobs whose heads do not follow each other so are read as kWholeChunk.
+  kAlongBlocks,
   /// A few side by side, and then the next few; with every line, the one in its place of these is
   /// fetched, into L1. Jobs whose blocks do not allow it (TilesAtOnce) are read as kWholeChunk.
   kFewBlocks,
@@ -27,7 +31,7 @@ __attribute__((always_inline)) inline void Prefetch(const std::byte* p, size_t b
 }
 template <ReadOrder kOrder>
 __attribute__((always_inline)) inline void Prefetch(const std::byte* p, size_t bytes = 64) {
-  Prefetch<kOrder == ReadOrder::kFewBlocks ? _MM_HINT_T0 : _MM_HINT_T1>(p, bytes);
+  Prefetch<kOrder == ReadOrder::kWholeChunk ? _MM_HINT_T1 : _MM_HINT_T0>(p, bytes);
 }
 
 }  // namespace

@@ -10,10 +10,16 @@
 namespace ziggurat::cpu {
 namespace {
 
-/// Running maximum and sum of one query. Scores, times their scale, are in units of log2.
+/// What the weights of one query are relative to, and their sum. Scores, times their scale, are in
+/// units of log2.
 struct Running {
+  /// The largest score so far or, of SoftmaxRows, at most kSlack less.
   float highest = -__builtin_inff();
   float sum = 0;
+
+  /// A few weights may be larger than 1, so that most chunks need not wait for the maximum of their
+  /// scores, and what was accumulated before need not shrink.
+  static constexpr float kSlack = 8;
 
   float Lse() const { return (highest + __builtin_log2f(sum)) * kLn2; }
 };
@@ -50,7 +56,24 @@ inline float SoftmaxChunk(float* scores, float scale, int count, int width, Runn
   return shrink;
 }
 
-/// Of N <= 4 rows of scores, side by side: the maxima, sums and factors of all are one register.
+/// Raises running[i].highest to largest[i] of N <= 4 queries, where that is larger, and their sums
+/// and shrink[i] accordingly.
+template <class V, int N>
+__attribute__((noinline)) void RaiseFew(__m128 largest, Running* running, float* shrink) {
+  alignas(16) float before[4], highest[4], factor[4];
+  for (int i = 0; i < 4; ++i) before[i] = running[Smaller(i, N - 1)].highest;
+  const __m128 old = _mm_load_ps(before), raised = _mm_max_ps(largest, old);
+  _mm_store_ps(highest, raised);
+  _mm_store_ps(factor, V::Quad(Exp2<V>(V::OfQuad(_mm_sub_ps(old, raised)))));
+  for (int i = 0; i < N; ++i) {
+    running[i] = {highest[i], running[i].sum * factor[i]};
+    shrink[i] = factor[i];
+  }
+}
+
+/// Of N <= 4 rows of scores, side by side: the maxima, and the sums, of all are one register. What
+/// weights are relative to is seldom raised, so that they are computed, by the branch that is
+/// foreseen, while the maxima are still being looked for.
 template <class V, int N, class Turn>
 inline void SoftmaxFewRows(float* scores, int count, Running* running, float* shrink, Turn turn) {
   constexpr float kLowest = -__builtin_inff();
@@ -68,36 +91,33 @@ inline void SoftmaxFewRows(float* scores, int count, Running* running, float* sh
       highest[i] = V::Max(highest[i], V::Load(scores + i * kScoreStride + t));
     }
   }
-  const auto of = [running](int i) { return running[Smaller(i, N - 1)]; };
-  const __m128 before = _mm_setr_ps(of(0).highest, of(1).highest, of(2).highest, of(3).highest);
-  const __m128 sums = _mm_setr_ps(of(0).sum, of(1).sum, of(2).sum, of(3).sum);
-  const __m128 now = _mm_max_ps(V::template LargestOfEach<N>(highest, 0), before);
-  const __m128 factor = V::Quad(Exp2<V>(V::OfQuad(_mm_sub_ps(before, now))));
-  alignas(16) float highest_of[4], factor_of[4], sum_of[4];
-  _mm_store_ps(highest_of, now);
-  _mm_store_ps(factor_of, factor);
+  const auto limit = [running](int i) { return running[Smaller(i, N - 1)].highest + Running::kSlack; };
+  const __m128 largest = V::template LargestOfEach<N>(highest, 0);
+  const __m128 limits = _mm_setr_ps(limit(0), limit(1), limit(2), limit(3));
+  for (int i = 0; i < N; ++i) shrink[i] = 1;
+  if (__builtin_expect(_mm_movemask_ps(_mm_cmpgt_ps(largest, limits)) != 0, 0)) {
+    RaiseFew<V, N>(largest, running, shrink);
+  }
 #pragma GCC unroll 4
-  for (int i = 0; i < N; ++i) shift[i] = V::Set(-highest_of[i]);
+  for (int i = 0; i < N; ++i) shift[i] = V::Set(-running[i].highest);
   for (int t = 0; t < padded; t += V::kLanes) {
     if (t < N * V::kLanes) turn();
 #pragma GCC unroll 4
     for (int i = 0; i < N; ++i) {
       float* const at = scores + i * kScoreStride + t;
-      const typename V::Float weight = Exp2<V>(V::Add(V::Load(at), shift[i]));
+      const typename V::Float weight = V::Weight(V::Add(V::Load(at), shift[i]));
       V::Store(at, weight);
       sum[i] = V::Add(sum[i], weight);
     }
   }
-  const __m128 added = V::template SumOfEach<N>(sum, 0);
-  _mm_store_ps(sum_of, _mm_add_ps(_mm_mul_ps(sums, factor), added));
-  for (int i = 0; i < N; ++i) {
-    running[i] = {highest_of[i], sum_of[i]};
-    shrink[i] = factor_of[i];
-  }
+  alignas(16) float sum_of[4];
+  _mm_store_ps(sum_of, V::template SumOfEach<N>(sum, 0));
+  for (int i = 0; i < N; ++i) running[i].sum += sum_of[i];
 }
 
 /// SoftmaxChunk of `rows` rows of scores, kScoreStride apart, with a scale of 1; shrink[i] is what
-/// it returns.   turn()  called about once a row
+/// it returns. Weights may be up to 2^kSlack, and those of less than 2^-100 are that, up to the end
+/// of the last vector.   turn()  called about once a row
 template <class V, class Turn>
 inline void SoftmaxRows(int rows, float* scores, int count, Running* running, float* shrink,
                         Turn turn) {

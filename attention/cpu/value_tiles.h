@@ -23,6 +23,11 @@ struct ValueRows {
   /// What will be needed in their place, and is fetched meanwhile.
   const std::byte* const* rows_ahead = nullptr;
   ptrdiff_t offset_ahead = 0;
+  /// ReadOrder::kAlongBlocks: from this slot of each block on it stands in rows_after instead.
+  /// Negative: nowhere.
+  int slots_ahead = -1;
+  const std::byte* const* rows_after = nullptr;
+  ptrdiff_t offset_after = 0;
   /// ReadOrder::kFewBlocks: tokens that are read before the next come, while as many are fetched.
   /// 0: all, as kWholeChunk.
   int at_once = 0;
@@ -42,6 +47,14 @@ struct ValueRows {
     rows_ahead = rows;
     offset_ahead = static_cast<ptrdiff_t>(offset);
     at_once = 0;  // what is left reads lines that are in cache: in any order
+    slots_ahead = -1;
+  }
+  /// kAlongBlocks: for the slots from slots_ahead on.
+  ValueRows After() const {
+    ValueRows after = *this;
+    after.rows_ahead = rows_after;
+    after.offset_ahead = offset_after;
+    return after;
   }
   /// kFewBlocks, with tokens [first, first + at_once) of `count`: the next ones are fetched, and
   /// with the last ones what the whole is followed by.
@@ -149,14 +162,15 @@ inline void PutInOrder(const float* sums, float factor, int head_dim, float* out
 // ---- What is fetched while values are accumulated -----------------------------------------------
 
 struct FetchNothing {
-  static constexpr bool kFewTokens = false;
+  static constexpr ReadOrder kOrder = ReadOrder::kWholeChunk;
   template <class Values, int Units>
   static void At(const ValueRows& /*values*/, int /*t*/, int /*unit*/) {}
 };
 
 /// Whoever reads the units of channels from `unit` on, of token `t`, fetches what is ahead of them.
-template <ReadOrder kOrder>
+template <ReadOrder kOrderOf>
 struct FetchUnits {
+  static constexpr ReadOrder kOrder = kOrderOf;
   static constexpr bool kFewTokens = kOrder == ReadOrder::kFewBlocks;
   template <class Values, int Units>
   __attribute__((always_inline)) static void At(const ValueRows& values, int t, int unit) {
@@ -175,7 +189,7 @@ struct FetchUnits {
 /// one, the first to come fetches all.
 template <int Pass, int Passes>
 struct FetchShare {
-  static constexpr bool kFewTokens = false;
+  static constexpr ReadOrder kOrder = ReadOrder::kWholeChunk;
   template <class Values, int Units>
   __attribute__((always_inline)) static void At(const ValueRows& values, int t, int unit) {
     static_assert(Values::kTokens == 1);
@@ -259,14 +273,15 @@ inline void AccumulateRows(float* weights, const float* shrink, const ValueRows&
   const int step = values.per_block % kTokens == 0 ? Larger(values.per_block, kTokens) : kTokens;
   float keep[NQ];  // what was accumulated from this chunk does not shrink
   for (float& one : keep) one = 1;
-  const auto accumulate = [&](const ValueRows& some, int first, int end) {
+  // Slots [from, to) of the blocks of tokens [first, end).
+  const auto accumulate = [&](const ValueRows& some, int first, int end, int from, int to) {
     // Where the channels take several passes, a few tokens pass all of them before the next come,
     // so that memory is read in order.
     constexpr int kSlabTokens = 16;  // of all blocks
-    const int blocks = (end - first + step - 1) / step, end_of_block = first + step;
+    const int blocks = (end - first + step - 1) / step, end_of_block = first + to;
     const int slab =
         full > kUnits ? Larger(kTokens, kSlabTokens / blocks / kTokens * kTokens) : step;
-    for (Slab tokens = {first, 0, step}; tokens.begin < Smaller(end_of_block, end);
+    for (Slab tokens = {first + from, 0, step}; tokens.begin < Smaller(end_of_block, end);
          tokens.begin += slab) {
       tokens.end = Smaller(tokens.begin + slab, end_of_block);
       const float* const shrinks = tokens.begin == 0 ? shrink : keep;
@@ -291,13 +306,17 @@ inline void AccumulateRows(float* weights, const float* shrink, const ValueRows&
       }
     }
   };
-  if constexpr (Fetch::kFewTokens) {
+  if constexpr (Fetch::kOrder == ReadOrder::kFewBlocks) {
     const int at_once = values.at_once > 0 ? values.at_once : count;
     for (int first = 0; first < count; first += at_once) {
-      accumulate(values.Few(first, count), first, Smaller(first + at_once, count));
+      accumulate(values.Few(first, count), first, Smaller(first + at_once, count), 0, step);
     }
+  } else if (Fetch::kOrder == ReadOrder::kAlongBlocks && values.slots_ahead >= 0 &&
+             values.per_block == step) {
+    accumulate(values, 0, count, 0, values.slots_ahead);
+    accumulate(values.After(), 0, count, values.slots_ahead, step);
   } else {
-    accumulate(values, 0, count);
+    accumulate(values, 0, count, 0, step);
   }
 }
 

@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <numeric>
+#include <set>
 #include <vector>
 
 #include "attention/cpu/decode_kernel.h"
@@ -224,9 +225,10 @@ TEST_F(ChunkTest, FetchesWhatIsReadAFewBlocksLater) {
         later = std::min(tiles, here.num_tiles());
         for (int i = 0; i < here.num_tiles(); ++i) {
           read.push_back(here.TileAt(&Chunk::key_lines, i));
-          fetched.push_back(TileAfterKeys(step, i, tiles));
+          fetched.push_back(
+              Reading<ReadOrder::kFewBlocks>::AfterKeys(step, i * kTileSlots, nullptr, nullptr));
         }
-        const ValueRows values = FewValuesOf(step, tiles);
+        const ValueRows values = Reading<ReadOrder::kFewBlocks>::ValuesOf(step);
         for (int t = 0; t < here.count(); t += kTileSlots) {
           const ValueRows few = values.Few(t / values.at_once * values.at_once, here.count());
           read.push_back(here.TileAt(&Chunk::values, t / kTileSlots));
@@ -235,6 +237,89 @@ TEST_F(ChunkTest, FetchesWhatIsReadAFewBlocksLater) {
       });
       ASSERT_EQ(read.size(), fetched.size());
       for (size_t i = 0; i + later < read.size(); ++i) EXPECT_EQ(fetched[i], read[i + later]) << i;
+    }
+  }
+}
+
+TEST_F(ChunkTest, ReadsAlongBlocksOnlyWhereHeadsFollowEachOther) {
+  const auto with = [this](auto change) {
+    DecodeJob job = Job(0, 400);
+    change(job);
+    return DistanceAhead(job);
+  };
+  EXPECT_EQ(with([](DecodeJob&) {}), kAreaBytes);
+  const auto rows = [](DecodeJob& job, size_t bytes) {
+    job.row_bytes = bytes;
+    job.values.base = job.keys.base + kSlots * bytes;
+    job.keys.head_stride = job.values.head_stride = 2 * kSlots * bytes;
+  };
+  EXPECT_EQ(with([&](DecodeJob& job) { rows(job, 64); }), 1024u);
+  EXPECT_EQ(with([&](DecodeJob& job) { rows(job, 128); }), 2048u);
+  EXPECT_EQ(with([&](DecodeJob& job) { rows(job, 512); }), 2048u);
+  EXPECT_EQ(with([](DecodeJob& job) { job.values.base += 64; }), 0u);
+  EXPECT_EQ(with([](DecodeJob& job) { job.keys.head_stride += 64; }), 0u);
+  EXPECT_EQ(with([](DecodeJob& job) { job.keys.blocks = nullptr; }), 0u);
+  EXPECT_EQ(with([](DecodeJob& job) { job.values = {}; }), 0u);
+  // A chunk begins within a block.
+  const auto slots = [&](uint32_t per_block) {
+    return with([=](DecodeJob& job) {
+      job.keys.slots_per_block = job.values.slots_per_block = per_block;
+      job.values.base = job.keys.base + per_block * kRowBytes;
+      job.keys.head_stride = job.values.head_stride = 2 * per_block * kRowBytes;
+    });
+  };
+  EXPECT_EQ(slots(64), 64 * kRowBytes);
+  EXPECT_EQ(slots(48), 0u);
+}
+
+// Every line is fetched before it is read, but for those that a job begins with, and nothing else
+// is, but behind the end of a job that none follows.
+TEST_F(ChunkTest, FetchesEveryLineAlongItsBlock) {
+  using Order = Reading<ReadOrder::kAlongBlocks>;
+  for (size_t row_bytes : {64, 128, 256}) {
+    for (int chunks : {1, 3}) {
+      SCOPED_TRACE(row_bytes);
+      SCOPED_TRACE(chunks);
+      const size_t area = kSlots * row_bytes;
+      std::vector<std::byte> memory(64 * kHeads * 2 * area);
+      DecodeJob job = Job(0, chunks * kChunk);
+      job.row_bytes = row_bytes;
+      job.keys = {memory.data(), kHeads * 2 * area, 2 * area, blocks_.data(), kSlots, 0};
+      job.values = job.keys;
+      job.values.base += area;
+      const size_t distance = DistanceAhead(job);
+      ASSERT_EQ(distance, std::min<size_t>(area, 2048));
+      std::set<const std::byte*> read, fetched, not_fetched;
+      const auto take = [&](const std::byte* line, const std::byte* ahead) {
+        if (fetched.count(line) == 0) not_fetched.insert(line);
+        read.insert(line);
+        fetched.insert(ahead);
+      };
+      ForEachHeadStep(job, [&](const HeadStep& step) {
+        const HeadChunk& here = step.here;
+        for (int i = 0; i < here.num_tiles(); ++i) {
+          const std::byte* const lines = here.TileAt(&Chunk::key_lines, i);
+          const std::byte* const ahead = Order::AfterKeys(step, i * kTileSlots, lines, nullptr);
+          for (size_t at = 0; at < area; at += 64) take(lines + at, ahead + at);
+        }
+        const ValueRows values = Order::ValuesOf(step);
+        for (int t = 0; t < here.count(); ++t) {
+          const int slot = t % kSlots;
+          const bool behind = values.slots_ahead >= 0 && slot >= values.slots_ahead;
+          const ValueRows& of_slot = behind ? values.After() : values;
+          for (size_t at = 0; at < row_bytes; at += 64) {
+            take(values.at(t, at), of_slot.ahead(t, at));
+          }
+        }
+      });
+      const size_t lines_of_chunk = kChunk * kHeads * 2 * row_bytes / 64;
+      EXPECT_EQ(read.size(), chunks * lines_of_chunk);
+      EXPECT_EQ(not_fetched.size(), kChunk / kSlots * distance / 64);
+      for (const std::byte* line : not_fetched) {
+        EXPECT_LT(static_cast<size_t>(line - memory.data()) % job.keys.block_bytes, distance);
+      }
+      // Behind the end the last head's keys are fetched again.
+      for (const std::byte* line : fetched) EXPECT_EQ(read.count(line), 1u);
     }
   }
 }
