@@ -118,7 +118,8 @@ inline void AddPanel(const float* x, int rows, const std::byte* weights, Fetch* 
 template <class Keys, int NQ>
 inline void AddNearRows(const float* x, int rows, const std::byte* weights, float* sums) {
   using V = typename Keys::Simd;
-  constexpr int kNearRows = 64;
+  // As much as one query in one pass is ahead, or half of that.
+  constexpr int kNearRows = V::kRegisters == 16 ? 64 : 32;
   constexpr int kRows = RowsAtOnce<V>(NQ), kVectors = VectorsAtOnce<V>(NQ);
   constexpr int kPasses = kPanelVectors<V> / kVectors, kMeetings = kPasses * NQ / kRows;
   // The four lines of a row, spread over all meetings with it.
@@ -159,7 +160,11 @@ inline void AddPasses(const float* x, int rows, const std::byte* weights, float*
 /// All outputs of a panel, for a sub-block of NQ rows of x.
 template <class Keys, int NQ>
 inline void AddRows(const float* x, int rows, const std::byte* weights, float* sums) {
-  if constexpr (NQ > 1 && Keys::Simd::kRegisters == 16) {
+  using V = typename Keys::Simd;
+  // AMD's CPUs with AVX-512 take what was fetched for the next panel just as well.
+  constexpr bool kIsWidened = std::is_same_v<Keys, WidenedBf16Keys<V>>;
+  if constexpr (V::kRegisters == 16 ? NQ > 1
+                                    : kIsWidened && RowsAtOnce<V>(NQ) * 4 > V::kAccumulators) {
     AddNearRows<Keys, NQ>(x, rows, weights, sums);
   } else {
     AddPasses<Keys, NQ>(x, rows, weights, sums);
