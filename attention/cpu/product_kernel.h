@@ -113,35 +113,68 @@ inline void AddPanel(const float* x, int rows, const std::byte* weights, Fetch* 
   }
 }
 
-/// All outputs of a panel, for a sub-block of NQ rows of x, all of which meet a few rows of weights
-/// in the nearest cache; the next ones are fetched into it meanwhile.
-template <class Keys, int NQ>
-inline void AddNearRows(const float* x, int rows, const std::byte* weights, float* sums) {
+/// Rows of weights that stay in the nearest cache while all of x meets them: on AVX-512 half as
+/// many as a single pass fetches ahead.
+template <class V>
+constexpr int kNearRows = V::kRegisters == 16 ? 64 : 32;
+
+/// The most rows of x that meet a panel of widened weights in one pass.
+template <class V>
+constexpr int kOnePassRows = V::kRegisters == 16 ? 1 : 4;
+
+/// All outputs of `some` rows of a panel, `near`, for a sub-block of NQ rows of x. Fetches the rows
+/// behind them, if it shall.
+template <class Keys, int NQ, bool kFetches>
+inline void MeetNearRows(const float* x, int some, const std::byte* near, float* sums) {
   using V = typename Keys::Simd;
-  // As much as one query in one pass is ahead, or half of that.
-  constexpr int kNearRows = V::kRegisters == 16 ? 64 : 32;
   constexpr int kRows = RowsAtOnce<V>(NQ), kVectors = VectorsAtOnce<V>(NQ);
   constexpr int kPasses = kPanelVectors<V> / kVectors, kMeetings = kPasses * NQ / kRows;
   // The four lines of a row, spread over all meetings with it.
   constexpr int kLines = Larger(1, 4 / kMeetings);
-  for (int first = 0; first < rows; first += kNearRows) {
-    const int some = Smaller(kNearRows, rows - first);
-    const std::byte* near = weights + first * kPanelRowBytes;
-    FetchNowAndThen<kLines, 64 * kLines, _MM_HINT_T0> fetch{near + some * kPanelRowBytes,
-                                                            Larger(1, kMeetings / 4)};
+  const auto meet = [&](auto fetch) {
     for (int pass = 0; pass < kPasses; ++pass) {
       const int output = pass * kVectors * V::kLanes;
 #pragma GCC unroll 2
       for (int i = 0; i < NQ; i += kRows) {
-        AddPanel<Keys, kRows, NQ, kVectors, kPanelRowBytes>(x + (first * NQ + i) * Keys::kCells,
-                                                            some, near + output * 4, &fetch,
-                                                            sums + i * kPanelOutputs + output);
+        AddPanel<Keys, kRows, NQ, kVectors, kPanelRowBytes>(
+            x + i * Keys::kCells, some, near + output * 4, &fetch,
+            sums + i * kPanelOutputs + output);
       }
+    }
+  };
+  if constexpr (kFetches) {
+    meet(FetchNowAndThen<kLines, 64 * kLines, _MM_HINT_T0>{near + some * kPanelRowBytes,
+                                                           Larger(1, kMeetings / 4)});
+  } else {
+    meet(FetchLines<0>{});
+  }
+}
+
+/// Rows of x from `begin` on times a panel, a few rows of weights at a time.
+template <class Keys>
+inline void AddNearRows(const ProductJob& job, int begin) {
+  using V = typename Keys::Simd;
+  const int rows = job.in_features / 2;
+  for (int first = 0; first < rows; first += kNearRows<V>) {
+    const int some = Smaller(kNearRows<V>, rows - first);
+    const std::byte* const near = job.weights + first * kPanelRowBytes;
+    for (int i = begin, size; i < job.count; i += size) {
+      size = NextSubBlock(job.count - i);
+      const auto meet = [&]<int NQ>() {
+        using How = KeysFor<Keys, NQ>;
+        const float* const x = job.packed + static_cast<size_t>(i) * job.in_features +
+                               static_cast<size_t>(first) * NQ * How::kCells;
+        float* const sums = job.sums + i * kPanelOutputs;
+        if (i == begin) return MeetNearRows<How, NQ, true>(x, some, near, sums);
+        MeetNearRows<How, NQ, false>(x, some, near, sums);
+      };
+      ForSubBlock(size, meet);
     }
   }
 }
 
-/// The same, pass after pass over all rows of weights, each with some vectors of outputs.
+/// All outputs of a panel, for a sub-block of NQ rows of x, pass after pass over all rows of
+/// weights, each with some vectors of outputs.
 template <class Keys, int NQ>
 inline void AddPasses(const float* x, int rows, const std::byte* weights, float* sums) {
   using V = typename Keys::Simd;
@@ -154,38 +187,6 @@ inline void AddPasses(const float* x, int rows, const std::byte* weights, float*
     const int output = pass * kVectors * V::kLanes;
     AddPanel<Keys, NQ, NQ, kVectors, kPanelRowBytes>(x, rows, weights + output * 4, &fetch,
                                                      sums + output);
-  }
-}
-
-/// All outputs of a panel, for a sub-block of NQ rows of x.
-template <class Keys, int NQ>
-inline void AddRows(const float* x, int rows, const std::byte* weights, float* sums) {
-  using V = typename Keys::Simd;
-  // AMD's CPUs with AVX-512 take what was fetched for the next panel just as well.
-  constexpr bool kIsWidened = std::is_same_v<Keys, WidenedBf16Keys<V>>;
-  if constexpr (V::kRegisters == 16 ? NQ > 1
-                                    : kIsWidened && RowsAtOnce<V>(NQ) * 4 > V::kAccumulators) {
-    AddNearRows<Keys, NQ>(x, rows, weights, sums);
-  } else {
-    AddPasses<Keys, NQ>(x, rows, weights, sums);
-  }
-}
-
-/// The same for a sub-block of `size` rows of x in {1, 2, 3, 4, 8}.
-template <class Keys>
-inline void AddSubBlock(int size, const float* x, int rows, const std::byte* weights, float* sums) {
-  using Many = typename Keys::Many;
-  switch (size) {
-    case 8:
-      return AddRows<Many, 8>(x, rows, weights, sums);
-    case 4:
-      return AddRows<Many, 4>(x, rows, weights, sums);
-    case 3:
-      return AddRows<Many, 3>(x, rows, weights, sums);
-    case 2:
-      return AddRows<Many, 2>(x, rows, weights, sums);
-    default:
-      return AddRows<typename Keys::One, 1>(x, rows, weights, sums);
   }
 }
 
@@ -285,6 +286,11 @@ void AddProduct(const ProductJob& job) {
       done = job.count / kBlockRows * kBlockRows;
       AddWidenedProduct<V>(job, done);
     }
+    // More than one pass over a panel.
+    if (job.count > kOnePassRows<V>) {
+      if (done < job.count) AddNearRows<Keys>(job, done);
+      return;
+    }
   }
   // So many rows of a panel, and of x, stay in the nearest caches while they meet.
   constexpr int kRowsAtOnce = 1024;
@@ -292,13 +298,16 @@ void AddProduct(const ProductJob& job) {
   for (int first = 0; first < rows; first += kRowsAtOnce) {
     const int some = Smaller(kRowsAtOnce, rows - first);
     const std::byte* weights = job.weights + first * kPanelRowBytes;
-    for (int i = done; i < job.count;) {
-      const int size = NextSubBlock(job.count - i);
-      const int cells = size == 1 ? Keys::One::kCells : Keys::Many::kCells;
-      const float* x = job.packed + static_cast<size_t>(i) * job.in_features +
-                       static_cast<size_t>(first) * size * cells;
-      AddSubBlock<Keys>(size, x, some, weights, job.sums + i * kPanelOutputs);
-      i += size;
+    for (int i = done, size; i < job.count; i += size) {
+      size = NextSubBlock(job.count - i);
+      ForSubBlock(size, [&]<int NQ>() {
+        using How = KeysFor<Keys, NQ>;
+        const float* const x = job.packed + static_cast<size_t>(i) * job.in_features +
+                               static_cast<size_t>(first) * NQ * How::kCells;
+        if constexpr (RowsAtOnce<V>(NQ) == NQ) {
+          AddPasses<How, NQ>(x, some, weights, job.sums + i * kPanelOutputs);
+        }
+      });
     }
   }
 }
