@@ -136,9 +136,9 @@ inline void MeetNearRows(const float* x, int some, const std::byte* near, float*
       const int output = pass * kVectors * V::kLanes;
 #pragma GCC unroll 2
       for (int i = 0; i < NQ; i += kRows) {
-        AddPanel<Keys, kRows, NQ, kVectors, kPanelRowBytes>(
-            x + i * Keys::kCells, some, near + output * 4, &fetch,
-            sums + i * kPanelOutputs + output);
+        AddPanel<Keys, kRows, NQ, kVectors, kPanelRowBytes>(x + i * Keys::kCells, some,
+                                                            near + output * 4, &fetch,
+                                                            sums + i * kPanelOutputs + output);
       }
     }
   };
