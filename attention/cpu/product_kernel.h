@@ -30,23 +30,28 @@ constexpr int VectorsAtOnce(int rows) {
   return Smaller(kPanelVectors<V>, V::kAccumulators / RowsAtOnce<V>(rows == 3 ? 4 : rows));
 }
 
-/// Fetches `kLines` lines into cache with every row of a panel that is multiplied.
-template <int kLines>
+/// Fetches `kLines` lines from p on into that cache, and those kFurther behind into L2, if that is
+/// not 0: L1 waits for fewer lines at a time than L2.
+template <int kLines, _mm_hint kCache, size_t kFurther>
+__attribute__((always_inline)) inline void FetchTwice(const std::byte* p) {
+  Prefetch<kCache>(p, 64 * kLines);
+  if constexpr (kFurther > 0) Prefetch<_MM_HINT_T1>(p + kFurther, 64 * kLines);
+}
+
+/// FetchTwice with every row of a panel that is multiplied: into L1 all lines of a row, less of
+/// them into L2.
+template <int kLines, size_t kFurther = 0>
 struct FetchLines {
   const std::byte* ahead;
 
   void Row() {
-    constexpr auto kHint = kLines == 4 ? _MM_HINT_T0 : _MM_HINT_T1;
-#pragma GCC unroll 4
-    for (int line = 0; line < kLines; ++line, ahead += 64) {
-      _mm_prefetch(reinterpret_cast<const char*>(ahead), kHint);
-    }
+    FetchTwice<kLines, kLines == 4 ? _MM_HINT_T0 : _MM_HINT_T1, kFurther>(ahead);
+    ahead += 64 * kLines;
   }
 };
 
-/// Fetches `kLines` lines into cache with every so many rows that are multiplied, `kStep` bytes
-/// further each time.
-template <int kLines, size_t kStep, _mm_hint kHint>
+/// FetchTwice with every so many rows that are multiplied, `kStep` bytes further each time.
+template <int kLines, size_t kStep, _mm_hint kCache, size_t kFurther = 0>
 struct FetchNowAndThen {
   const std::byte* ahead;
   int every;
@@ -55,10 +60,7 @@ struct FetchNowAndThen {
   void Row() {
     if (--left > 0) return;
     left = every;
-#pragma GCC unroll 2
-    for (int line = 0; line < kLines; ++line) {
-      _mm_prefetch(reinterpret_cast<const char*>(ahead + 64 * line), kHint);
-    }
+    FetchTwice<kLines, kCache, kFurther>(ahead);
     ahead += kStep;
   }
 };
@@ -124,7 +126,7 @@ constexpr int kOnePassRows = V::kRegisters == 16 ? 1 : 4;
 
 /// All outputs of `some` rows of a panel, `near`, for a sub-block of NQ rows of x. Fetches the rows
 /// behind them, if it shall.
-template <class Keys, int NQ, bool kFetches>
+template <class Keys, size_t kFurther, int NQ, bool kFetches>
 inline void MeetNearRows(const float* x, int some, const std::byte* near, float* sums) {
   using V = typename Keys::Simd;
   constexpr int kRows = RowsAtOnce<V>(NQ), kVectors = VectorsAtOnce<V>(NQ);
@@ -143,15 +145,15 @@ inline void MeetNearRows(const float* x, int some, const std::byte* near, float*
     }
   };
   if constexpr (kFetches) {
-    meet(FetchNowAndThen<kLines, 64 * kLines, _MM_HINT_T0>{near + some * kPanelRowBytes,
-                                                           Larger(1, kMeetings / 4)});
+    meet(FetchNowAndThen<kLines, 64 * kLines, _MM_HINT_T0, kFurther>{near + some * kPanelRowBytes,
+                                                                     Larger(1, kMeetings / 4)});
   } else {
     meet(FetchLines<0>{});
   }
 }
 
 /// Rows of x from `begin` on times a panel, a few rows of weights at a time.
-template <class Keys>
+template <class Keys, size_t kFurther>
 inline void AddNearRows(const ProductJob& job, int begin) {
   using V = typename Keys::Simd;
   const int rows = job.in_features / 2;
@@ -165,8 +167,8 @@ inline void AddNearRows(const ProductJob& job, int begin) {
         const float* const x = job.packed + static_cast<size_t>(i) * job.in_features +
                                static_cast<size_t>(first) * NQ * How::kCells;
         float* const sums = job.sums + i * kPanelOutputs;
-        if (i == begin) return MeetNearRows<How, NQ, true>(x, some, near, sums);
-        MeetNearRows<How, NQ, false>(x, some, near, sums);
+        if (i == begin) return MeetNearRows<How, kFurther, NQ, true>(x, some, near, sums);
+        MeetNearRows<How, kFurther, NQ, false>(x, some, near, sums);
       };
       ForSubBlock(size, meet);
     }
@@ -175,14 +177,15 @@ inline void AddNearRows(const ProductJob& job, int begin) {
 
 /// All outputs of a panel, for a sub-block of NQ rows of x, pass after pass over all rows of
 /// weights, each with some vectors of outputs.
-template <class Keys, int NQ>
+template <class Keys, size_t kFurther, int NQ>
 inline void AddPasses(const float* x, int rows, const std::byte* weights, float* sums) {
   using V = typename Keys::Simd;
   constexpr int kVectors = VectorsAtOnce<V>(NQ), kPasses = kPanelVectors<V> / kVectors;
   static_assert(RowsAtOnce<V>(NQ) == NQ);
   // In one pass over the panel what is needed soon is fetched; of several passes each fetches a
   // part of the next panel: the first alone would wait for memory, and the others leave it idle.
-  FetchLines<4 / kPasses> fetch{weights + (kPasses == 1 ? kSoon : rows) * kPanelRowBytes};
+  FetchLines<4 / kPasses, kPasses == 1 ? kFurther : 0> fetch{
+      weights + (kPasses == 1 ? kSoon : rows) * kPanelRowBytes};
   for (int pass = 0; pass < kPasses; ++pass) {
     const int output = pass * kVectors * V::kLanes;
     AddPanel<Keys, NQ, NQ, kVectors, kPanelRowBytes>(x, rows, weights + output * 4, &fetch,
@@ -274,7 +277,7 @@ inline void AddOneRow(const ProductJob& job) {
 }
 
 /// ProductKernels::add.
-template <class Keys, int kPanelsAtOnce>
+template <class Keys, size_t kFurther, int kPanelsAtOnce>
 void AddProduct(const ProductJob& job) {
   using V = typename Keys::Simd;
   int done = 0;
@@ -288,7 +291,7 @@ void AddProduct(const ProductJob& job) {
     }
     // More than one pass over a panel.
     if (job.count > kOnePassRows<V>) {
-      if (done < job.count) AddNearRows<Keys>(job, done);
+      if (done < job.count) AddNearRows<Keys, kFurther>(job, done);
       return;
     }
   }
@@ -305,7 +308,7 @@ void AddProduct(const ProductJob& job) {
         const float* const x = job.packed + static_cast<size_t>(i) * job.in_features +
                                static_cast<size_t>(first) * NQ * How::kCells;
         if constexpr (RowsAtOnce<V>(NQ) == NQ) {
-          AddPasses<How, NQ>(x, some, weights, job.sums + i * kPanelOutputs);
+          AddPasses<How, kFurther, NQ>(x, some, weights, job.sums + i * kPanelOutputs);
         }
       });
     }
@@ -331,15 +334,19 @@ void StoreProductRow(const float* sums, const float* bias, int count, bool accum
   }
 }
 
-/// kPanelsAtOnce: ProductKernels::panels_at_once. Four are best on AMD's Zen 3; Zen 4, Zen 5 and
-/// Intel's server CPUs read one at a time, fetched ahead.
-template <class Keys, int kPanelsAtOnce = 1>
+/// So far behind what is fetched into L1 Intel's server CPUs want to be told what comes into L2.
+constexpr size_t kFurtherOfXeon = 32 << 10;
+
+/// kFurther: where weights are fetched ahead into L1, they are into L2 so many bytes behind that;
+/// 0: not at all. kPanelsAtOnce: ProductKernels::panels_at_once. Four are best on AMD's Zen 3; Zen
+/// 4, Zen 5 and Intel's server CPUs read one at a time, fetched ahead.
+template <class Keys, size_t kFurther = 0, int kPanelsAtOnce = 1>
 constexpr ProductKernels MakeProductKernels() {
   return {.block_rows = kBlockRows,
           .panels_at_once = kPanelsAtOnce,
           .block_floats = [](int in_features) { return size_t{kBlockRows} * in_features; },
           .pack = PackProductRows<Keys>,
-          .add = AddProduct<Keys, kPanelsAtOnce>,
+          .add = AddProduct<Keys, kFurther, kPanelsAtOnce>,
           .store = StoreProductRow<typename Keys::Simd>};
 }
 
