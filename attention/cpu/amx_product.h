@@ -22,8 +22,7 @@ inline size_t TileBlockFloats(int in_features) {
 }
 
 /// ProductKernels::pack: tiles of 16 rows by 32 inputs, one behind the other.
-inline void PackProductTiles(const uint16_t* x, int count, int in_features, float* /*channels*/,
-                             float* packed) {
+inline void PackProductTiles(const uint16_t* x, int count, int in_features, float* packed) {
   auto* const tiles = reinterpret_cast<std::byte*>(packed);
   for (int i = 0; i < count; ++i) {
     const auto* row = reinterpret_cast<const std::byte*>(x + static_cast<size_t>(i) * in_features);

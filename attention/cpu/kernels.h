@@ -211,8 +211,7 @@ struct ProductKernels {
   size_t (*block_floats)(int in_features);
   /// A block of x: `count` rows [count, in_features] bf16, block_rows of them but at the end, into
   /// the block_floats at `packed`.
-  ///   channels  [in_features + 16] scratch
-  void (*pack)(const uint16_t* x, int count, int in_features, float* channels, float* packed);
+  void (*pack)(const uint16_t* x, int count, int in_features, float* packed);
   void (*add)(const ProductJob& job);
   /// y = sums + bias (may be null), or with `accumulates` y += that; `count` outputs of one row.
   void (*store)(const float* sums, const float* bias, int count, bool accumulates, bool is_bf16,

@@ -42,7 +42,6 @@ class CpuPackedProduct final : public PackedProduct {
   void Run(const PackedWeights& weights, const void* x, int rows, ElementType out, bool accumulates,
            void* y) override {
     const int threads = omp_get_max_threads();
-    Reserve(threads, rows, weights.in_features);
     Pack(threads, weights.in_features, static_cast<const uint16_t*>(x), rows);
     const size_t panels = weights.panels();
     const size_t blocks = (rows + kRowsPerTask - 1) / kRowsPerTask;
@@ -65,26 +64,15 @@ class CpuPackedProduct final : public PackedProduct {
   }
 
  private:
-  void Reserve(int threads, int rows, int in_features) {
-    const size_t blocks = (rows + kernels_.block_rows - 1) / kernels_.block_rows;
-    const size_t packed = blocks * kernels_.block_floats(in_features);
-    packed_.Reserve(packed);
-    if (threads_ < threads) {
-      threads_ = threads;
-      channels_ = cpu::ThreadScratch(threads);
-    }
-    channels_.Reserve(static_cast<size_t>(in_features) + 16);
-  }
-
   void Pack(int threads, int in_features, const uint16_t* x, int rows) {
     const int most = kernels_.block_rows;
     const size_t blocks = (rows + most - 1) / most;
-    const auto pack = [&](size_t block, int thread) {
+    const auto pack = [&](size_t block, int /*thread*/) {
       const size_t first = block * most;
       kernels_.pack(x + first * in_features, std::min(most, rows - static_cast<int>(first)),
-                    in_features, channels_.of(thread),
-                    packed_.data() + block * kernels_.block_floats(in_features));
+                    in_features, packed_.data() + block * kernels_.block_floats(in_features));
     };
+    packed_.Reserve(blocks * kernels_.block_floats(in_features));
     cpu::ParallelFor(
         static_cast<size_t>(rows) * in_features < cpu::kElementsWorthThreads ? 1 : threads, blocks,
         pack);
@@ -123,9 +111,7 @@ class CpuPackedProduct final : public PackedProduct {
 
   const ProductKernels& kernels_;
   int max_rows_;
-  int threads_ = 0;
   cpu::AlignedFloats packed_;
-  cpu::ThreadScratch channels_{0};
 };
 
 }  // namespace

@@ -193,21 +193,45 @@ inline void AddPasses(const float* x, int rows, const std::byte* weights, float*
   }
 }
 
+/// A sub-block of NQ rows of x as cells, [pairs of inputs][NQ][kCells]: of two cells each input has
+/// its own, of one both share it as they are.
+template <class Keys, int NQ>
+inline void PackSubBlock(const uint16_t* x, int in_features, float* packed) {
+  using V = typename Keys::Simd;
+  static_assert(Keys::kChannelsPerRow == 2 && Keys::kCells <= 2);
+  constexpr int kPairsAtOnce = 64;
+  uint16_t inputs[2 * kPairsAtOnce * NQ];
+  const int rows = in_features / 2;
+  for (int first = 0; first < rows; first += kPairsAtOnce) {
+    const int some = Smaller(kPairsAtOnce, rows - first);
+    for (int r = 0; r < some; ++r) {
+#pragma GCC unroll 8
+      for (int i = 0; i < NQ; ++i) {
+        __builtin_memcpy(&inputs[2 * (r * NQ + i)],
+                         x + static_cast<size_t>(i) * in_features + 2 * (first + r), 4);
+      }
+    }
+    float* const to = packed + static_cast<size_t>(first) * NQ * Keys::kCells;
+    if constexpr (Keys::kCells == 1) {
+      __builtin_memcpy(to, inputs, sizeof(float) * some * NQ);
+    } else {
+      ForEachVector<V>(2 * some * NQ, [&](size_t c, int lanes) {
+        StoreUpTo<V, F32Element>(to + c, LoadUpTo<V, Bf16Element>(inputs + c, lanes), lanes);
+      });
+    }
+  }
+}
+
 /// ProductKernels::pack.
 template <class Keys>
-void PackProductRows(const uint16_t* x, int count, int in_features, float* channels,
-                     float* packed) {
-  using V = typename Keys::Simd;
-  PackQueries<Keys>(
-      count, in_features,
-      [&](int i) -> const float* {
-        const uint16_t* row = x + static_cast<size_t>(i) * in_features;
-        ForEachVector<V>(in_features, [&](size_t c, int lanes) {
-          V::Store(channels + c, LoadUpTo<V, Bf16Element>(row + c, lanes));
-        });
-        return channels;
-      },
-      packed);
+void PackProductRows(const uint16_t* x, int count, int in_features, float* packed) {
+  for (int i = 0, size; i < count; i += size) {
+    size = NextSubBlock(count - i);
+    const size_t at = static_cast<size_t>(i) * in_features;
+    ForSubBlock(size, [&]<int NQ>() {
+      PackSubBlock<KeysFor<Keys, NQ>, NQ>(x + at, in_features, packed + at);
+    });
+  }
 }
 
 /// Rows of weights that are widened at once: a part of a panel of them stays in the nearest cache,
