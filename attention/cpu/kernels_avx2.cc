@@ -8,7 +8,7 @@ namespace ziggurat::cpu {
 
 const CpuKernels& Avx2Kernels() {
   static constexpr CpuKernels kKernels = MakeCpuKernels<Simd8, Simd8, WidenedBf16Keys, Bf16Values>(
-      MakeProductKernels<WidenedBf16Keys<Simd8>, /*kFurther=*/0, /*kPanelsAtOnce=*/4>());
+      MakeProductKernels<WidenedBf16Keys<Simd8>, /*kPanelsAtOnce=*/4>());
   return kKernels;
 }
 

@@ -10,7 +10,7 @@ namespace ziggurat::cpu {
 const CpuKernels& Avx512Kernels() {
   static constexpr CpuKernels kKernels =
       MakeCpuKernels<Simd16, Simd8, WidenedBf16Keys, Bf16Values, ReadOrder::kAlongBlocks>(
-          MakeProductKernels<WidenedBf16Keys<Simd16>, kFurtherOfXeon>());
+          MakeProductKernels<WidenedBf16Keys<Simd16>>());
   return kKernels;
 }
 

@@ -14,7 +14,7 @@ namespace ziggurat::cpu {
 const CpuKernels& Avx512Bf16Kernels() {
   static constexpr CpuKernels kKernels = WithByteProducts<VnniProduct, /*kFewestOfInt8=*/4>(
       MakeCpuKernels<Simd16, Simd8, HalfRateKeys, Bf16Values, ReadOrder::kAlongBlocks>(
-          MakeProductKernels<HalfRateKeys<Simd16>, kFurtherOfXeon>()));
+          MakeProductKernels<HalfRateKeys<Simd16>>()));
   return kKernels;
 }
 

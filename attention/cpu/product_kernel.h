@@ -30,27 +30,20 @@ constexpr int VectorsAtOnce(int rows) {
   return Smaller(kPanelVectors<V>, V::kAccumulators / RowsAtOnce<V>(rows == 3 ? 4 : rows));
 }
 
-/// Fetches `kLines` lines from p on into that cache, and those kFurther behind into L2, if that is
-/// not 0: L1 waits for fewer lines at a time than L2.
-template <int kLines, _mm_hint kCache, size_t kFurther>
-__attribute__((always_inline)) inline void FetchTwice(const std::byte* p) {
-  Prefetch<kCache>(p, 64 * kLines);
-  if constexpr (kFurther > 0) Prefetch<_MM_HINT_T1>(p + kFurther, 64 * kLines);
-}
-
-/// FetchTwice with every row of a panel that is multiplied: into L1 all lines of a row, less of
-/// them into L2.
-template <int kLines, size_t kFurther = 0>
+/// Fetches `kLines` lines with every row of a panel that is multiplied: all lines of a row into L1,
+/// less of them into L2.
+template <int kLines>
 struct FetchLines {
   const std::byte* ahead;
 
   void Row() {
-    FetchTwice<kLines, kLines == 4 ? _MM_HINT_T0 : _MM_HINT_T1, kFurther>(ahead);
+    Prefetch<kLines == 4 ? _MM_HINT_T0 : _MM_HINT_T1>(ahead, 64 * kLines);
     ahead += 64 * kLines;
   }
 };
 
-/// FetchTwice with every so many rows that are multiplied, `kStep` bytes further each time.
+/// Fetches `kLines` lines into that cache with every so many rows that are multiplied, `kStep`
+/// bytes further each time; and those kFurther behind them into L2, if that is not 0.
 template <int kLines, size_t kStep, _mm_hint kCache, size_t kFurther = 0>
 struct FetchNowAndThen {
   const std::byte* ahead;
@@ -60,7 +53,8 @@ struct FetchNowAndThen {
   void Row() {
     if (--left > 0) return;
     left = every;
-    FetchTwice<kLines, kCache, kFurther>(ahead);
+    Prefetch<kCache>(ahead, 64 * kLines);
+    if constexpr (kFurther > 0) Prefetch<_MM_HINT_T1>(ahead + kFurther, 64 * kLines);
     ahead += kStep;
   }
 };
@@ -115,18 +109,18 @@ inline void AddPanel(const float* x, int rows, const std::byte* weights, Fetch* 
   }
 }
 
-/// Rows of weights that stay in the nearest cache while all of x meets them: on AVX-512 half as
-/// many as a single pass fetches ahead.
+/// Rows of weights that stay in the nearest cache while all of x meets them.
 template <class V>
 constexpr int kNearRows = V::kRegisters == 16 ? 64 : 32;
-
-/// The most rows of x that meet a panel of widened weights in one pass.
+/// So many bytes behind what comes into L1, Intel's server CPUs want to be told what shall come
+/// into L2, which can wait for more lines at a time; no others with AVX-512 widen weights. 0: no
+/// need.
 template <class V>
-constexpr int kOnePassRows = V::kRegisters == 16 ? 1 : 4;
+constexpr size_t kFurtherAhead = V::kRegisters == 16 ? 0 : 32 << 10;
 
 /// All outputs of `some` rows of a panel, `near`, for a sub-block of NQ rows of x. Fetches the rows
 /// behind them, if it shall.
-template <class Keys, size_t kFurther, int NQ, bool kFetches>
+template <class Keys, int NQ, bool kFetches>
 inline void MeetNearRows(const float* x, int some, const std::byte* near, float* sums) {
   using V = typename Keys::Simd;
   constexpr int kRows = RowsAtOnce<V>(NQ), kVectors = VectorsAtOnce<V>(NQ);
@@ -145,15 +139,15 @@ inline void MeetNearRows(const float* x, int some, const std::byte* near, float*
     }
   };
   if constexpr (kFetches) {
-    meet(FetchNowAndThen<kLines, 64 * kLines, _MM_HINT_T0, kFurther>{near + some * kPanelRowBytes,
-                                                                     Larger(1, kMeetings / 4)});
+    meet(FetchNowAndThen<kLines, 64 * kLines, _MM_HINT_T0, kFurtherAhead<V>>{
+        near + some * kPanelRowBytes, Larger(1, kMeetings / 4)});
   } else {
     meet(FetchLines<0>{});
   }
 }
 
 /// Rows of x from `begin` on times a panel, a few rows of weights at a time.
-template <class Keys, size_t kFurther>
+template <class Keys>
 inline void AddNearRows(const ProductJob& job, int begin) {
   using V = typename Keys::Simd;
   const int rows = job.in_features / 2;
@@ -167,8 +161,8 @@ inline void AddNearRows(const ProductJob& job, int begin) {
         const float* const x = job.packed + static_cast<size_t>(i) * job.in_features +
                                static_cast<size_t>(first) * NQ * How::kCells;
         float* const sums = job.sums + i * kPanelOutputs;
-        if (i == begin) return MeetNearRows<How, kFurther, NQ, true>(x, some, near, sums);
-        MeetNearRows<How, kFurther, NQ, false>(x, some, near, sums);
+        if (i == begin) return MeetNearRows<How, NQ, true>(x, some, near, sums);
+        MeetNearRows<How, NQ, false>(x, some, near, sums);
       };
       ForSubBlock(size, meet);
     }
@@ -177,15 +171,14 @@ inline void AddNearRows(const ProductJob& job, int begin) {
 
 /// All outputs of a panel, for a sub-block of NQ rows of x, pass after pass over all rows of
 /// weights, each with some vectors of outputs.
-template <class Keys, size_t kFurther, int NQ>
+template <class Keys, int NQ>
 inline void AddPasses(const float* x, int rows, const std::byte* weights, float* sums) {
   using V = typename Keys::Simd;
   constexpr int kVectors = VectorsAtOnce<V>(NQ), kPasses = kPanelVectors<V> / kVectors;
   static_assert(RowsAtOnce<V>(NQ) == NQ);
   // In one pass over the panel what is needed soon is fetched; of several passes each fetches a
   // part of the next panel: the first alone would wait for memory, and the others leave it idle.
-  FetchLines<4 / kPasses, kPasses == 1 ? kFurther : 0> fetch{
-      weights + (kPasses == 1 ? kSoon : rows) * kPanelRowBytes};
+  FetchLines<4 / kPasses> fetch{weights + (kPasses == 1 ? kSoon : rows) * kPanelRowBytes};
   for (int pass = 0; pass < kPasses; ++pass) {
     const int output = pass * kVectors * V::kLanes;
     AddPanel<Keys, NQ, NQ, kVectors, kPanelRowBytes>(x, rows, weights + output * 4, &fetch,
@@ -300,42 +293,43 @@ inline void AddOneRow(const ProductJob& job) {
   }
 }
 
-/// ProductKernels::add.
-template <class Keys, size_t kFurther, int kPanelsAtOnce>
-void AddProduct(const ProductJob& job) {
-  using V = typename Keys::Simd;
-  int done = 0;
-  if constexpr (kPanelsAtOnce > 1) {
-    if (job.count == 1) return AddOneRow<typename Keys::One>(job);
-  }
-  if constexpr (std::is_same_v<typename Keys::Many, WidenedBf16Keys<V>>) {
-    if (job.count >= 16) {
-      done = job.count / kBlockRows * kBlockRows;
-      AddWidenedProduct<V>(job, done);
-    }
-    // More than one pass over a panel.
-    if (job.count > kOnePassRows<V>) {
-      if (done < job.count) AddNearRows<Keys, kFurther>(job, done);
-      return;
-    }
-  }
+/// All of x times a panel, which is read pass after pass.
+template <class Keys>
+inline void AddInPasses(const ProductJob& job) {
   // So many rows of a panel, and of x, stay in the nearest caches while they meet.
   constexpr int kRowsAtOnce = 1024;
   const int rows = job.in_features / 2;
   for (int first = 0; first < rows; first += kRowsAtOnce) {
     const int some = Smaller(kRowsAtOnce, rows - first);
-    const std::byte* weights = job.weights + first * kPanelRowBytes;
-    for (int i = done, size; i < job.count; i += size) {
+    const std::byte* const weights = job.weights + first * kPanelRowBytes;
+    for (int i = 0, size; i < job.count; i += size) {
       size = NextSubBlock(job.count - i);
       ForSubBlock(size, [&]<int NQ>() {
         using How = KeysFor<Keys, NQ>;
         const float* const x = job.packed + static_cast<size_t>(i) * job.in_features +
                                static_cast<size_t>(first) * NQ * How::kCells;
-        if constexpr (RowsAtOnce<V>(NQ) == NQ) {
-          AddPasses<How, kFurther, NQ>(x, some, weights, job.sums + i * kPanelOutputs);
-        }
+        AddPasses<How, NQ>(x, some, weights, job.sums + i * kPanelOutputs);
       });
     }
+  }
+}
+
+/// ProductKernels::add.
+template <class Keys, int kPanelsAtOnce>
+void AddProduct(const ProductJob& job) {
+  using V = typename Keys::Simd;
+  if constexpr (kPanelsAtOnce > 1) {
+    if (job.count == 1) return AddOneRow<typename Keys::One>(job);
+  }
+  if constexpr (std::is_same_v<typename Keys::Many, WidenedBf16Keys<V>>) {
+    int done = 0;
+    if (job.count >= 16) {
+      done = job.count / kBlockRows * kBlockRows;
+      AddWidenedProduct<V>(job, done);
+    }
+    if (done < job.count) AddNearRows<Keys>(job, done);
+  } else {
+    AddInPasses<Keys>(job);
   }
 }
 
@@ -358,19 +352,15 @@ void StoreProductRow(const float* sums, const float* bias, int count, bool accum
   }
 }
 
-/// So far behind what is fetched into L1 Intel's server CPUs want to be told what comes into L2.
-constexpr size_t kFurtherOfXeon = 32 << 10;
-
-/// kFurther: where weights are fetched ahead into L1, they are into L2 so many bytes behind that;
-/// 0: not at all. kPanelsAtOnce: ProductKernels::panels_at_once. Four are best on AMD's Zen 3; Zen
-/// 4, Zen 5 and Intel's server CPUs read one at a time, fetched ahead.
-template <class Keys, size_t kFurther = 0, int kPanelsAtOnce = 1>
+/// kPanelsAtOnce: ProductKernels::panels_at_once. Four are best on AMD's Zen 3; Zen 4, Zen 5 and
+/// Intel's server CPUs read one at a time, fetched ahead.
+template <class Keys, int kPanelsAtOnce = 1>
 constexpr ProductKernels MakeProductKernels() {
   return {.block_rows = kBlockRows,
           .panels_at_once = kPanelsAtOnce,
           .block_floats = [](int in_features) { return size_t{kBlockRows} * in_features; },
           .pack = PackProductRows<Keys>,
-          .add = AddProduct<Keys, kFurther, kPanelsAtOnce>,
+          .add = AddProduct<Keys, kPanelsAtOnce>,
           .store = StoreProductRow<typename Keys::Simd>};
 }
 
