@@ -147,7 +147,7 @@ inline void TileFormat::Accumulate(const HeadStep& step, float* weights, const f
     PackPairs(whole, row);
     ShrinkSums(shrink[i], stride, sums + static_cast<size_t>(i) * stride);
   }
-  const ValueRows values = Reading<ReadOrder::kWholeChunk>::ValuesOf(step);
+  const ValueRows values = ValuesOf(step);
   const auto* const a = reinterpret_cast<const std::byte*>(weights);
   constexpr size_t kStride = sizeof(float) * kScoreStride;
   const int steps = whole / kTileTokens, products = job.head_dim / Values::kChannels * steps;

@@ -178,7 +178,7 @@ void CodedFormat<Codes, Values_>::Accumulate(const HeadStep& step, float* weight
   const std::byte* tile_rows[kChunk];
   for (int t = 0; t < count; t += most) {
     const int some = Smaller(most, count - t);
-    ValueRows values = Reading<ReadOrder::kWholeChunk>::ValuesOf(step);
+    ValueRows values = ValuesOf(step);
     values.rows += t;
     values.rows_ahead += t;
     if constexpr (Codes::kGrouped) {

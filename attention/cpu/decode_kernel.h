@@ -81,7 +81,7 @@ template <class Keys_, class NarrowKeys, class Values_, ReadOrder kOrder>
 struct PlainFormat {
   using Keys = Keys_;
   using Values = Values_;
-  using Ahead = typename Reading<kOrder>::Ahead;
+  using Ahead = Reading<kOrder>;
 
   static bool Takes(const DecodeJob& job) { return Reading<kOrder>::Takes(job); }
 
@@ -92,13 +92,13 @@ struct PlainFormat {
                     float* scores);
   /// For all queries i of the head: sums[i] = shrink[i] * sums[i] + sum over t of weights[i][t] *
   /// value t. Spoils the weights.
-  static void Accumulate(const HeadStep& step, float* weights, const float* shrink,
-                         Ahead* /*ahead*/, float* sums) {
+  static void Accumulate(const HeadStep& step, float* weights, const float* shrink, Ahead* ahead,
+                         float* sums) {
     const DecodeJob& job = step.here.job();
     const int count = step.here.count();
     MultiplyByFactors<typename Values::Simd>(&DecodeJob::value_norms, nullptr, step, 1, weights);
     const int sums_stride = AccumulatorFloats<Values>(job.head_dim);
-    ValueRows values = Reading<kOrder>::ValuesOf(step);
+    ValueRows values = ahead->Values();
     for (int i = 0; i < job.group_size;) {
       const int size = NextSubBlock(job.group_size - i);
       AccumulateSubBlock<Values, /*kFetches=*/true, kOrder>(
@@ -112,8 +112,7 @@ struct PlainFormat {
 
 template <class Keys, class NarrowKeys, class Values_, ReadOrder kOrder>
 inline void PlainFormat<Keys, NarrowKeys, Values_, kOrder>::Score(const HeadStep& step,
-                                                                  const float* packed,
-                                                                  Ahead* /*ahead*/,
+                                                                  const float* packed, Ahead* ahead,
                                                                   float* /*spare*/, float* scores) {
   const DecodeJob& job = step.here.job();
   const int rows = job.head_dim / Keys::kChannelsPerRow;
@@ -125,9 +124,8 @@ inline void PlainFormat<Keys, NarrowKeys, Values_, kOrder>::Score(const HeadStep
                                         const std::byte* next_area) {
     for (int end = slot + run, slots; slot < end; slot += slots, t += slots) {
       const size_t at = static_cast<size_t>(slot) * 4;
-      const std::byte* const ahead = Reading<kOrder>::AfterKeys(
-          step, t, /*lines=*/area + at * rows, /*next_lines=*/next_area + at * rows);
-      const BlockTile tile = {area + at, ahead, t};
+      const BlockTile tile = {
+          area + at, ahead->AfterKeys(t, /*lines=*/area + at * rows, next_area + at * rows), t};
       const int left = slots_per_block - slot;
       slots = left >= Keys::Simd::kLanes ? Keys::Simd::kLanes : NarrowKeys::Simd::kLanes;
       if (left >= Keys::Simd::kLanes) {

@@ -1,6 +1,6 @@
 // AMX: products of bf16, and of bytes, on tile registers, which do many times the multiply-adds per
 // cycle of vectors. All else, and decode attention of one query a KV head, which waits for memory,
-// as with AVX512-BF16 on the same CPUs (kernels_avx512bf16.cc).
+// as with AVX512-BF16 on the same CPUs (kernels_avx512bf16.cc), but for the order of reading.
 // Compiled with its own flags (attention/CMakeLists.txt).
 
 #include "attention/cpu/amx_byte_product.h"

@@ -43,8 +43,8 @@ struct FetchLines {
 };
 
 /// Fetches `kLines` lines into that cache with every so many rows that are multiplied, `kStep`
-/// bytes further each time; and those kFurther behind them into L2, if that is not 0.
-template <int kLines, size_t kStep, _mm_hint kCache, size_t kFurther = 0>
+/// bytes further each time; and those kFurtherBytes behind them into L2, if that is not 0.
+template <int kLines, size_t kStep, _mm_hint kCache, size_t kFurtherBytes = 0>
 struct FetchNowAndThen {
   const std::byte* ahead;
   int every;
@@ -54,7 +54,7 @@ struct FetchNowAndThen {
     if (--left > 0) return;
     left = every;
     Prefetch<kCache>(ahead, 64 * kLines);
-    if constexpr (kFurther > 0) Prefetch<_MM_HINT_T1>(ahead + kFurther, 64 * kLines);
+    if constexpr (kFurtherBytes > 0) Prefetch<_MM_HINT_T1>(ahead + kFurtherBytes, 64 * kLines);
     ahead += kStep;
   }
 };
@@ -112,11 +112,27 @@ inline void AddPanel(const float* x, int rows, const std::byte* weights, Fetch* 
 /// Rows of weights that stay in the nearest cache while all of x meets them.
 template <class V>
 constexpr int kNearRows = V::kRegisters == 16 ? 64 : 32;
-/// So many bytes behind what comes into L1, Intel's server CPUs want to be told what shall come
-/// into L2, which can wait for more lines at a time; no others with AVX-512 widen weights. 0: no
-/// need.
+/// So many bytes behind those that are fetched into L1 come those that are fetched into L2, which
+/// can wait for more lines at a time. 0: none. Of CPUs with AVX-512 only Intel's widen weights.
 template <class V>
-constexpr size_t kFurtherAhead = V::kRegisters == 16 ? 0 : 32 << 10;
+constexpr size_t kBytesToL2 = V::kRegisters == 16 ? 0 : 32 << 10;
+
+/// Calls meet.operator()<How, NQ>(i, x, sums) for all sub-blocks of x from row `begin` on: for that
+/// of rows [i, i + NQ), read by How, what meets the rows of weights from `first` on, and its sums.
+template <class Keys, class Meet>
+__attribute__((always_inline)) inline void ForEachSubBlock(const ProductJob& job, int begin,
+                                                           int first, Meet meet) {
+  for (int i = begin, size; i < job.count; i += size) {
+    size = NextSubBlock(job.count - i);
+    ForSubBlock(size, [&]<int NQ>() {
+      using How = KeysFor<Keys, NQ>;
+      meet.template operator()<How, NQ>(i,
+                                        job.packed + static_cast<size_t>(i) * job.in_features +
+                                            static_cast<size_t>(first) * NQ * How::kCells,
+                                        job.sums + i * kPanelOutputs);
+    });
+  }
+}
 
 /// All outputs of `some` rows of a panel, `near`, for a sub-block of NQ rows of x. Fetches the rows
 /// behind them, if it shall.
@@ -139,7 +155,7 @@ inline void MeetNearRows(const float* x, int some, const std::byte* near, float*
     }
   };
   if constexpr (kFetches) {
-    meet(FetchNowAndThen<kLines, 64 * kLines, _MM_HINT_T0, kFurtherAhead<V>>{
+    meet(FetchNowAndThen<kLines, 64 * kLines, _MM_HINT_T0, kBytesToL2<V>>{
         near + some * kPanelRowBytes, Larger(1, kMeetings / 4)});
   } else {
     meet(FetchLines<0>{});
@@ -149,23 +165,16 @@ inline void MeetNearRows(const float* x, int some, const std::byte* near, float*
 /// Rows of x from `begin` on times a panel, a few rows of weights at a time.
 template <class Keys>
 inline void AddNearRows(const ProductJob& job, int begin) {
-  using V = typename Keys::Simd;
+  constexpr int kNear = kNearRows<typename Keys::Simd>;
   const int rows = job.in_features / 2;
-  for (int first = 0; first < rows; first += kNearRows<V>) {
-    const int some = Smaller(kNearRows<V>, rows - first);
+  for (int first = 0; first < rows; first += kNear) {
+    const int some = Smaller(kNear, rows - first);
     const std::byte* const near = job.weights + first * kPanelRowBytes;
-    for (int i = begin, size; i < job.count; i += size) {
-      size = NextSubBlock(job.count - i);
-      const auto meet = [&]<int NQ>() {
-        using How = KeysFor<Keys, NQ>;
-        const float* const x = job.packed + static_cast<size_t>(i) * job.in_features +
-                               static_cast<size_t>(first) * NQ * How::kCells;
-        float* const sums = job.sums + i * kPanelOutputs;
-        if (i == begin) return MeetNearRows<How, NQ, true>(x, some, near, sums);
-        MeetNearRows<How, NQ, false>(x, some, near, sums);
-      };
-      ForSubBlock(size, meet);
-    }
+    ForEachSubBlock<Keys>(job, begin, first,
+                          [=]<class How, int NQ>(int i, const float* x, float* sums) {
+                            if (i == begin) return MeetNearRows<How, NQ, true>(x, some, near, sums);
+                            MeetNearRows<How, NQ, false>(x, some, near, sums);
+                          });
   }
 }
 
@@ -302,15 +311,10 @@ inline void AddInPasses(const ProductJob& job) {
   for (int first = 0; first < rows; first += kRowsAtOnce) {
     const int some = Smaller(kRowsAtOnce, rows - first);
     const std::byte* const weights = job.weights + first * kPanelRowBytes;
-    for (int i = 0, size; i < job.count; i += size) {
-      size = NextSubBlock(job.count - i);
-      ForSubBlock(size, [&]<int NQ>() {
-        using How = KeysFor<Keys, NQ>;
-        const float* const x = job.packed + static_cast<size_t>(i) * job.in_features +
-                               static_cast<size_t>(first) * NQ * How::kCells;
-        AddPasses<How, NQ>(x, some, weights, job.sums + i * kPanelOutputs);
-      });
-    }
+    ForEachSubBlock<Keys>(job, /*begin=*/0, first,
+                          [=]<class How, int NQ>(int /*i*/, const float* x, float* sums) {
+                            AddPasses<How, NQ>(x, some, weights, sums);
+                          });
   }
 }
 

@@ -1,13 +1,13 @@
 // What decode attention of plain numbers fetches, and when, in each ReadOrder (fetch.h).
 //
-//   Reading<kOrder>
-//     Takes(job)       whether a job can be read so
-//     AfterKeys(step, t, lines, next_lines)
-//                      lines that are fetched with those of a tile of keys, which are `lines` and
-//                      have the slots from `t` on; next_lines: the ones in their place of the next
-//                      head
-//     ValuesOf(step)   the values of the step's head, and what is fetched with each
-//     Ahead            made of each step; its Turn is called in softmax, about once a query
+//   Reading<kOrder>  of one step
+//     Takes(job)     whether a job can be read so (static)
+//     AfterKeys(t, lines, next_lines)
+//                    lines that are fetched with those of a tile of keys, which are `lines` and
+//                    have the slots from `t` on; next_lines: the ones in their place of the next
+//                    head
+//     Values()       the values of the step's head, and what is fetched with each
+//     Turn()         called in softmax, about once a query: fetches a little
 #pragma once
 
 #include "attention/cpu/chunk.h"
@@ -23,71 +23,97 @@ struct NothingAhead {
   void Turn() {}
 };
 
-template <ReadOrder kOrder>
-struct Reading;
-
-// ---- kWholeChunk -------------------------------------------------------------------------------
-
-template <>
-struct Reading<ReadOrder::kWholeChunk> {
-  using Ahead = NothingAhead;
-
-  static bool Takes(const DecodeJob& /*job*/) { return true; }
-  static const std::byte* AfterKeys(const HeadStep& /*step*/, int /*t*/, const std::byte* /*lines*/,
-                                    const std::byte* next_lines) {
-    return next_lines;
-  }
-  static ValueRows ValuesOf(const HeadStep& step) {
-    const DecodeJob &job = step.here.job(), &next = step.next.job();
-    ValueRows values = {step.here.chunk->rows, step.here.head * job.values.head_stride};
-    values.per_block = static_cast<int>(job.values.slots_per_block);
-    values.rows_ahead = step.next.chunk->rows;
-    values.offset_ahead = static_cast<ptrdiff_t>(step.next.head * next.values.head_stride);
-    values.row_bytes = job.row_bytes;
-    return values;
-  }
-};
+/// The values of a step's head; those of the next head are fetched in their place.
+inline ValueRows ValuesOf(const HeadStep& step) {
+  const DecodeJob &job = step.here.job(), &next = step.next.job();
+  ValueRows values = {step.here.chunk->rows, step.here.head * job.values.head_stride};
+  values.per_block = static_cast<int>(job.values.slots_per_block);
+  values.rows_ahead = step.next.chunk->rows;
+  values.offset_ahead = static_cast<ptrdiff_t>(step.next.head * next.values.head_stride);
+  values.row_bytes = job.row_bytes;
+  return values;
+}
 
 /// The same, with the next head's keys fetched in place of its values, where they lie alike.
 inline ValueRows ValuesBeforeKeys(const HeadStep& step) {
-  ValueRows values = Reading<ReadOrder::kWholeChunk>::ValuesOf(step);
+  ValueRows values = ValuesOf(step);
   const DecodeJob& next = step.next.job();
   if (KeysLieAsValues(next)) values.offset_ahead += next.keys.base - next.values.base;
   return values;
 }
 
+template <ReadOrder kOrder>
+class Reading;
+
+// ---- kWholeChunk -------------------------------------------------------------------------------
+
+template <>
+class Reading<ReadOrder::kWholeChunk> {
+ public:
+  explicit Reading(const HeadStep& step) : step_(step) {}
+
+  static bool Takes(const DecodeJob& /*job*/) { return true; }
+  const std::byte* AfterKeys(int /*t*/, const std::byte* /*lines*/,
+                             const std::byte* next_lines) const {
+    return next_lines;
+  }
+  ValueRows Values() const { return ValuesOf(step_); }
+  void Turn() {}
+
+ private:
+  const HeadStep& step_;
+};
+
 // ---- kAlongBlocks ------------------------------------------------------------------------------
 
-/// How far ahead in its block of what is read lines are fetched; no further than what a head's
-/// values take. 0: of a job that cannot be read so.
-inline size_t DistanceAhead(const DecodeJob& job) {
-  // What is under way from all blocks of a chunk is a third of a first-level cache of 48 KiB.
+/// How many bytes ahead in its block of what is read lines are fetched; no further than what a
+/// head's values take. 0: of a job that cannot be read so.
+inline size_t BytesAlongBlock(const DecodeJob& job) {
+  // What is under way from the blocks of a chunk is a third of a first-level cache of 48 KiB, or
+  // two thirds with blocks of 8 slots.
   constexpr size_t kMostBytes = 2048;
-  const size_t area = job.keys.slots_per_block * job.row_bytes;
-  const bool follow_each_other = KeysLieAsValues(job) && job.values.base == job.keys.base + area &&
-                                 job.keys.head_stride == 2 * area;
-  if (!follow_each_other || kChunk % job.keys.slots_per_block != 0) return 0;
-  return area < kMostBytes ? area : kMostBytes;
+  const size_t area_bytes = job.keys.slots_per_block * job.row_bytes;
+  const bool follow_each_other = KeysLieAsValues(job) &&
+                                 job.values.base == job.keys.base + area_bytes &&
+                                 job.keys.head_stride == 2 * area_bytes;
+  // The tiles of a larger block are read side by side, so that it is not one run.
+  const bool are_runs =
+      job.keys.slots_per_block <= kTileSlots && kChunk % job.keys.slots_per_block == 0;
+  if (!follow_each_other || !are_runs) return 0;
+  return area_bytes < kMostBytes ? area_bytes : kMostBytes;
 }
 
 template <>
-struct Reading<ReadOrder::kAlongBlocks> {
+class Reading<ReadOrder::kAlongBlocks> {
+ public:
+  explicit Reading(const HeadStep& step)
+      : step_(step),
+        distance_bytes_(BytesAlongBlock(step.here.job())),
+        tiles_(step.here.num_tiles()) {
+    const DecodeJob& job = step.here.job();
+    const bool are_values = distance_bytes_ < job.values.slots_per_block * job.row_bytes;
+    for (int i = 0; i < tiles_; ++i) {
+      lines_[i] = are_values ? step.here.TileAt(&Chunk::values, i) + distance_bytes_
+                             : step.next.TileAt(&Chunk::key_lines, i);
+    }
+  }
+
   /// A line that two rows of a narrow tile share is fetched twice, for which one query alone leaves
   /// no time.
   static bool Takes(const DecodeJob& job) {
-    return DistanceAhead(job) > 0 && (job.group_size > 1 || job.keys.slots_per_block >= kTileSlots);
+    return BytesAlongBlock(job) > 0 &&
+           (job.group_size > 1 || job.keys.slots_per_block == kTileSlots);
   }
-  static const std::byte* AfterKeys(const HeadStep& step, int /*t*/, const std::byte* lines,
-                                    const std::byte* /*next_lines*/) {
-    return lines + DistanceAhead(step.here.job());
+  const std::byte* AfterKeys(int /*t*/, const std::byte* lines,
+                             const std::byte* /*next_lines*/) const {
+    return lines + distance_bytes_;
   }
   /// Behind the values of the last head, who is in which block is another matter.
-  static ValueRows ValuesOf(const HeadStep& step) {
-    ValueRows values = ValuesBeforeKeys(step);
-    const DecodeJob& job = step.here.job();
-    const ptrdiff_t distance = DistanceAhead(job),
-                    area = job.values.slots_per_block * job.row_bytes;
-    if (step.next.head != step.here.head + 1) {
+  ValueRows Values() const {
+    ValueRows values = ValuesBeforeKeys(step_);
+    const DecodeJob& job = step_.here.job();
+    const ptrdiff_t distance = distance_bytes_, area = job.values.slots_per_block * job.row_bytes;
+    if (step_.next.head != step_.here.head + 1) {
       values.slots_ahead = static_cast<int>((area - distance) / job.row_bytes);
       values.rows_after = values.rows_ahead;
       values.offset_after = values.offset_ahead + distance - area;
@@ -96,30 +122,19 @@ struct Reading<ReadOrder::kAlongBlocks> {
     values.offset_ahead = static_cast<ptrdiff_t>(values.offset) + distance;
     return values;
   }
+  /// A line of each tile behind those that were fetched with the keys: memory would be idle. Always
+  /// inlined: GCC drops calls of what only prefetches.
+  __attribute__((always_inline)) void Turn() {
+    for (int i = 0; i < tiles_; ++i) Prefetch<ReadOrder::kAlongBlocks>(lines_[i] + at_);
+    at_ += 64;
+  }
 
-  /// A line of each tile behind those that were fetched with the keys: memory would be idle.
-  class Ahead {
-   public:
-    explicit Ahead(const HeadStep& step) : tiles_(step.here.num_tiles()) {
-      const DecodeJob& job = step.here.job();
-      const size_t distance = DistanceAhead(job);
-      const bool are_values = distance < job.values.slots_per_block * job.row_bytes;
-      for (int i = 0; i < tiles_; ++i) {
-        lines_[i] = are_values ? step.here.TileAt(&Chunk::values, i) + distance
-                               : step.next.TileAt(&Chunk::key_lines, i);
-      }
-    }
-    /// Always inlined: GCC drops calls of what only prefetches.
-    __attribute__((always_inline)) void Turn() {
-      for (int i = 0; i < tiles_; ++i) Prefetch<ReadOrder::kAlongBlocks>(lines_[i] + at_);
-      at_ += 64;
-    }
-
-   private:
-    int tiles_;
-    const std::byte* lines_[kMostTiles];
-    size_t at_ = 0;
-  };
+ private:
+  const HeadStep& step_;
+  size_t distance_bytes_;
+  int tiles_;
+  const std::byte* lines_[kMostTiles];
+  size_t at_ = 0;
 };
 
 // ---- kFewBlocks --------------------------------------------------------------------------------
@@ -144,44 +159,43 @@ inline int TilesAtOnce(const DecodeJob& job) {
 }
 
 template <>
-struct Reading<ReadOrder::kFewBlocks> {
-  static bool Takes(const DecodeJob& job) { return TilesAtOnce(job) > 0; }
-  static const std::byte* AfterKeys(const HeadStep& step, int t, const std::byte* /*lines*/,
-                                    const std::byte* /*next_lines*/) {
-    const int tiles = TilesAtOnce(step.here.job()), num_tiles = step.here.num_tiles();
-    const int i = t / kTileSlots, of_values = i + Smaller(tiles, num_tiles) - num_tiles;
-    return of_values < 0 ? step.here.TileAt(&Chunk::key_lines, i + tiles)
-                         : step.here.TileAt(&Chunk::values, of_values);
+class Reading<ReadOrder::kFewBlocks> {
+ public:
+  explicit Reading(const HeadStep& step) : step_(step), count_(TilesAtOnce(step.here.job())) {
+    if (step.here.num_tiles() < 2 * count_) return;
+    for (int i = 0; i < count_; ++i) tiles_[i] = step.here.TileAt(&Chunk::values, count_ + i);
+    end_ = kTileSlots * step.here.job().row_bytes;
   }
-  static ValueRows ValuesOf(const HeadStep& step) {
-    ValueRows values = ValuesBeforeKeys(step);
-    values.at_once = TilesAtOnce(step.here.job()) * kTileSlots;
+
+  static bool Takes(const DecodeJob& job) { return TilesAtOnce(job) > 0; }
+  const std::byte* AfterKeys(int t, const std::byte* /*lines*/,
+                             const std::byte* /*next_lines*/) const {
+    const int num_tiles = step_.here.num_tiles();
+    const int i = t / kTileSlots, of_values = i + Smaller(count_, num_tiles) - num_tiles;
+    return of_values < 0 ? step_.here.TileAt(&Chunk::key_lines, i + count_)
+                         : step_.here.TileAt(&Chunk::values, of_values);
+  }
+  ValueRows Values() const {
+    ValueRows values = ValuesBeforeKeys(step_);
+    values.at_once = count_ * kTileSlots;
     return values;
   }
+  /// A few lines of each tile of the second few of the values: memory would be idle. Always
+  /// inlined: GCC drops calls of what only prefetches.
+  __attribute__((always_inline)) void Turn() {
+    if (at_ >= end_) return;
+    for (int i = 0; i < count_; ++i) Prefetch<ReadOrder::kFewBlocks>(tiles_[i] + at_, kBytes);
+    at_ += kBytes;
+  }
 
-  /// The first lines of the second few of the values: memory would be idle.
-  class Ahead {
-   public:
-    explicit Ahead(const HeadStep& step) : count_(TilesAtOnce(step.here.job())) {
-      if (step.here.num_tiles() < 2 * count_) return;
-      for (int i = 0; i < count_; ++i) tiles_[i] = step.here.TileAt(&Chunk::values, count_ + i);
-      end_ = kTileSlots * step.here.job().row_bytes;
-    }
-    /// A few lines of each tile. Always inlined: GCC drops calls of what only prefetches.
-    __attribute__((always_inline)) void Turn() {
-      if (at_ >= end_) return;
-      for (int i = 0; i < count_; ++i) Prefetch<ReadOrder::kFewBlocks>(tiles_[i] + at_, kBytes);
-      at_ += kBytes;
-    }
+ private:
+  static constexpr size_t kBytes = 512;
 
-   private:
-    static constexpr size_t kBytes = 512;
-
-    int count_;
-    const std::byte* tiles_[4];
-    size_t at_ = 0;
-    size_t end_ = 0;
-  };
+  const HeadStep& step_;
+  int count_;
+  const std::byte* tiles_[4];
+  size_t at_ = 0;
+  size_t end_ = 0;
 };
 
 }  // namespace

@@ -18,7 +18,8 @@ struct Running {
   float sum = 0;
 
   /// A few weights may be larger than 1, so that most chunks need not wait for the maximum of their
-  /// scores, and what was accumulated before need not shrink.
+  /// scores, and what was accumulated before need not shrink (FlashAttention-4's rescaling above a
+  /// threshold, with the same 8).
   static constexpr float kSlack = 8;
 
   float Lse() const { return (highest + __builtin_log2f(sum)) * kLn2; }
@@ -91,7 +92,9 @@ inline void SoftmaxFewRows(float* scores, int count, Running* running, float* sh
       highest[i] = V::Max(highest[i], V::Load(scores + i * kScoreStride + t));
     }
   }
-  const auto limit = [running](int i) { return running[Smaller(i, N - 1)].highest + Running::kSlack; };
+  const auto limit = [running](int i) {
+    return running[Smaller(i, N - 1)].highest + Running::kSlack;
+  };
   const __m128 largest = V::template LargestOfEach<N>(highest, 0);
   const __m128 limits = _mm_setr_ps(limit(0), limit(1), limit(2), limit(3));
   for (int i = 0; i < N; ++i) shrink[i] = 1;
@@ -116,8 +119,8 @@ inline void SoftmaxFewRows(float* scores, int count, Running* running, float* sh
 }
 
 /// SoftmaxChunk of `rows` rows of scores, kScoreStride apart, with a scale of 1; shrink[i] is what
-/// it returns. Weights may be up to 2^kSlack, and those of less than 2^-100 are that, up to the end
-/// of the last vector.   turn()  called about once a row
+/// it returns. With V::kReducesRows weights may be up to 2^kSlack, and those of less than 2^-100
+/// are that, up to the end of the last vector.   turn()  called about once a row
 template <class V, class Turn>
 inline void SoftmaxRows(int rows, float* scores, int count, Running* running, float* shrink,
                         Turn turn) {

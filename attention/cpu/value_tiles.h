@@ -311,10 +311,11 @@ inline void AccumulateRows(float* weights, const float* shrink, const ValueRows&
     for (int first = 0; first < count; first += at_once) {
       accumulate(values.Few(first, count), first, Smaller(first + at_once, count), 0, step);
     }
-  } else if (Fetch::kOrder == ReadOrder::kAlongBlocks && values.slots_ahead >= 0 &&
-             values.per_block == step) {
-    accumulate(values, 0, count, 0, values.slots_ahead);
-    accumulate(values.After(), 0, count, values.slots_ahead, step);
+  } else if constexpr (Fetch::kOrder == ReadOrder::kAlongBlocks) {
+    static_assert(kTokens == 1);  // slots_ahead may be odd
+    const int here = values.slots_ahead >= 0 ? values.slots_ahead : step;
+    accumulate(values, 0, count, 0, here);
+    if (here < step) accumulate(values.After(), 0, count, here, step);
   } else {
     accumulate(values, 0, count, 0, step);
   }

@@ -222,13 +222,13 @@ TEST_F(ChunkTest, FetchesWhatIsReadAFewBlocksLater) {
       int later = 0;
       ForEachHeadStep(job, [&](const HeadStep& step) {
         const HeadChunk& here = step.here;
+        const Reading<ReadOrder::kFewBlocks> reading(step);
         later = std::min(tiles, here.num_tiles());
         for (int i = 0; i < here.num_tiles(); ++i) {
           read.push_back(here.TileAt(&Chunk::key_lines, i));
-          fetched.push_back(
-              Reading<ReadOrder::kFewBlocks>::AfterKeys(step, i * kTileSlots, nullptr, nullptr));
+          fetched.push_back(reading.AfterKeys(i * kTileSlots, nullptr, nullptr));
         }
-        const ValueRows values = Reading<ReadOrder::kFewBlocks>::ValuesOf(step);
+        const ValueRows values = reading.Values();
         for (int t = 0; t < here.count(); t += kTileSlots) {
           const ValueRows few = values.Few(t / values.at_once * values.at_once, here.count());
           read.push_back(here.TileAt(&Chunk::values, t / kTileSlots));
@@ -245,7 +245,7 @@ TEST_F(ChunkTest, ReadsAlongBlocksOnlyWhereHeadsFollowEachOther) {
   const auto with = [this](auto change) {
     DecodeJob job = Job(0, 400);
     change(job);
-    return DistanceAhead(job);
+    return BytesAlongBlock(job);
   };
   EXPECT_EQ(with([](DecodeJob&) {}), kAreaBytes);
   const auto rows = [](DecodeJob& job, size_t bytes) {
@@ -268,14 +268,15 @@ TEST_F(ChunkTest, ReadsAlongBlocksOnlyWhereHeadsFollowEachOther) {
       job.keys.head_stride = job.values.head_stride = 2 * per_block * kRowBytes;
     });
   };
-  EXPECT_EQ(slots(64), 64 * kRowBytes);
-  EXPECT_EQ(slots(48), 0u);
+  EXPECT_EQ(slots(8), 8 * kRowBytes);
+  EXPECT_EQ(slots(12), 0u);
+  // A block whose tiles are read side by side.
+  EXPECT_EQ(slots(32), 0u);
 }
 
 // Every line is fetched before it is read, but for those that a job begins with, and nothing else
 // is, but behind the end of a job that none follows.
 TEST_F(ChunkTest, FetchesEveryLineAlongItsBlock) {
-  using Order = Reading<ReadOrder::kAlongBlocks>;
   for (size_t row_bytes : {64, 128, 256}) {
     for (int chunks : {1, 3}) {
       SCOPED_TRACE(row_bytes);
@@ -287,7 +288,7 @@ TEST_F(ChunkTest, FetchesEveryLineAlongItsBlock) {
       job.keys = {memory.data(), kHeads * 2 * area, 2 * area, blocks_.data(), kSlots, 0};
       job.values = job.keys;
       job.values.base += area;
-      const size_t distance = DistanceAhead(job);
+      const size_t distance = BytesAlongBlock(job);
       ASSERT_EQ(distance, std::min<size_t>(area, 2048));
       std::set<const std::byte*> read, fetched, not_fetched;
       const auto take = [&](const std::byte* line, const std::byte* ahead) {
@@ -297,12 +298,13 @@ TEST_F(ChunkTest, FetchesEveryLineAlongItsBlock) {
       };
       ForEachHeadStep(job, [&](const HeadStep& step) {
         const HeadChunk& here = step.here;
+        const Reading<ReadOrder::kAlongBlocks> reading(step);
         for (int i = 0; i < here.num_tiles(); ++i) {
           const std::byte* const lines = here.TileAt(&Chunk::key_lines, i);
-          const std::byte* const ahead = Order::AfterKeys(step, i * kTileSlots, lines, nullptr);
+          const std::byte* const ahead = reading.AfterKeys(i * kTileSlots, lines, nullptr);
           for (size_t at = 0; at < area; at += 64) take(lines + at, ahead + at);
         }
-        const ValueRows values = Order::ValuesOf(step);
+        const ValueRows values = reading.Values();
         for (int t = 0; t < here.count(); ++t) {
           const int slot = t % kSlots;
           const bool behind = values.slots_ahead >= 0 && slot >= values.slots_ahead;

@@ -1,5 +1,7 @@
 // Decode attention: every level against the reference, the reference against a plain softmax.
 
+#include <functional>
+
 #include "tests/attention/decode_batch.h"
 
 namespace ziggurat {
@@ -14,8 +16,10 @@ constexpr double kRoundedTolerance = 5e-4, kOutlierTolerance = 3e-3;
 void ExpectTwins(Encoding encoding, AttentionShape shape, const std::vector<DecodeItem>& items,
                  PoolView pool, LargestDeviation* seen,
                  const std::vector<int>& threads_to_try = {1, 2, 3},
-                 double rounded_tolerance = kRoundedTolerance) {
-  const std::vector<float> q = Queries(encoding, shape, items.size(), 99);
+                 double rounded_tolerance = kRoundedTolerance,
+                 const std::function<void(std::vector<float>*)>& change_queries = {}) {
+  std::vector<float> q = Queries(encoding, shape, items.size(), 99);
+  if (change_queries) change_queries(&q);
   const Decoded expected = RunDecode(*MakeReferenceBackend(), shape, items, q, pool);
   std::vector<ElementType> elements = {ElementType::kF32};
   if (encoding != Encoding::kF32) elements.push_back(ElementType::kBf16);
@@ -267,6 +271,41 @@ TEST(DecodeAttention, AgreesOnCodesWithOutliers) {
                                           kSlots, batch.pool.view(), batch.segments[0][0], 0);
       ExpectTwins(encoding, shape, batch.items, batch.pool.view(), &seen, {1, 2},
                   kOutlierTolerance);
+    }
+  }
+}
+
+// The largest score of a chunk lies a little, or much, above or below that of the chunks before, or
+// far below; for half of the query heads that share keys the other way round.
+TEST(DecodeAttention, AgreesWhenTheLargestScoreMovesFromChunkToChunk) {
+  LargestDeviation seen("decode moving maximum");
+  constexpr int kChunk = 128, kDim = 64;
+  constexpr float kLevels[] = {0, 5, 9, 40, -65, 31, 44};  // powers of two
+  for (const CacheFormat& format :
+       {CacheFormat{Encoding::kF32}, CacheFormat{Encoding::kBf16}, CacheFormat{Encoding::kInt8},
+        CacheFormat{Encoding::kFp8}, CacheFormat{Encoding::kInt4, 32},
+        CacheFormat{Encoding::kInt2, 32}}) {
+    const int slots = 6 * kChunk + (format.group > 0 ? format.group : 37);
+    for (int group : {1, 3, 4, 5, 8}) {
+      const AttentionShape shape = Shape(2 * group, 2, kDim);
+      Batch batch(format, shape, {slots});
+      const size_t floats = size_t{2} * slots * kDim;
+      Tensor k = RandomTensor(ElementType::kF32, floats, 5);
+      const Tensor v = RandomTensor(ElementType::kF32, floats, 6);
+      for (size_t i = 0; i < floats; ++i) {
+        const size_t slot = i / (2 * kDim);
+        k.set(i, i % kDim == 0 ? kLevels[slot / kChunk] : k.at(i) / 4);
+      }
+      MakeReferenceBackend()->WriteTokens(shape, ElementType::kF32, k.data(), v.data(), {}, 0,
+                                          slots, batch.pool.view(), batch.segments[0][0], 0);
+      ExpectTwins(format.encoding, shape, batch.items, batch.pool.view(), &seen, {1},
+                  kOutlierTolerance, [&](std::vector<float>* q) {
+                    for (int head = 0; head < shape.num_q_heads; ++head) {
+                      const float one = std::log(2.0f) / shape.scale;  // 2^1 a level
+                      const float rounded = Bf16ToFloat(FloatToBf16(one));
+                      (*q)[head * kDim] = head % 2 == 0 ? rounded : -rounded;
+                    }
+                  });
     }
   }
 }

@@ -172,17 +172,16 @@ TEST_P(KernelScratch, ColumnSumsNeedNoMoreAndReadNothingThatTheyDidNotWrite) {
 
 /// The memory of a segment in bf16, in int8, or in codes in groups of 32.
 struct DecodedSegment {
-  static constexpr int kSlots = 32;  // of a block, and of a group of codes
   static constexpr int kHeads = 3;
 
   DecodedSegment(int head_dim, int bits, int tokens)
-      : dim(head_dim), is_coded(bits < 16), is_grouped(bits < 8) {
+      : dim(head_dim), is_coded(bits < 16), is_grouped(bits < 8), slots(is_coded ? 32 : 16) {
     row_bytes = static_cast<size_t>(dim) * bits / 8;
-    area = row_bytes * kSlots;
+    area = row_bytes * slots;
     // Of scales: those of a group and its zeros, or one f32 of each slot.
-    unit = is_grouped ? size_t{4} * dim : is_coded ? size_t{4} * kSlots : 0;
+    unit = is_grouped ? size_t{4} * dim : is_coded ? size_t{4} * slots : 0;
     block_bytes = 2 * kHeads * (area + unit);
-    const int count = (tokens + kSlots - 1) / kSlots;
+    const int count = (tokens + slots - 1) / slots;
     memory.assign(block_bytes * count, std::byte{0xff});
     for (int b = count - 1; b >= 0; --b) blocks.push_back(b);
   }
@@ -190,20 +189,20 @@ struct DecodedSegment {
   template <class Number>
   void Fill(int tokens, Number number, std::mt19937& random) {
     for (size_t i = 0; i < memory.size(); i += 2) {
-      const size_t at = i % block_bytes, values_at = kHeads * area, scales_at = 2 * values_at;
+      const size_t at = i % block_bytes, scales_at = 2 * kHeads * area;
       const size_t value_scales_at = scales_at + kHeads * unit;
       size_t slot = 0;
       if (at >= value_scales_at) {
-        slot = is_grouped ? (at - value_scales_at) % (unit / 2) / (unit / 2 / kSlots)
+        slot = is_grouped ? (at - value_scales_at) % (unit / 2) / (unit / 2 / slots)
                           : (at - value_scales_at) % unit / 4;
       } else if (at >= scales_at) {
         slot = is_grouped ? 0 : (at - scales_at) % unit / 4;
-      } else if (at >= values_at) {
-        slot = (at - values_at) % area / row_bytes;
+      } else if (at % (2 * area) >= area) {
+        slot = at % area / row_bytes;
       } else {
-        slot = at / 4 % kSlots;
+        slot = at / 4 % slots;
       }
-      const size_t token = (blocks.size() - 1 - i / block_bytes) * kSlots + slot;
+      const size_t token = (blocks.size() - 1 - i / block_bytes) * slots + slot;
       uint16_t word = token < static_cast<size_t>(tokens) ? number() : 0x7fc0;
       if (is_coded && at < scales_at) word = static_cast<uint16_t>(random());
       std::memcpy(&memory[i], &word, 2);
@@ -211,7 +210,7 @@ struct DecodedSegment {
   }
   cpu::HeadBlocks Plane(size_t offset, size_t stride) const {
     return {memory.data() + offset, block_bytes, stride,
-            blocks.data(),          kSlots,      static_cast<uint32_t>(unit)};
+            blocks.data(),          slots,       static_cast<uint32_t>(unit)};
   }
   cpu::DecodeJob Job(int group, int tokens, const float* q, float* scratch, float* out,
                      float* lse) const {
@@ -222,9 +221,9 @@ struct DecodedSegment {
     job.scale = 1 / std::sqrt(static_cast<float>(dim));
     job.q = q;
     job.row_bytes = row_bytes;
-    job.code_group = is_grouped ? kSlots : 0;
-    job.keys = Plane(0, area);
-    job.values = Plane(kHeads * area, area);
+    job.code_group = is_grouped ? static_cast<int>(slots) : 0;
+    job.keys = Plane(0, 2 * area);  // a head's values behind its keys
+    job.values = Plane(area, 2 * area);
     if (is_coded) {
       job.key_scales = Plane(2 * kHeads * area, unit);
       job.value_scales = Plane(kHeads * (2 * area + unit), unit);
@@ -238,6 +237,7 @@ struct DecodedSegment {
 
   int dim;
   bool is_coded, is_grouped;
+  uint32_t slots;  // of a block, and of a group of codes
   size_t row_bytes, area, unit, block_bytes;
   std::vector<std::byte> memory;
   std::vector<uint32_t> blocks;
