@@ -15,8 +15,7 @@ enum class ReadOrder {
   kWholeChunk,
   /// All side by side, keys and then values, head after head: so every block is one run of
   /// addresses; with every line, the one BytesAlongBlock further on in its block is fetched, into
-  /// L1.
-  /// Jobs whose heads do not follow each other so are read as kWholeChunk.
+  /// L1. Jobs whose heads do not follow each other so are read as kWholeChunk.
   kAlongBlocks,
   /// A few side by side, and then the next few; with every line, the one in its place of these is
   /// fetched, into L1. Jobs whose blocks do not allow it (TilesAtOnce) are read as kWholeChunk.

@@ -206,17 +206,17 @@ inline void PackSubBlock(const uint16_t* x, int in_features, float* packed) {
   const int rows = in_features / 2;
   for (int first = 0; first < rows; first += kPairsAtOnce) {
     const int some = Smaller(kPairsAtOnce, rows - first);
+    float* const to = packed + static_cast<size_t>(first) * NQ * Keys::kCells;
+    auto* const pairs =
+        Keys::kCells == 1 ? reinterpret_cast<std::byte*>(to) : reinterpret_cast<std::byte*>(inputs);
     for (int r = 0; r < some; ++r) {
 #pragma GCC unroll 8
       for (int i = 0; i < NQ; ++i) {
-        __builtin_memcpy(&inputs[2 * (r * NQ + i)],
+        __builtin_memcpy(pairs + 4 * (r * NQ + i),
                          x + static_cast<size_t>(i) * in_features + 2 * (first + r), 4);
       }
     }
-    float* const to = packed + static_cast<size_t>(first) * NQ * Keys::kCells;
-    if constexpr (Keys::kCells == 1) {
-      __builtin_memcpy(to, inputs, sizeof(float) * some * NQ);
-    } else {
+    if constexpr (Keys::kCells == 2) {
       ForEachVector<V>(2 * some * NQ, [&](size_t c, int lanes) {
         StoreUpTo<V, F32Element>(to + c, LoadUpTo<V, Bf16Element>(inputs + c, lanes), lanes);
       });
