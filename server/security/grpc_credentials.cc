@@ -3,9 +3,11 @@
 #include <grpc/grpc.h>
 #include <grpc/grpc_security.h>
 
+#include <chrono>
 #include <mutex>
 #include <string>
 #include <string_view>
+#include <thread>
 #include <utility>
 
 #include "spdlog/spdlog.h"
@@ -18,6 +20,10 @@ constexpr std::string_view kHealthMethods = "/grpc.health.v1.Health/";
 // Does not say whether a token was there at all, or how wrong it was.
 constexpr char kRefusal[] =
     "a valid token is needed: metadata 'authorization' with the value 'Bearer TOKEN'";
+// For a thread that was told "unchanged" to make its handshake. gRPC frees the certificate that it
+// had when it is given another, and holds no lock then that would keep that thread from using it
+// (github.com/grpc/grpc/issues/36693); but it asks only one thread at a time.
+constexpr std::chrono::milliseconds kTimeForHandshakes{50};
 
 std::string_view View(const grpc_slice& slice) {
   return {reinterpret_cast<const char*>(GRPC_SLICE_START_PTR(slice)), GRPC_SLICE_LENGTH(slice)};
@@ -68,6 +74,7 @@ grpc_ssl_certificate_config_reload_status HandOutIdentity(
   const std::string& client_ca =
       identity->client_ca_pem().empty() ? identity->certificate_pem() : identity->client_ca_pem();
   *config = grpc_ssl_server_certificate_config_create(client_ca.c_str(), &pair, 1);
+  if (state.handed_out != nullptr) std::this_thread::sleep_for(kTimeForHandshakes);
   state.handed_out = std::move(identity);
   return GRPC_SSL_CERTIFICATE_CONFIG_RELOAD_NEW;
 }
