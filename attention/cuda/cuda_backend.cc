@@ -351,8 +351,11 @@ void CudaBackend::DecodeAttention(const AttentionShape& shape, absl::Span<const 
   if (bucket.distant) counted = uploads_->Place(absl::MakeConstSpan(counts));
   TableImage image;
   const DeviceItems device_items = image.AddItems(items, counted);
-  LaunchDecodeAttention(bucket, Cache(pool, image), device_items, q, out, lse,
-                        Scratch(DecodeScratchBytes(bucket)), at());
+  const DeviceCache cache = Cache(pool, image);
+  void* scratch = Scratch(DecodeScratchBytes(bucket));
+  LaunchPlanDecode(bucket, cache, device_items, /*stride=*/0, scratch, at());
+  LaunchDecodeAttention(bucket, cache, device_items, /*layer=*/0, q, {out, ElementType::kF32, lse},
+                        scratch, at());
   if (!bucket.distant) return;
   Download(counted, counts.size() * sizeof(counts[0]), counts.data());
   for (size_t i = 0; i < items.size(); ++i) {

@@ -13,12 +13,20 @@ constexpr int kPlanThreads = 256;
 constexpr int kMergeThreads = 128;
 constexpr int kMaxPerLane = 8;
 
-/// One block for each class: running sums over the items, kPlanThreads of them at a time.
+/// One block for each class (x) of each layer (y): running sums over the items, kPlanThreads of
+/// them at a time.
+///   plans         those of layer 0, whose arrays are `plan_stride` apart from layer to layer
+///   items_stride  words, likewise
 __global__ void __launch_bounds__(kPlanThreads)
-    PlanShares(DeviceCache cache, DeviceShape shape, DeviceItems items, DecodePlans plans) {
+    PlanShares(DeviceCache cache, DeviceShape shape, DeviceItems items, uint32_t items_stride,
+               DecodePlans plans, int plan_stride) {
   __shared__ int scratch[2][kPlanThreads / kWarp];
   __shared__ int sums[2];  // chunks and runs of all items so far
-  const DecodePlan& plan = plans.plans[blockIdx.x];
+  const int layer = static_cast<int>(blockIdx.y);
+  DecodePlan plan = plans.plans[blockIdx.x];
+  plan.first_chunk += layer * plan_stride;
+  plan.first_run += layer * plan_stride;
+  items.first += layer * items_stride;
   const int live = items.size(cache), thread = static_cast<int>(threadIdx.x);
   if (thread == 0) plan.first_chunk[0] = plan.first_run[0] = sums[0] = sums[1] = 0;
   for (int base = 0; base < live; base += kPlanThreads) {
@@ -44,16 +52,25 @@ __global__ void __launch_bounds__(kPlanThreads)
   }
 }
 
-/// Calls visit(segment, plan, row) for the row of every partial result of a query head of an item.
+/// The partial results of a query head in a segment, worker after worker.
+struct Stretch {
+  int first;
+  int step;
+  int count;
+
+  __device__ int row(int i) const { return first + i * step; }
+};
+
+/// Calls visit(segment, stretch) for every segment that holds slots for a query head of an item.
 template <class Visit>
-__device__ void ForEachPartial(const DecodeArguments& a, const DecodePlan& plan, int item_index,
+__device__ void ForEachStretch(const DecodeArguments& a, const DecodePlan& plan, int item_index,
                                int q_head, Visit visit) {
   const int items = a.items.size(a.cache);
   const Shares shares(plan, items);
   const DeviceItem& item = a.items.item(a.cache, item_index);
   const int group = a.shape.group_size(), passes = PassesOf(a.shape);
   const int kv_head = q_head / group, pass = q_head % group / kHeadsPerPass;
-  const int in_pass = q_head % group % kHeadsPerPass;
+  const int in_pass = q_head % group % kHeadsPerPass, heads = HeadsOfPass(a.shape);
   int first = plan.first_chunk[item_index], run = plan.first_run[item_index];
   for (int s = 0; s < item.num_segments; ++s) {
     const DeviceSegment& segment = a.cache.segment(item, s);
@@ -62,10 +79,8 @@ __device__ void ForEachPartial(const DecodeArguments& a, const DecodePlan& plan,
     if (chunks > 0 && segment.covers(kv_head)) {
       const int own = (kv_head - segment.first_kv_head) * passes + pass;
       const int begin = first + own * chunks;
-      const int last = shares.WorkerOf(begin + chunks - 1);
-      for (int worker = shares.WorkerOf(begin); worker <= last; ++worker) {
-        visit(segment, (worker + run + own) * HeadsOfPass(a.shape) + in_pass);
-      }
+      const int worker = shares.WorkerOf(begin), last = shares.WorkerOf(begin + chunks - 1);
+      visit(segment, Stretch{(worker + run + own) * heads + in_pass, heads, last - worker + 1});
     }
     first += runs * chunks;
     run += runs;
@@ -89,11 +104,16 @@ __global__ void __launch_bounds__(kMergeThreads)
   for (int p = 0; p < plans.count; ++p) {
     const DecodePlan& plan = plans.plans[p];
     if (plan.takes.borrowed != 0) continue;
-    ForEachPartial(a, plan, item_index, head, [&](const DeviceSegment& segment, int row) {
-      near = AddedInLogs(near, plan.lse[row]);
-      if (segment.use != static_cast<int>(SegmentUse::kDistantKeys)) return;
-      distant = AddedInLogs(distant, plan.lse[row]);
-    });
+    const auto add = [&](const DeviceSegment& segment, const Stretch& stretch) {
+      for (int i = 0; i < stretch.count; ++i) {
+        const float lse = plan.lse[stretch.row(i)];
+        near = AddedInLogs(near, lse);
+        if (segment.use == static_cast<int>(SegmentUse::kDistantKeys)) {
+          distant = AddedInLogs(distant, lse);
+        }
+      }
+    };
+    ForEachStretch(a, plan, item_index, head, add);
   }
   const DeviceItem& item = a.items.item(a.cache, item_index);
   const size_t query = static_cast<size_t>(item_index) * a.shape.num_q_heads + head;
@@ -123,51 +143,96 @@ __device__ void CountDistant(const DecodeArguments& a, int item_index, int kv_he
   }
 }
 
+/// The largest x of all threads of a block, the same in each.
+__device__ inline float BlockMax(float x, float* scratch) {
+  for (int lanes = kWarp / 2; lanes > 0; lanes /= 2) {
+    x = fmaxf(x, __shfl_xor_sync(kAllLanes, x, lanes));
+  }
+  if (LaneOfThread() == 0) scratch[WarpOfThread()] = x;
+  __syncthreads();
+  for (int w = 0; w < kMergeThreads / kWarp; ++w) x = fmaxf(x, scratch[w]);
+  return x;
+}
+
+/// What a warp adds up of the partial results of a query head, relative to the highest log-sum-exp.
+struct MergedRows {
+  float sum = 0;
+  float own[kMaxPerLane] = {};  ///< channels lane + 32 j
+
+  /// Rows warp, warp + kWarps, ... of a stretch. A few at a time: none waits for another.
+  __device__ void Add(const DecodePlan& plan, const Stretch& stretch, float highest, int dim) {
+    constexpr int kWarps = kMergeThreads / kWarp, kAtOnce = 4;
+    const int lane = LaneOfThread();
+    for (int first = WarpOfThread(); first < stretch.count; first += kWarps * kAtOnce) {
+      float weights[kAtOnce], rows[kAtOnce][kMaxPerLane];
+      ZIGGURAT_UNROLL
+      for (int r = 0; r < kAtOnce; ++r) {
+        const int i = first + r * kWarps;
+        const float lse = i < stretch.count ? plan.lse[stretch.row(i)] : -INFINITY;
+        weights[r] = expf(lse - highest);
+      }
+      ZIGGURAT_UNROLL
+      for (int r = 0; r < kAtOnce; ++r) {
+        const float* row = plan.out + static_cast<size_t>(stretch.row(first + r * kWarps)) * dim;
+        ZIGGURAT_UNROLL
+        for (int j = 0; j < kMaxPerLane; ++j) {
+          const int c = lane + j * kWarp;
+          rows[r][j] = weights[r] > 0 && c < dim ? row[c] : 0;  // that of a run left out: anything
+        }
+      }
+      ZIGGURAT_UNROLL
+      for (int r = 0; r < kAtOnce; ++r) {
+        sum += weights[r];
+        ZIGGURAT_UNROLL
+        for (int j = 0; j < kMaxPerLane; ++j) own[j] += weights[r] * rows[r][j];
+      }
+    }
+  }
+};
+
 /// One block for each query head of an item: its warps share the partial results, then merge
 /// theirs.
 __global__ void __launch_bounds__(kMergeThreads)
-    MergePartials(DecodeArguments a, DecodePlans plans, float* out, float* lse) {
+    MergePartials(DecodeArguments a, DecodePlans plans, DecodeOutput to) {
   constexpr int kWarps = kMergeThreads / kWarp;
   __shared__ float outs[kWarps][kMaxPerLane * kWarp];
-  __shared__ float highests[kWarps], sums[kWarps];
+  __shared__ float scratch[kWarps], sums[kWarps];
   const int item_index = static_cast<int>(blockIdx.x), head = static_cast<int>(blockIdx.y);
   if (item_index >= a.items.size(a.cache)) return;
-  const int dim = a.shape.head_dim, lane = LaneOfThread(), warp = WarpOfThread();
-  float highest = -INFINITY, sum = 0, own[kMaxPerLane] = {};
-  int turn = 0;
+  const int dim = a.shape.head_dim, thread = static_cast<int>(threadIdx.x);
+  float highest = -INFINITY;
   for (int p = 0; p < plans.count; ++p) {
     const DecodePlan& plan = plans.plans[p];
-    ForEachPartial(a, plan, item_index, head, [&](const DeviceSegment&, int row) {
-      if (turn++ % kWarps != warp || plan.lse[row] == -INFINITY) return;
-      const float now = fmaxf(highest, plan.lse[row]);
-      const float shrink = expf(highest - now), weight = expf(plan.lse[row] - now);
-      highest = now;
-      sum = sum * shrink + weight;
-      ZIGGURAT_UNROLL
-      for (int j = 0; j < kMaxPerLane; ++j) {
-        const int c = lane + j * kWarp;
-        if (c < dim) {
-          own[j] = own[j] * shrink + weight * plan.out[static_cast<size_t>(row) * dim + c];
-        }
+    ForEachStretch(a, plan, item_index, head, [&](const DeviceSegment&, const Stretch& stretch) {
+      for (int i = thread; i < stretch.count; i += kMergeThreads) {
+        highest = fmaxf(highest, plan.lse[stretch.row(i)]);
       }
     });
   }
-  ZIGGURAT_UNROLL
-  for (int j = 0; j < kMaxPerLane; ++j) outs[warp][lane + j * kWarp] = own[j];
-  if (lane == 0) highests[warp] = highest;
-  if (lane == 0) sums[warp] = sum;
-  __syncthreads();
-  float all = -INFINITY, total = 0;
-  for (int w = 0; w < kWarps; ++w) all = fmaxf(all, highests[w]);
-  for (int w = 0; w < kWarps && all != -INFINITY; ++w) total += sums[w] * expf(highests[w] - all);
-  const size_t row = static_cast<size_t>(item_index) * a.shape.num_q_heads + head;
-  for (int c = static_cast<int>(threadIdx.x); c < dim; c += kMergeThreads) {
-    float x = 0;
-    for (int w = 0; w < kWarps && total > 0; ++w) x += outs[w][c] * expf(highests[w] - all);
-    out[row * dim + c] = total > 0 ? x / total : 0;
+  highest = BlockMax(highest, scratch);
+  MergedRows merged;
+  for (int p = 0; p < plans.count && highest != -INFINITY; ++p) {
+    const DecodePlan& plan = plans.plans[p];
+    ForEachStretch(a, plan, item_index, head, [&](const DeviceSegment&, const Stretch& stretch) {
+      merged.Add(plan, stretch, highest, dim);
+    });
   }
-  if (threadIdx.x != 0) return;
-  if (lse != nullptr) lse[row] = total > 0 ? all + logf(total) : -INFINITY;
+  ZIGGURAT_UNROLL
+  for (int j = 0; j < kMaxPerLane; ++j) {
+    outs[WarpOfThread()][LaneOfThread() + j * kWarp] = merged.own[j];
+  }
+  if (LaneOfThread() == 0) sums[WarpOfThread()] = merged.sum;
+  __syncthreads();
+  float total = 0;
+  for (int w = 0; w < kWarps; ++w) total += sums[w];
+  const size_t row = static_cast<size_t>(item_index) * a.shape.num_q_heads + head;
+  for (int c = thread; c < dim; c += kMergeThreads) {
+    float x = 0;
+    for (int w = 0; w < kWarps; ++w) x += outs[w][c];
+    StoreElement(to.element, to.out, row * dim + c, total > 0 ? x / total : 0);
+  }
+  if (thread != 0) return;
+  if (to.lse != nullptr) to.lse[row] = total > 0 ? highest + logf(total) : -INFINITY;
   if (a.near_lse != nullptr && head % a.shape.group_size() == 0) {
     CountDistant(a, item_index, head / a.shape.group_size());
   }
@@ -192,9 +257,17 @@ struct Parts {
   }
 };
 
+/// From the arrays of a layer's plan to those of the next.
+int PlanStride(const DecodeBucket& bucket) { return bucket.max_items + 1; }
+
 }  // namespace
 
-DecodePlans LayOutPlans(const DecodeBucket& bucket, void* scratch, size_t* bytes) {
+DecodePlans LayOutPlans(const DecodeBucket& bucket, int layer, void* scratch, size_t* bytes) {
+  const int stride = PlanStride(bucket);
+  const auto of_items = [&](Parts& parts) {
+    auto* const first = parts.Take<int32_t>(static_cast<size_t>(bucket.layers) * stride);
+    return first == nullptr ? nullptr : first + static_cast<size_t>(layer) * stride;
+  };
   Parts parts{static_cast<unsigned char*>(scratch)};
   DecodePlans plans;
   for (int borrowed = 0; borrowed <= (bucket.distant ? 1 : 0); ++borrowed) {
@@ -206,8 +279,8 @@ DecodePlans LayOutPlans(const DecodeBucket& bucket, void* scratch, size_t* bytes
       DecodePlan& plan = plans.plans[plans.count++];
       plan.takes = {kernel, borrowed, bucket.tensor_encodings != 0};
       plan.workers = bucket.workers;
-      plan.first_chunk = parts.Take<int32_t>(bucket.max_items + 1);
-      plan.first_run = parts.Take<int32_t>(bucket.max_items + 1);
+      plan.first_chunk = of_items(parts);
+      plan.first_run = of_items(parts);
       const size_t rows =
           static_cast<size_t>(bucket.workers + bucket.max_runs) * HeadsOfPass(bucket.shape);
       plan.out = parts.Take<float>(rows * bucket.shape.head_dim);
@@ -224,21 +297,30 @@ DecodePlans LayOutPlans(const DecodeBucket& bucket, void* scratch, size_t* bytes
 
 size_t DecodeScratchBytes(const DecodeBucket& bucket) {
   size_t bytes = 0;
-  LayOutPlans(bucket, nullptr, &bytes);
+  LayOutPlans(bucket, 0, nullptr, &bytes);
   return bytes;
 }
 
-void LaunchDecodeAttention(const DecodeBucket& bucket, const DeviceCache& cache,
-                           const DeviceItems& items, const float* q, float* out, float* lse,
-                           void* scratch, cudaStream_t stream) {
+void LaunchPlanDecode(const DecodeBucket& bucket, const DeviceCache& cache,
+                      const DeviceItems& items, uint32_t stride, void* scratch,
+                      cudaStream_t stream) {
   size_t bytes = 0;
-  const DecodePlans plans = LayOutPlans(bucket, scratch, &bytes);
+  const DecodePlans plans = LayOutPlans(bucket, 0, scratch, &bytes);
+  if (bucket.max_items == 0 || plans.count == 0) return;
+  const dim3 grid{static_cast<unsigned>(plans.count), static_cast<unsigned>(bucket.layers)};
+  Launch(PlanShares, grid, dim3{kPlanThreads}, 0, stream, cache, bucket.shape, items, stride, plans,
+         PlanStride(bucket));
+}
+
+void LaunchDecodeAttention(const DecodeBucket& bucket, const DeviceCache& cache,
+                           const DeviceItems& items, int layer, const float* q,
+                           const DecodeOutput& output, void* scratch, cudaStream_t stream) {
+  size_t bytes = 0;
+  const DecodePlans plans = LayOutPlans(bucket, layer, scratch, &bytes);
   const DecodeArguments arguments{cache, bucket.shape, items, q, plans.near_lse};
   const auto max_items = static_cast<unsigned>(bucket.max_items);
   const auto q_heads = static_cast<unsigned>(bucket.shape.num_q_heads);
   if (max_items == 0 || plans.count == 0) return;
-  Launch(PlanShares, dim3{static_cast<unsigned>(plans.count)}, dim3{kPlanThreads}, 0, stream, cache,
-         bucket.shape, items, plans);
   for (int borrowed = 0; borrowed <= 1; ++borrowed) {
     for (int p = 0; p < plans.count; ++p) {
       const DecodePlan& plan = plans.plans[p];
@@ -252,7 +334,7 @@ void LaunchDecodeAttention(const DecodeBucket& bucket, const DeviceCache& cache,
            stream, arguments, plans, plans.near_lse);
   }
   Launch(MergePartials, dim3{max_items, q_heads}, dim3{kMergeThreads}, 0, stream, arguments, plans,
-         out, lse);
+         output);
 }
 
 }  // namespace ziggurat::cuda

@@ -4,7 +4,8 @@
 // segment, head by head. Every warp takes an equal stretch of that line, whatever the lengths of
 // the sequences, and writes one partial result for each (item, segment, head) it meets; then the
 // partial results are merged by log-sum-exp (attention/attention_state.h). Where the stretches
-// begin is computed on the device from the table, so a captured launch fits every step.
+// begin is computed on the device from the table, for all layers of a step at once, so a captured
+// launch fits every step.
 #pragma once
 
 #include <cstddef>
@@ -63,8 +64,8 @@ ZIGGURAT_HOST_DEVICE inline bool FitsTensorCores(const DeviceSegment& s, int hea
 struct DecodePlan {
   SegmentClass takes;
   int32_t workers = 0;             ///< warps
-  int32_t* first_chunk = nullptr;  ///< [capacity + 1] chunks before each item
-  int32_t* first_run = nullptr;    ///< [capacity + 1] (segment, head, pass)s before each item
+  int32_t* first_chunk = nullptr;  ///< [max_items + 1] chunks before each item
+  int32_t* first_run = nullptr;    ///< [max_items + 1] (segment, head, pass)s before each item
   float* out = nullptr;            ///< [workers + runs, heads of a pass, head_dim]
   float* lse = nullptr;            ///< [workers + runs, heads of a pass]
 };
@@ -75,6 +76,7 @@ struct DecodeBucket {
   int max_items = 0;
   int max_runs = 0;  ///< (item, segment, KV head, pass)s
   int workers = 0;   ///< warps of a launch: a multiple of the device's processors
+  int layers = 1;    ///< that are planned at once
   /// Bits of encodings whose segments go to tensor cores (queries and weights rounded to bf16); 0:
   /// all in f32.
   uint32_t tensor_encodings = 0;
@@ -84,10 +86,23 @@ struct DecodeBucket {
 /// Scratch memory of a step.
 size_t DecodeScratchBytes(const DecodeBucket& bucket);
 
-///   q, out  [items, num_q_heads, head_dim] f32;   lse  [items, num_q_heads] or nullptr
+/// Plans a step, from what its table says by then; LaunchDecodeAttention of each layer comes after
+/// it, with the same scratch memory.
+///   items   of layer 0; those of each further layer stand `stride` words behind
+void LaunchPlanDecode(const DecodeBucket& bucket, const DeviceCache& cache,
+                      const DeviceItems& items, uint32_t stride, void* scratch,
+                      cudaStream_t stream);
+
+struct DecodeOutput {
+  void* out = nullptr;  ///< [items, num_q_heads, head_dim]
+  ElementType element = ElementType::kF32;
+  float* lse = nullptr;  ///< [items, num_q_heads], or nullptr
+};
+/// Of a layer whose place among the planned ones is `layer`.
+///   q       [items, num_q_heads, head_dim]
 void LaunchDecodeAttention(const DecodeBucket& bucket, const DeviceCache& cache,
-                           const DeviceItems& items, const float* q, float* out, float* lse,
-                           void* scratch, cudaStream_t stream);
+                           const DeviceItems& items, int layer, const float* q,
+                           const DecodeOutput& output, void* scratch, cudaStream_t stream);
 
 // ---- Its parts ----------------------------------------------------------------------------------
 
@@ -97,7 +112,7 @@ struct DecodePlans {
   int count = 0;
   float* near_lse = nullptr;  ///< [items, num_q_heads]; only where segments borrow keys
 };
-DecodePlans LayOutPlans(const DecodeBucket& bucket, void* scratch, size_t* bytes);
+DecodePlans LayOutPlans(const DecodeBucket& bucket, int layer, void* scratch, size_t* bytes);
 
 struct DecodeArguments {
   DeviceCache cache;

@@ -135,8 +135,10 @@ void Run(const Case& c, double copy_bytes_per_second, int processors) {
   DeviceBytes q(rows * kShape.head_dim * 4, 0x3c), out(rows * kShape.head_dim * 4), lse(rows * 4);
   DeviceBytes scratch(DecodeScratchBytes(bucket));
   const double seconds = SecondsOf([&] {
-    LaunchDecodeAttention(bucket, cache, device_items, q.get<float>(), out.get<float>(),
-                          lse.get<float>(), scratch.get<void>(), nullptr);
+    LaunchPlanDecode(bucket, cache, device_items, /*stride=*/0, scratch.get<void>(), nullptr);
+    LaunchDecodeAttention(bucket, cache, device_items, /*layer=*/0, q.get<float>(),
+                          {out.get<float>(), ElementType::kF32, lse.get<float>()},
+                          scratch.get<void>(), nullptr);
   });
   Check(cudaGetLastError(), "a launch");
   std::printf("%-34s %9.1f us  %7.3f GB  %7.1f GB/s  %5.1f %% of a copy\n", c.name.c_str(),

@@ -1,6 +1,8 @@
 // product_library.h on cuBLASLt.
 #include <cublasLt.h>
 
+#include <algorithm>
+#include <cstdint>
 #include <map>
 #include <tuple>
 #include <utility>
@@ -21,6 +23,14 @@ absl::Status Check(cublasStatus_t status, const char* call) {
 
 cudaDataType TypeOf(ElementType element) {
   return element == ElementType::kF32 ? CUDA_R_32F : CUDA_R_16BF;
+}
+
+/// What all operands are aligned to, in bytes, as far as an algorithm could ask for it.
+uint32_t AlignmentOf(const Product& p) {
+  const auto addresses = reinterpret_cast<uintptr_t>(p.weight) | reinterpret_cast<uintptr_t>(p.x) |
+                         reinterpret_cast<uintptr_t>(p.y);
+  constexpr uintptr_t kMost = 256;
+  return static_cast<uint32_t>(std::min(kMost, addresses & -addresses));
 }
 
 /// One kind of product: its layouts, and the algorithm that the library's heuristics give first.
@@ -81,6 +91,14 @@ class Plan {
         cublasLtMatmulPreferenceSetAttribute(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES,
                                              &workspace, sizeof(workspace)),
         "cublasLtMatmulPreferenceSetAttribute");
+    const uint32_t alignment = AlignmentOf(p);
+    for (const auto operand :
+         {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
+          CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES}) {
+      status.Update(Check(
+          cublasLtMatmulPreferenceSetAttribute(preference, operand, &alignment, sizeof(alignment)),
+          "cublasLtMatmulPreferenceSetAttribute"));
+    }
     cublasLtMatmulHeuristicResult_t result = {};
     int found = 0;
     if (status.ok()) {
@@ -113,7 +131,8 @@ class CublasProducts final : public ProductLibrary {
 
   absl::Status Run(const Product& p) override {
     if (p.rows == 0) return absl::OkStatus();
-    auto& plan = plans_[{p.element, p.out_element, p.rows, p.in_features, p.out_features}];
+    auto& plan =
+        plans_[{p.element, p.out_element, p.rows, p.in_features, p.out_features, AlignmentOf(p)}];
     if (plan == nullptr) {
       auto made = Plan::Make(handle_, p);
       if (!made.ok()) return made.status();
@@ -127,7 +146,7 @@ class CublasProducts final : public ProductLibrary {
   }
 
  private:
-  using Kind = std::tuple<ElementType, ElementType, int, int, int>;
+  using Kind = std::tuple<ElementType, ElementType, int, int, int, uint32_t>;
 
   Stream* stream_;
   cublasLtHandle_t handle_;

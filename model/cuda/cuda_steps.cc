@@ -37,6 +37,7 @@ DecodeBucket CudaSteps::DecodeBucketOf(const CudaStepsOptions& options, int item
   bucket.max_items = items;
   bucket.max_runs = items * kinds.runs;
   bucket.workers = DecodeWorkers(options.multiprocessors);
+  bucket.layers = options.shape.model.num_layers;
   bucket.tensor_encodings = kinds.tensor_encodings;
   bucket.plain = kinds.plain;
   bucket.distant = kinds.distant;
@@ -248,6 +249,8 @@ absl::Status CudaSteps::RunModel(const StepBucket& bucket, absl::Span<const Deco
                     buffers_.residual, stream);
   LaunchFillAngles(device_.positions, rows, frequencies_.as<const float>(), half, buffers_.cos,
                    buffers_.sin, stream);
+  LaunchPlanDecode(DecodeBucketOf(options_, rows, bucket.kinds), cache(), tables_->items(0, rows),
+                   tables_->layer_stride(), scratch_.data(), stream);
   for (int layer = 0; layer < model.num_layers; ++layer) {
     if (absl::Status status = RunLayer(layer, bucket, lazy); !status.ok()) return status;
   }
@@ -271,18 +274,12 @@ absl::Status CudaSteps::RunLayer(int layer_index, const StepBucket& bucket,
   if (!status.ok()) return status;
   LaunchRotateAndWriteStep(heads_, cache(), items, model.element, at.wide, at.cos, at.sin, at.q,
                            stream);
-  LaunchDecodeAttention(DecodeBucketOf(options_, bucket.items, bucket.kinds), cache(), items, at.q,
-                        at.attended, at.lse, scratch_.data(), stream);
+  LaunchDecodeAttention(DecodeBucketOf(options_, rows, bucket.kinds), cache(), items, layer_index,
+                        at.q, {at.converted, model.element, at.lse}, scratch_.data(), stream);
   if (bucket.kinds.scored) LaunchAccumulateScores(heads_, cache(), items, at.q, at.lse, stream);
   if (!lazy.empty()) MeasureLazyMass(layer_index, lazy);
 
-  const void* attended = at.attended;
-  if (model.element != ElementType::kF32) {
-    const size_t count = static_cast<size_t>(rows) * heads_.num_q_heads * heads_.head_dim;
-    LaunchConvert(ElementType::kF32, at.attended, count, model.element, at.converted, stream);
-    attended = at.converted;
-  }
-  status = layer.output->Accumulate(attended, rows, at.residual);
+  status = layer.output->Accumulate(at.converted, rows, at.residual);
   if (!status.ok()) return status;
   LaunchRmsNorm(at.residual, layer.mlp_norm, options_.norm_epsilon, rows, model.hidden_size,
                 model.element, at.normed, stream);

@@ -64,6 +64,8 @@ DeviceItems SequenceTables::items(int layer, int capacity) const {
   return {ItemWord(0, layer), items_.count, capacity};
 }
 
+uint32_t SequenceTables::layer_stride() const { return ItemWord(0, 1) - ItemWord(0, 0); }
+
 uint32_t SequenceTables::segment_word(size_t input, int layer, int segment) const {
   return rows_[rows_of_inputs_[input]].layers[layer].table.records +
          WordsOf<DeviceSegment>(segment);

@@ -56,6 +56,8 @@ class SequenceTables {
   const StepItems& step_items() const { return items_; }
   /// One layer's, of launches for up to `capacity` items.
   DeviceItems items(int layer, int capacity) const;
+  /// Words from the items of a layer to those of the next.
+  uint32_t layer_stride() const;
   /// The word of a record of a layer of an input of the last update.
   uint32_t segment_word(size_t input, int layer, int segment) const;
 

@@ -152,7 +152,11 @@ TEST(StepTable, ServesGrowingSequencesWithTheSameLaunchAndFewWords) {
     item.num_segments = 1;
     table.Put(items.first + static_cast<uint32_t>(i * sizeof(DeviceItem) / 4), item);
   }
-  DecodeBucket bucket{DeviceShapeOf(shape), items.capacity, 8, kWorkers, 0, true, false};
+  DecodeBucket bucket;
+  bucket.shape = DeviceShapeOf(shape);
+  bucket.max_items = items.capacity;
+  bucket.max_runs = 8;
+  bucket.workers = kWorkers;
   OnDevice scratch(DecodeScratchBytes(bucket));
   const std::vector<float> q = Queries(Encoding::kBf16, shape, lengths.size(), 5);
   OnDevice device_q(q.data(), q.size() * 4), out(q.size() * 4);
@@ -173,8 +177,9 @@ TEST(StepTable, ServesGrowingSequencesWithTheSameLaunchAndFewWords) {
     }
     if (step > 0) words_after_first += table.patches().size();
     Send(table, device_table);
-    LaunchDecodeAttention(bucket, cache, items, device_q.get<float>(), out.get<float>(), nullptr,
-                          scratch.get(), TestStream().get());
+    LaunchPlanDecode(bucket, cache, items, /*stride=*/0, scratch.get(), TestStream().get());
+    LaunchDecodeAttention(bucket, cache, items, /*layer=*/0, device_q.get<float>(),
+                          {out.get<float>()}, scratch.get(), TestStream().get());
     std::vector<float> actual(q.size());
     out.CopyTo(actual.data());
     std::vector<DecodeItem> host_items;
