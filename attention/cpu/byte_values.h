@@ -106,7 +106,9 @@ struct GroupScales {
 
 constexpr DigitOrder kTokenOrder = DigitOrder([](int k) { return k; });
 
-/// Values are taken in units of 32 channels, of which each has two columns of accumulators.
+/// Values are taken in units of 32 channels, of which each has two columns of accumulators. Of int4
+/// the second one takes whole bytes, 16 times the upper code and the lower one, which the first
+/// column takes too: that is less to unpack, and undone at the end.
 template <int kBits>
 struct ByteValues {
   using Simd = Simd16;
@@ -116,6 +118,7 @@ struct ByteValues {
   /// Bytes of a row that are read at a time.
   static constexpr int kGranule = Larger(16, kUnitBytes);
   static constexpr int kUnits = kGranule / kUnitBytes;  ///< of a granule
+  static constexpr bool kTakesWholeBytes = kBits == 4;
 
   static bool Takes(const DecodeJob& job) {
     return job.row_bytes % kGranule == 0 && job.code_group % kChannels == 0;
@@ -160,7 +163,9 @@ struct ByteValues {
 
   /// As the function of this name in value_tiles.h: accumulators are [units][2][16].
   static void PutInOrder(const float* sums, float factor, float* out) {
-    const __m512 low = _mm512_loadu_ps(sums), high = _mm512_loadu_ps(sums + 16);
+    const __m512 low = _mm512_loadu_ps(sums);
+    __m512 high = _mm512_loadu_ps(sums + 16);
+    if (kTakesWholeBytes) high = _mm512_mul_ps(_mm512_sub_ps(high, low), _mm512_set1_ps(1.0f / 16));
     const __m512 scale = _mm512_set1_ps(factor);
 #pragma GCC unroll 2
     for (int i = 0; i < kChannels; i += 16) {
@@ -198,6 +203,10 @@ struct ByteValues {
         const __m512i bytes = _mm512_permutexvar_epi8(from, rows);
 #pragma GCC unroll 2
         for (int v = 0; v < 2; ++v) {
+          if (kTakesWholeBytes && v == 1) {
+            codes[u][v] = bytes;
+            continue;
+          }
           codes[u][v] = Codes::First(
               kUnits == 1 ? _mm512_srli_epi32(bytes, kBits * v)
                           : _mm512_srlv_epi32(bytes, _mm512_load_si512(kShifts[v].of)));
@@ -242,6 +251,8 @@ struct ByteValues {
 };
 
 /// Where the sums of ByteValues::Rows go: sums[i] = shrink[i] * sums[i] + what is added.
+///   kZerosOfSecond  for how many zeros of its group stands what the second column takes
+template <int kZerosOfSecond>
 struct ValueSink {
   DigitScales scales;
   const float* shrink;
@@ -250,8 +261,8 @@ struct ValueSink {
 
   __attribute__((always_inline)) void operator()(int v, int i, __m512 sum) const {
     float* const to = sums + i * stride + v * 16;
-    const __m512 added =
-        _mm512_fmadd_ps(sum, _mm512_set1_ps(scales.step[i]), _mm512_set1_ps(scales.bias[i]));
+    const float bias = v == 0 ? scales.bias[i] : kZerosOfSecond * scales.bias[i];
+    const __m512 added = _mm512_fmadd_ps(sum, _mm512_set1_ps(scales.step[i]), _mm512_set1_ps(bias));
     _mm512_storeu_ps(to, _mm512_fmadd_ps(_mm512_loadu_ps(to), _mm512_set1_ps(shrink[i]), added));
   }
 };
@@ -271,10 +282,11 @@ inline void AccumulateBytes(const HeadStep& step, int size, const float* weights
   const int count = step.here.count(), units = job.head_dim / Values::kChannels;
   const int group_channels = Codes::kGrouped ? job.code_group : job.head_dim;
   Digits digits[2];
-  ValueSink sink;
+  using Sink = ValueSink<Values::kTakesWholeBytes ? 17 : 1>;
+  Sink sink;
   sink.shrink = shrink;
   sink.stride = static_cast<size_t>(sums_stride);
-  typename Product::template Sums<typename Values::Rows, ValueSink> products(size);
+  typename Product::template Sums<typename Values::Rows, Sink> products(size);
   for (int u = 0; u < units; ++u) {
     const int channel = u * Values::kChannels, group = channel / group_channels;
     Digits* const of_group = &digits[group % 2];
