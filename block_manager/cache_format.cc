@@ -5,7 +5,6 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
-#include "block_manager/check.h"
 
 namespace ziggurat {
 namespace {

@@ -1,7 +1,6 @@
 #include "block_manager/sequence_cache.h"
 
 #include "absl/strings/str_cat.h"
-#include "block_manager/check.h"
 
 namespace ziggurat {
 

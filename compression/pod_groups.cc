@@ -72,7 +72,9 @@ class Reader {
     return absl::InvalidArgumentError(fmt::format("pod groups {}: {}", name_, message));
   }
 
+  /// Arrays and objects by their kind: printing recurses, and they may nest to any depth.
   static std::string Show(const Json& json) {
+    if (json.is_structured()) return fmt::format("an {}", json.type_name());
     const std::string text = json.dump(-1, ' ', true, Json::error_handler_t::replace);
     return text.size() > 40 ? text.substr(0, 40) + "..." : text;
   }

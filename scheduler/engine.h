@@ -78,7 +78,6 @@ struct EngineSnapshot {
   int running = 0;
   int waiting = 0;
   absl::Time made_at;
-  double make_seconds = 0;  ///< of the engine's thread
 };
 
 class Engine {

@@ -71,14 +71,12 @@ bool EngineLoop::IsSnapshotDue() const {
 
 void EngineLoop::PublishSnapshot() {
   last_published_ = Clock::now();
-  auto made = std::make_shared<EngineSnapshot>(MakeSnapshot());
+  std::shared_ptr<const EngineSnapshot> made = std::make_shared<EngineSnapshot>(MakeSnapshot());
   if (metrics_) metrics_->SetOccupancy(*made);
   publish_cost_ = Clock::now() - last_published_;
-  made->make_seconds = std::chrono::duration<double>(publish_cost_).count();
   is_stale_ = false;
-  std::shared_ptr<const EngineSnapshot> snapshot = std::move(made);
   std::lock_guard lock(status_->mutex);
-  status_->snapshot.swap(snapshot);  // the old one is freed behind the lock
+  status_->snapshot.swap(made);  // the old one is freed behind the lock
 }
 
 EngineSnapshot EngineLoop::MakeSnapshot() {

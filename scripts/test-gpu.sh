@@ -50,7 +50,7 @@ run "kernels against the reference" "$bin/cuda_twin_test" --gtest_brief=1
 run "the decoder against the CPU's" "$bin/cuda_decoder_test" --gtest_brief=1
 
 # Small sizes: under the sanitizer everything takes a hundred times as long.
-small='CudaFused.*:StepTable.*:CudaSampling.GivesTheBestTwentyAndTheInfiniteOne:*CudaDecode*/*_32_in_*:PrefillAttention.*:*WriteTokens*:*PrefillTwins.AgreeOnALongPrompt/bf16_*:*ColumnSumTwins*/bf16_32:*ColumnSumTwins*/bf16_256:*DistantPrefillTwins*/bf16_32:*DistantPrefillTwins*/bf16_256'
+small='CudaFused.*:StepTable.*:CudaSampling.GivesTheBestTwentyAndTheInfiniteOne:*CudaDecode*/*_32_in_*:PrefillAttention.*:*CacheWrites*:*StepWrites*:*PrefillTwins.AgreeOnALongPrompt/bf16_*:*ColumnSumTwins*/bf16_32:*ColumnSumTwins*/bf16_256:*DistantPrefillTwins*/bf16_32:*DistantPrefillTwins*/bf16_256'
 if command -v compute-sanitizer >/dev/null; then
   for tool in memcheck racecheck; do
     run "kernels under $tool" compute-sanitizer --tool "$tool" --error-exitcode 1 \

@@ -163,6 +163,22 @@ int ServeConfig::WorkspaceTokens(int max_context_tokens) const {
   return std::max(prefill_tokens, LongestPrompt(max_context_tokens));
 }
 
+absl::Status CheckMemoryShare(const ServeConfig& config, bool is_cpu) {
+  if (!is_cpu || config.kv_cache_share == 0) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      "--kv-cache-memory as a share is for GPUs: on the CPU name its bytes, such as 2GiB");
+}
+
+namespace {
+
+absl::Status CheckDevice(const ServeConfig& config) {
+  const absl::StatusOr<DeviceChoice> device = ParseDevice(config.device);
+  if (!device.ok()) return device.status();
+  return CheckMemoryShare(config, !device->is_auto && device->ordinal == DeviceChoice::kCpu);
+}
+
+}  // namespace
+
 absl::Status Validate(const ServeConfig& config) {
   if (config.model.empty()) return absl::InvalidArgumentError("--model is missing");
   constexpr int64_t kMany = int64_t{1} << 30;
@@ -179,7 +195,7 @@ absl::Status Validate(const ServeConfig& config) {
       CheckRange("--max-streams", config.max_streams, 0, 1 << 20),
       CheckRange("--drain-timeout", absl::ToInt64Seconds(config.drain_timeout), 0, 86400),
       ParseLogLevel(config.log_level).status(),
-      ParseDevice(config.device).status(),
+      CheckDevice(config),
       CheckMetricsCompat(config.metrics_compat),
       CheckPolicies(config),
       Validate(config.security),

@@ -81,6 +81,8 @@ struct ServeConfig {
   int StreamLimit() const { return max_streams > 0 ? max_streams : 2 * (max_running + max_queue); }
 };
 
+/// A share of free memory is for GPUs. INVALID_ARGUMENT.
+absl::Status CheckMemoryShare(const ServeConfig& config, bool is_cpu);
 /// INVALID_ARGUMENT names the flag, its value and what is allowed.
 absl::Status Validate(const ServeConfig& config);
 

@@ -96,7 +96,8 @@ class Event {
 /// Launches and copies that are recorded once and repeated, with the arguments that they had.
 class Graph {
  public:
-  /// Records what `work` asks of `stream`, none of which happens now.
+  /// Records what `work` asks of `stream`, none of which happens now. Null where something of it
+  /// could not be recorded.
   static std::unique_ptr<Graph> Record(Stream& stream, const std::function<void()>& work);
   virtual ~Graph() = default;
   virtual void Launch(const Stream& stream) = 0;

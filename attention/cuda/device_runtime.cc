@@ -51,14 +51,8 @@ class RuntimeEvent final : public Event {
 
 class RuntimeGraph final : public Graph {
  public:
-  RuntimeGraph(Stream& stream, const std::function<void()>& work) {
-    cudaGraph_t recorded = nullptr;
-    CheckCall(cudaStreamBeginCapture(stream.get(), cudaStreamCaptureModeThreadLocal),
-              "cudaStreamBeginCapture");
-    work();
-    CheckCall(cudaStreamEndCapture(stream.get(), &recorded), "cudaStreamEndCapture");
+  explicit RuntimeGraph(cudaGraph_t recorded) {
     CheckCall(cudaGraphInstantiate(&graph_, recorded, 0), "cudaGraphInstantiate");
-    CheckCall(cudaGraphDestroy(recorded), "cudaGraphDestroy");
   }
   ~RuntimeGraph() override { CheckCall(cudaGraphExecDestroy(graph_), "cudaGraphExecDestroy"); }
   void Launch(const Stream& stream) override {
@@ -100,6 +94,7 @@ size_t FreeDeviceBytes() {
 
 absl::StatusOr<DeviceMemory> DeviceMemory::Allocate(MemoryKind kind, size_t bytes,
                                                     const char* what) {
+  if (bytes == 0) return DeviceMemory();
   void* data = nullptr;
   const bool is_device = kind == MemoryKind::kDevice;
   const cudaError_t error = is_device ? cudaMalloc(&data, bytes) : cudaMallocHost(&data, bytes);
@@ -130,7 +125,17 @@ void DeviceMemory::Free::operator()(std::byte* memory) const {
 std::unique_ptr<Stream> Stream::Create() { return std::make_unique<RuntimeStream>(); }
 std::unique_ptr<Event> Event::Create() { return std::make_unique<RuntimeEvent>(); }
 std::unique_ptr<Graph> Graph::Record(Stream& stream, const std::function<void()>& work) {
-  return std::make_unique<RuntimeGraph>(stream, work);
+  CheckCall(cudaStreamBeginCapture(stream.get(), cudaStreamCaptureModeThreadLocal),
+            "cudaStreamBeginCapture");
+  work();
+  cudaGraph_t recorded = nullptr;
+  if (cudaStreamEndCapture(stream.get(), &recorded) != cudaSuccess || recorded == nullptr) {
+    cudaGetLastError();  // it is answered here
+    return nullptr;
+  }
+  auto graph = std::make_unique<RuntimeGraph>(recorded);
+  CheckCall(cudaGraphDestroy(recorded), "cudaGraphDestroy");
+  return graph;
 }
 
 }  // namespace ziggurat::cuda

@@ -11,20 +11,15 @@ namespace {
 
 constexpr int kThreads = 256;
 
-/// A block for each row. `added` may be null: nothing to add.
+/// A block for each row.
 __global__ void __launch_bounds__(kThreads)
-    AddAndNorm(ElementType added_element, const void* added, const float* x, float* sums,
-               const float* weight, float epsilon, int width, ElementType element, void* out) {
+    RmsNorm(const float* x, const float* weight, float epsilon, int width, ElementType element,
+            void* out) {
   __shared__ float scratch[kThreads / kWarp];
   const size_t first = size_t{blockIdx.x} * width;
   float squares = 0;
   for (int i = static_cast<int>(threadIdx.x); i < width; i += kThreads) {
-    float value = x[first + i];
-    if (added != nullptr) {
-      value += LoadElement(added_element, added, first + i);
-      sums[first + i] = value;  // read again by this very thread
-    }
-    squares += value * value;
+    squares += x[first + i] * x[first + i];
   }
   const float inverse = 1 / sqrtf(BlockSum(squares, scratch) / static_cast<float>(width) + epsilon);
   for (int i = static_cast<int>(threadIdx.x); i < width; i += kThreads) {
@@ -108,17 +103,8 @@ unsigned BlocksFor(size_t count) {
 void LaunchRmsNorm(const float* x, const float* weight, float epsilon, int rows, int width,
                    ElementType element, void* out, cudaStream_t stream) {
   if (rows == 0) return;
-  Launch(AddAndNorm, dim3{static_cast<unsigned>(rows)}, dim3{kThreads}, 0, stream, element,
-         static_cast<const void*>(nullptr), x, static_cast<float*>(nullptr), weight, epsilon, width,
-         element, out);
-}
-
-void LaunchAddResidualAndNorm(ElementType x_element, const void* x, float* residual,
-                              const float* weight, float epsilon, int rows, int width,
-                              ElementType element, void* out, cudaStream_t stream) {
-  if (rows == 0) return;
-  Launch(AddAndNorm, dim3{static_cast<unsigned>(rows)}, dim3{kThreads}, 0, stream, x_element, x,
-         static_cast<const float*>(residual), residual, weight, epsilon, width, element, out);
+  Launch(RmsNorm, dim3{static_cast<unsigned>(rows)}, dim3{kThreads}, 0, stream, x, weight, epsilon,
+         width, element, out);
 }
 
 void LaunchSplitAndRotate(const DeviceShape& shape, ElementType element, const void* qkv,

@@ -38,10 +38,4 @@ void LaunchFillAngles(const int32_t* positions, int count, const float* inverse_
 void LaunchFillAngles(int first, int count, const float* inverse_frequencies, int width, float* cos,
                       float* sin, cudaStream_t stream);
 
-/// AddResidual and then RmsNorm of the sum, in one pass: how one block of a layer ends and the next
-/// begins.
-void LaunchAddResidualAndNorm(ElementType x_element, const void* x, float* residual,
-                              const float* weight, float epsilon, int rows, int width,
-                              ElementType element, void* out, cudaStream_t stream);
-
 }  // namespace ziggurat::cuda

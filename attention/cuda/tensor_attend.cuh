@@ -52,6 +52,7 @@ struct TensorAttend {
   __device__ void operator()(const DecodeRun& run) {
     if (LeftOut(a, plan, run)) return;
     LoadQueries(run);
+    __syncwarp();  // lanes left the last run one by one
     ZIGGURAT_UNROLL
     for (int pass = 0; pass < Traits::kPasses; ++pass) {
       ZIGGURAT_UNROLL
@@ -293,6 +294,7 @@ struct TensorAttend {
     for (int cell = 0; cell < Traits::kPieceCells; ++cell) {
       if (IsGrouped(kEncoding) && cell > 0 && run.segment->group < Traits::kPieceChannels) {
         LoadValueScales(run, values.channel + cell * Cell::kChannels, values);
+        __syncwarp();  // lanes that have nothing to load are ahead
       }
       ZIGGURAT_UNROLL
       for (int j = 0; j < Cell::kPairs; ++j) {  // channels 2 j and 2 j + 1 of the cell

@@ -6,7 +6,6 @@
 #include <memory>
 #include <optional>
 #include <utility>
-#include <vector>
 
 #include "compression/plan_modifier.h"
 #include "compression/window_selection.h"

@@ -1,4 +1,4 @@
-"""What the task classifier sees of a prompt: the twin of compression/task_features.cc.
+"""What the task classifier sees of a prompt: the twin of compression/task_segments.cc.
 
 Both must agree; tests/compression/task_classifier_test.cc compares them through the scores that the
 training writes down. docs/task_classifier.md describes the features in prose.

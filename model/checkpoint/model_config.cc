@@ -218,8 +218,7 @@ void ReadQuantization(FieldReader& fields, ModelConfig& config) {
 }
 
 void ReadTokens(FieldReader& fields, ModelConfig& config) {
-  const std::vector<int32_t> bos = fields.Ids("bos_token_id", config.vocab_size - 1);
-  if (!bos.empty()) config.bos_token_id = bos.front();
+  (void)fields.Ids("bos_token_id", config.vocab_size - 1);  // only checked: tokenizers add it
   config.eos_token_ids = fields.Ids("eos_token_id", config.vocab_size - 1);
   std::sort(config.eos_token_ids.begin(), config.eos_token_ids.end());
 }

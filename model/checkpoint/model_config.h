@@ -55,7 +55,6 @@ struct ModelConfig {
   bool o_bias = false;    ///< o_proj
   bool mlp_bias = false;  ///< gate_proj, up_proj, down_proj
   bool tie_word_embeddings = false;
-  std::optional<int32_t> bos_token_id;
   std::vector<int32_t> eos_token_ids;  ///< stop tokens; ascending, may be empty
   std::string dtype;                   ///< what the file claims, for display: the tensors decide
   std::string quantization;  ///< how the weights are quantized; empty where they are plain

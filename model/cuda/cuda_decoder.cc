@@ -27,8 +27,6 @@ using cuda::MemoryPart;
 
 /// The longest tail that MiniCache merges at once (compression/policies/minicache.cc).
 constexpr int kLongestMerge = 4096;
-/// Memory that the driver takes for kernels and graphs.
-constexpr size_t kDriverBytes = size_t{256} << 20;
 
 /// The parts of a runner on a device, in the order in which they are made.
 struct Plan {
@@ -47,7 +45,7 @@ struct Plan {
         {"upload ring", backend.upload_bytes}};
     for (const MemoryPart& part : cuda::CudaSteps::Parts(steps)) parts.push_back(part);
     for (const MemoryPart& part : cuda::TokenDraws::Parts(steps.rows)) parts.push_back(part);
-    parts.push_back({"kernels and graphs", kDriverBytes});
+    parts.push_back({"kernels and graphs", cuda::kDriverBytes});
     return parts;
   }
 };

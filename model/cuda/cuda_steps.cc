@@ -109,12 +109,17 @@ CudaSteps::Inputs CudaSteps::InputsAt(std::byte* base) const {
 
 absl::StatusOr<std::byte*> CudaSteps::AllocatePool(size_t num_blocks, size_t block_bytes) {
   UseDevice();
-  auto pool = DeviceMemory::Allocate(MemoryKind::kDevice, num_blocks * block_bytes, "KV cache");
-  if (!pool.ok()) return pool.status();
   const int layers = options_.shape.model.num_layers;
   const uint32_t words = SequenceTables::WordsFor(layers, options_.rows, num_blocks);
-  auto table = DeviceMemory::Allocate(MemoryKind::kDevice, words * sizeof(uint32_t),
-                                      "table of the KV cache");
+  const size_t pool_bytes = num_blocks * block_bytes, table_bytes = words * sizeof(uint32_t);
+  if (const size_t free = FreeDeviceBytes(); pool_bytes + table_bytes + kDriverBytes > free) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("the KV cache takes ", pool_bytes, " bytes and the table of it ", table_bytes,
+                     "; ", free, " are free, of which kernels and graphs need ", kDriverBytes));
+  }
+  auto pool = DeviceMemory::Allocate(MemoryKind::kDevice, pool_bytes, "KV cache");
+  if (!pool.ok()) return pool.status();
+  auto table = DeviceMemory::Allocate(MemoryKind::kDevice, table_bytes, "table of the KV cache");
   if (!table.ok()) return table.status();
   pool_ = *std::move(pool);
   table_ = *std::move(table);
@@ -132,7 +137,7 @@ size_t CudaSteps::FreePoolBytes() {
   const size_t blocks = free / CacheGeometry::DefaultBlockBytes(heads.num_kv_heads, heads.head_dim);
   const size_t table = sizeof(uint32_t) * SequenceTables::WordsFor(options_.shape.model.num_layers,
                                                                    options_.rows, blocks);
-  return free > table ? free - table : 0;
+  return free > table + kDriverBytes ? free - table - kDriverBytes : 0;
 }
 
 DeviceCache CudaSteps::cache() const {
@@ -227,12 +232,17 @@ absl::Status CudaSteps::Launch(absl::Span<const DecodeInput> inputs, const StepB
   if (graphs_.size() >= kMostGraphs && !graphs_.contains(bucket)) graphs_.clear();
   const auto [place, is_new] = graphs_.try_emplace(bucket);
   // At first as it comes: libraries load what they need, which a recording would not bear.
-  if (is_new) return RunModel(bucket, {});
+  if (is_new) {
+    absl::Status status = RunModel(bucket, {});
+    if (!status.ok()) graphs_.erase(place);
+    return status;
+  }
   if (place->second == nullptr) {
     absl::Status status;
     std::unique_ptr<Graph> recorded =
         Graph::Record(*stream_, [&] { status = RunModel(bucket, {}); });
     if (!status.ok()) return status;
+    if (recorded == nullptr) return absl::InternalError("a decode step could not be recorded");
     place->second = std::move(recorded);
   }
   place->second->Launch(*stream_);

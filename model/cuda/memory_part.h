@@ -10,4 +10,7 @@ struct MemoryPart {
   size_t bytes;
 };
 
+/// What the driver takes for kernels and graphs, when they are first used: left free.
+constexpr size_t kDriverBytes = size_t{256} << 20;
+
 }  // namespace ziggurat::cuda

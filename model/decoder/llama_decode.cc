@@ -5,6 +5,7 @@
 #include "attention/cpu/parallel.h"
 #include "model/cache_ops/cache_edit.h"
 #include "model/decoder/llama_runner.h"
+#include "model/scoped_seconds.h"
 
 namespace ziggurat {
 namespace {

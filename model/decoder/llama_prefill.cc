@@ -3,6 +3,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "model/decoder/llama_runner.h"
+#include "model/scoped_seconds.h"
 
 namespace ziggurat {
 namespace {
@@ -254,6 +255,7 @@ absl::Status LlamaRunner::SelectStored(int prompt, int layer, const KeepBest& ed
   if (!batch_.active || prompt < 0 || prompt >= batch_.num_prompts()) {
     return absl::FailedPreconditionError("no such prompt is under way");
   }
+  UseThreads();
   return batch_.prompts[prompt].SelectStored(layer, edit, kept);
 }
 

@@ -17,7 +17,6 @@
 #include "model/decoder/prefill_workspace.h"
 #include "model/decoder/step_decoder.h"
 #include "model/model_runner.h"
-#include "model/scoped_seconds.h"
 
 namespace ziggurat {
 

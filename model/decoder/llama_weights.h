@@ -39,7 +39,6 @@ class LlamaWeights {
   const float* final_norm() const { return final_norm_; }  ///< [hidden]
   Linear& head() const { return *head_; }                  ///< hidden -> vocabulary
   const void* embedding() const { return embedding_; }     ///< [vocabulary, hidden]
-  std::string_view linear_name() const { return factory_->name(); }
 
  private:
   LlamaWeights();

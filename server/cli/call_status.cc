@@ -8,6 +8,10 @@ std::string CodeName(grpc::StatusCode code) {
   return absl::StatusCodeToString(static_cast<absl::StatusCode>(code));
 }
 
+bool IsAskedWrongly(grpc::StatusCode code) {
+  return code == grpc::StatusCode::INVALID_ARGUMENT || code == grpc::StatusCode::PERMISSION_DENIED;
+}
+
 bool IsDaemonGone(grpc::StatusCode code, bool we_cancelled) {
   return code == grpc::StatusCode::UNAVAILABLE ||
          (code == grpc::StatusCode::CANCELLED && !we_cancelled);

@@ -10,6 +10,9 @@ namespace ziggurat {
 /// "RESOURCE_EXHAUSTED", ...
 std::string CodeName(grpc::StatusCode code);
 
+/// Whether the client asked for what is never given: what ends a command with kExitUsage.
+bool IsAskedWrongly(grpc::StatusCode code);
+
 /// Whether nobody is there, or not for long. A daemon that goes away cuts off what is on its way to
 /// it: CANCELLED, which is its doing where `we_cancelled` is false.
 bool IsDaemonGone(grpc::StatusCode code, bool we_cancelled);

@@ -15,6 +15,7 @@
 #include "nlohmann/json.hpp"
 #include "server/cache_json.h"
 #include "server/cli/cache_picture.h"
+#include "server/cli/call_status.h"
 #include "server/cli/client.h"
 #include "server/cli/command.h"
 #include "server/signals.h"
@@ -205,7 +206,10 @@ int Generate(const GenerateFlags& flags) {
   }
   const grpc::Status status = stream->Finish();
   if (!flags.json && !answer.text.empty()) std::fputc('\n', stdout);
-  if (!status.ok()) return Fail(DescribeError(status, flags.server));
+  if (!status.ok()) {
+    return Fail(DescribeError(status, flags.server),
+                IsAskedWrongly(status.error_code()) ? kExitUsage : kExitFailure);
+  }
   if (!result) return Fail("the answer has no end");
   if (flags.json) {
     const std::string text = answer.ToObject(*result, flags.logprobs.has_value())

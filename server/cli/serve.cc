@@ -122,9 +122,8 @@ absl::StatusOr<LoadedModel> LoadModel(const ServeConfig& config) {
   options.element = config.dtype;
   const absl::StatusOr<int> device = ChooseDevice(config.device);
   if (!device.ok()) return device.status();
-  if (*device == DeviceChoice::kCpu && config.kv_cache_share > 0) {
-    return absl::InvalidArgumentError(
-        "--kv-cache-memory as a share is for GPUs: on the CPU name its bytes, such as 2GiB");
+  if (absl::Status status = CheckMemoryShare(config, *device == DeviceChoice::kCpu); !status.ok()) {
+    return status;
   }
   absl::StatusOr<DeviceRunner> runner =
       LoadOnDevice(config.model, options, *device, config.max_running);

@@ -22,7 +22,7 @@ bool SetUpContext(const PortSecurity& security, SSL_CTX& context) {
   // No resumption: who was let in by an authority that has gone since is not let in by a ticket.
   SSL_CTX_set_options(&context, SSL_OP_NO_TICKET | SSL_OP_NO_RENEGOTIATION);
   SSL_CTX_set_session_cache_mode(&context, SSL_SESS_CACHE_OFF);
-  // Probes have no certificate; MayPass asks for one.
+  // Probes have no certificate; Check asks for one.
   if (security.asks_for_certificate()) SSL_CTX_set_verify(&context, SSL_VERIFY_PEER, nullptr);
   SSL_CTX_set_cert_cb(&context, ShowCurrentIdentity, const_cast<PortSecurity*>(&security));
   return true;

@@ -77,7 +77,7 @@ TEST(SelectWindows, IsTheSameInEveryBackend) {
                                        std::max(review / 2, 1), budget);
           const int last = candidates % review;
           if (budget < candidates) {
-            // More than budget - review are kept, as methods.md promises.
+            // More than budget - review are kept: windows are kept whole.
             EXPECT_GT(static_cast<int>(expected.size()), budget - review) << last;
           } else {
             EXPECT_EQ(static_cast<int>(expected.size()), candidates);

@@ -13,7 +13,7 @@ CacheGeometry Geometry(int kv_heads, int head_dim) {
   return {4, kv_heads, head_dim, CacheGeometry::DefaultBlockBytes(kv_heads, head_dim)};
 }
 
-// docs/block_layout.md, the table of units and slots; architecture.md, section 1.
+// docs/block_layout.md, the table of units and slots.
 TEST(CacheFormatTest, DefaultBlockHoldsTheSlotsOfTheDocumentedTable) {
   for (const int kv_heads : {1, 2, 4, 8, 32}) {
     for (const int head_dim : kHeadSizes) {

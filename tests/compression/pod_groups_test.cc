@@ -81,6 +81,12 @@ TEST(PodGroupsFile, MustHaveTheShapeThatItStates) {
     text.replace(text.find("\"num_layers\":3"), 14, std::string("\"num_layers\":") + bad);
     EXPECT_THAT(Refusal(text), HasSubstr("num_layers must be an integer from 1 to 4096")) << bad;
   }
+  // Deeper than any stack.
+  std::string text = File("[[0,0],[0,0],[0,0]]");
+  text.replace(text.find("\"num_layers\":3") + 13, 1,
+               std::string(400000, '[') + std::string(400000, ']'));
+  EXPECT_THAT(Refusal(text),
+              HasSubstr("num_layers must be an integer from 1 to 4096, not an array"));
 }
 
 TEST(PodGroupsFile, MustGroupConsecutiveLayers) {

@@ -219,6 +219,14 @@ TEST(Cli, AttentionRecallNeedsSomethingThatShowsIt) {
   EXPECT_THAT(result.err, testing::HasSubstr("--report"));
 }
 
+TEST(Cli, WhatTheDaemonNeverGivesIsAskedWrongly) {
+  START_DAEMON(daemon, {});
+  const CommandResult result = RunZiggurat(
+      {"generate", "--server", daemon.grpc_address(), "--compression", "nosuchpolicy", "x"});
+  EXPECT_EQ(result.exit_code, 2);
+  EXPECT_THAT(result.err, testing::HasSubstr("nosuchpolicy"));
+}
+
 TEST(Cli, JsonHoldsWhatTheReportOfEachLayerHolds) {
   START_DAEMON(daemon, {.dtype = "bf16"});
   const CommandResult result = RunZiggurat(

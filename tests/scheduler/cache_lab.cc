@@ -62,7 +62,7 @@ double Dot(const float* a, const float* b, int dim) {
 
 double Length(const float* x, int dim) { return std::sqrt(Dot(x, x, dim)); }
 
-/// methods.md, section 4, in double.
+/// SLERP between the layers' directions, in double (docs/policies.md, minicache).
 std::vector<double> Direction(const float* x0, const float* x1, int dim, double t) {
   const double n0 = Length(x0, dim), n1 = Length(x1, dim);
   const double angle = std::acos(std::clamp(Dot(x0, x1, dim) / (n0 * n1), -1.0, 1.0));

@@ -154,6 +154,8 @@ TEST(BenchTrace, WhatIsWrongIsSaidWithFileAndLine) {
       {"2023-11-16 18:15:46,5,5\n", "t:1: neither form of trace"},
       {azure + "2023-11-16 18:15:46,5\n", "t:3: 2 fields, must be 3"},
       {azure + "yesterday,5,5\n", "t:3: TIMESTAMP is 'yesterday'"},
+      {azure + "infinite-future,5,5\n", "t:3: TIMESTAMP is 'infinite-future'"},
+      {azure + "infinite-past,5,5\n", "t:3: TIMESTAMP is 'infinite-past'"},
       {azure + "\n2023-11-16 18:15:46,five,5\n", "t:4: ContextTokens is 'five'"},
       {azure + "2023-11-16 18:15:46,5,0\n", "t:3: GeneratedTokens is 0, must be at least 1"},
       {mooncake + "{\"timestamp\":\n", "t:2: each line must be one JSON object"},
@@ -165,7 +167,11 @@ TEST(BenchTrace, WhatIsWrongIsSaidWithFileAndLine) {
       {mooncake + R"({"timestamp":1,"input_length":5,"output_length":1.5})",
        "t:2: 'output_length' is 1.5"},
       {mooncake + R"({"timestamp":1,"input_length":-5,"output_length":1})",
-       "t:2: input_length is -5, must be at least 1"}};
+       "t:2: input_length is -5, must be at least 1"},
+      // Deeper than any stack.
+      {mooncake + R"({"timestamp":1,"output_length":5,"input_length":)" + std::string(400000, '[') +
+           std::string(400000, ']') + "}",
+       "t:2: 'input_length' is an array"}};
   for (const auto& [content, message] : kWrong) {
     const auto trace = ParseTrace("t", content);
     ASSERT_FALSE(trace.ok()) << content;

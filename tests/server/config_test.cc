@@ -116,6 +116,11 @@ TEST(ConfigTest, NamesTheFlagAndTheValueThatIsWrong) {
   config = Valid();
   config.allow_compression = {"full", "zip"};
   ExpectRefused(config, "--allow-compression", "zip");
+  config = Valid();
+  config.kv_cache_share = 0.9;
+  EXPECT_TRUE(Validate(config).ok()) << "auto: there may be a GPU";
+  config.device = "cpu";
+  ExpectRefused(config, "--kv-cache-memory", "share");
 }
 
 TEST(ConfigTest, ReadsElementTypes) {

@@ -65,6 +65,14 @@ TEST(EvalTaskFile, ErrorsNameFileLineAndField) {
     EXPECT_EQ(file.status().code(), absl::StatusCode::kInvalidArgument) << wrong.line;
     EXPECT_THAT(std::string(file.status().message()), HasSubstr(wrong.error));
   }
+  // Deeper than any stack.
+  for (const char* field : {"length", "depth"}) {
+    const std::string line =
+        absl::StrCat(R"({"task":"a","prompt":"x","answer":"y","length":5,")", field,
+                     "\":", std::string(400000, '['), std::string(400000, ']'), "}");
+    EXPECT_THAT(std::string(ParseTaskFile("t.jsonl", line).status().message()),
+                HasSubstr(absl::StrCat("'", field, "' is an array")));
+  }
   EXPECT_THAT(std::string(ParseTaskFile("t.jsonl", "\n \n").status().message()),
               HasSubstr("t.jsonl: no question"));
 }

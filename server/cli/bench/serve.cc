@@ -18,6 +18,7 @@
 #include "server/cli/bench/load/load_runner.h"
 #include "server/cli/bench/serve_flags.h"
 #include "server/cli/bench/subcommands.h"
+#include "server/cli/call_status.h"
 #include "server/cli/client.h"
 #include "server/cli/eval/progress.h"
 #include "server/signals.h"
@@ -185,9 +186,8 @@ int Serve(const ServeFlags& flags) {
   grpc::Status status = stub.GetModel(&context, {}, &model);
   if (status.ok()) status = AskOnce(stub, flags.compression);
   if (!status.ok()) {
-    const bool is_wrong = status.error_code() == grpc::StatusCode::INVALID_ARGUMENT ||
-                          status.error_code() == grpc::StatusCode::PERMISSION_DENIED;
-    return Fail(DescribeError(status, flags.server), is_wrong ? kExitUsage : kExitFailure);
+    return Fail(DescribeError(status, flags.server),
+                IsAskedWrongly(status.error_code()) ? kExitUsage : kExitFailure);
   }
   workload->limits = {.context_tokens = model.max_context_tokens(),
                       .prompt_tokens = model.max_prompt_tokens()};

@@ -12,8 +12,8 @@
 namespace ziggurat::eval {
 namespace {
 
-constexpr std::array<std::string_view, 8> kAmounts = {"bits",   "budget", "heavy", "pages",
-                                                      "recent", "retain", "start", "threshold"};
+constexpr std::array<std::string_view, 7> kAmounts = {"bits",   "budget", "heavy",    "recent",
+                                                      "retain", "start",  "threshold"};
 
 struct Term {
   std::string_view name;

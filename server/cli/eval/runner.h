@@ -77,7 +77,6 @@ class Runner {
   ResultLog& log_;
   const std::vector<Job> jobs_;
   const RunnerOptions options_;
-  size_t total_weight_ = 0;
 
   std::atomic<size_t> next_ = 0;
   std::atomic<bool> stopping_ = false;

@@ -48,6 +48,12 @@ absl::StatusOr<std::string> TextField(const Json& object, const char* name) {
   return text;
 }
 
+/// For a message. Arrays and objects by their kind: printing recurses, and they may nest to any
+/// depth.
+std::string Shown(const Json& value) {
+  return value.is_structured() ? absl::StrCat("an ", value.type_name()) : value.dump();
+}
+
 absl::StatusOr<Question> ParseQuestion(const Json& object) {
   if (!object.is_object()) {
     return absl::InvalidArgumentError(
@@ -65,14 +71,14 @@ absl::StatusOr<Question> ParseQuestion(const Json& object) {
   if (length == object.end()) return absl::InvalidArgumentError("no 'length'");
   if (!length->is_number_integer() || length->get<int64_t>() < 1) {
     return absl::InvalidArgumentError(
-        absl::StrCat("'length' is ", length->dump(), ", must be an integer of at least 1"));
+        absl::StrCat("'length' is ", Shown(*length), ", must be an integer of at least 1"));
   }
   question.length = length->get<int64_t>();
   const auto depth = object.find("depth");
   if (depth == object.end() || depth->is_null()) return question;
   if (!depth->is_number() || !(depth->get<double>() >= 0 && depth->get<double>() <= 1)) {
     return absl::InvalidArgumentError(
-        absl::StrCat("'depth' is ", depth->dump(), ", must be a number from 0 to 1, or null"));
+        absl::StrCat("'depth' is ", Shown(*depth), ", must be a number from 0 to 1, or null"));
   }
   question.depth = depth->get<double>();
   return question;

@@ -51,30 +51,5 @@ TEST(CudaFused, RotatesAndWritesAStepInOnePass) {
   }
 }
 
-TEST(CudaFused, AddsAResidualAndNormalizesInOnePass) {
-  for (auto [rows, width] : {std::pair{1, 64}, {3, 1000}}) {
-    const Tensor x = RandomTensor(ElementType::kBf16, size_t{1} * rows * width, 1);
-    const Tensor residual = RandomTensor(ElementType::kF32, x.size(), 2);
-    const Tensor weight = RandomTensor(ElementType::kF32, width, 3);
-    OnDevice device_x(x.data(), x.bytes.size()), device_weight(weight.data(), weight.bytes.size());
-    OnDevice device_sum(residual.data(), residual.bytes.size());
-    OnDevice device_out(residual.bytes.size());
-    LaunchAddResidualAndNorm(ElementType::kBf16, device_x.get(), device_sum.get<float>(),
-                             device_weight.get<float>(), 1e-5f, rows, width, ElementType::kF32,
-                             device_out.get(), TestStream().get());
-    std::vector<float> sum(x.size()), out(x.size());
-    device_sum.CopyTo(sum.data());
-    device_out.CopyTo(out.data());
-
-    const auto reference = MakeReferenceBackend();
-    std::vector<float> expected_sum = residual.floats(), expected(x.size());
-    reference->AddResidual(ElementType::kBf16, x.data(), x.size(), expected_sum.data());
-    reference->RmsNorm(expected_sum.data(), Floats(weight), 1e-5f, rows, width, ElementType::kF32,
-                       expected.data());
-    EXPECT_EQ(sum, expected_sum);
-    EXPECT_LE(Deviation(out, expected), 1e-6);
-  }
-}
-
 }  // namespace
 }  // namespace ziggurat::cuda

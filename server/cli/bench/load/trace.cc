@@ -22,6 +22,12 @@ using Json = nlohmann::json;
 
 constexpr char kAzureHeader[] = "TIMESTAMP,ContextTokens,GeneratedTokens";
 
+/// For a message. Arrays and objects by their kind: printing recurses, and they may nest to any
+/// depth.
+std::string Shown(const Json& value) {
+  return value.is_structured() ? absl::StrCat("an ", value.type_name()) : value.dump();
+}
+
 absl::Status CheckTokens(const char* name, int64_t tokens) {
   if (tokens >= 1 && tokens <= 1 << 30) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrCat(name, " is ", tokens, ", must be at least 1"));
@@ -42,8 +48,10 @@ absl::StatusOr<TraceEntry> ParseAzure(const std::string& line) {
   absl::Time time;
   std::string why;
   // With a zone, as Azure's later traces have it, or without.
-  if (!absl::ParseTime("%Y-%m-%d %H:%M:%E*S", fields[0], &time, &why) &&
-      !absl::ParseTime("%Y-%m-%d %H:%M:%E*S%Ez", fields[0], &time, &why)) {
+  const bool is_time = absl::ParseTime("%Y-%m-%d %H:%M:%E*S", fields[0], &time, &why) ||
+                       absl::ParseTime("%Y-%m-%d %H:%M:%E*S%Ez", fields[0], &time, &why);
+  // Whatever the form, "infinite-future" is taken for a time too.
+  if (!is_time || time == absl::InfiniteFuture() || time == absl::InfinitePast()) {
     return absl::InvalidArgumentError(absl::StrCat(
         "TIMESTAMP is '", fields[0], "', must be such as 2023-11-16 18:15:46.6805900"));
   }
@@ -60,7 +68,7 @@ absl::Status TokensField(const Json& object, const char* name, int64_t& tokens) 
   if (field == object.end()) return absl::InvalidArgumentError(absl::StrCat("no '", name, "'"));
   if (!field->is_number_integer()) {
     return absl::InvalidArgumentError(
-        absl::StrCat("'", name, "' is ", field->dump(), ", must be a number of tokens"));
+        absl::StrCat("'", name, "' is ", Shown(*field), ", must be a number of tokens"));
   }
   tokens = field->get<int64_t>();
   return CheckTokens(name, tokens);
@@ -73,7 +81,7 @@ absl::StatusOr<TraceEntry> ParseMooncake(const std::string& line) {
   if (timestamp == object.end()) return absl::InvalidArgumentError("no 'timestamp'");
   if (!timestamp->is_number() || !std::isfinite(timestamp->get<double>())) {
     return absl::InvalidArgumentError(
-        absl::StrCat("'timestamp' is ", timestamp->dump(), ", must be a number of milliseconds"));
+        absl::StrCat("'timestamp' is ", Shown(*timestamp), ", must be a number of milliseconds"));
   }
   TraceEntry entry;
   entry.arrival_seconds = timestamp->get<double>() / 1000;
