@@ -42,6 +42,12 @@ absl::Status CheckPolicies(const ServeConfig& config) {
   return absl::OkStatus();
 }
 
+absl::Status CheckDevice(const ServeConfig& config) {
+  const absl::StatusOr<DeviceChoice> device = ParseDevice(config.device);
+  if (!device.ok()) return device.status();
+  return CheckMemoryShare(config, !device->is_auto && device->ordinal == DeviceChoice::kCpu);
+}
+
 }  // namespace
 
 absl::StatusOr<Endpoint> ParseEndpoint(std::string_view text) {
@@ -168,16 +174,6 @@ absl::Status CheckMemoryShare(const ServeConfig& config, bool is_cpu) {
   return absl::InvalidArgumentError(
       "--kv-cache-memory as a share is for GPUs: on the CPU name its bytes, such as 2GiB");
 }
-
-namespace {
-
-absl::Status CheckDevice(const ServeConfig& config) {
-  const absl::StatusOr<DeviceChoice> device = ParseDevice(config.device);
-  if (!device.ok()) return device.status();
-  return CheckMemoryShare(config, !device->is_auto && device->ordinal == DeviceChoice::kCpu);
-}
-
-}  // namespace
 
 absl::Status Validate(const ServeConfig& config) {
   if (config.model.empty()) return absl::InvalidArgumentError("--model is missing");

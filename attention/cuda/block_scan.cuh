@@ -24,13 +24,24 @@ __device__ T InclusiveSum(T x, T* scratch) {
 template <typename T>
 __device__ T BlockSum(T x, T* scratch) {
   const int warps = static_cast<int>(blockDim.x) / kWarp;
-  for (int lanes = kWarp / 2; lanes > 0; lanes /= 2) x += __shfl_xor_sync(kAllLanes, x, lanes);
+  x = WarpSum(x);
   if (LaneOfThread() == 0) scratch[WarpOfThread()] = x;
   __syncthreads();
   T sum = 0;
   for (int w = 0; w < warps; ++w) sum += scratch[w];
   __syncthreads();
   return sum;
+}
+
+/// The largest x of all threads, the same in each.
+__device__ inline float BlockMax(float x, float* scratch) {
+  const int warps = static_cast<int>(blockDim.x) / kWarp;
+  x = WarpMax(x);
+  if (LaneOfThread() == 0) scratch[WarpOfThread()] = x;
+  __syncthreads();
+  for (int w = 0; w < warps; ++w) x = fmaxf(x, scratch[w]);
+  __syncthreads();
+  return x;
 }
 
 /// Numbers as they are ranked: a greater key for a greater number, equal ones for 0 and -0. A NaN

@@ -143,17 +143,6 @@ __device__ void CountDistant(const DecodeArguments& a, int item_index, int kv_he
   }
 }
 
-/// The largest x of all threads of a block, the same in each.
-__device__ inline float BlockMax(float x, float* scratch) {
-  for (int lanes = kWarp / 2; lanes > 0; lanes /= 2) {
-    x = fmaxf(x, __shfl_xor_sync(kAllLanes, x, lanes));
-  }
-  if (LaneOfThread() == 0) scratch[WarpOfThread()] = x;
-  __syncthreads();
-  for (int w = 0; w < kMergeThreads / kWarp; ++w) x = fmaxf(x, scratch[w]);
-  return x;
-}
-
 /// What a warp adds up of the partial results of a query head, relative to the highest log-sum-exp.
 struct MergedRows {
   float sum = 0;

@@ -14,6 +14,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "nlohmann/json.hpp"
+#include "server/cli/json_value.h"
 
 namespace ziggurat::eval {
 namespace {
@@ -46,12 +47,6 @@ absl::StatusOr<std::string> TextField(const Json& object, const char* name) {
     return absl::InvalidArgumentError(absl::StrCat("'", name, "' is empty"));
   }
   return text;
-}
-
-/// For a message. Arrays and objects by their kind: printing recurses, and they may nest to any
-/// depth.
-std::string Shown(const Json& value) {
-  return value.is_structured() ? absl::StrCat("an ", value.type_name()) : value.dump();
 }
 
 absl::StatusOr<Question> ParseQuestion(const Json& object) {

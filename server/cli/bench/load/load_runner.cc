@@ -9,8 +9,7 @@ namespace ziggurat::bench {
 namespace {
 
 bool IsRefusal(grpc::StatusCode code) {
-  return code == grpc::StatusCode::RESOURCE_EXHAUSTED ||
-         code == grpc::StatusCode::INVALID_ARGUMENT || code == grpc::StatusCode::PERMISSION_DENIED;
+  return code == grpc::StatusCode::RESOURCE_EXHAUSTED || IsAskedWrongly(code);
 }
 
 }  // namespace

@@ -14,6 +14,7 @@
 #include "absl/strings/str_split.h"
 #include "absl/time/time.h"
 #include "nlohmann/json.hpp"
+#include "server/cli/json_value.h"
 
 namespace ziggurat::bench {
 namespace {
@@ -21,12 +22,6 @@ namespace {
 using Json = nlohmann::json;
 
 constexpr char kAzureHeader[] = "TIMESTAMP,ContextTokens,GeneratedTokens";
-
-/// For a message. Arrays and objects by their kind: printing recurses, and they may nest to any
-/// depth.
-std::string Shown(const Json& value) {
-  return value.is_structured() ? absl::StrCat("an ", value.type_name()) : value.dump();
-}
 
 absl::Status CheckTokens(const char* name, int64_t tokens) {
   if (tokens >= 1 && tokens <= 1 << 30) return absl::OkStatus();
