@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Builds and tests everything: the release build with all tests, the unit tests of all but the server
 # under AddressSanitizer and UndefinedBehaviorSanitizer, and the threads of scheduler, block manager
-# and server under ThreadSanitizer.
+# and server, and of GPU kernels in the emulator, under ThreadSanitizer.
 #
 #   ./test.sh               all of that
 #   ./test.sh --quick       the release build only
@@ -35,6 +35,8 @@ case "${1:-}" in
 esac
 
 say() { printf '\n== %s\n' "$*"; }
+# Tests of kernels in the emulator that take minutes under a sanitizer; others run the same kernels.
+slow_kernels='^emulated/(CudaSampling\.DrawsWhatTheSamplerDraws|DistantDecode\.AgreesWithTheReference|SlotMass\.AgreesWith|AccumulateScores\.AgreesWith|SelectWindows\.IsTheSame)'
 run_tests() { ctest --test-dir "$1" --output-on-failure --no-tests=error "${@:2}"; }
 
 say "Dependencies"
@@ -56,10 +58,13 @@ has_time() {
 }
 
 if [ "$mode" = all ] && has_time ThreadSanitizer 6; then
-  say "ThreadSanitizer build: block manager, scheduler and server on a stub model"
+  say "ThreadSanitizer build: block manager, scheduler, server on a stub model, GPU kernels in the emulator"
   scripts/build.sh tsan
   say "ThreadSanitizer: tests"
-  TSAN_OPTIONS="suppressions=$PWD/tests/support/tsan.supp halt_on_error=1" run_tests build-tsan -j2
+  export TSAN_OPTIONS="suppressions=$PWD/tests/support/tsan.supp halt_on_error=1"
+  run_tests build-tsan -LE long -j2
+  run_tests build-tsan -L long -E "$slow_kernels" -I ,,5 -j2
+  unset TSAN_OPTIONS
 fi
 
 if [ "$mode" = all ] && has_time AddressSanitizer 13; then
@@ -70,7 +75,7 @@ if [ "$mode" = all ] && has_time AddressSanitizer 13; then
   say "AddressSanitizer: unit tests"
   run_tests build-asan -LE 'figures|long' -j2
   # The twins and the stores: every fifth, since the sanitizers make them slow.
-  run_tests build-asan -L long -I ,,5 -j2
+  run_tests build-asan -L long -E "$slow_kernels" -I ,,5 -j2
   if [ -n "${ZIGGURAT_SOAK:-}" ]; then
     say "AddressSanitizer: the daemon under a mixed load, and given wrong input"
     scripts/build.sh asan ziggurat_cli

@@ -2,13 +2,16 @@
 
 #include <algorithm>
 #include <exception>
+#include <map>
 #include <memory>
 #include <numeric>
 #include <random>
 #include <vector>
 
+#include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
 #include "tests/cuda_emulator/fiber.h"
+#include "tests/cuda_emulator/race_check.h"
 
 namespace ziggurat::cuda_emulator {
 namespace {
@@ -29,6 +32,7 @@ struct Thread {
 struct Warp {
   LaneValue arrived[kWarpSize];
   uint32_t unread = 0;  ///< lanes that were released and have not read yet
+  std::map<uint32_t, race_check::Barrier> barriers;  ///< by the mask of their lanes
 };
 
 std::string At(std::source_location where) {
@@ -54,14 +58,15 @@ class Block {
     Thread& thread = threads_[now_];
     thread.waiting = Waiting::kAtBarrier;
     thread.where = where;
+    void* const turn = barrier_.Arrive();
     fibers_[now_]->Leave();
+    race_check::Barrier::Leave(turn);
   }
   void Exchange(uint32_t mask, const LaneValue& own, std::source_location where,
-                const std::function<void(const LaneValue*)>& read);
+                const std::function<void(const LaneValue*)>& read, bool orders_memory);
 
  private:
   void Prepare(const ThreadState& first, size_t shared_bytes, const std::function<void()>& kernel);
-  std::vector<size_t> Order(ThreadOrder order) const;
   bool ReleaseBarrier();
   void ExplainStandstill() const;
   uint32_t LanesOfWarp() const;
@@ -73,6 +78,9 @@ class Block {
   std::vector<std::byte> shared_;
   std::function<void()> body_;
   std::exception_ptr error_;
+  race_check::Barrier barrier_;
+  char begin_ = 0,
+       end_ = 0;  ///< of a block, for race_check.h: its threads come after one, before the other
   size_t now_ = 0;
   size_t live_ = 0;
 };
@@ -93,6 +101,7 @@ void Block::Prepare(const ThreadState& first, size_t shared_bytes,
   error_ = nullptr;
   live_ = count;
   body_ = [this, &kernel] {
+    race_check::Acquire(&begin_);
     try {
       kernel();
     } catch (...) {
@@ -109,10 +118,12 @@ void Block::Prepare(const ThreadState& first, size_t shared_bytes,
                                 static_cast<unsigned>(t / dim.x / dim.y)};
     fibers_[t]->Begin(&body_);
   }
+  race_check::Release(&begin_);
 }
 
-std::vector<size_t> Block::Order(ThreadOrder order) const {
-  std::vector<size_t> turns(threads_.size());
+/// 0 .. count - 1, in that order.
+std::vector<size_t> Turns(size_t count, ThreadOrder order) {
+  std::vector<size_t> turns(count);
   std::iota(turns.begin(), turns.end(), 0);
   if (order == ThreadOrder::kDescending) std::reverse(turns.begin(), turns.end());
   if (order == ThreadOrder::kShuffled) std::shuffle(turns.begin(), turns.end(), std::mt19937(7));
@@ -122,7 +133,11 @@ std::vector<size_t> Block::Order(ThreadOrder order) const {
 void Block::Run(const ThreadState& first, size_t shared_bytes, const std::function<void()>& kernel,
                 ThreadOrder order) {
   Prepare(first, shared_bytes, kernel);
-  const std::vector<size_t> turns = Order(order);
+  const absl::Cleanup join = [this] {
+    for (size_t t = 0; t < threads_.size(); ++t) fibers_[t]->ReleaseTo(&end_);
+    race_check::Acquire(&end_);
+  };
+  const std::vector<size_t> turns = Turns(threads_.size(), order);
   while (live_ > 0) {
     bool moved = false;
     for (size_t t : turns) {
@@ -149,6 +164,7 @@ bool Block::ReleaseBarrier() {
     if (!SamePlace(thread.where, threads_[0].where)) return false;
   }
   for (Thread& thread : threads_) thread.waiting = Waiting::kNo;
+  barrier_.Open();
   return true;
 }
 
@@ -189,7 +205,7 @@ bool Block::AllArrived(uint32_t mask, std::source_location where) const {
 }
 
 void Block::Exchange(uint32_t mask, const LaneValue& own, std::source_location where,
-                     const std::function<void(const LaneValue*)>& read) {
+                     const std::function<void(const LaneValue*)>& read, bool orders_memory) {
   // A warp that is not full has no lanes for the rest of the mask.
   mask &= LanesOfWarp();
   if ((mask >> lane() & 1) == 0) Fail("a lane is not in the mask it waits with", where);
@@ -198,8 +214,10 @@ void Block::Exchange(uint32_t mask, const LaneValue& own, std::source_location w
   // Values of the operation before this one that are still to be read.
   while ((warp.unread & mask) != 0) fibers_[now_]->Leave();
   warp.arrived[lane()] = own;
+  void* const turn = orders_memory ? warp.barriers[mask].Arrive() : nullptr;
   if (AllArrived(mask, where)) {
     warp.unread |= mask;
+    if (orders_memory) warp.barriers[mask].Open();
     for (unsigned other = 0; other < kWarpSize; ++other) {
       if ((mask >> other & 1) != 0) threads_[first + other].waiting = Waiting::kNo;
     }
@@ -211,6 +229,7 @@ void Block::Exchange(uint32_t mask, const LaneValue& own, std::source_location w
   }
   read(warp.arrived);
   warp.unread &= ~(1u << lane());
+  if (orders_memory) race_check::Barrier::Leave(turn);
 }
 
 }  // namespace
@@ -254,13 +273,10 @@ void RunGrid(Extent3 grid, Extent3 block, size_t shared_bytes,
   first.block_dim = block;
   first.grid_dim = grid;
   running = &the_block;
-  for (unsigned z = 0; z < grid.z; ++z) {
-    for (unsigned y = 0; y < grid.y; ++y) {
-      for (unsigned x = 0; x < grid.x; ++x) {
-        first.block = {x, y, z};
-        the_block.Run(first, shared_bytes, kernel, order);
-      }
-    }
+  for (size_t b : Turns(size_t{grid.x} * grid.y * grid.z, order)) {
+    first.block = {static_cast<unsigned>(b % grid.x), static_cast<unsigned>(b / grid.x % grid.y),
+                   static_cast<unsigned>(b / grid.x / grid.y)};
+    the_block.Run(first, shared_bytes, kernel, order);
   }
 }
 
@@ -269,7 +285,11 @@ std::byte* DynamicSharedMemory() { return running->shared(); }
 void BlockBarrier(std::source_location where) { running->Barrier(where); }
 void WarpExchange(uint32_t mask, const LaneValue& own, std::source_location where,
                   const std::function<void(const LaneValue* of_lanes)>& read) {
-  running->Exchange(mask, own, where, read);
+  running->Exchange(mask, own, where, read, /*orders_memory=*/false);
+}
+void WarpBarrier(uint32_t mask, std::source_location where) {
+  running->Exchange(
+      mask, {}, where, [](const LaneValue*) {}, /*orders_memory=*/true);
 }
 unsigned CurrentLane() { return running->lane(); }
 void Fail(const std::string& what, std::source_location where) {

@@ -3,8 +3,9 @@
 // What a GPU leaves undefined is an error here, with the source line: a barrier that only some
 // threads of a block reach, or at which they stand in different lines; a warp operation whose mask
 // names lanes that never come; a shuffle from a lane outside the mask; a dynamic shared memory that
-// was written past its end. Races are not looked for, but threads run in another order from launch
-// to launch (SetOrder), which a missing barrier seldom survives.
+// was written past its end. Threads and blocks run in another order from launch to launch
+// (SetOrder), which a missing barrier seldom survives; and built with ThreadSanitizer, races
+// between the threads of a block are reported as such (race_check.h).
 #pragma once
 
 #include <cstddef>
@@ -30,7 +31,7 @@ struct Extent3 {
   unsigned x = 1, y = 1, z = 1;
 };
 
-/// In which order the threads of a block take turns.
+/// In which order the threads of a block take turns, and the blocks of a grid.
 enum class ThreadOrder : uint8_t { kAscending, kDescending, kShuffled, kAlternating };
 /// kAlternating (the default): each of the others in turn, one for each launch.
 void SetOrder(ThreadOrder order);
@@ -56,6 +57,10 @@ const ThreadState& CurrentThread();
 std::byte* DynamicSharedMemory();
 
 void BlockBarrier(std::source_location where);
+
+/// Of the lanes of `mask`. It orders what they write and read, which WarpExchange does not: CUDA
+/// promises nothing of the kind for shuffles and votes.
+void WarpBarrier(uint32_t mask, std::source_location where);
 
 /// What a lane shows the others in a warp operation.
 struct LaneValue {

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <algorithm>
+#include <atomic>
 #include <bit>
 #include <cmath>
 #include <cstdint>
@@ -59,7 +60,7 @@ inline void __syncthreads(std::source_location where = std::source_location::cur
 
 inline void __syncwarp(uint32_t mask = 0xffffffffu,
                        std::source_location where = std::source_location::current()) {
-  ::ziggurat::cuda_emulator::WarpExchange(mask, {}, where, [](const auto*) {});
+  ::ziggurat::cuda_emulator::WarpBarrier(mask, where);
 }
 
 namespace ziggurat::cuda_emulator {
@@ -135,31 +136,48 @@ inline int __all_sync(uint32_t mask, int predicate,
   return __ballot_sync(mask, predicate == 0, where) == 0;
 }
 
-// ---- Atomics: one OS thread, nothing to be done -------------------------------------------------
+// ---- Atomics: one OS thread, but ThreadSanitizer is to know them as such ------------------------
+
+namespace ziggurat::cuda_emulator {
+
+/// Stores what `change` makes of what stands there, and returns what stood there.
+template <typename T, typename Change>
+T ChangeAtomically(T* address, Change change) {
+  std::atomic_ref<T> value(*address);
+  T before = value.load(std::memory_order_relaxed);
+  while (!value.compare_exchange_weak(before, change(before), std::memory_order_relaxed)) {
+  }
+  return before;
+}
+
+}  // namespace ziggurat::cuda_emulator
 
 template <typename T>
 T atomicAdd(T* address, T value) {
-  return std::exchange(*address, static_cast<T>(*address + value));
+  return std::atomic_ref<T>(*address).fetch_add(value, std::memory_order_relaxed);
 }
 template <typename T>
 T atomicMax(T* address, T value) {
-  return std::exchange(*address, std::max(*address, value));
+  return ::ziggurat::cuda_emulator::ChangeAtomically(
+      address, [&](T before) { return std::max(before, value); });
 }
 template <typename T>
 T atomicMin(T* address, T value) {
-  return std::exchange(*address, std::min(*address, value));
+  return ::ziggurat::cuda_emulator::ChangeAtomically(
+      address, [&](T before) { return std::min(before, value); });
 }
 template <typename T>
 T atomicOr(T* address, T value) {
-  return std::exchange(*address, *address | value);
+  return std::atomic_ref<T>(*address).fetch_or(value, std::memory_order_relaxed);
 }
 template <typename T>
 T atomicExch(T* address, T value) {
-  return std::exchange(*address, value);
+  return std::atomic_ref<T>(*address).exchange(value, std::memory_order_relaxed);
 }
 template <typename T>
 T atomicCAS(T* address, T compare, T value) {
-  return std::exchange(*address, *address == compare ? value : *address);
+  std::atomic_ref<T>(*address).compare_exchange_strong(compare, value, std::memory_order_relaxed);
+  return compare;
 }
 
 // ---- Intrinsics ---------------------------------------------------------------------------------

@@ -71,9 +71,11 @@ size_t caller_bytes = 0;
 
 }  // namespace
 
-Fiber::Fiber() : stack_(new std::byte[kStackBytes]), context_(new Context) {}
+Fiber::Fiber()
+    : stack_(new std::byte[kStackBytes]), context_(new Context), thread_(race_check::Create()) {}
 
 Fiber::~Fiber() {
+  race_check::Destroy(thread_);
 #if defined(__SANITIZE_ADDRESS__)
   __asan_unpoison_memory_region(stack_.get(), kStackBytes);
 #endif
@@ -91,6 +93,10 @@ void Fiber::Enter(void* self) {
 
 void Fiber::Begin(const std::function<void()>* body) {
   body_ = body;
+  if (!done_) {  // the sanitizer waits for calls that will never return
+    race_check::Destroy(thread_);
+    thread_ = race_check::Create();
+  }
   done_ = false;
 #if defined(__SANITIZE_ADDRESS__)
   __asan_unpoison_memory_region(stack_.get(), kStackBytes);
@@ -117,6 +123,8 @@ void Fiber::Resume() {
 #if defined(__SANITIZE_ADDRESS__)
   SwitchToFiber guard(stack_.get(), kStackBytes);
 #endif
+  caller_ = race_check::Running();
+  race_check::SwitchTo(thread_);
 #if defined(__x86_64__)
   ziggurat_switch_stacks(&context_->caller, context_->own);
 #else
@@ -124,10 +132,18 @@ void Fiber::Resume() {
 #endif
 }
 
+void Fiber::ReleaseTo(void* at) {
+  const race_check::Thread running = race_check::Running();
+  race_check::SwitchTo(thread_);
+  race_check::Release(at);
+  race_check::SwitchTo(running);
+}
+
 void Fiber::Leave() {
 #if defined(__SANITIZE_ADDRESS__)
   SwitchToFiber guard(caller_stack, caller_bytes);
 #endif
+  race_check::SwitchTo(caller_);
 #if defined(__x86_64__)
   ziggurat_switch_stacks(&context_->own, context_->caller);
 #else
