@@ -36,7 +36,8 @@ esac
 
 say() { printf '\n== %s\n' "$*"; }
 # Tests of kernels in the emulator that take minutes under a sanitizer; others run the same kernels.
-slow_kernels='^emulated/(CudaSampling\.DrawsWhatTheSamplerDraws|DistantDecode\.AgreesWithTheReference|SlotMass\.AgreesWith|AccumulateScores\.AgreesWith|SelectWindows\.IsTheSame)'
+slow_kernels='^emulated/(.*/)?(CudaSampling\.Draws(What|TheSameOfALarge)|DistantDecode\.AgreesWith|SlotMass\.AgreesWith|AccumulateScores\.AgreesWith'
+slow_kernels+='|SelectWindows\.IsTheSame|WindowScores\.AgreeOnWide|CosineSum\.AgreesWith|PrefillTwins\.AgreeOnPacked.*/bf16_(64|80|96|128|256))'
 run_tests() { ctest --test-dir "$1" --output-on-failure --no-tests=error "${@:2}"; }
 
 say "Dependencies"
@@ -63,7 +64,8 @@ if [ "$mode" = all ] && has_time ThreadSanitizer 6; then
   say "ThreadSanitizer: tests"
   export TSAN_OPTIONS="suppressions=$PWD/tests/support/tsan.supp halt_on_error=1"
   run_tests build-tsan -LE long -j2
-  run_tests build-tsan -L long -E "$slow_kernels" -I ,,5 -j2
+  run_tests build-tsan -L long -E "$slow_kernels|CudaSampling" -I ,,5 -j2
+  run_tests build-tsan -R CudaSampling -E "$slow_kernels" -j2
   unset TSAN_OPTIONS
 fi
 

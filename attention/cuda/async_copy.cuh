@@ -12,8 +12,8 @@
 namespace ziggurat::cuda {
 
 /// The copies of one thread, in groups: what was asked for since the last Commit is one. In the
-/// emulator they take place as early or as late as on a GPU they may: at once in every other
-/// launch, and when they are waited for in those between.
+/// emulator they take place as early or as late as on a GPU they may: at once in some launches, and
+/// when they are waited for in others.
 class AsyncCopies {
  public:
   /// 16 bytes, both ends aligned to 16; zeros where not `is_live`, and nothing is read.
@@ -39,7 +39,7 @@ class AsyncCopies {
       }
     }
   };
-  const bool at_once_ = cuda_emulator::LaunchCount() % 2 == 0;
+  const bool at_once_ = cuda_emulator::CopiesAtOnce();
   std::vector<std::vector<Copy>> groups_ = {{}};  ///< the last one is not committed
 #endif
 };

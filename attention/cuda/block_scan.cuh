@@ -52,44 +52,65 @@ __device__ inline uint32_t RankedKey(float x) {
   return (bits & 0x80000000u) != 0 ? ~bits : bits | 0x80000000u;
 }
 
+/// The number that has this key.
+__device__ inline float RankedNumber(uint32_t key) {
+  return __uint_as_float((key & 0x80000000u) != 0 ? key & 0x7fffffffu : ~key);
+}
+
+/// A sum of 64 bits that many threads add to. Shared memory adds 32 bits by itself, which costs a
+/// GPU much less than 64 by comparing and swapping where threads meet.
+struct WideSum {
+  uint32_t low, high;
+
+  __device__ void Add(unsigned long long x) {
+    const auto x_low = static_cast<uint32_t>(x);
+    auto x_high = static_cast<uint32_t>(x >> 32);
+    if (x_low != 0 && atomicAdd(&low, x_low) > ~x_low) ++x_high;  // the carry
+    if (x_high != 0) atomicAdd(&high, x_high);
+  }
+  __device__ unsigned long long Get() const {
+    return static_cast<unsigned long long>(high) << 32 | low;
+  }
+};
+
 /// Where a sum over a list in falling order of keys reaches its target.
 struct Cut {
   uint32_t key;              ///< the sum is reached among the entries of this key
   unsigned long long above;  ///< the sum of all greater ones
 };
 
-constexpr int kCutThreads = 256;
+constexpr int kCutBuckets = 256;
 
 struct CutMemory {
-  unsigned long long buckets[kCutThreads];
-  unsigned long long scratch[kCutThreads / kWarp];
+  WideSum buckets[kCutBuckets];
+  unsigned long long scratch[32];
   Cut cut;
 };
 
 /// Adds up weight(i) of entries 0 .. count - 1 in falling order of key(i) until `target` (> 0, at
 /// most the sum of all) is reached. Nothing is sorted: the key is found eight bits at a time, by
 /// sums over the 256 values these can have. Weights are integers, so that the order in which they
-/// are added does not matter. Block of kCutThreads.
+/// are added does not matter. Block of kCutBuckets threads or more, in whole warps.
 template <class Key, class Weight>
 __device__ Cut FindCut(int count, unsigned long long target, Key key, Weight weight,
                        CutMemory* memory) {
-  const int thread = static_cast<int>(threadIdx.x);
+  const int thread = static_cast<int>(threadIdx.x), threads = static_cast<int>(blockDim.x);
+  const bool has_bucket = thread < kCutBuckets;
+  const int bucket = kCutBuckets - 1 - thread;  // the greatest first
   uint32_t found = 0, mask = 0;
   unsigned long long above = 0;
   for (int shift = 24; shift >= 0; shift -= 8) {
-    memory->buckets[thread] = 0;
+    if (has_bucket) memory->buckets[thread] = {};
     __syncthreads();
-    for (int i = thread; i < count; i += kCutThreads) {
+    for (int i = thread; i < count; i += threads) {
       const uint32_t own = key(i);
-      if ((own & mask) != found) continue;
-      atomicAdd(&memory->buckets[own >> shift & 255], static_cast<unsigned long long>(weight(i)));
+      if ((own & mask) == found) memory->buckets[own >> shift & 255].Add(weight(i));
     }
     __syncthreads();
-    const uint32_t bucket = 255 - static_cast<uint32_t>(thread);  // the greatest first
-    const unsigned long long own = memory->buckets[bucket];
+    const unsigned long long own = has_bucket ? memory->buckets[bucket].Get() : 0;
     const unsigned long long reached = above + InclusiveSum(own, memory->scratch);
     if (reached >= target && reached - own < target) {
-      memory->cut = {found | bucket << shift, reached - own};
+      memory->cut = {found | static_cast<uint32_t>(bucket) << shift, reached - own};
     }
     __syncthreads();
     found = memory->cut.key;

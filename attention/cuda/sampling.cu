@@ -1,4 +1,5 @@
-// Sampling: one block for each sequence.
+// Sampling: one block for each sequence, which goes through its logits a few times: nothing is
+// sorted.
 #include <cfloat>
 
 #include "attention/cuda/block_scan.cuh"
@@ -10,7 +11,8 @@ namespace ziggurat::cuda {
 
 namespace {
 
-constexpr int kThreads = kCutThreads;
+constexpr int kThreads = 1024;
+constexpr int kWarps = kThreads / kWarp;
 using Mass = unsigned long long;
 
 /// A weight of 1, which is the best token's. 2^40 of a vocabulary of 2^20 tokens fit 64 bits.
@@ -22,18 +24,59 @@ __device__ float Clamped(float logit) {
   return logit > FLT_MAX ? FLT_MAX : logit;
 }
 
-struct SamplerMemory {
-  CutMemory cut;
-  Mass scratch[kThreads / kWarp];
-  float maxima[kThreads / kWarp];
-  int32_t ids[kThreads / kWarp];
-  Mass before;
-  int32_t chosen;
-  int32_t num_top;
-  int32_t top[kMaxLogprobs];
+/// The best tokens: those above a key, and of those that equal it the ones up to `last`.
+struct Selection {
+  uint32_t key;
+  int last;
+
+  __device__ bool Keeps(int id, float logit) const {
+    const uint32_t own = RankedKey(logit);
+    return own > key || (own == key && id <= last);
+  }
 };
 
-/// One sequence's logits, and what is left of them.
+/// A token in the bucket in which a selection ends.
+struct BorderToken {
+  Mass mass;
+  uint32_t key;
+  int32_t id;
+
+  __device__ bool IsBefore(const BorderToken& other) const {
+    return key > other.key || (key == other.key && id < other.id);
+  }
+};
+
+/// One for every thread.
+constexpr int kBuckets = kThreads, kBorderTokens = kThreads;
+
+struct SamplerMemory {
+  Mass scratch[kWarps];
+  float maxima[kWarps], minima[kWarps];
+  int32_t ids[kWarps];
+  float best_of_threads[kThreads];
+  int32_t num_top;
+  int32_t top[kMaxLogprobs];
+  // Of a selection.
+  union {
+    WideSum buckets[kBuckets];
+    BorderToken border[kBorderTokens];
+    CutMemory cut;
+  };
+  int32_t num_border;
+  int32_t found_bucket;
+  Mass above;
+  Selection selection;
+  int32_t chosen;
+};
+
+/// What one pass over the logits finds.
+struct Extremes {
+  float best = -INFINITY;   ///< -infinity if no token is live, which is to be above that
+  int best_id = INT32_MAX;  ///< the lowest id of the best
+  float least = INFINITY;   ///< of the live ones
+};
+
+/// One sequence's logits. What has barriers is called by all threads.
 struct BlockSampler {
   float* logits;
   int vocab_size;
@@ -41,23 +84,42 @@ struct BlockSampler {
   SamplerMemory* memory;
   const int thread = static_cast<int>(threadIdx.x);
 
-  /// The lowest id of the largest logit, and that logit; -infinity if there is none. All threads.
-  __device__ int Best(float* largest) {
-    float best = -INFINITY;
-    int id = INT32_MAX;
-    for (int i = thread; i < vocab_size; i += kThreads) {
-      const float logit = Clamped(logits[i]);
-      if (logit > best) best = logit, id = i;
+  /// visit(id, logit) of ids first + step n below end; a few loads are under way at once.
+  template <class Visit>
+  __device__ void ForEach(int first, int end, int step, Visit visit) const {
+    constexpr int kAtOnce = 4;
+    for (int base = first; base < end; base += kAtOnce * step) {
+      float loaded[kAtOnce];
+      ZIGGURAT_UNROLL
+      for (int n = 0; n < kAtOnce; ++n) {
+        const int id = base + n * step;
+        loaded[n] = id < end ? Clamped(logits[id]) : -INFINITY;
+      }
+      ZIGGURAT_UNROLL
+      for (int n = 0; n < kAtOnce; ++n) {
+        if (base + n * step < end) visit(base + n * step, loaded[n]);
+      }
     }
-    BestOfBlock(&best, &id);
-    *largest = best;
-    return id;
+  }
+  template <class Visit>
+  __device__ void ForEachToken(Visit visit) const {
+    ForEach(thread, vocab_size, kThreads, visit);
   }
 
-  /// A token's weight relative to the best one's. 0 below e^-87, as in model/sampling.
+  __device__ Extremes FindExtremes() {
+    Extremes found;
+    ForEachToken([&](int id, float logit) {
+      if (logit > found.best) found.best = logit, found.best_id = id;
+      if (logit != -INFINITY) found.least = fminf(found.least, logit);
+    });
+    memory->best_of_threads[thread] = found.best;
+    return OfBlock(found);
+  }
+
+  /// A token's weight relative to the best one's. 0 where its mass would be, below e^-27.
   __device__ float Weight(float logit, float best, float temperature) const {
-    const float exponent = (Clamped(logit) - best) / temperature;
-    return exponent > -87 ? expf(exponent) : 0;
+    const float exponent = (logit - best) / temperature;
+    return exponent > -28 ? expf(exponent) : 0;
   }
   __device__ Mass MassOf(float weight) const { return static_cast<Mass>(weight * kUnitMass); }
 
@@ -70,28 +132,27 @@ struct BlockSampler {
   }
 
   /// The best tokens in falling order.
-  __device__ void FillTop(float best, double log_sum, SampledRecord* record) {
-    const auto counts = [&](int i) { return Mass{Clamped(logits[i]) != -INFINITY}; };
-    const Mass live = Total(counts);
-    const int wanted = static_cast<int>(min(live, static_cast<Mass>(request.logprobs)));
-    if (wanted == 0) return;
-    const Selection top = Select(wanted, counts);
+  __device__ void FillTop(const Extremes& found, double log_sum, SampledRecord* record) {
+    if (request.logprobs == 0) return;
+    const Selection top = SelectCount(request.logprobs, found);
     if (thread == 0) memory->num_top = 0;
     __syncthreads();
-    for (int i = thread; i < vocab_size; i += kThreads) {
-      if (Keeps(top, i)) memory->top[atomicAdd(&memory->num_top, 1)] = i;
-    }
+    ForEachToken([&](int id, float logit) {
+      if (top.Keeps(id, logit)) memory->top[atomicAdd(&memory->num_top, 1)] = id;
+    });
     __syncthreads();
-    if (thread == 0) record->num_top = wanted;
-    if (thread < wanted) {
+    const int count = memory->num_top;
+    if (thread == 0) record->num_top = count;
+    if (thread < count) {
       const int id = memory->top[thread];
+      const BorderToken own = {0, RankedKey(Clamped(logits[id])), id};
       int rank = 0;
-      for (int n = 0; n < wanted; ++n) {
+      for (int n = 0; n < count; ++n) {
         const int other = memory->top[n];
-        rank += Key(other) > Key(id) || (Key(other) == Key(id) && other < id);
+        rank += BorderToken{0, RankedKey(Clamped(logits[other])), other}.IsBefore(own);
       }
       record->top_ids[rank] = id;
-      record->top_logprobs[rank] = Logprob(logits[id], best, log_sum);
+      record->top_logprobs[rank] = Logprob(logits[id], found.best, log_sum);
     }
     __syncthreads();  // what follows changes logits
   }
@@ -124,87 +185,173 @@ struct BlockSampler {
     return logits[id];
   }
 
-  // ---- The draw ---------------------------------------------------------------------------------
+  // ---- Selections -------------------------------------------------------------------------------
 
-  /// The sum of mass(i) over all tokens.
+  /// The sum of mass(id, logit) over all tokens.
   template <class MassOfToken>
   __device__ Mass Total(MassOfToken mass) {
     Mass own = 0;
-    for (int i = thread; i < vocab_size; i += kThreads) own += mass(i);
+    ForEachToken([&](int id, float logit) { own += mass(id, logit); });
     return BlockSum(own, memory->scratch);
   }
 
-  /// The token at which the sum of mass(i), in rising order of ids over those that `takes(i)`,
-  /// exceeds `left`. There is one.
-  template <class Takes, class MassOfToken>
-  __device__ int WalkIds(Mass left, Takes takes, MassOfToken mass) {
-    if (thread == 0) memory->before = 0;
-    if (thread == 0) memory->chosen = -1;
-    for (int base = 0; base < vocab_size; base += kThreads) {
-      __syncthreads();
-      if (memory->chosen >= 0) break;
-      const int i = base + thread;
-      const Mass own = i < vocab_size && takes(i) ? mass(i) : 0;
-      const Mass until = memory->before + InclusiveSum(own, memory->scratch);
-      if (until > left && until - own <= left) memory->chosen = i;
-      __syncthreads();
-      if (thread == kThreads - 1) memory->before = until;
+  /// The fewest best tokens, in falling order of logits and rising order of ids, whose
+  /// mass(id, logit) adds up to `target` (at least 1) or more. Most tokens that have mass should be
+  /// no less than `least`, and none is above `best`: it is fast where they spread between both.
+  template <class MassOfToken>
+  __device__ Selection Select(Mass target, float least, float best, MassOfToken mass) {
+    // Equal parts of that range, each a bucket. What is no number goes to the lowest.
+    const float scale = (kBuckets - 1) / (best - least);
+    const auto bucket_of = [&](float logit) {
+      const float place = (logit - least) * scale;
+      return place > 0 ? static_cast<int>(fminf(place, kBuckets - 1)) : 0;
+    };
+    memory->buckets[thread] = {};
+    if (thread == 0) memory->num_border = 0;
+    __syncthreads();
+    ForEachToken([&](int id, float logit) {
+      const Mass own = mass(id, logit);
+      if (own != 0) memory->buckets[bucket_of(logit)].Add(own);
+    });
+    __syncthreads();
+    const int bucket = kBuckets - 1 - thread;  // the greatest first
+    const Mass own = memory->buckets[bucket].Get();
+    const Mass reached = InclusiveSum(own, memory->scratch);
+    if (reached >= target && reached - own < target) {
+      memory->found_bucket = bucket;
+      memory->above = reached - own;
     }
     __syncthreads();
+    const int found = memory->found_bucket;
+    const Mass left = target - memory->above;
+
+    // The bucket's tokens.
+    const auto mass_there = [&](int id, float logit) {
+      return bucket_of(logit) == found ? mass(id, logit) : Mass{0};
+    };
+    ForEachToken([&](int id, float logit) {
+      const Mass there = mass_there(id, logit);
+      if (there == 0) return;
+      const int place = atomicAdd(&memory->num_border, 1);
+      if (place < kBorderTokens) memory->border[place] = {there, RankedKey(logit), id};
+    });
+    __syncthreads();
+    const int count = memory->num_border;
+    if (count > kBorderTokens) return SelectByKeys(left, mass_there);
+    if (thread < count) {
+      const BorderToken& own_token = memory->border[thread];
+      Mass before = 0;
+      for (int n = 0; n < count; ++n) {
+        if (memory->border[n].IsBefore(own_token)) before += memory->border[n].mass;
+      }
+      if (before < left && before + own_token.mass >= left) {
+        memory->selection = {own_token.key, own_token.id};
+      }
+    }
+    __syncthreads();
+    return memory->selection;
+  }
+
+  /// The same where tokens do not spread: however many are equal.
+  template <class MassOfToken>
+  __device__ Selection SelectByKeys(Mass target, MassOfToken mass) {
+    const auto key = [&](int id) { return RankedKey(Clamped(logits[id])); };
+    const Cut cut = FindCut(
+        vocab_size, target, key, [&](int id) { return mass(id, Clamped(logits[id])); },
+        &memory->cut);
+    const auto at_cut = [&](int id, float logit) {
+      return RankedKey(logit) == cut.key ? mass(id, logit) : Mass{0};
+    };
+    return {cut.key, WalkIds(target - cut.above - 1, at_cut)};
+  }
+
+  /// The `count` best tokens; all live ones where these are no more.
+  __device__ Selection SelectCount(int count, const Extremes& found) {
+    const auto is_live = [](float logit) { return Mass{logit != -INFINITY}; };
+    const auto wanted = static_cast<Mass>(count);
+    const auto of_thread = [&](int t) { return memory->best_of_threads[t]; };
+    uint32_t bound = RankedKey(found.least);
+    if (BlockSum(is_live(of_thread(thread)), memory->scratch) >= wanted) {
+      // What so many threads have as their best; few more tokens reach it.
+      bound = FindCut(
+                  kThreads, wanted, [&](int t) { return RankedKey(of_thread(t)); },
+                  [&](int t) { return is_live(of_thread(t)); }, &memory->cut)
+                  .key;
+    } else if (Total([&](int, float logit) { return is_live(logit); }) <= wanted) {
+      return {bound, INT32_MAX};
+    }
+    const auto counts = [&](int, float logit) { return Mass{RankedKey(logit) >= bound}; };
+    return Select(wanted, RankedNumber(bound), found.best, counts);
+  }
+
+  /// The token at which the sum of mass(id, logit), in rising order of ids, exceeds `left`. There
+  /// is one.
+  template <class MassOfToken>
+  __device__ int WalkIds(Mass left, MassOfToken mass) {
+    // A stretch of ids for each warp, and then the stretch in which it is.
+    const int length = (vocab_size + kWarps - 1) / kWarps;
+    const auto end_of = [&](int stretch) { return min(vocab_size, (stretch + 1) * length); };
+    const int warp = WarpOfThread();
+    Mass own = 0;
+    ForEach(warp * length + LaneOfThread(), end_of(warp), kWarp,
+            [&](int id, float logit) { own += mass(id, logit); });
+    own = WarpSum(own);
+    __syncthreads();
+    if (LaneOfThread() == 0) memory->scratch[warp] = own;
+    __syncthreads();
+    int stretch = 0;
+    for (; stretch < kWarps - 1 && memory->scratch[stretch] <= left; ++stretch) {
+      left -= memory->scratch[stretch];
+    }
+    for (int base = stretch * length; base < vocab_size; base += kThreads) {
+      const int id = base + thread;
+      const Mass here = id < end_of(stretch) ? mass(id, Clamped(logits[id])) : 0;
+      __syncthreads();  // scratch was read
+      const Mass until = InclusiveSum(here, memory->scratch);
+      if (until > left && until - here <= left) memory->chosen = id;
+      if (thread == kThreads - 1) memory->above = until;
+      __syncthreads();
+      if (memory->above > left) break;
+      left -= memory->above;
+    }
     return memory->chosen;
   }
 
-  /// The best tokens: those above a cut, and of those that equal it the ones up to `last`.
-  struct Selection {
-    uint32_t key;
-    int last;
-  };
-  __device__ uint32_t Key(int i) const { return RankedKey(Clamped(logits[i])); }
-  __device__ bool Keeps(const Selection& s, int i) const {
-    return Key(i) > s.key || (Key(i) == s.key && i <= s.last);
-  }
-  /// The fewest best tokens, in falling order of logits and rising order of ids, whose mass(i) adds
-  /// up to `target` or more.
-  template <class MassOfToken>
-  __device__ Selection Select(Mass target, MassOfToken mass) {
-    const auto key = [&](int i) { return Key(i); };
-    const Cut cut = FindCut(vocab_size, target, key, mass, &memory->cut);
-    const auto at_cut = [&](int i) { return Key(i) == cut.key; };
-    return {cut.key, WalkIds(target - cut.above - 1, at_cut, mass)};
-  }
-  /// All but these become -infinity.
-  __device__ void Keep(const Selection& selection) {
-    __syncthreads();
-    for (int i = thread; i < vocab_size; i += kThreads) {
-      if (!Keeps(selection, i)) logits[i] = -INFINITY;
-    }
-    __syncthreads();
-  }
+  // ---- The draw ---------------------------------------------------------------------------------
 
-  __device__ int Draw(float best, float temperature) {
-    const auto mass = [&](int i) { return MassOf(Weight(logits[i], best, temperature)); };
+  __device__ int Draw(const Extremes& found, float temperature) {
+    Selection kept = {RankedKey(found.least), INT32_MAX};
     const bool top_k = request.top_k > 0 && request.top_k < vocab_size;
-    if (top_k) {
-      const auto counts = [&](int i) { return Mass{Clamped(logits[i]) != -INFINITY}; };
-      const Mass live = Total(counts);
-      if (live > static_cast<Mass>(request.top_k)) Keep(Select(request.top_k, counts));
-    }
+    if (top_k) kept = SelectCount(request.top_k, found);
+    const auto mass = [&](int id, float logit) {
+      return kept.Keeps(id, logit) ? MassOf(Weight(logit, found.best, temperature)) : Mass{0};
+    };
     if (request.top_p < 1) {
-      const double share = static_cast<double>(request.top_p) * static_cast<double>(Total(mass));
+      const Mass all = Total(mass);
+      const double share = static_cast<double>(request.top_p) * static_cast<double>(all);
       // The fewest tokens whose share reaches it, at least one.
-      const Mass wanted = static_cast<Mass>(ceil(share));
-      Keep(Select(wanted > 0 ? wanted : 1, mass));
+      const Mass wanted = max(static_cast<Mass>(ceil(share)), Mass{1});
+      // Tokens that have no more than this are not needed, all of them together.
+      const Mass negligible = (all - wanted) / vocab_size;
+      const auto counted = [&](int id, float logit) {
+        const Mass own = mass(id, logit);
+        return own > negligible ? own : Mass{0};
+      };
+      const float share_of_best = static_cast<float>(negligible + 1) / kUnitMass;
+      const float least = found.best + temperature * logf(share_of_best);
+      kept = Select(wanted, fmaxf(least, RankedNumber(kept.key)), found.best, counted);
     }
     const Mass least = MassOf(request.min_p);
-    const auto left = [&](int i) { return mass(i) >= least ? mass(i) : Mass{0}; };
+    const auto left = [&](int id, float logit) {
+      const Mass own = mass(id, logit);
+      return own >= least ? own : Mass{0};
+    };
     const Mass total = Total(left);
     const Mass drawn = static_cast<Mass>(request.uniform * static_cast<double>(total));
     const Mass at = drawn < total ? drawn : total - 1;
-    if (!top_k)
-      return WalkIds(
-          at, [](int) { return true; }, left);
     // With top-k the tokens stand in falling order of logits.
-    return Select(at + 1, left).last;
+    return top_k ? Select(at + 1, RankedNumber(kept.key), found.best, left).last
+                 : WalkIds(at, left);
   }
 
   /// The draw where no logit says anything: the lowest token that is not forbidden.
@@ -220,19 +367,25 @@ struct BlockSampler {
   }
 
  private:
-  __device__ void BestOfBlock(float* best, int* id) {
-    const auto take = [&](float other, int other_id) {
-      if (other > *best || (other == *best && other_id < *id)) *best = other, *id = other_id;
+  __device__ Extremes OfBlock(Extremes x) {
+    const auto join = [&](float best, int id, float least) {
+      if (best > x.best || (best == x.best && id < x.best_id)) x.best = best, x.best_id = id;
+      x.least = fminf(x.least, least);
     };
     for (int lanes = kWarp / 2; lanes > 0; lanes /= 2) {
-      const float other = __shfl_xor_sync(kAllLanes, *best, lanes);
-      take(other, __shfl_xor_sync(kAllLanes, *id, lanes));
+      const float best = __shfl_xor_sync(kAllLanes, x.best, lanes);
+      const int id = __shfl_xor_sync(kAllLanes, x.best_id, lanes);
+      join(best, id, __shfl_xor_sync(kAllLanes, x.least, lanes));
     }
     __syncthreads();
-    if (LaneOfThread() == 0) memory->maxima[WarpOfThread()] = *best;
-    if (LaneOfThread() == 0) memory->ids[WarpOfThread()] = *id;
+    if (LaneOfThread() == 0) {
+      memory->maxima[WarpOfThread()] = x.best;
+      memory->ids[WarpOfThread()] = x.best_id;
+      memory->minima[WarpOfThread()] = x.least;
+    }
     __syncthreads();
-    for (int w = 0; w < kThreads / kWarp; ++w) take(memory->maxima[w], memory->ids[w]);
+    for (int w = 0; w < kWarps; ++w) join(memory->maxima[w], memory->ids[w], memory->minima[w]);
+    return x;
   }
 };
 
@@ -243,37 +396,36 @@ __global__ void __launch_bounds__(kThreads)
   const SamplingRequest& request = requests[blockIdx.x];
   SampledRecord* record = records + blockIdx.x;
   BlockSampler sampler{all_logits + size_t{blockIdx.x} * vocab_size, vocab_size, request, &memory};
-  const float* logits = sampler.logits;
   const bool is_first = threadIdx.x == 0;
   const bool wants_logprobs = request.logprobs >= 0;
   if (is_first) *record = SampledRecord{};
   __syncthreads();
 
-  float raw_best = -INFINITY;
+  Extremes raw;
   double log_sum = 0;
   if (wants_logprobs) {
-    sampler.Best(&raw_best);
-    const Mass total = sampler.Total([&](int i) {
-      return raw_best == -INFINITY ? Mass{0}
-                                   : sampler.MassOf(sampler.Weight(logits[i], raw_best, 1));
-    });
-    log_sum = log(static_cast<double>(total) / static_cast<double>(kUnitMass));
-    if (raw_best != -INFINITY) sampler.FillTop(raw_best, log_sum, record);
+    raw = sampler.FindExtremes();
+    if (raw.best != -INFINITY) {
+      const Mass total = sampler.Total(
+          [&](int, float logit) { return sampler.MassOf(sampler.Weight(logit, raw.best, 1)); });
+      log_sum = log(static_cast<double>(total) / static_cast<double>(kUnitMass));
+      sampler.FillTop(raw, log_sum, record);
+    }
   }
-  float best = -INFINITY;
   sampler.Penalize();
-  int token = sampler.Best(&best);
-  if (best == -INFINITY) {
+  const Extremes found = sampler.FindExtremes();
+  int token = found.best_id;
+  if (found.best == -INFINITY) {
     token = sampler.LowestAllowed();
   } else if (request.temperature != 0) {
-    token = sampler.Draw(best, request.temperature);
+    token = sampler.Draw(found, request.temperature);
   }
   if (!is_first) return;
   record->token_id = token;
   if (!wants_logprobs) return;
-  record->logprob = raw_best == -INFINITY
+  record->logprob = raw.best == -INFINITY
                         ? -INFINITY
-                        : sampler.Logprob(sampler.RawLogit(token), raw_best, log_sum);
+                        : sampler.Logprob(sampler.RawLogit(token), raw.best, log_sum);
 }
 
 }  // namespace

@@ -8,11 +8,13 @@ namespace ziggurat::cuda {
 
 namespace {
 
+constexpr int kThreads = 256;
+
 /// A block for each head: finds the lowest score that is kept, then gathers in order.
-__global__ void __launch_bounds__(kCutThreads)
+__global__ void __launch_bounds__(kThreads)
     SelectBest(const float* scores, int candidates, int best, int32_t* indices) {
   __shared__ CutMemory memory;
-  __shared__ int scratch[2][kCutThreads / kWarp];
+  __shared__ int scratch[2][kThreads / kWarp];
   __shared__ int sums[2];
   const float* own = scores + static_cast<size_t>(blockIdx.x) * candidates;
   int32_t* to = indices + static_cast<size_t>(blockIdx.x) * best;
@@ -22,7 +24,7 @@ __global__ void __launch_bounds__(kCutThreads)
       candidates, best, key, [](int) { return 1; }, &memory);
   const int of_cut = best - static_cast<int>(cut.above);  // kept of those that equal the cut
   if (thread == 0) sums[0] = sums[1] = 0;
-  for (int base = 0; base < candidates; base += kCutThreads) {
+  for (int base = 0; base < candidates; base += kThreads) {
     const int i = base + thread;
     const bool inside = i < candidates;
     const bool is_above = inside && key(i) > cut.key, is_equal = inside && key(i) == cut.key;
@@ -31,11 +33,9 @@ __global__ void __launch_bounds__(kCutThreads)
     const int equal = sums[1] + InclusiveSum(static_cast<int>(is_equal), scratch[1]);
     if (is_above || (is_equal && equal <= of_cut)) to[above + min(equal, of_cut) - 1] = i;
     __syncthreads();
-    if (thread == kCutThreads - 1) sums[0] = above, sums[1] = equal;
+    if (thread == kThreads - 1) sums[0] = above, sums[1] = equal;
   }
 }
-
-constexpr int kThreads = 256;
 
 struct WindowsScratch {
   double* scores;   ///< [windows]
@@ -161,7 +161,7 @@ __global__ void __launch_bounds__(kThreads)
 void LaunchSelectBest(const float* scores, int num_heads, int candidates, int best,
                       int32_t* indices, cudaStream_t stream) {
   if (best == 0 || num_heads == 0) return;
-  Launch(SelectBest, dim3{static_cast<unsigned>(num_heads)}, dim3{kCutThreads}, 0, stream, scores,
+  Launch(SelectBest, dim3{static_cast<unsigned>(num_heads)}, dim3{kThreads}, 0, stream, scores,
          candidates, best, indices);
 }
 

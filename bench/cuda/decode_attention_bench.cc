@@ -12,7 +12,6 @@
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
-#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -20,57 +19,11 @@
 #include "attention/cuda/decode.h"
 #include "attention/cuda/device.h"
 #include "attention/cuda/table_image.h"
+#include "bench/cuda/device_timing.h"
 #include "block_manager/sequence_cache.h"
 
 namespace ziggurat::cuda {
 namespace {
-
-void Check(cudaError_t error, const char* what) {
-  if (error == cudaSuccess) return;
-  std::fprintf(stderr, "cuda_decode_bench: %s: %s\n", what, cudaGetErrorString(error));
-  std::exit(1);
-}
-
-/// Memory of the device, its bytes all `fill`.
-class DeviceBytes {
- public:
-  explicit DeviceBytes(size_t bytes, int fill = 0) {
-    Check(cudaMalloc(&data_, bytes), "cudaMalloc");
-    Check(cudaMemset(data_, fill, bytes), "cudaMemset");
-  }
-  ~DeviceBytes() { cudaFree(data_); }
-  DeviceBytes(const DeviceBytes&) = delete;
-  DeviceBytes& operator=(const DeviceBytes&) = delete;
-  template <typename T>
-  T* get() const {
-    return static_cast<T*>(data_);
-  }
-
- private:
-  void* data_ = nullptr;
-};
-
-/// Median seconds of `work`, which is queued on the default stream.
-double SecondsOf(const std::function<void()>& work) {
-  constexpr int kWarmUps = 5, kRepeats = 31;
-  cudaEvent_t begin, end;
-  Check(cudaEventCreate(&begin), "cudaEventCreate");
-  Check(cudaEventCreate(&end), "cudaEventCreate");
-  std::vector<double> seconds;
-  for (int i = 0; i < kWarmUps + kRepeats; ++i) {
-    Check(cudaEventRecord(begin), "cudaEventRecord");
-    work();
-    Check(cudaEventRecord(end), "cudaEventRecord");
-    Check(cudaEventSynchronize(end), "a kernel");
-    float milliseconds = 0;
-    Check(cudaEventElapsedTime(&milliseconds, begin, end), "cudaEventElapsedTime");
-    if (i >= kWarmUps) seconds.push_back(static_cast<double>(milliseconds) / 1000);
-  }
-  cudaEventDestroy(begin);
-  cudaEventDestroy(end);
-  std::nth_element(seconds.begin(), seconds.begin() + kRepeats / 2, seconds.end());
-  return seconds[kRepeats / 2];
-}
 
 struct Case {
   std::string name;
@@ -134,7 +87,7 @@ void Run(const Case& c, double copy_bytes_per_second, int processors) {
   const size_t rows = items.size() * kShape.num_q_heads;
   DeviceBytes q(rows * kShape.head_dim * 4, 0x3c), out(rows * kShape.head_dim * 4), lse(rows * 4);
   DeviceBytes scratch(DecodeScratchBytes(bucket));
-  const double seconds = SecondsOf([&] {
+  const double seconds = SecondsOf(nullptr, [&] {
     LaunchPlanDecode(bucket, cache, device_items, /*stride=*/0, scratch.get<void>(), nullptr);
     LaunchDecodeAttention(bucket, cache, device_items, /*layer=*/0, q.get<float>(),
                           {out.get<float>(), ElementType::kF32, lse.get<float>()},

@@ -79,15 +79,16 @@ class Block {
   std::function<void()> body_;
   std::exception_ptr error_;
   race_check::Barrier barrier_;
-  char begin_ = 0,
-       end_ = 0;  ///< of a block, for race_check.h: its threads come after one, before the other
+  char begin_ = 0;  ///< for race_check.h: all threads of a block come after this,
+  char end_ = 0;    ///< and before this
   size_t now_ = 0;
   size_t live_ = 0;
 };
 
 Block* running = nullptr;
-ThreadOrder chosen_order = ThreadOrder::kAlternating;
-uint64_t launches = 0;
+ThreadOrder chosen_order = ThreadOrder::kAnother;
+uint32_t launches = 0;
+bool copies_at_once = true;
 bool is_recording = false;
 std::vector<std::function<void()>> recorded;
 
@@ -235,7 +236,7 @@ void Block::Exchange(uint32_t mask, const LaneValue& own, std::source_location w
 }  // namespace
 
 void SetOrder(ThreadOrder order) { chosen_order = order; }
-uint64_t LaunchCount() { return launches; }
+bool CopiesAtOnce() { return copies_at_once; }
 
 void Submit(std::function<void()> work) {
   if (!is_recording) return work();
@@ -266,9 +267,11 @@ void RunGrid(Extent3 grid, Extent3 block, size_t shared_bytes,
     throw KernelError(absl::StrCat("a launch with ", shared_bytes, " bytes of shared memory"));
   }
   static Block the_block;
+  // Not one after the other: a kernel that is every third launch is to see all of them.
+  std::mt19937 random(launches++);
   ThreadOrder order = chosen_order;
-  if (order == ThreadOrder::kAlternating) order = static_cast<ThreadOrder>(launches % 3);
-  ++launches;
+  if (order == ThreadOrder::kAnother) order = static_cast<ThreadOrder>(random() % 3);
+  copies_at_once = random() % 2 == 0;
   ThreadState first;
   first.block_dim = block;
   first.grid_dim = grid;

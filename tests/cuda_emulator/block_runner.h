@@ -32,14 +32,16 @@ struct Extent3 {
 };
 
 /// In which order the threads of a block take turns, and the blocks of a grid.
-enum class ThreadOrder : uint8_t { kAscending, kDescending, kShuffled, kAlternating };
-/// kAlternating (the default): each of the others in turn, one for each launch.
+enum class ThreadOrder : uint8_t { kAscending, kDescending, kShuffled, kAnother };
+/// kAnother (the default): one of the others for each launch, drawn by its number.
 void SetOrder(ThreadOrder order);
+/// Whether asynchronous copies of the launch that is running take place at once, or when they are
+/// waited for; drawn likewise.
+bool CopiesAtOnce();
 
-/// Runs `kernel` for every thread of every block. Shared memory is filled with 0xff before each.
+/// Runs `kernel` for every thread of every block. Dynamic shared memory is filled with 0xff before
+/// each; what is declared __shared__ keeps what the block before left in it.
 void RunGrid(Extent3 grid, Extent3 block, size_t shared_bytes, const std::function<void()>& kernel);
-/// Since the start of the process.
-uint64_t LaunchCount();
 
 /// What a stream was asked for: done at once, or, while a graph is recorded, kept for it.
 void Submit(std::function<void()> work);

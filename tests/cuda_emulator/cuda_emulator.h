@@ -197,6 +197,11 @@ T __ldg(const T* address, std::source_location where = std::source_location::cur
   ::ziggurat::cuda_emulator::CheckAligned(address, where);
   return *address;
 }
+/// What is read once: the first to leave the caches.
+template <typename T>
+T __ldcs(const T* address, std::source_location where = std::source_location::current()) {
+  return __ldg(address, where);
+}
 inline uint32_t __float_as_uint(float x) { return std::bit_cast<uint32_t>(x); }
 inline float __uint_as_float(uint32_t x) { return std::bit_cast<float>(x); }
 inline float __expf(float x) { return std::exp(x); }

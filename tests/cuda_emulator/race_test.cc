@@ -4,6 +4,9 @@
 #include "gtest/gtest.h"
 #include "tests/cuda_emulator/test_kernels.h"
 
+/// Whatever TSAN_OPTIONS say of other things.
+extern "C" const char* __tsan_default_options() { return "halt_on_error=1"; }
+
 namespace ziggurat::cuda {
 namespace {
 
@@ -37,7 +40,7 @@ __global__ void CountWithoutAtomics(int* count) { *count += 1; }
 template <typename Kernel, typename... Arguments>
 void ExitOnRace(Kernel kernel, unsigned threads, Arguments... arguments) {
   // In every order of threads, with copies at once and late.
-  for (int launch = 0; launch < 6; ++launch) {
+  for (int launch = 0; launch < 24; ++launch) {
     Launch(kernel, dim3{1}, dim3{threads}, threads * sizeof(uint4), nullptr, arguments...);
   }
 }
@@ -60,6 +63,12 @@ TEST(EmulatorRaces, AreFoundWhereAWarpIsNotSynchronized) {
   EXPECT_RACE(ExitOnRace(PassOn, 32, OrderedBy::kNothing, out));
   EXPECT_RACE(ExitOnRace(PassOn, 32, OrderedBy::kShuffle, out));
   EXPECT_RACE(ExitOnRace(PassOn, 32, OrderedBy::kHalfOfTheWarp, out));
+}
+
+TEST(EmulatorRaces, AreFoundBetweenWarpsOfALargeBlock) {
+  // Each warp waits for its own lanes alone.
+  std::vector<int> out(1024);
+  EXPECT_RACE(ExitOnRace(PassOn, 1024, OrderedBy::kWarp, out.data()));
 }
 
 TEST(EmulatorRaces, AreFoundAroundAsynchronousCopies) {

@@ -1,6 +1,8 @@
 // Sampling on the device against the CPU's sampler.
 
+#include <algorithm>
 #include <cmath>
+#include <limits>
 #include <map>
 #include <random>
 #include <vector>
@@ -171,6 +173,89 @@ TEST(CudaSampling, DrawsWhatTheSamplerDraws) {
       twins.ExpectSame(
           logits, "vocabulary " + std::to_string(vocab_size) + " step " + std::to_string(step));
     }
+  }
+}
+
+/// Logits that spread in ways that few models' do.
+std::map<std::string, std::vector<float>> OddSpreads(int vocab_size) {
+  std::mt19937 random(3);
+  std::normal_distribution<float> normal;
+  std::map<std::string, std::vector<float>> spreads;
+  for (const char* name : {"flat", "two values", "one far above", "as far as floats go",
+                           "next to 0", "wide", "falling", "few live"}) {
+    spreads[name].resize(vocab_size);
+  }
+  for (int i = 0; i < vocab_size; ++i) {
+    const float x = normal(random);
+    spreads["flat"][i] = 2;
+    spreads["two values"][i] = i % 3 == 0 ? 1.5f : 0.25f;
+    spreads["one far above"][i] = i == 77 ? 1e6f : x;
+    spreads["as far as floats go"][i] =
+        i % 2 == 0 ? std::numeric_limits<float>::max() : std::numeric_limits<float>::lowest();
+    spreads["next to 0"][i] = x * 1e-38f;
+    spreads["wide"][i] = 20 * x;
+    spreads["falling"][i] = static_cast<float>(-i) / 64;
+    spreads["few live"][i] = i % 1000 == 3 ? x : -INFINITY;
+  }
+  return spreads;
+}
+
+/// Three of the filters, with and without the others, and the best five.
+std::vector<Sequence> Filters() {
+  std::vector<Sequence> sequences;
+  for (int top_k : {0, 40, 1200}) {
+    for (float top_p : {1.0f, 0.3f, 0.95f}) {
+      Sequence& s = sequences.emplace_back();
+      s.parameters = Parameters(0.7f, top_k, top_p, 0, 11 + sequences.size());
+      s.parameters.logprobs = top_p == 1 ? 5 : -1;
+      s.parameters.presence_penalty = 0.5f;
+      s.parameters.repetition_penalty = 1.2f;
+      s.prompt = {1, 5, 77};
+      s.forbidden = {5, 78};
+    }
+  }
+  return sequences;
+}
+
+TEST(CudaSampling, DrawsTheSameHoweverLogitsSpread) {
+  constexpr int kVocabSize = 1500;
+  for (const auto& [name, logits] : OddSpreads(kVocabSize)) {
+    Twins twins(Filters(), kVocabSize);
+    twins.ExpectSame(std::vector(Filters().size(), logits), name);
+  }
+}
+
+TEST(CudaSampling, DrawsTheSameOfALargeVocabulary) {
+  constexpr int kVocabSize = 40003;
+  for (const auto& [name, logits] : OddSpreads(kVocabSize)) {
+    Twins twins(Filters(), kVocabSize);
+    twins.ExpectSame(std::vector(Filters().size(), logits), name);
+  }
+}
+
+TEST(CudaSampling, DrawsTheSameWithParametersAtTheirEnds) {
+  std::mt19937 random(5);
+  for (int vocab_size : {1, 2, 31, 33, 1025}) {
+    std::vector<Sequence> sequences;
+    for (float temperature : {1e-30f, 1.0f, 100.0f}) {
+      for (int top_k : {0, 1, vocab_size, vocab_size + 7}) {
+        for (auto [top_p, min_p] : {std::pair{1.0f, 1.0f}, {1e-30f, 0.0f}, {0.999f, 0.5f}}) {
+          Sequence& s = sequences.emplace_back();
+          s.parameters = Parameters(temperature, top_k, top_p, min_p, sequences.size());
+        }
+      }
+    }
+    std::vector<std::vector<float>> logits;
+    for (size_t i = 0; i < sequences.size(); ++i) {
+      logits.push_back(RandomLogits(vocab_size, random, false));
+      if (i % 3 == 0) {  // one live token
+        const float kept = logits.back()[i % vocab_size];
+        std::fill(logits.back().begin(), logits.back().end(), -INFINITY);
+        logits.back()[i % vocab_size] = kept;
+      }
+    }
+    Twins twins(sequences, vocab_size);
+    twins.ExpectSame(logits, "vocabulary " + std::to_string(vocab_size));
   }
 }
 
