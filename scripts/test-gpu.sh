@@ -69,6 +69,8 @@ run "the daemon, end to end" env ZIGGURAT_DEVICE="$device" ctest --test-dir buil
   -R '^(golden/GoldenText|CacheBlocks|Concurrency|LazyConcurrency|Lifecycle|Methods|MethodReports|MixedLoad|Retrieval|WrongInput)'
 
 run "decode attention beside a copy" "$bin/cuda_decode_bench"
+run "products with weights beside a copy" "$bin/cuda_product_bench"
+run "drawing tokens" "$bin/cuda_sampling_bench"
 
 # The shape of LLaMA-3-8B with random weights: 16 GB of disk and, with the pool, 80 GB of the card.
 model=build-cuda/llama-3-8b

@@ -1,5 +1,6 @@
-// The matrix product as a plain kernel: what the emulator runs, and what a GPU's library is
-// compared with. No tensor cores, no blocking for caches: it is not made to be fast.
+// Matrix products: of few rows (few_rows.cu), and as a plain kernel, which the emulator runs for
+// all others, and with which a GPU's library is compared: without tensor cores and blocks for
+// caches it is not made to be fast.
 #pragma once
 
 #include "attention/cuda/stream.h"
@@ -22,6 +23,27 @@ struct Product {
 };
 
 void LaunchPlainProduct(const Product& product, cudaStream_t stream);
+
+/// Rows that LaunchFewRowsProduct takes, at most.
+constexpr int kFewRows = 4;
+/// Whether LaunchFewRowsProduct takes it: bf16, 1 to kFewRows rows, in_features a multiple of 8, x
+/// and weight aligned to 16 bytes.
+bool SuitsFewRows(const Product& product);
+/// Made to read the weights once, without a break. What a row gives does not depend on the others.
+/// Only what SuitsFewRows.
+void LaunchFewRowsProduct(const Product& product, cudaStream_t stream);
+
+/// Products of one row with what stands around them in a decoder layer. Only what SuitsFewRows,
+/// with one row, if x were bf16.
+struct FusedProduct {
+  Product product;              ///< x [1, in_features] is f32; accumulates is not looked at
+  const float* norm = nullptr;  ///< [in_features], aligned to 16 bytes: it is of RMSNorm(x)
+  float epsilon = 0;            ///< of RMSNorm
+  /// The weights are those of gates and then of as many ups: y [1, out_features / 2] is SiLU(gate)
+  /// up.
+  bool gates = false;
+};
+void LaunchFusedProduct(const FusedProduct& fused, cudaStream_t stream);
 
 /// y[r][c] += bias[c].   y [rows, width] in `element`
 void LaunchAddBias(ElementType element, const float* bias, int rows, int width, void* y,

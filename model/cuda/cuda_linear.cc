@@ -16,14 +16,26 @@ size_t Aligned(size_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kA
 
 class CudaLinear final : public Linear {
  public:
-  CudaLinear(ProductLibrary* products, const Product& weights)
-      : products_(products), weights_(weights) {}
+  CudaLinear(Stream* stream, ProductLibrary* products, const Product& weights)
+      : stream_(stream), products_(products), weights_(weights) {}
 
   absl::Status Run(const void* x, int rows, ElementType out_element, void* y) override {
-    return products_->Run(With(x, rows, out_element, y, false));
+    return Run(With(x, rows, out_element, y, false));
   }
   absl::Status Accumulate(const void* x, int rows, float* y) override {
-    return products_->Run(With(x, rows, ElementType::kF32, y, true));
+    return Run(With(x, rows, ElementType::kF32, y, true));
+  }
+
+  bool CanFuse(int rows) const override {
+    return rows == 1 && SuitsFewRows(With(nullptr, rows, ElementType::kF32, nullptr, false));
+  }
+  absl::Status RunFused(const FusedInput& input, int rows, void* y) override {
+    const Product product = With(input.x, rows, weights_.element, y, false);
+    if (rows != 1 || !SuitsFewRows(product)) {
+      return absl::InternalError("a fused product of other rows than it can be of");
+    }
+    LaunchFusedProduct({product, input.norm, input.epsilon, input.gates}, stream_->get());
+    return absl::OkStatus();
   }
 
  private:
@@ -37,6 +49,13 @@ class CudaLinear final : public Linear {
     return product;
   }
 
+  absl::Status Run(const Product& product) {
+    if (!SuitsFewRows(product)) return products_->Run(product);
+    LaunchFewRowsProduct(product, stream_->get());
+    return absl::OkStatus();
+  }
+
+  Stream* stream_;
   ProductLibrary* products_;
   Product weights_;
 };
@@ -78,7 +97,7 @@ class CudaLinearFactory final : public LinearFactory {
       if (!kept.ok()) return kept.status();
       weights.bias = static_cast<const float*>(*kept);
     }
-    return std::make_unique<CudaLinear>(products_.get(), weights);
+    return std::make_unique<CudaLinear>(stream_, products_.get(), weights);
   }
 
  private:

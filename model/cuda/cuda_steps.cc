@@ -278,9 +278,7 @@ absl::Status CudaSteps::RunLayer(int layer_index, const StepBucket& bucket,
   const DeviceItems items = tables_->items(layer_index, rows);
   const DecodeBuffers::Pointers& at = buffers_;
 
-  LaunchRmsNorm(at.residual, layer.attention_norm, options_.norm_epsilon, rows, model.hidden_size,
-                model.element, at.normed, stream);
-  absl::Status status = layer.qkv->Run(at.normed, rows, model.element, at.wide);
+  absl::Status status = RunNormed(*layer.qkv, layer.attention_norm, rows, at.wide);
   if (!status.ok()) return status;
   LaunchRotateAndWriteStep(heads_, cache(), items, model.element, at.wide, at.cos, at.sin, at.q,
                            stream);
@@ -291,12 +289,32 @@ absl::Status CudaSteps::RunLayer(int layer_index, const StepBucket& bucket,
 
   status = layer.output->Accumulate(at.converted, rows, at.residual);
   if (!status.ok()) return status;
-  LaunchRmsNorm(at.residual, layer.mlp_norm, options_.norm_epsilon, rows, model.hidden_size,
-                model.element, at.normed, stream);
-  status = layer.gate_up->Run(at.normed, rows, model.element, at.wide);
+  status = RunGated(layer, rows);
   if (!status.ok()) return status;
-  LaunchSwiGlu(model.element, at.wide, rows, options_.shape.ffn_size, at.gated, stream);
   return layer.down->Accumulate(at.gated, rows, at.residual);
+}
+
+absl::Status CudaSteps::RunNormed(Linear& linear, const float* norm, int rows, void* out) {
+  const ModelShape& model = options_.shape.model;
+  if (linear.CanFuse(rows)) {
+    return linear.RunFused({buffers_.residual, norm, options_.norm_epsilon}, rows, out);
+  }
+  LaunchRmsNorm(buffers_.residual, norm, options_.norm_epsilon, rows, model.hidden_size,
+                model.element, buffers_.normed, stream_->get());
+  return linear.Run(buffers_.normed, rows, model.element, out);
+}
+
+absl::Status CudaSteps::RunGated(const LlamaLayer& layer, int rows) {
+  if (layer.gate_up->CanFuse(rows)) {
+    return layer.gate_up->RunFused(
+        {buffers_.residual, layer.mlp_norm, options_.norm_epsilon, /*gates=*/true}, rows,
+        buffers_.gated);
+  }
+  absl::Status status = RunNormed(*layer.gate_up, layer.mlp_norm, rows, buffers_.wide);
+  if (!status.ok()) return status;
+  LaunchSwiGlu(options_.shape.model.element, buffers_.wide, rows, options_.shape.ffn_size,
+               buffers_.gated, stream_->get());
+  return absl::OkStatus();
 }
 
 // ---- What comes back ----------------------------------------------------------------------------

@@ -80,6 +80,10 @@ class CudaSteps final : public StepDecoder {
   /// Everything between the inputs and the logits. `lazy`: the inputs, where some ask for masses.
   absl::Status RunModel(const StepBucket& bucket, absl::Span<const DecodeInput> lazy);
   absl::Status RunLayer(int layer, const StepBucket& bucket, absl::Span<const DecodeInput> lazy);
+  /// linear(RMSNorm(residual)).
+  absl::Status RunNormed(Linear& linear, const float* norm, int rows, void* out);
+  /// From the residual to what the layer's last product takes.
+  absl::Status RunGated(const LlamaLayer& layer, int rows);
   void MeasureLazyMass(int layer, absl::Span<const DecodeInput> inputs);
   void FetchLogits(absl::Span<const DecodeInput> inputs, float* logits);
   /// What sequences count and measure besides.

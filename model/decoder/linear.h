@@ -21,6 +21,15 @@ class Tensor;
 
 namespace ziggurat {
 
+/// What a product is of where it does more than multiply (Linear::RunFused).
+struct FusedInput {
+  const float* x = nullptr;     ///< [rows, in_features], the residual stream
+  const float* norm = nullptr;  ///< [in_features], the weights of RMSNorm
+  float epsilon = 0;            ///< of RMSNorm
+  /// y is SiLU(g) u, [rows, out_features / 2], of the halves g and u of what comes out.
+  bool gates = false;
+};
+
 /// One matrix product with fixed weights. Called by one thread at a time; runs on the calling
 /// thread's OpenMP team.
 class Linear {
@@ -34,6 +43,16 @@ class Linear {
 
   /// y += x W^T + b, y [rows, out_features] f32: the residual stream, without a pass of its own.
   virtual absl::Status Accumulate(const void* x, int rows, float* y) = 0;
+
+  /// Whether RunFused() is there for so many rows: on a GPU, where a launch may take longer than
+  /// the little that is computed between two products.
+  virtual bool CanFuse([[maybe_unused]] int rows) const { return false; }
+  /// Run() of RMSNorm(x), perhaps with SwiGLU of what comes out; y in the element type of the
+  /// weights.
+  virtual absl::Status RunFused([[maybe_unused]] const FusedInput& input, [[maybe_unused]] int rows,
+                                [[maybe_unused]] void* y) {
+    return absl::UnimplementedError("this product does nothing but multiply");
+  }
 };
 
 /// Makes the linears of one model and holds what they share (compiled kernels, one scratch buffer).

@@ -1,9 +1,12 @@
 // The parts of the decoder on a device, each by itself.
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <memory>
 #include <numeric>
 #include <random>
+#include <string>
+#include <utility>
 
 #include "model/cuda/product_library.h"
 #include "model/cuda/sequence_tables.h"
@@ -39,7 +42,7 @@ std::vector<float> ExpectedProduct(const ProductCase& c, const Tensor& x, const 
   return expected;
 }
 
-TEST(CudaProducts, OfTheLibraryAndOfThePlainKernelAreTheSum) {
+TEST(CudaProducts, AreTheSumInEveryWay) {
   auto library = ProductLibrary::Create(&TestStream());
   ASSERT_TRUE(library.ok()) << library.status();
   constexpr ElementType kF32 = ElementType::kF32, kBf16 = ElementType::kBf16;
@@ -47,7 +50,12 @@ TEST(CudaProducts, OfTheLibraryAndOfThePlainKernelAreTheSum) {
                                ProductCase{kF32, kF32, 5, 64, 24, true, true},
                                ProductCase{kBf16, kBf16, 3, 128, 40, true, false},
                                ProductCase{kBf16, kF32, 16, 80, 64, false, true},
-                               ProductCase{kBf16, kF32, 2, 72, 304, false, false}}) {
+                               ProductCase{kBf16, kF32, 2, 72, 304, false, false},
+                               ProductCase{kBf16, kBf16, 5, 72, 40, true, false},
+                               ProductCase{kBf16, kF32, 1, 8, 1, false, true},
+                               ProductCase{kBf16, kBf16, 1, 1032, 7, true, false},
+                               ProductCase{kBf16, kF32, 3, 2056, 33, true, true},
+                               ProductCase{kBf16, kBf16, 4, 264, 9, false, false}}) {
     const Tensor x = RandomTensor(c.element, size_t{1} * c.rows * c.in_features, 1);
     const Tensor weight = RandomTensor(c.element, size_t{1} * c.out_features * c.in_features, 2);
     const Tensor bias = RandomTensor(kF32, c.out_features, 3);
@@ -55,25 +63,127 @@ TEST(CudaProducts, OfTheLibraryAndOfThePlainKernelAreTheSum) {
     const std::vector<float> expected = ExpectedProduct(c, x, weight, bias, before);
     OnDevice device_x(x.data(), x.bytes.size()), device_w(weight.data(), weight.bytes.size());
     OnDevice device_bias(bias.data(), bias.bytes.size());
-    for (const bool plain : {true, false}) {
+    for (const char* way : {"plain", "library", "few rows"}) {
       OnDevice y(before.data(), before.bytes.size());
       const Product product{c.element,      device_x.get(),
                             device_w.get(), c.has_bias ? device_bias.get<float>() : nullptr,
                             c.rows,         c.in_features,
                             c.out_features, c.out_element,
                             y.get(),        c.accumulates};
-      if (plain) {
+      if (way == std::string("plain")) {
         LaunchPlainProduct(product, TestStream().get());
+      } else if (way == std::string("few rows")) {
+        if (!SuitsFewRows(product)) continue;
+        LaunchFewRowsProduct(product, TestStream().get());
       } else {
         ASSERT_TRUE((*library)->Run(product).ok());
       }
       Tensor actual(c.out_element, expected.size());
       y.CopyTo(actual.data());
       EXPECT_LE(Deviation(actual.floats(), expected), Tolerance(c.out_element))
-          << (plain ? "plain " : "library ") << c.rows << " x " << c.in_features << " x "
-          << c.out_features;
+          << way << " " << c.rows << " x " << c.in_features << " x " << c.out_features;
     }
   }
+}
+
+/// Products of few rows, in bf16 to f32, of `rows` rows of x.
+std::vector<float> FewRows(const OnDevice& x, const OnDevice& weight, int rows, int in_features,
+                           int out_features) {
+  OnDevice y(sizeof(float) * rows * out_features);
+  Product product;
+  product.element = ElementType::kBf16;
+  product.x = x.get();
+  product.weight = weight.get();
+  product.rows = rows;
+  product.in_features = in_features;
+  product.out_features = out_features;
+  product.y = y.get();
+  EXPECT_TRUE(SuitsFewRows(product));
+  LaunchFewRowsProduct(product, TestStream().get());
+  std::vector<float> result(size_t{1} * rows * out_features);
+  y.CopyTo(result.data());
+  return result;
+}
+
+TEST(CudaProducts, GiveFewRowsTheSameBitsAlone) {
+  constexpr int kIn = 1096, kOut = 21;
+  const Tensor x = RandomTensor(ElementType::kBf16, kFewRows * kIn, 5);
+  const Tensor weight = RandomTensor(ElementType::kBf16, kOut * kIn, 6);
+  OnDevice device_x(x.data(), x.bytes.size()), device_w(weight.data(), weight.bytes.size());
+  const std::vector<float> all = FewRows(device_x, device_w, kFewRows, kIn, kOut);
+  for (int rows = 1; rows < kFewRows; ++rows) {
+    const std::vector<float> some = FewRows(device_x, device_w, rows, kIn, kOut);
+    EXPECT_EQ(some, std::vector<float>(all.begin(), all.begin() + some.size())) << rows;
+  }
+}
+
+TEST(CudaProducts, FusedNormalizeBeforeAndGateAfter) {
+  constexpr float kEpsilon = 1e-3f;
+  for (const auto& [in, out] : {std::pair{8, 2}, {1040, 14}, {264, 6}, {2056, 36}}) {
+    const Tensor x = RandomTensor(ElementType::kF32, in, 7);
+    const Tensor norm = RandomTensor(ElementType::kF32, in, 8);
+    const Tensor weight = RandomTensor(ElementType::kBf16, size_t{1} * out * in, 9);
+    const Tensor bias = RandomTensor(ElementType::kF32, out, 10);
+    std::vector<float> normed(in);
+    MakeReferenceBackend()->RmsNorm(reinterpret_cast<const float*>(x.data()),
+                                    reinterpret_cast<const float*>(norm.data()), kEpsilon, 1, in,
+                                    ElementType::kF32, normed.data());
+    OnDevice device_x(x.data(), x.bytes.size()), device_norm(norm.data(), norm.bytes.size());
+    OnDevice device_w(weight.data(), weight.bytes.size());
+    OnDevice device_bias(bias.data(), bias.bytes.size());
+    for (const bool gates : {false, true}) {
+      std::vector<float> expected;
+      const auto sum = [&](int o) {
+        double total = bias.at(o);
+        for (int i = 0; i < in; ++i) {
+          total += double{normed[i]} * weight.at(size_t{1} * o * in + i);
+        }
+        return total;
+      };
+      for (int o = 0; o < (gates ? out / 2 : out); ++o) {
+        const double own = sum(o);
+        expected.push_back(
+            static_cast<float>(gates ? own / (1 + std::exp(-own)) * sum(o + out / 2) : own));
+      }
+      OnDevice y(expected.size() * sizeof(float));
+      Product product;
+      product.element = ElementType::kBf16;
+      product.x = device_x.get();
+      product.weight = device_w.get();
+      product.bias = device_bias.get<float>();
+      product.rows = 1;
+      product.in_features = in;
+      product.out_features = out;
+      product.y = y.get();
+      ASSERT_TRUE(SuitsFewRows(product));
+      LaunchFusedProduct({product, device_norm.get<float>(), kEpsilon, gates}, TestStream().get());
+      std::vector<float> actual(expected.size());
+      y.CopyTo(actual.data());
+      EXPECT_LE(Deviation(actual, expected), Tolerance(ElementType::kF32))
+          << in << " x " << out << (gates ? " with gates" : "");
+    }
+  }
+}
+
+TEST(CudaProducts, OfFewRowsRefuseWhatTheyDoNotSuit) {
+  alignas(16) const uint16_t numbers[16] = {};
+  Product product;
+  product.element = ElementType::kBf16;
+  product.x = product.weight = numbers;
+  product.rows = kFewRows;
+  product.in_features = 16;
+  EXPECT_TRUE(SuitsFewRows(product));
+  const auto changed = [&](auto change) {
+    Product other = product;
+    change(other);
+    return SuitsFewRows(other);
+  };
+  EXPECT_FALSE(changed([](Product& p) { p.element = ElementType::kF32; }));
+  EXPECT_FALSE(changed([](Product& p) { ++p.rows; }));
+  EXPECT_FALSE(changed([](Product& p) { p.rows = 0; }));
+  EXPECT_FALSE(changed([](Product& p) { p.in_features = 12; }));
+  EXPECT_FALSE(changed([&](Product& p) { p.x = numbers + 1; }));
+  EXPECT_FALSE(changed([&](Product& p) { p.weight = numbers + 4; }));
 }
 
 // ---- Tables -------------------------------------------------------------------------------------
