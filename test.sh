@@ -58,18 +58,18 @@ has_time() {
   }
 }
 
-if [ "$mode" = all ] && has_time ThreadSanitizer 6; then
+if [ "$mode" = all ] && has_time ThreadSanitizer 9; then
   say "ThreadSanitizer build: block manager, scheduler, server on a stub model, GPU kernels in the emulator"
   scripts/build.sh tsan
   say "ThreadSanitizer: tests"
   export TSAN_OPTIONS="suppressions=$PWD/tests/support/tsan.supp halt_on_error=1"
   run_tests build-tsan -LE long -j2
-  run_tests build-tsan -L long -E "$slow_kernels|CudaSampling" -I ,,5 -j2
+  run_tests build-tsan -L long -E "$slow_kernels|CudaSampling" -I ,,12 -j2
   run_tests build-tsan -R CudaSampling -E "$slow_kernels" -j2
   unset TSAN_OPTIONS
 fi
 
-if [ "$mode" = all ] && has_time AddressSanitizer 13; then
+if [ "$mode" = all ] && has_time AddressSanitizer 15; then
   say "AddressSanitizer and UndefinedBehaviorSanitizer build"
   scripts/build.sh asan
   # Leaks are not looked for: libtorch and gRPC keep what they allocate once until the end.
@@ -77,7 +77,8 @@ if [ "$mode" = all ] && has_time AddressSanitizer 13; then
   say "AddressSanitizer: unit tests"
   run_tests build-asan -LE 'figures|long' -j2
   # The twins and the stores: every fifth, since the sanitizers make them slow.
-  run_tests build-asan -L long -E "$slow_kernels" -I ,,5 -j2
+  run_tests build-asan -L long -E '^emulated/' -I ,,5 -j2
+  run_tests build-asan -R '^emulated/' -E "$slow_kernels" -I ,,12 -j2
   if [ -n "${ZIGGURAT_SOAK:-}" ]; then
     say "AddressSanitizer: the daemon under a mixed load, and given wrong input"
     scripts/build.sh asan ziggurat_cli
