@@ -34,7 +34,8 @@ class TileByteProduct {
   };
 
   /// For one query, which is too little for tiles.
-  using One = VnniProduct;
+  using One = VnniProduct</*kTakesWholeBytes=*/true>;
+  static constexpr bool kWholeBytes = One::kWholeBytes;
 
   static void StayAwake() { KeepTilesAwake<5, 6, 2>(); }
 

@@ -106,10 +106,10 @@ struct GroupScales {
 
 constexpr DigitOrder kTokenOrder = DigitOrder([](int k) { return k; });
 
-/// Values are taken in units of 32 channels, of which each has two columns of accumulators. Of int4
-/// the second one takes whole bytes, 16 times the upper code and the lower one, which the first
-/// column takes too: that is less to unpack, and undone at the end.
-template <int kBits>
+/// Values are taken in units of 32 channels, of which each has two columns of accumulators.
+///   kWholeBytes  the second column of int4 takes whole bytes, 16 times the upper code and the lower
+///                one, which the first column takes too: that is less to unpack, and undone at the end
+template <int kBits, bool kWholeBytes>
 struct ByteValues {
   using Simd = Simd16;
   using Codes = ByteCodes<kBits>;
@@ -118,7 +118,7 @@ struct ByteValues {
   /// Bytes of a row that are read at a time.
   static constexpr int kGranule = Larger(16, kUnitBytes);
   static constexpr int kUnits = kGranule / kUnitBytes;  ///< of a granule
-  static constexpr bool kTakesWholeBytes = kBits == 4;
+  static constexpr bool kTakesWholeBytes = kWholeBytes && kBits == 4;
 
   static bool Takes(const DecodeJob& job) {
     return job.row_bytes % kGranule == 0 && job.code_group % kChannels == 0;
@@ -276,7 +276,7 @@ template <int kBits, class Product>
 inline void AccumulateBytes(const HeadStep& step, int size, const float* weights,
                             const float* shrink, const GroupScales& scales,
                             BytesAhead<kBits>* ahead, float* sums, int sums_stride) {
-  using Values = ByteValues<kBits>;
+  using Values = ByteValues<kBits, Product::kWholeBytes>;
   using Codes = typename Values::Codes;
   const DecodeJob& job = step.here.job();
   const int count = step.here.count(), units = job.head_dim / Values::kChannels;
