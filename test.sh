@@ -64,6 +64,7 @@ if [ "$mode" = all ] && has_time ThreadSanitizer 9; then
   say "ThreadSanitizer: tests"
   export TSAN_OPTIONS="suppressions=$PWD/tests/support/tsan.supp halt_on_error=1"
   run_tests build-tsan -LE long -j2
+  # Of kernels one in twelve, and all of sampling, which has the most barriers.
   run_tests build-tsan -L long -E "$slow_kernels|CudaSampling" -I ,,12 -j2
   run_tests build-tsan -R CudaSampling -E "$slow_kernels" -j2
   unset TSAN_OPTIONS
@@ -76,7 +77,8 @@ if [ "$mode" = all ] && has_time AddressSanitizer 15; then
   export ASAN_OPTIONS="detect_leaks=0:detect_odr_violation=0"
   say "AddressSanitizer: unit tests"
   run_tests build-asan -LE 'figures|long' -j2
-  # The twins and the stores: every fifth, since the sanitizers make them slow.
+  # The twins and the stores: every fifth, and of kernels in the emulator one in twelve, since the
+  # sanitizers make them slow.
   run_tests build-asan -L long -E '^emulated/' -I ,,5 -j2
   run_tests build-asan -R '^emulated/' -E "$slow_kernels" -I ,,12 -j2
   if [ -n "${ZIGGURAT_SOAK:-}" ]; then

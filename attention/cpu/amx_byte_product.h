@@ -34,8 +34,8 @@ class TileByteProduct {
   };
 
   /// For one query, which is too little for tiles.
-  using One = VnniProduct</*kTakesWholeBytes=*/true>;
-  static constexpr bool kWholeBytes = One::kWholeBytes;
+  using One = VnniProduct</*kWholeBytes=*/true>;
+  static constexpr bool kTakesWholeBytes = One::kTakesWholeBytes;
 
   static void StayAwake() { KeepTilesAwake<5, 6, 2>(); }
 

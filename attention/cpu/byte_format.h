@@ -14,7 +14,7 @@ namespace {
 template <int kBits, class Product>
 struct ByteFormat {
   using Keys = void;  // queries are taken as they come
-  using Values = ByteValues<kBits, Product::kWholeBytes>;
+  using Values = ByteValues<kBits, Product::kTakesWholeBytes>;
   using Codes = ByteCodes<kBits>;
   using Ahead = BytesAhead<kBits>;
 

@@ -276,7 +276,7 @@ template <int kBits, class Product>
 inline void AccumulateBytes(const HeadStep& step, int size, const float* weights,
                             const float* shrink, const GroupScales& scales,
                             BytesAhead<kBits>* ahead, float* sums, int sums_stride) {
-  using Values = ByteValues<kBits, Product::kWholeBytes>;
+  using Values = ByteValues<kBits, Product::kTakesWholeBytes>;
   using Codes = typename Values::Codes;
   const DecodeJob& job = step.here.job();
   const int count = step.here.count(), units = job.head_dim / Values::kChannels;

@@ -7,10 +7,11 @@
 namespace ziggurat::cpu {
 namespace {
 
-/// kTakesWholeBytes: ByteValues' kWholeBytes; faster on Intel's CPUs, slower on Zen 4.
-template <bool kTakesWholeBytes>
+/// kWholeBytes: as ByteValues has it; faster on Intel's CPUs, slower on Zen 4.
+template <bool kWholeBytes>
 struct VnniProduct {
-  static constexpr bool kWholeBytes = kTakesWholeBytes;
+  static constexpr bool kTakesWholeBytes = kWholeBytes;
+
   struct Registers {
     explicit Registers(int /*queries*/) {}
   };

@@ -80,10 +80,11 @@ struct Cut {
 };
 
 constexpr int kCutBuckets = 256;
+constexpr int kMostWarps = 32;  ///< of a block
 
 struct CutMemory {
   WideSum buckets[kCutBuckets];
-  unsigned long long scratch[32];
+  unsigned long long scratch[kMostWarps];
   Cut cut;
 };
 

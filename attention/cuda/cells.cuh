@@ -107,6 +107,14 @@ __device__ inline void StoreElement(ElementType element, void* data, size_t inde
   }
 }
 
+/// What RMSNorm multiplies a row by, from the sum of its squares.
+__device__ inline float InverseRms(float sum_of_squares, int width, float epsilon) {
+  return 1 / sqrtf(sum_of_squares / static_cast<float>(width) + epsilon);
+}
+
+/// SiLU(gate) up.
+__device__ inline float Gated(float gate, float up) { return gate / (1 + expf(-gate)) * up; }
+
 /// What the codes of one slot are multiplied by, besides the scales of groups: the scale of its
 /// token and the norm of a merged segment.
 __device__ inline float SlotFactor(const DeviceCache& cache, const DeviceSegment& s, Side side,

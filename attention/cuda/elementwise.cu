@@ -21,7 +21,7 @@ __global__ void __launch_bounds__(kThreads)
   for (int i = static_cast<int>(threadIdx.x); i < width; i += kThreads) {
     squares += x[first + i] * x[first + i];
   }
-  const float inverse = 1 / sqrtf(BlockSum(squares, scratch) / static_cast<float>(width) + epsilon);
+  const float inverse = InverseRms(BlockSum(squares, scratch), width, epsilon);
   for (int i = static_cast<int>(threadIdx.x); i < width; i += kThreads) {
     StoreElement(element, out, first + i, x[first + i] * inverse * weight[i]);
   }
@@ -54,7 +54,7 @@ __global__ void __launch_bounds__(kThreads)
   const size_t row = blockIdx.x;
   const float gate = LoadElement(element, gate_up, row * 2 * width + i);
   const float up = LoadElement(element, gate_up, row * 2 * width + width + i);
-  StoreElement(element, out, row * width + i, gate / (1 + expf(-gate)) * up);
+  StoreElement(element, out, row * width + i, Gated(gate, up));
 }
 
 __global__ void __launch_bounds__(kThreads)

@@ -27,7 +27,7 @@ struct Numbers {
     Numbers numbers;
     ZIGGURAT_UNROLL
     for (int i = 0; i < kPiece; ++i) {
-      numbers.at[i] = __uint_as_float(i % 2 == 0 ? words[i / 2] << 16 : words[i / 2] & 0xffff0000u);
+      numbers.at[i] = CodeValue(Encoding::kBf16, words[i / 2], i % 2);
     }
     return numbers;
   }
@@ -131,8 +131,7 @@ __global__ void __launch_bounds__(kThreads) Fused(FusedProduct f) {
     ZIGGURAT_UNROLL
     for (int c = 0; c < kFusedColumns; ++c) AddProducts(Numbers::OfBf16(pieces[c]), x, &sums[c]);
   });
-  const float mean_square = WarpSum(squares) / static_cast<float>(p.in_features);
-  const float factor = 1 / sqrtf(mean_square + f.epsilon);
+  const float factor = InverseRms(WarpSum(squares), p.in_features, f.epsilon);
   ZIGGURAT_UNROLL
   for (int c = 0; c < kFusedColumns; ++c) {
     sums[c] = WarpSum(sums[c]) * factor;
@@ -142,8 +141,8 @@ __global__ void __launch_bounds__(kThreads) Fused(FusedProduct f) {
   ZIGGURAT_UNROLL
   for (int c = 0; c < kFusedColumns; ++c) {
     if (column(c) >= end) continue;  // ups among them
-    const float gated = sums[c] / (1 + expf(-sums[c])) * sums[(c + kGates) % kFusedColumns];
-    StoreElement(p.out_element, p.y, column(c), f.gates ? gated : sums[c]);
+    const float up = sums[(c + kGates) % kFusedColumns];
+    StoreElement(p.out_element, p.y, column(c), f.gates ? Gated(sums[c], up) : sums[c]);
   }
 }
 
@@ -161,6 +160,10 @@ dim3 GridFor(int columns, int of_warp) {
 bool SuitsFewRows(const Product& p) {
   return p.element == ElementType::kBf16 && p.rows >= 1 && p.rows <= kFewRows &&
          p.in_features % kPiece == 0 && IsAligned(p.x) && IsAligned(p.weight);
+}
+
+bool SuitsFusion(const FusedProduct& fused) {
+  return fused.product.rows == 1 && SuitsFewRows(fused.product) && IsAligned(fused.norm);
 }
 
 void LaunchFewRowsProduct(const Product& p, cudaStream_t stream) {

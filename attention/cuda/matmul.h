@@ -33,16 +33,18 @@ bool SuitsFewRows(const Product& product);
 /// Only what SuitsFewRows.
 void LaunchFewRowsProduct(const Product& product, cudaStream_t stream);
 
-/// Products of one row with what stands around them in a decoder layer. Only what SuitsFewRows,
-/// with one row, if x were bf16.
+/// A product with what stands around it in a decoder layer.
 struct FusedProduct {
   Product product;              ///< x [1, in_features] is f32; accumulates is not looked at
-  const float* norm = nullptr;  ///< [in_features], aligned to 16 bytes: it is of RMSNorm(x)
+  const float* norm = nullptr;  ///< [in_features]: it is of RMSNorm(x)
   float epsilon = 0;            ///< of RMSNorm
   /// The weights are those of gates and then of as many ups: y [1, out_features / 2] is SiLU(gate)
   /// up.
   bool gates = false;
 };
+/// Whether LaunchFusedProduct takes it: one row that SuitsFewRows, norm aligned to 16 bytes.
+bool SuitsFusion(const FusedProduct& fused);
+/// Only what SuitsFusion.
 void LaunchFusedProduct(const FusedProduct& fused, cudaStream_t stream);
 
 /// y[r][c] += bias[c].   y [rows, width] in `element`

@@ -71,7 +71,7 @@ struct SamplerMemory {
 
 /// What one pass over the logits finds.
 struct Extremes {
-  float best = -INFINITY;   ///< -infinity if no token is live, which is to be above that
+  float best = -INFINITY;   ///< no more where no token is live, which is to have a logit above it
   int best_id = INT32_MAX;  ///< the lowest id of the best
   float least = INFINITY;   ///< of the live ones
 };
@@ -341,10 +341,10 @@ struct BlockSampler {
       const float least = found.best + temperature * logf(share_of_best);
       kept = Select(wanted, fmaxf(least, RankedNumber(kept.key)), found.best, counted);
     }
-    const Mass least = MassOf(request.min_p);
+    const Mass enough = MassOf(request.min_p);
     const auto left = [&](int id, float logit) {
       const Mass own = mass(id, logit);
-      return own >= least ? own : Mass{0};
+      return own >= enough ? own : Mass{0};
     };
     const Mass total = Total(left);
     const Mass drawn = static_cast<Mass>(request.uniform * static_cast<double>(total));

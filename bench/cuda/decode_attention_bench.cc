@@ -69,10 +69,7 @@ void Run(const Case& c, double copy_bytes_per_second, int processors) {
   }
   TableImage image;
   const DeviceItems device_items = image.AddItems(items);
-  DeviceBytes table(image.words().size() * 4);
-  Check(cudaMemcpy(table.get<void>(), image.words().data(), image.words().size() * 4,
-                   cudaMemcpyHostToDevice),
-        "the table");
+  const DeviceBytes table(absl::MakeConstSpan(image.words()));
   // 0x3c3c is a small bf16, and a code like any other.
   DeviceBytes slab(blocks * geometry.block_bytes, 0x3c);
   const DeviceCache cache{slab.get<unsigned char>(), geometry.block_bytes,
@@ -110,20 +107,10 @@ std::vector<int> MixedLengths(int count) {
 }
 
 int Main() {
-  int devices = 0;
-  if (cudaGetDeviceCount(&devices) != cudaSuccess || devices == 0) {
-    std::printf("SKIP: no GPU\n");
-    return 77;
-  }
-  cudaDeviceProp properties;
-  Check(cudaGetDeviceProperties(&properties, 0), "cudaGetDeviceProperties");
-  const absl::StatusOr<double> copy = MeasureCopyBandwidth(size_t{2} << 30);
-  if (!copy.ok()) {
-    std::fprintf(stderr, "cuda_decode_bench: %s\n", std::string(copy.status().message()).c_str());
-    return 1;
-  }
+  const cudaDeviceProp properties = FindGpu();
+  const double copy = CopyBytesPerSecond();
   std::printf("%s, %d processors; a copy moves %.1f GB/s\n", properties.name,
-              properties.multiProcessorCount, *copy / 1e9);
+              properties.multiProcessorCount, copy / 1e9);
   const std::vector<int> even(64, 8192), one(1, 1024);
   std::vector<Case> cases;
   for (const CacheFormat& format :
@@ -134,7 +121,7 @@ int Main() {
     cases.push_back({name + ", 64 x 64..32,768", format, MixedLengths(64)});
     cases.push_back({name + ", 1 x 1,024", format, one});
   }
-  for (const Case& c : cases) Run(c, *copy, properties.multiProcessorCount);
+  for (const Case& c : cases) Run(c, copy, properties.multiProcessorCount);
   return 0;
 }
 

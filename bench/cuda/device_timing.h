@@ -3,20 +3,50 @@
 #pragma once
 
 #include <cuda_runtime_api.h>
+#include <errno.h>
 
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <functional>
+#include <string>
 #include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/types/span.h"
+#include "attention/cuda/device.h"
 
 namespace ziggurat::cuda {
 
+[[noreturn]] inline void Fail(absl::string_view what) {
+  std::fprintf(stderr, "%s: %s\n", program_invocation_short_name, std::string(what).c_str());
+  std::exit(1);
+}
+
 /// Ends the program where a call of CUDA's runtime failed.
 inline void Check(cudaError_t error, const char* what) {
-  if (error == cudaSuccess) return;
-  std::fprintf(stderr, "%s: %s\n", what, cudaGetErrorString(error));
-  std::exit(1);
+  if (error != cudaSuccess) Fail(std::string(what) + ": " + cudaGetErrorString(error));
+}
+
+/// The first GPU. Where there is none, ends the program with 77, which ctest knows as a test that
+/// was skipped.
+inline cudaDeviceProp FindGpu() {
+  int devices = 0;
+  if (cudaGetDeviceCount(&devices) != cudaSuccess || devices == 0) {
+    std::printf("SKIP: no GPU\n");
+    std::exit(77);
+  }
+  cudaDeviceProp properties;
+  Check(cudaGetDeviceProperties(&properties, 0), "cudaGetDeviceProperties");
+  return properties;
+}
+
+/// Bytes that a copy within the device's memory reads and writes in a second.
+inline double CopyBytesPerSecond() {
+  const absl::StatusOr<double> copy = MeasureCopyBandwidth(size_t{2} << 30);
+  if (!copy.ok()) Fail(copy.status().message());
+  return *copy;
 }
 
 /// Memory of the device, its bytes all `fill`.
@@ -25,6 +55,12 @@ class DeviceBytes {
   explicit DeviceBytes(size_t bytes, int fill = 0) {
     Check(cudaMalloc(&data_, bytes), "cudaMalloc");
     Check(cudaMemset(data_, fill, bytes), "cudaMemset");
+  }
+  /// A copy of the host's.
+  template <typename T>
+  explicit DeviceBytes(absl::Span<const T> host) : DeviceBytes(host.size() * sizeof(T)) {
+    Check(cudaMemcpy(data_, host.data(), host.size() * sizeof(T), cudaMemcpyHostToDevice),
+          "cudaMemcpy");
   }
   ~DeviceBytes() { cudaFree(data_); }
   DeviceBytes(const DeviceBytes&) = delete;

@@ -6,10 +6,8 @@
 // so that they come from memory; bytes are those of the weights.
 
 #include <cstdio>
-#include <cstdlib>
 #include <functional>
 #include <memory>
-#include <string>
 
 #include "bench/cuda/device_timing.h"
 #include "model/cuda/product_library.h"
@@ -59,11 +57,6 @@ class Operands {
   DeviceBytes weights_, x_, norm_, y_;
 };
 
-[[noreturn]] void Fail(const std::string& what) {
-  std::fprintf(stderr, "cuda_product_bench: %s\n", what.c_str());
-  std::exit(1);
-}
-
 class Bench {
  public:
   Bench(Stream* stream, ProductLibrary* library, double copy_bytes_per_second)
@@ -74,7 +67,7 @@ class Bench {
     for (const int rows : {1, 2, 3, 4, 5, 8, 16, kMostRows}) {
       Time(operands, c, rows, "cuBLASLt", [&](const Product& product) {
         const absl::Status status = library_->Run(product);
-        if (!status.ok()) Fail(std::string(status.message()));
+        if (!status.ok()) Fail(status.message());
       });
       if (rows > kFewRows) continue;
       Time(operands, c, rows, "few rows",
@@ -110,20 +103,14 @@ class Bench {
 };
 
 int Main() {
-  int devices = 0;
-  if (cudaGetDeviceCount(&devices) != cudaSuccess || devices == 0) {
-    std::printf("SKIP: no GPU\n");
-    return 77;
-  }
-  const absl::StatusOr<double> copy = MeasureCopyBandwidth(size_t{2} << 30);
+  const cudaDeviceProp properties = FindGpu();
+  const double copy = CopyBytesPerSecond();
   const std::unique_ptr<Stream> stream = Stream::Create();
   const auto library = ProductLibrary::Create(stream.get());
-  for (const absl::Status& status : {copy.status(), library.status()}) {
-    if (!status.ok()) Fail(std::string(status.message()));
-  }
-  std::printf("a copy moves %.1f GB/s\n", *copy / 1e9);
+  if (!library.ok()) Fail(library.status().message());
+  std::printf("%s; a copy moves %.1f GB/s\n", properties.name, copy / 1e9);
   constexpr ElementType kBf16 = ElementType::kBf16, kF32 = ElementType::kF32;
-  Bench bench(stream.get(), library->get(), *copy);
+  Bench bench(stream.get(), library->get(), copy);
   for (const Case& c :
        {Case{"qkv", 4096, 6144, kBf16, false}, Case{"output", 4096, 4096, kF32, true},
         Case{"gate, up", 4096, 28672, kBf16, false}, Case{"down", 14336, 4096, kF32, true},

@@ -2,8 +2,8 @@
 //
 //   cuda_sampling_bench          every case
 //
-// Logits are drawn from a normal distribution: a vocabulary that is as flat as that is the slow
-// case.
+// Logits are drawn from a normal distribution, which is flatter than a model's, or are all equal,
+// which takes the way of last resort.
 
 #include <cstdio>
 #include <random>
@@ -40,15 +40,9 @@ void Run(const Case& c, int count) {
   std::vector<float> logits(static_cast<size_t>(count) * kVocabSize);
   for (float& x : logits) x = c.spread * normal(random);
   const std::vector<SamplingRequest> requests(count, c.request);
-  const size_t request_bytes = requests.size() * sizeof(SamplingRequest);
-  DeviceBytes device_logits(logits.size() * sizeof(float)), device_requests(request_bytes);
-  DeviceBytes records(requests.size() * sizeof(SampledRecord));
-  Check(cudaMemcpy(device_logits.get<void>(), logits.data(), logits.size() * sizeof(float),
-                   cudaMemcpyHostToDevice),
-        "the logits");
-  Check(cudaMemcpy(device_requests.get<void>(), requests.data(), request_bytes,
-                   cudaMemcpyHostToDevice),
-        "the requests");
+  const DeviceBytes device_logits(absl::MakeConstSpan(logits));
+  const DeviceBytes device_requests(absl::MakeConstSpan(requests));
+  const DeviceBytes records(requests.size() * sizeof(SampledRecord));
   const double seconds = SecondsOf(nullptr, [&] {
     LaunchSample(device_logits.get<float>(), kVocabSize, device_requests.get<SamplingRequest>(),
                  count, records.get<SampledRecord>(), nullptr);
@@ -57,14 +51,7 @@ void Run(const Case& c, int count) {
 }
 
 int Main() {
-  int devices = 0;
-  if (cudaGetDeviceCount(&devices) != cudaSuccess || devices == 0) {
-    std::printf("SKIP: no GPU\n");
-    return 77;
-  }
-  cudaDeviceProp properties;
-  Check(cudaGetDeviceProperties(&properties, 0), "cudaGetDeviceProperties");
-  std::printf("%s, vocabulary of %d\n", properties.name, kVocabSize);
+  std::printf("%s, vocabulary of %d\n", FindGpu().name, kVocabSize);
   const Case cases[] = {
       {"greedy", Request(0, 0, 1, -1)},
       {"greedy, logprobs=5", Request(0, 0, 1, 5)},

@@ -27,14 +27,13 @@ class CudaLinear final : public Linear {
   }
 
   bool CanFuse(int rows) const override {
-    return rows == 1 && SuitsFewRows(With(nullptr, rows, ElementType::kF32, nullptr, false));
+    return SuitsFusion({With(nullptr, rows, weights_.element, nullptr, false)});
   }
   absl::Status RunFused(const FusedInput& input, int rows, void* y) override {
-    const Product product = With(input.x, rows, weights_.element, y, false);
-    if (rows != 1 || !SuitsFewRows(product)) {
-      return absl::InternalError("a fused product of other rows than it can be of");
-    }
-    LaunchFusedProduct({product, input.norm, input.epsilon, input.gates}, stream_->get());
+    const FusedProduct fused = {With(input.x, rows, weights_.element, y, false), input.norm,
+                                input.epsilon, input.gates};
+    if (!SuitsFusion(fused)) return absl::InternalError("a product that cannot be fused");
+    LaunchFusedProduct(fused, stream_->get());
     return absl::OkStatus();
   }
 

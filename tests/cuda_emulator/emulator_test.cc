@@ -25,9 +25,6 @@ using testing::HasSubstr;
 #define ZIGGURAT_SKIP_RACES()
 #endif
 
-/// As many as see every order of threads and time of copies.
-constexpr int kLaunches = 24;
-
 std::string ErrorOf(void (*kernel)(), dim3 block, size_t shared_bytes = 0) {
   try {
     Launch(kernel, dim3{1}, block, shared_bytes, nullptr);

@@ -39,8 +39,7 @@ __global__ void CountWithoutAtomics(int* count) { *count += 1; }
 /// Ends the process with ThreadSanitizer's exit code if the launch has a race.
 template <typename Kernel, typename... Arguments>
 void ExitOnRace(Kernel kernel, unsigned threads, Arguments... arguments) {
-  // In every order of threads, with copies at once and late.
-  for (int launch = 0; launch < 24; ++launch) {
+  for (int launch = 0; launch < kLaunches; ++launch) {
     Launch(kernel, dim3{1}, dim3{threads}, threads * sizeof(uint4), nullptr, arguments...);
   }
 }

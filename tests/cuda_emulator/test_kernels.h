@@ -6,6 +6,9 @@
 
 namespace ziggurat::cuda {
 
+/// Launches that see every order of threads and blocks, and copies at once and late.
+constexpr int kLaunches = 24;
+
 /// Sums 0 .. blockDim-1 over a tree in shared memory; `barriers` false leaves the barriers out.
 __global__ inline void TreeSum(bool barriers, int* out) {
   ZIGGURAT_SHARED_MEMORY(memory);

@@ -5,7 +5,6 @@
 #include <memory>
 #include <numeric>
 #include <random>
-#include <string>
 #include <utility>
 
 #include "model/cuda/product_library.h"
@@ -42,6 +41,8 @@ std::vector<float> ExpectedProduct(const ProductCase& c, const Tensor& x, const 
   return expected;
 }
 
+enum class Way : uint8_t { kPlain, kLibrary, kFewRows };
+
 TEST(CudaProducts, AreTheSumInEveryWay) {
   auto library = ProductLibrary::Create(&TestStream());
   ASSERT_TRUE(library.ok()) << library.status();
@@ -63,44 +64,50 @@ TEST(CudaProducts, AreTheSumInEveryWay) {
     const std::vector<float> expected = ExpectedProduct(c, x, weight, bias, before);
     OnDevice device_x(x.data(), x.bytes.size()), device_w(weight.data(), weight.bytes.size());
     OnDevice device_bias(bias.data(), bias.bytes.size());
-    for (const char* way : {"plain", "library", "few rows"}) {
+    for (const Way way : {Way::kPlain, Way::kLibrary, Way::kFewRows}) {
       OnDevice y(before.data(), before.bytes.size());
       const Product product{c.element,      device_x.get(),
                             device_w.get(), c.has_bias ? device_bias.get<float>() : nullptr,
                             c.rows,         c.in_features,
                             c.out_features, c.out_element,
                             y.get(),        c.accumulates};
-      if (way == std::string("plain")) {
-        LaunchPlainProduct(product, TestStream().get());
-      } else if (way == std::string("few rows")) {
-        if (!SuitsFewRows(product)) continue;
-        LaunchFewRowsProduct(product, TestStream().get());
-      } else {
+      if (way == Way::kFewRows && !SuitsFewRows(product)) continue;
+      if (way == Way::kPlain) LaunchPlainProduct(product, TestStream().get());
+      if (way == Way::kFewRows) LaunchFewRowsProduct(product, TestStream().get());
+      if (way == Way::kLibrary) {
         ASSERT_TRUE((*library)->Run(product).ok());
       }
       Tensor actual(c.out_element, expected.size());
       y.CopyTo(actual.data());
       EXPECT_LE(Deviation(actual.floats(), expected), Tolerance(c.out_element))
-          << way << " " << c.rows << " x " << c.in_features << " x " << c.out_features;
+          << "way " << static_cast<int>(way) << ", " << c.rows << " x " << c.in_features << " x "
+          << c.out_features;
     }
   }
 }
 
-/// Products of few rows, in bf16 to f32, of `rows` rows of x.
-std::vector<float> FewRows(const OnDevice& x, const OnDevice& weight, int rows, int in_features,
-                           int out_features) {
-  OnDevice y(sizeof(float) * rows * out_features);
+/// Of x and weights in bf16, to f32.
+Product Bf16Product(const void* x, const void* weight, int rows, int in_features, int out_features,
+                    void* y) {
   Product product;
   product.element = ElementType::kBf16;
-  product.x = x.get();
-  product.weight = weight.get();
+  product.x = x;
+  product.weight = weight;
   product.rows = rows;
   product.in_features = in_features;
   product.out_features = out_features;
-  product.y = y.get();
+  product.y = y;
+  return product;
+}
+
+std::vector<float> FewRows(const OnDevice& x, const OnDevice& weight, int rows, int in_features,
+                           int out_features) {
+  std::vector<float> result(size_t{1} * rows * out_features);
+  OnDevice y(result.size() * sizeof(float));
+  const Product product =
+      Bf16Product(x.get(), weight.get(), rows, in_features, out_features, y.get());
   EXPECT_TRUE(SuitsFewRows(product));
   LaunchFewRowsProduct(product, TestStream().get());
-  std::vector<float> result(size_t{1} * rows * out_features);
   y.CopyTo(result.data());
   return result;
 }
@@ -124,39 +131,29 @@ TEST(CudaProducts, FusedNormalizeBeforeAndGateAfter) {
     const Tensor norm = RandomTensor(ElementType::kF32, in, 8);
     const Tensor weight = RandomTensor(ElementType::kBf16, size_t{1} * out * in, 9);
     const Tensor bias = RandomTensor(ElementType::kF32, out, 10);
-    std::vector<float> normed(in);
-    MakeReferenceBackend()->RmsNorm(reinterpret_cast<const float*>(x.data()),
-                                    reinterpret_cast<const float*>(norm.data()), kEpsilon, 1, in,
+    Tensor normed(ElementType::kF32, in);
+    MakeReferenceBackend()->RmsNorm(static_cast<const float*>(x.data()),
+                                    static_cast<const float*>(norm.data()), kEpsilon, 1, in,
                                     ElementType::kF32, normed.data());
+    const ProductCase c = {ElementType::kF32, ElementType::kF32, 1, in, out, true, false};
+    const std::vector<float> sums = ExpectedProduct(c, normed, weight, bias, Tensor());
     OnDevice device_x(x.data(), x.bytes.size()), device_norm(norm.data(), norm.bytes.size());
     OnDevice device_w(weight.data(), weight.bytes.size());
     OnDevice device_bias(bias.data(), bias.bytes.size());
     for (const bool gates : {false, true}) {
-      std::vector<float> expected;
-      const auto sum = [&](int o) {
-        double total = bias.at(o);
-        for (int i = 0; i < in; ++i) {
-          total += double{normed[i]} * weight.at(size_t{1} * o * in + i);
+      std::vector<float> expected = sums;
+      if (gates) {
+        expected.resize(out / 2);
+        for (int i = 0; i < out / 2; ++i) {
+          expected[i] = sums[i] / (1 + std::exp(-sums[i])) * sums[out / 2 + i];
         }
-        return total;
-      };
-      for (int o = 0; o < (gates ? out / 2 : out); ++o) {
-        const double own = sum(o);
-        expected.push_back(
-            static_cast<float>(gates ? own / (1 + std::exp(-own)) * sum(o + out / 2) : own));
       }
       OnDevice y(expected.size() * sizeof(float));
-      Product product;
-      product.element = ElementType::kBf16;
-      product.x = device_x.get();
-      product.weight = device_w.get();
-      product.bias = device_bias.get<float>();
-      product.rows = 1;
-      product.in_features = in;
-      product.out_features = out;
-      product.y = y.get();
-      ASSERT_TRUE(SuitsFewRows(product));
-      LaunchFusedProduct({product, device_norm.get<float>(), kEpsilon, gates}, TestStream().get());
+      FusedProduct fused = {Bf16Product(device_x.get(), device_w.get(), 1, in, out, y.get()),
+                            device_norm.get<float>(), kEpsilon, gates};
+      fused.product.bias = device_bias.get<float>();
+      ASSERT_TRUE(SuitsFusion(fused));
+      LaunchFusedProduct(fused, TestStream().get());
       std::vector<float> actual(expected.size());
       y.CopyTo(actual.data());
       EXPECT_LE(Deviation(actual, expected), Tolerance(ElementType::kF32))
@@ -167,11 +164,7 @@ TEST(CudaProducts, FusedNormalizeBeforeAndGateAfter) {
 
 TEST(CudaProducts, OfFewRowsRefuseWhatTheyDoNotSuit) {
   alignas(16) const uint16_t numbers[16] = {};
-  Product product;
-  product.element = ElementType::kBf16;
-  product.x = product.weight = numbers;
-  product.rows = kFewRows;
-  product.in_features = 16;
+  const Product product = Bf16Product(numbers, numbers, kFewRows, 16, 1, nullptr);
   EXPECT_TRUE(SuitsFewRows(product));
   const auto changed = [&](auto change) {
     Product other = product;
@@ -184,6 +177,12 @@ TEST(CudaProducts, OfFewRowsRefuseWhatTheyDoNotSuit) {
   EXPECT_FALSE(changed([](Product& p) { p.in_features = 12; }));
   EXPECT_FALSE(changed([&](Product& p) { p.x = numbers + 1; }));
   EXPECT_FALSE(changed([&](Product& p) { p.weight = numbers + 4; }));
+
+  const Product one_row = Bf16Product(numbers, numbers, 1, 16, 1, nullptr);
+  const auto* norm = reinterpret_cast<const float*>(numbers);
+  EXPECT_TRUE(SuitsFusion({one_row, norm}));
+  EXPECT_FALSE(SuitsFusion({one_row, norm + 1}));
+  EXPECT_FALSE(SuitsFusion({product, norm}));
 }
 
 // ---- Tables -------------------------------------------------------------------------------------

@@ -181,26 +181,22 @@ std::map<std::string, std::vector<float>> OddSpreads(int vocab_size) {
   std::mt19937 random(3);
   std::normal_distribution<float> normal;
   std::map<std::string, std::vector<float>> spreads;
-  for (const char* name : {"flat", "two values", "one far above", "as far as floats go",
-                           "next to 0", "wide", "falling", "few live"}) {
-    spreads[name].resize(vocab_size);
-  }
   for (int i = 0; i < vocab_size; ++i) {
     const float x = normal(random);
-    spreads["flat"][i] = 2;
-    spreads["two values"][i] = i % 3 == 0 ? 1.5f : 0.25f;
-    spreads["one far above"][i] = i == 77 ? 1e6f : x;
-    spreads["as far as floats go"][i] =
-        i % 2 == 0 ? std::numeric_limits<float>::max() : std::numeric_limits<float>::lowest();
-    spreads["next to 0"][i] = x * 1e-38f;
-    spreads["wide"][i] = 20 * x;
-    spreads["falling"][i] = static_cast<float>(-i) / 64;
-    spreads["few live"][i] = i % 1000 == 3 ? x : -INFINITY;
+    spreads["flat"].push_back(2);
+    spreads["two values"].push_back(i % 3 == 0 ? 1.5f : 0.25f);
+    spreads["one far above"].push_back(i == 77 ? 1e6f : x);
+    spreads["as far as floats go"].push_back(i % 2 == 0 ? std::numeric_limits<float>::max()
+                                                        : std::numeric_limits<float>::lowest());
+    spreads["next to 0"].push_back(x * 1e-38f);
+    spreads["wide"].push_back(20 * x);
+    spreads["falling"].push_back(static_cast<float>(-i) / 64);
+    spreads["few live"].push_back(i % 1000 == 3 ? x : -INFINITY);
   }
   return spreads;
 }
 
-/// Three of the filters, with and without the others, and the best five.
+/// Top-k and top-p, alone and together, with penalties; the best five where there is no top-p.
 std::vector<Sequence> Filters() {
   std::vector<Sequence> sequences;
   for (int top_k : {0, 40, 1200}) {
