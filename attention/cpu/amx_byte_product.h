@@ -34,8 +34,7 @@ class TileByteProduct {
   };
 
   /// For one query, which is too little for tiles.
-  using One = VnniProduct</*kWholeBytes=*/true>;
-  static constexpr bool kTakesWholeBytes = One::kTakesWholeBytes;
+  using One = VnniProduct;
 
   static void StayAwake() { KeepTilesAwake<5, 6, 2>(); }
 

@@ -2,19 +2,27 @@
 // rounded to bf16: a Format as decode_kernel.h wants it.
 #pragma once
 
+#include <type_traits>
+
 #include "attention/cpu/byte_scores.h"
 #include "attention/cpu/byte_values.h"
 #include "attention/cpu/coded_format.h"
 #include "attention/cpu/level_table.h"
+#include "attention/cpu/paired_code_values.h"
 
 namespace ziggurat::cpu {
 namespace {
 
+/// How values are multiplied: cut into digits like keys, or but for int8 as pairs of bf16.
+enum class ValueProducts { kDigits, kPairs };
+
 /// Product: one of digits and codes (digits.h).
-template <int kBits, class Product>
+template <int kBits, class Product, ValueProducts kValues>
 struct ByteFormat {
-  using Keys = void;  // queries are taken as they come
-  using Values = ByteValues<kBits, Product::kTakesWholeBytes>;
+  using Sums = std::conditional_t<kValues == ValueProducts::kPairs && kBits != 8,
+                                  PairedCodeSums<kBits>, ByteSums<kBits, Product>>;
+  using Keys = void;  // queries are taken as they come, but see PackQueries
+  using Values = typename Sums::Values;
   using Codes = ByteCodes<kBits>;
   using Ahead = BytesAhead<kBits>;
 
@@ -23,34 +31,30 @@ struct ByteFormat {
            job.values.slots_per_block % 16 == 0 && job.begin % 16 == 0;
   }
 
-  static void Score(const HeadStep& step, const float* /*packed*/, Ahead* ahead, float* /*spare*/,
+  /// The largest absolute value of each query, where the head's packed queries would begin.
+  static void PackQueries(const DecodeJob& job, float* packed) {
+    const int dim = job.head_dim;
+    for (int head = 0; head < job.num_heads; ++head) {
+      const size_t first = static_cast<size_t>(head) * job.group_size * dim;
+      for (int i = 0; i < job.group_size; ++i) {
+        const float* const q = job.q + first + static_cast<size_t>(i) * dim;
+        __m512 most = _mm512_setzero_ps();
+        for (int c = 0; c < dim; c += 16) most = LargestAbsolute(most, _mm512_loadu_ps(q + c));
+        packed[first + i] = _mm512_reduce_max_ps(most);
+      }
+    }
+  }
+
+  static void Score(const HeadStep& step, const float* packed, Ahead* ahead, float* /*spare*/,
                     float* scores) {
-    ScoreBytes<kBits, Product>(step, ahead, scores);
+    ScoreBytes<kBits, Product>(step, packed, ahead, scores);
   }
 
   static void Accumulate(const HeadStep& step, float* weights, const float* shrink, Ahead* ahead,
                          float* sums) {
-    const DecodeJob& job = step.here.job();
-    const int count = step.here.count();
     MultiplyByFactors<Simd16>(Codes::kGrouped ? nullptr : &DecodeJob::value_scales,
                               &DecodeJob::value_norms, step, 1, weights);
-    if (count < kChunk) {
-      for (int i = 0; i < job.group_size; ++i) {
-        __builtin_memset(weights + i * kScoreStride + count, 0, sizeof(float) * (kChunk - count));
-      }
-    }
-    Product::StayAwake();
-    GroupScales scales;
-    if constexpr (Codes::kGrouped) {
-      scales.Load(step);
-      Product::StayAwake();
-    }
-    const int stride = AccumulatorFloats<Values>(job.head_dim);
-    for (int i = 0; i < job.group_size; i += kMaxQueries) {
-      AccumulateBytes<kBits, Product>(step, Smaller(kMaxQueries, job.group_size - i),
-                                      weights + i * kScoreStride, shrink + i, scales, ahead,
-                                      sums + static_cast<size_t>(i) * stride, stride);
-    }
+    Sums::Accumulate(step, weights, shrink, ahead, sums);
   }
 };
 
@@ -68,33 +72,33 @@ void DecodeAsF32(const DecodeJob& job) {
 }
 
 /// With this format where it takes the job.
-template <int kBits, class Product>
+template <int kBits, class Product, ValueProducts kValues>
 void DecodeBytes(const DecodeJob& job) {
-  using Format = ByteFormat<kBits, Product>;
+  using Format = ByteFormat<kBits, Product, kValues>;
   if (!Format::Takes(job)) return DecodeAsF32<kBits>(job);
   [[maybe_unused]] const typename Product::Registers registers(job.group_size);
   Decode<Format>(job);
 }
 
 /// `kernels`, with it where at least kFewest query heads share keys.
-template <int kBits, class Product, int kFewest>
+template <int kBits, class Product, ValueProducts kValues, int kFewest>
 constexpr BlockKernels WithBytes(BlockKernels kernels) {
   kernels.decode_rounded = [](const DecodeJob& job) {
     if (job.group_size < kFewest) return DecodeAsF32<kBits>(job);
-    if (job.group_size == 1) return DecodeBytes<kBits, typename Product::One>(job);
-    DecodeBytes<kBits, Product>(job);
+    if (job.group_size == 1) return DecodeBytes<kBits, typename Product::One, kValues>(job);
+    DecodeBytes<kBits, Product, kValues>(job);
   };
   return kernels;
 }
 
 /// kFewestOfInt8: query heads from which on int8 is faster as bytes; below that codes become f32
 /// faster than queries are cut into digits.
-template <class Product, int kFewestOfInt8>
+template <class Product, ValueProducts kValues, int kFewestOfInt8>
 constexpr CpuKernels WithByteProducts(CpuKernels kernels) {
   constexpr int kInt8 = 2, kInt4 = 4, kInt2 = 5;  // Encoding
-  kernels.blocks[kInt8] = WithBytes<8, Product, kFewestOfInt8>(kernels.blocks[kInt8]);
-  kernels.blocks[kInt4] = WithBytes<4, Product, 1>(kernels.blocks[kInt4]);
-  kernels.blocks[kInt2] = WithBytes<2, Product, 1>(kernels.blocks[kInt2]);
+  kernels.blocks[kInt8] = WithBytes<8, Product, kValues, kFewestOfInt8>(kernels.blocks[kInt8]);
+  kernels.blocks[kInt4] = WithBytes<4, Product, kValues, 1>(kernels.blocks[kInt4]);
+  kernels.blocks[kInt2] = WithBytes<2, Product, kValues, 1>(kernels.blocks[kInt2]);
   return kernels;
 }
 

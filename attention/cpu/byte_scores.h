@@ -143,11 +143,22 @@ struct UnitScales {
       : scales(reinterpret_cast<const uint16_t*>(unit)), zeros(scales + dim) {}
   __m512 Scale(int c) const { return Simd16::LoadBf16(scales + c); }
   __m512 Zero(int c) const { return Simd16::LoadBf16(zeros + c); }
+  /// The larger words of `most` and the absolute scales of all channels, a multiple of 32: of bf16
+  /// the larger one is the larger number.
+  __m512i Largest(__m512i most) const {
+    for (const uint16_t* p = scales; p < zeros; p += 32) {
+      const __m512i words = _mm512_and_si512(_mm512_loadu_si512(p), _mm512_set1_epi16(0x7fff));
+      most = _mm512_max_epu16(most, words);
+    }
+    return most;
+  }
 };
 
 /// Scores of a step's slots, as PlainFormat::Score gives them. Whole tiles of 16 slots are read.
+///   largest  of each query of the head the largest absolute value
 template <int kBits, class Product>
-inline void ScoreBytes(const HeadStep& step, BytesAhead<kBits>* ahead, float* scores) {
+inline void ScoreBytes(const HeadStep& step, const float* largest, BytesAhead<kBits>* ahead,
+                       float* scores) {
   using Codes = ByteCodes<kBits>;
   const DecodeJob& job = step.here.job();
   const int group = Codes::kGrouped ? job.code_group : kChunk;
@@ -155,19 +166,37 @@ inline void ScoreBytes(const HeadStep& step, BytesAhead<kBits>* ahead, float* sc
   const size_t row_bytes = static_cast<size_t>(job.keys.slots_per_block) * 4;
   const float scale = job.scale * kLog2E;
   const float* q = job.q + static_cast<size_t>(step.here.head) * job.group_size * dim;
+  const auto end_of_group = [&](int t) {
+    return Smaller(count, t + group - (step.here.begin() + t) % group);
+  };
+  // No product is larger than both factors' largest of the chunk.
+  float largest_scale = 1;
+  if constexpr (Codes::kGrouped) {
+    __m512i most = _mm512_setzero_si512();
+    for (int t = 0; t < count; t = end_of_group(t)) {
+      most = UnitScales(step.here.TileAt(&Chunk::key_units, t / kTileSlots), dim).Largest(most);
+    }
+    largest_scale = _mm512_reduce_max_ps(LargestAbsolute(Simd16::Low(most), Simd16::High(most)));
+  }
   Digits digits[2];
   for (int i = 0; i < job.group_size; i += kMaxQueries, q += kMaxQueries * dim) {
     const int queries = Smaller(kMaxQueries, job.group_size - i);
+    FixedRows fixed;
+    for (int j = 0; j < kMaxQueries; j += 4) {
+      const auto of = [&](int k) { return largest[i + Smaller(j + k, queries - 1)]; };
+      fixed.SetFour(
+          j, _mm_mul_ps(_mm_setr_ps(of(0), of(1), of(2), of(3)), _mm_set1_ps(largest_scale)));
+    }
     typename Product::template Sums<KeyRows<kBits>, ScoreSink> sums(queries);
     int num_groups = 0;
     for (int t = 0; t < count; ++num_groups) {
-      const int end = Smaller(count, t + group - (step.here.begin() + t) % group);
+      const int end = end_of_group(t);
       Digits* const of_group = &digits[num_groups % 2];
       ScoreSink sink;
       sink.scores = scores + i * kScoreStride;
       const auto cut = [&](const auto& scales) {
         ForSubBlock(RoomySubBlock(queries), [&]<int NQ>() {
-          CutIntoDigits<NQ>(queries, q, dim, scales, dim, scale, kCellOrder<kBits>, of_group,
+          CutIntoDigits<NQ>(queries, q, dim, scales, dim, fixed, scale, kCellOrder<kBits>, of_group,
                             &sink.scales);
         });
       };

@@ -6,110 +6,118 @@
 #pragma once
 
 #include "attention/cpu/byte_scores.h"
+#include "attention/cpu/value_tiles.h"
 
 namespace ziggurat::cpu {
 namespace {
 
-/// Scales and zeros of a chunk's values, group by group.
-struct GroupScales {
-  static constexpr int kMostGroups = kMaxHeadDim / 32;
-
-  /// 0 from the last token on to a multiple of 32.
-  alignas(64) float scales[kMostGroups][kChunk];
-  alignas(64) float zeros[kMostGroups][kChunk];
-
-  /// Those of a step; what stands there for the next one is fetched.
-  void Load(const HeadStep& step) {
-    const DecodeJob& job = step.here.job();
-    const int group = job.code_group, groups = job.head_dim / group, count = step.here.count();
-    const size_t zeros_at = static_cast<size_t>(job.head_dim) * 2;  // [group][groups] bf16 behind
-    Places places[kMostGroups];
-    for (int g = 0; g < groups; ++g) places[g] = Places(groups, g);
-    int t = 0;
-    for (int tile = 0; t < count; ++tile, t += kTileSlots) {
-      const int slot = (step.here.begin() + t) % group;
-      const size_t at = static_cast<size_t>(slot) * groups * 2;
-      const std::byte* const from = step.here.TileAt(&Chunk::value_units, tile) + at;
-      const std::byte* const ahead = step.next.TileAt(&Chunk::value_units, tile) + at;
-      Prefetch(ahead, static_cast<size_t>(kTileSlots) * groups * 2);
-      Prefetch(ahead + zeros_at, static_cast<size_t>(kTileSlots) * groups * 2);
-      const auto lanes = static_cast<__mmask16>((1u << Smaller(count - t, kTileSlots)) - 1);
-      const Words of_scales(from, groups), of_zeros(from + zeros_at, groups);
-      for (int g = 0; g < groups; ++g) {
-        _mm512_store_ps(scales[g] + t, of_scales.At(places[g], lanes));
-        _mm512_store_ps(zeros[g] + t, of_zeros.At(places[g], lanes));
-      }
+/// Scales and zeros of a step's values; kVectors hold those of a tile of tokens.
+template <int kVectors>
+class ValueScales {
+ public:
+  /// What stands there for the next step is fetched.
+  explicit ValueScales(const HeadStep& step)
+      : groups_(step.here.job().head_dim / step.here.job().code_group),
+        count_(step.here.count()),
+        zeros_at_(static_cast<size_t>(step.here.job().head_dim) * 2) {
+    const int group = step.here.job().code_group, words = kTileSlots * groups_;
+    for (int i = 0; i < kVectors; ++i) {
+      const int left = Larger(0, Smaller(32, words - 32 * i));
+      words_[i] = static_cast<__mmask32>((uint64_t{1} << left) - 1);
     }
-    for (; t % 32 != 0; t += kTileSlots) {
-      for (int g = 0; g < groups; ++g) {
-        _mm512_store_ps(scales[g] + t, _mm512_setzero_ps());
-        _mm512_store_ps(zeros[g] + t, _mm512_setzero_ps());
-      }
+    for (int tile = 0; tile < step.here.num_tiles(); ++tile) {
+      const int slot = (step.here.begin() + tile * kTileSlots) % group;
+      const size_t at = static_cast<size_t>(slot) * groups_ * 2;
+      tiles_[tile] = step.here.TileAt(&Chunk::value_units, tile) + at;
+      const std::byte* const ahead = step.next.TileAt(&Chunk::value_units, tile) + at;
+      Prefetch(ahead, static_cast<size_t>(words) * 2);
+      Prefetch(ahead + zeros_at_, static_cast<size_t>(words) * 2);
     }
   }
-  /// Of a group.
-  struct OfTokens {
-    const float* scales;
-    const float* zeros;
 
-    __m512 Scale(int t) const { return _mm512_load_ps(scales + t); }
-    __m512 Zero(int t) const { return _mm512_load_ps(zeros + t); }
+  /// Those of a group of channels, as CutIntoDigits takes them.
+  class OfGroup {
+   public:
+    OfGroup(const ValueScales& scales, int group)
+        : all_(scales),
+          from_(_mm512_add_epi16(
+              _mm512_mullo_epi16(_mm512_slli_epi32(Simd16::Counting(), 16),
+                                 _mm512_set1_epi16(static_cast<int16_t>(scales.groups_))),
+              _mm512_set1_epi16(static_cast<int16_t>(group)))) {}
+
+    __attribute__((always_inline)) __m512 Scale(int t) const { return At(t, 0); }
+    __attribute__((always_inline)) __m512 Zero(int t) const { return At(t, all_.zeros_at_); }
+
+   private:
+    /// Of the tokens from t on, as f32; 0 behind the last one.
+    __attribute__((always_inline)) __m512 At(int t, size_t byte) const {
+      constexpr __mmask32 kUpperWords = 0xaaaaaaaa;
+      const int left = all_.count_ - t;
+      if (left >= kTileSlots) return Widen(kUpperWords, all_.tiles_[t / kTileSlots] + byte);
+      if (left <= 0) return _mm512_setzero_ps();
+      return Widen(kUpperWords & ((1u << 2 * left) - 1), all_.tiles_[t / kTileSlots] + byte);
+    }
+    /// Of [16 tokens][groups] bf16 the upper words that are in `words`, the lower ones 0.
+    __attribute__((always_inline)) __m512 Widen(__mmask32 words, const std::byte* tile) const {
+      const auto load = [&](int i) __attribute__((always_inline)) {
+        return _mm512_maskz_loadu_epi16(all_.words_[i], tile + 64 * i);
+      };
+      if constexpr (kVectors == 1) {
+        return _mm512_castsi512_ps(_mm512_maskz_permutexvar_epi16(words, from_, load(0)));
+      } else {
+        __m512i out = _mm512_maskz_permutex2var_epi16(words, load(0), from_, load(1));
+        if constexpr (kVectors > 2) {
+          const __mmask32 behind =
+              _mm512_mask_cmpge_epu16_mask(words, from_, _mm512_set1_epi16(64));
+          out = _mm512_mask_mov_epi16(out, behind,
+                                      _mm512_permutex2var_epi16(load(2), from_, load(3)));
+        }
+        return _mm512_castsi512_ps(out);
+      }
+    }
+
+    const ValueScales& all_;
+    __m512i from_;  ///< the upper word of lane i is number i * groups + group
   };
-  OfTokens Of(int group) const { return {scales[group], zeros[group]}; }
+  OfGroup Of(int group) const { return OfGroup(*this, group); }
 
  private:
-  /// Where the words of a group are in [16 tokens][groups] bf16, token by token.
-  struct Places {
-    __m512i dword;
-    __m512i shift;        ///< brings the word into the upper half
-    __mmask16 is_behind;  ///< the first 32 dwords
-
-    Places() = default;
-    Places(int groups, int group) {
-      const __m512i tokens =
-          _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
-      const __m512i word = _mm512_add_epi32(_mm512_mullo_epi32(tokens, _mm512_set1_epi32(groups)),
-                                            _mm512_set1_epi32(group));
-      dword = _mm512_srli_epi32(word, 1);
-      shift = _mm512_slli_epi32(_mm512_andnot_epi32(word, _mm512_set1_epi32(1)), 4);
-      is_behind = _mm512_cmpge_epi32_mask(dword, _mm512_set1_epi32(32));
-    }
-  };
-
-  struct Words {
-    int vectors;
-    __m512i words[4];
-
-    Words(const std::byte* from, int groups) : vectors((groups + 1) / 2) {
-      const auto load = [&](int i) {
-        const int left = Smaller(32, 16 * groups - 32 * i);
-        return _mm512_maskz_loadu_epi16(0xffffffff >> (32 - left), from + 64 * i);
-      };
-      words[0] = load(0);
-      words[1] = vectors > 1 ? load(1) : _mm512_setzero_si512();
-      words[2] = vectors > 2 ? load(2) : _mm512_setzero_si512();
-      words[3] = vectors > 3 ? load(3) : _mm512_setzero_si512();
-    }
-    /// As f32, 0 where not in `lanes`.
-    __m512 At(const Places& places, __mmask16 lanes) const {
-      __m512i out = _mm512_permutex2var_epi32(words[0], places.dword, words[1]);
-      if (vectors > 2) {
-        const __m512i behind = _mm512_permutex2var_epi32(words[2], places.dword, words[3]);
-        out = _mm512_mask_mov_epi32(out, places.is_behind, behind);
-      }
-      const __m512i upper = _mm512_set1_epi32(static_cast<int>(0xffff0000));
-      return _mm512_castsi512_ps(
-          _mm512_maskz_and_epi32(lanes, _mm512_sllv_epi32(out, places.shift), upper));
-    }
-  };
+  int groups_;
+  int count_;
+  size_t zeros_at_;            ///< bytes behind the scales
+  __mmask32 words_[kVectors];  ///< that there are of each vector
+  const std::byte* tiles_[kMostTiles];
 };
+
+/// Calls run(scales) with the ValueScales of a step.
+template <class Run>
+inline void WithValueScales(const HeadStep& step, Run run) {
+  const int groups = step.here.job().head_dim / step.here.job().code_group;
+  static_assert(kMaxHeadDim / 32 <= 8);
+  if (groups <= 2) {
+    run(ValueScales<1>(step));
+  } else if (groups <= 4) {
+    run(ValueScales<2>(step));
+  } else {
+    run(ValueScales<4>(step));
+  }
+}
+
+/// Weights 0 behind the last token of a step, up to the end of a chunk.
+inline void ZeroBehindLast(const HeadStep& step, float* weights) {
+  const int count = step.here.count();
+  if (count == kChunk) return;
+  for (int i = 0; i < step.here.job().group_size; ++i) {
+    __builtin_memset(weights + i * kScoreStride + count, 0, sizeof(float) * (kChunk - count));
+  }
+}
 
 constexpr DigitOrder kTokenOrder = DigitOrder([](int k) { return k; });
 
-/// Values are taken in units of 32 channels, of which each has two columns of accumulators.
-///   kWholeBytes  the second column of int4 takes whole bytes, 16 times the upper code and the lower
-///                one, which the first column takes too: that is less to unpack, and undone at the end
-template <int kBits, bool kWholeBytes>
+/// Values are taken in units of 32 channels, of which each has two columns of accumulators. The
+/// second column of int4 takes whole bytes, 16 times the upper code and the lower one, which the
+/// first column takes too: that is less to unpack, and undone at the end.
+template <int kBits>
 struct ByteValues {
   using Simd = Simd16;
   using Codes = ByteCodes<kBits>;
@@ -118,7 +126,7 @@ struct ByteValues {
   /// Bytes of a row that are read at a time.
   static constexpr int kGranule = Larger(16, kUnitBytes);
   static constexpr int kUnits = kGranule / kUnitBytes;  ///< of a granule
-  static constexpr bool kTakesWholeBytes = kWholeBytes && kBits == 4;
+  static constexpr bool kTakesWholeBytes = kBits == 4;
 
   static bool Takes(const DecodeJob& job) {
     return job.row_bytes % kGranule == 0 && job.code_group % kChannels == 0;
@@ -270,13 +278,12 @@ struct ValueSink {
 /// sums[i] = shrink[i] * sums[i] + weights[i] . values for `size` queries of a step's head, those
 /// that begin with the first one of `weights`.
 ///   weights  0 behind the last token
-///   scales   of grouped codes; of others anything: they have one zero, and their scales are the
-///            weights'
-template <int kBits, class Product>
+///   of       of(g): scales and zeros of a group of channels, as CutIntoDigits takes them
+template <int kBits, class Product, class Of>
 inline void AccumulateBytes(const HeadStep& step, int size, const float* weights,
-                            const float* shrink, const GroupScales& scales,
-                            BytesAhead<kBits>* ahead, float* sums, int sums_stride) {
-  using Values = ByteValues<kBits, Product::kTakesWholeBytes>;
+                            const float* shrink, Of of, BytesAhead<kBits>* ahead, float* sums,
+                            int sums_stride) {
+  using Values = ByteValues<kBits>;
   using Codes = typename Values::Codes;
   const DecodeJob& job = step.here.job();
   const int count = step.here.count(), units = job.head_dim / Values::kChannels;
@@ -291,17 +298,12 @@ inline void AccumulateBytes(const HeadStep& step, int size, const float* weights
     const int channel = u * Values::kChannels, group = channel / group_channels;
     Digits* const of_group = &digits[group % 2];
     if (channel % group_channels == 0) {
-      const auto cut = [&](const auto& of_tokens) {
-        ForSubBlock(RoomySubBlock(size), [&]<int NQ>() {
-          CutIntoDigits<NQ>(size, weights, kScoreStride, of_tokens, count, /*factor=*/1,
-                            kTokenOrder, of_group, &sink.scales);
-        });
-      };
-      if constexpr (Codes::kGrouped) {
-        cut(scales.Of(group));
-      } else {
-        cut(ConstantScales{Codes::kZero});
-      }
+      ForSubBlock(RoomySubBlock(size), [&]<int NQ>() {
+        const auto scales = of(group);
+        const FixedRows fixed = FixedForProducts<NQ>(size, weights, kScoreStride, scales, count);
+        CutIntoDigits<NQ>(size, weights, kScoreStride, scales, count, fixed, /*factor=*/1,
+                          kTokenOrder, of_group, &sink.scales);
+      });
     }
     sink.sums = sums + channel;
     products.Add(*of_group,
@@ -310,6 +312,35 @@ inline void AccumulateBytes(const HeadStep& step, int size, const float* weights
   }
   products.Finish();
 }
+
+/// Sums of values by products of bytes, as ByteFormat (byte_format.h) wants them.
+template <int kBits, class Product>
+struct ByteSums {
+  using Values = ByteValues<kBits>;
+
+  /// As Format::Accumulate (decode_kernel.h).
+  static void Accumulate(const HeadStep& step, float* weights, const float* shrink,
+                         BytesAhead<kBits>* ahead, float* sums) {
+    const DecodeJob& job = step.here.job();
+    const int stride = AccumulatorFloats<Values>(job.head_dim);
+    ZeroBehindLast(step, weights);
+    Product::StayAwake();
+    const auto accumulate = [&](auto of) {
+      for (int i = 0; i < job.group_size; i += kMaxQueries) {
+        AccumulateBytes<kBits, Product>(step, Smaller(kMaxQueries, job.group_size - i),
+                                        weights + i * kScoreStride, shrink + i, of, ahead,
+                                        sums + static_cast<size_t>(i) * stride, stride);
+      }
+    };
+    if constexpr (Values::Codes::kGrouped) {
+      WithValueScales(step, [&](const auto& scales) {
+        accumulate([&scales](int group) { return scales.Of(group); });
+      });
+    } else {
+      accumulate([](int /*group*/) { return ConstantScales{Values::Codes::kZero}; });
+    }
+  }
+};
 
 }  // namespace
 }  // namespace ziggurat::cpu

@@ -104,54 +104,80 @@ struct ConstantScales {
   __m512 Zero(int /*i*/) const { return _mm512_set1_ps(zero); }
 };
 
+/// What some rows of numbers are cut into digits by.
+struct FixedRows {
+  alignas(16) float shift[kMaxQueries];
+  alignas(16) float step[kMaxQueries];
+
+  /// For rows [i, i + 4), as FixedPoint::UpTo.
+  void SetFour(int i, __m128 most) {
+    const FixedPoint fixed = FixedPoint::UpTo(most);
+    _mm_store_ps(shift + i, fixed.shift);
+    _mm_store_ps(step + i, fixed.step);
+  }
+};
+
+/// For x[i] * scales, as CutIntoDigits has them.
+template <int NQ, class Scales>
+inline FixedRows FixedForProducts(int rows, const float* x, size_t stride, const Scales& scales,
+                                  int count) {
+  __m512 most[NQ];
+#pragma GCC unroll 8
+  for (int i = 0; i < NQ; ++i) most[i] = _mm512_setzero_ps();
+  for (int c = 0; c < count; c += 16) {
+    const __m512 scale = scales.Scale(c);
+#pragma GCC unroll 8
+    for (int i = 0; i < NQ; ++i) {
+      const __m512 one = _mm512_loadu_ps(x + Smaller(i, rows - 1) * stride + c);
+      most[i] = LargestAbsolute(most[i], _mm512_mul_ps(one, scale));
+    }
+  }
+  FixedRows fixed;
+#pragma GCC unroll 2
+  for (int i = 0; i < NQ; i += 4) fixed.SetFour(i, Simd16::LargestOfEach<NQ>(most, i));
+  return fixed;
+}
+
 /// Digits of x[i] * scales for `rows` <= NQ rows of x; those behind them are made of the last one.
 /// The sum over digits times codes, times `step`, plus `bias`, is factor * sum over x[i] * (scales
 /// * codes + zeros).
 ///   x       rows `stride` apart
 ///   scales  Scale(c) and Zero(c): those from c on, a multiple of 16; up to a multiple of 32 behind
 ///           `count` scales or x are 0
+///   fixed   of numbers up to a bound that no x[i] * scales exceeds: 16 bits of it are kept
 template <int NQ, class Scales>
 inline void CutIntoDigits(int rows, const float* x, size_t stride, const Scales& scales, int count,
-                          float factor, const DigitOrder& order, Digits* digits, DigitScales* out) {
+                          const FixedRows& fixed, float factor, const DigitOrder& order,
+                          Digits* digits, DigitScales* out) {
   const float* of[NQ];
-  __m512 most[NQ], sum[NQ];
+  __m512 shift[NQ], sum[NQ];
 #pragma GCC unroll 8
   for (int i = 0; i < NQ; ++i) {
     of[i] = x + Smaller(i, rows - 1) * stride;
-    most[i] = sum[i] = _mm512_setzero_ps();
+    shift[i] = _mm512_set1_ps(fixed.shift[i]);
+    sum[i] = _mm512_setzero_ps();
   }
-  for (int c = 0; c < count; c += 16) {
-    const __m512 scale = scales.Scale(c), zero = scales.Zero(c);
-#pragma GCC unroll 8
-    for (int i = 0; i < NQ; ++i) {
-      const __m512 one = _mm512_loadu_ps(of[i] + c);
-      most[i] = LargestAbsolute(most[i], _mm512_mul_ps(one, scale));
-      sum[i] = _mm512_fmadd_ps(one, zero, sum[i]);
-    }
-  }
-  alignas(16) float shifts[(NQ + 3) / 4 * 4];
-#pragma GCC unroll 2
-  for (int i = 0; i < NQ; i += 4) {
-    const FixedPoint fixed = FixedPoint::UpTo(Simd16::LargestOfEach<NQ>(most, i));
-    const __m128 bias = Simd16::SumOfEach<NQ>(sum, i);
-    _mm_store_ps(shifts + i, fixed.shift);
-    _mm_storeu_ps(out->step + i, _mm_mul_ps(fixed.step, _mm_set1_ps(factor)));
-    _mm_storeu_ps(out->bias + i, _mm_mul_ps(bias, _mm_set1_ps(factor)));
-  }
-  __m512 shift[NQ];
-#pragma GCC unroll 8
-  for (int i = 0; i < NQ; ++i) shift[i] = _mm512_set1_ps(shifts[i]);
   int c = 0;
   for (; c < count; c += 32) {
-    const __m512 low = scales.Scale(c), high = scales.Scale(c + 16);
+    const __m512 low_scale = scales.Scale(c), high_scale = scales.Scale(c + 16);
+    const __m512 low_zero = scales.Zero(c), high_zero = scales.Zero(c + 16);
 #pragma GCC unroll 8
     for (int i = 0; i < NQ; ++i) {
-      digits->Store(i, c, _mm512_fmadd_ps(_mm512_loadu_ps(of[i] + c), low, shift[i]),
-                    _mm512_fmadd_ps(_mm512_loadu_ps(of[i] + c + 16), high, shift[i]), order);
+      const __m512 low = _mm512_loadu_ps(of[i] + c), high = _mm512_loadu_ps(of[i] + c + 16);
+      digits->Store(i, c, _mm512_fmadd_ps(low, low_scale, shift[i]),
+                    _mm512_fmadd_ps(high, high_scale, shift[i]), order);
+      sum[i] = _mm512_fmadd_ps(low, low_zero, sum[i]);
+      sum[i] = _mm512_fmadd_ps(high, high_zero, sum[i]);
     }
   }
   if (c % 64 != 0) {
     for (int i = 0; i < NQ; ++i) digits->StoreZeros(i, c);
+  }
+  const __m128 factors = _mm_set1_ps(factor);
+#pragma GCC unroll 2
+  for (int i = 0; i < NQ; i += 4) {
+    _mm_storeu_ps(out->step + i, _mm_mul_ps(_mm_load_ps(fixed.step + i), factors));
+    _mm_storeu_ps(out->bias + i, _mm_mul_ps(Simd16::SumOfEach<NQ>(sum, i), factors));
   }
 }
 

@@ -17,9 +17,10 @@ namespace ziggurat::cpu {
 
 const CpuKernels& AmxKernels() {
   static constexpr int kBf16 = 1;  // Encoding
-  static constexpr CpuKernels kWithVectors = WithByteProducts<TileByteProduct, /*kFewestOfInt8=*/4>(
-      MakeCpuKernels<Simd16, Simd8, HalfRateKeys, Bf16Values, ReadOrder::kWholeChunk,
-                     TileWorkspace>(MakeTileProductKernels()));
+  static constexpr CpuKernels kWithVectors =
+      WithByteProducts<TileByteProduct, ValueProducts::kDigits, /*kFewestOfInt8=*/4>(
+          MakeCpuKernels<Simd16, Simd8, HalfRateKeys, Bf16Values, ReadOrder::kWholeChunk,
+                         TileWorkspace>(MakeTileProductKernels()));
   static constexpr CpuKernels kKernels = [] {
     CpuKernels kernels = kWithVectors;
     kernels.blocks[kBf16].decode_rounded = [](const DecodeJob& job) {

@@ -13,7 +13,7 @@ namespace ziggurat::cpu {
 
 const CpuKernels& Avx512Bf16Kernels() {
   static constexpr CpuKernels kKernels =
-      WithByteProducts<VnniProduct</*kWholeBytes=*/true>, /*kFewestOfInt8=*/4>(
+      WithByteProducts<VnniProduct, ValueProducts::kDigits, /*kFewestOfInt8=*/4>(
           MakeCpuKernels<Simd16, Simd8, HalfRateKeys, Bf16Values, ReadOrder::kAlongBlocks>(
               MakeProductKernels<HalfRateKeys<Simd16>>()));
   return kKernels;

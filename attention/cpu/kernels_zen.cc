@@ -15,7 +15,7 @@ namespace {
 
 template <ReadOrder kOrder>
 constexpr CpuKernels MakeZenKernels() {
-  return WithByteProducts<VnniProduct</*kWholeBytes=*/false>, /*kFewestOfInt8=*/2>(
+  return WithByteProducts<VnniProduct, ValueProducts::kPairs, /*kFewestOfInt8=*/2>(
       MakeCpuKernels<Simd16, Simd8, PairedKeys, PairedValues, kOrder>(
           MakeProductKernels<PairedKeys<Simd16>>()));
 }

@@ -64,11 +64,11 @@ struct Simd16 {
   static __m128 Quad(Float x) { return _mm512_castps512_ps128(x); }
   /// Lane i: the sum, or the largest, of all lanes of x[first + i], or of the last of N.
   template <int N>
-  static __m128 SumOfEach(const Float* x, int first) {
+  __attribute__((always_inline)) static __m128 SumOfEach(const Float* x, int first) {
     return ReduceFour<N>(x, first, [](auto a, auto b) { return a + b; });
   }
   template <int N>
-  static __m128 LargestOfEach(const Float* x, int first) {
+  __attribute__((always_inline)) static __m128 LargestOfEach(const Float* x, int first) {
     return ReduceFour<N>(x, first, LargerLanes());
   }
 
@@ -195,7 +195,7 @@ struct Simd16 {
   };
 
   template <int N, class Op>
-  static __m128 ReduceFour(const Float* x, int first, Op op) {
+  __attribute__((always_inline)) static __m128 ReduceFour(const Float* x, int first, Op op) {
     const auto row = [=](int i) { return x[first + i < N ? first + i : N - 1]; };
     const Float low = op(_mm512_unpacklo_ps(row(0), row(1)), _mm512_unpackhi_ps(row(0), row(1)));
     const Float high = op(_mm512_unpacklo_ps(row(2), row(3)), _mm512_unpackhi_ps(row(2), row(3)));

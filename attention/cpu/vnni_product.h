@@ -7,11 +7,7 @@
 namespace ziggurat::cpu {
 namespace {
 
-/// kWholeBytes: as ByteValues has it; faster on Intel's CPUs, slower on Zen 4.
-template <bool kWholeBytes>
 struct VnniProduct {
-  static constexpr bool kTakesWholeBytes = kWholeBytes;
-
   struct Registers {
     explicit Registers(int /*queries*/) {}
   };
