@@ -2,8 +2,8 @@
 //
 // VPDPBUSD and AMX's TDPBSUD multiply unsigned bytes with signed ones and add up four neighbouring
 // products in 32 bits. Codes of int4 and int2 are such unsigned bytes as they are. The other
-// factor, a query or a weight times the scale of a group, becomes two signed digits: 16 bits of the
-// largest of those that are cut together. That is less than f32 has and more than the bf16 that a
+// factor, a query or a weight times the scale of a group, becomes two signed digits: 16 bits of a
+// bound of those that are cut together. That is less than f32 has and more than the bf16 that a
 // query comes from, so this is for models of bf16.
 #pragma once
 

@@ -178,10 +178,10 @@ void LoadRunner::KeepClientsBusy() {
   std::unique_lock lock(mutex_);
   resting_ = options_.clients;
   for (;;) {
-    while (resting_ > 0) {
+    // Who is refused meanwhile rests until the next round.
+    for (int rested = std::exchange(resting_, 0); rested > 0; --rested) {
       const std::shared_ptr<Call> call = TakeNext();
-      if (call == nullptr) break;
-      --resting_;
+      if (call == nullptr) return;
       lock.unlock();
       call->Start(call);
       lock.lock();
