@@ -7,7 +7,8 @@
 #   ./test.sh --quick       the release build only
 #   ./test.sh --soak        the long soaks and quality runs too, and a daemon under AddressSanitizer
 #                           asked for much and for nonsense (an hour and more)
-#   ./test.sh --gpu         on a machine with a GPU: what only that can say, instead (docs/gpu.md)
+#   ./test.sh --gpu [...]   on a machine with a GPU: what only that can say, instead (docs/gpu.md);
+#                           scripts/test-gpu.sh --help says what may follow
 #   ./test.sh --minutes N   without a sanitizer that could not be done with in N minutes, as the time
 #                           of the release build lets expect; it says which (what the gate runs)
 #
@@ -22,7 +23,7 @@ case "${1:-}" in
   "") ;;
   --quick) mode=quick ;;
   --soak) export ZIGGURAT_SOAK=1 ;;
-  --gpu) exec scripts/test-gpu.sh ;;
+  --gpu) exec scripts/test-gpu.sh "${@:2}" ;;
   --minutes)
     minutes=${2:-}
     [[ "$minutes" =~ ^[1-9][0-9]{0,3}$ ]] || {
@@ -30,7 +31,7 @@ case "${1:-}" in
       exit 2
     }
     ;;
-  -h | --help) sed -n '2,15p' "$0" | sed 's/^# \{0,1\}//'; exit 0 ;;
+  -h | --help) sed -n '2,16p' "$0" | sed 's/^# \{0,1\}//'; exit 0 ;;
   *) echo "test.sh: unknown option '$1' (allowed: --quick, --soak, --gpu, --minutes N)" >&2; exit 2 ;;
 esac
 

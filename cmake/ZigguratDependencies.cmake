@@ -29,6 +29,15 @@ if(ZIGGURAT_WITH_TORCH)
     find_package(Torch REQUIRED)
   endfunction()
   ziggurat_find_torch()
+  add_library(ziggurat_torch INTERFACE)
+  if(ZIGGURAT_TORCH_CUDA OR NOT TARGET torch_cpu_library)
+    target_link_libraries(ziggurat_torch INTERFACE torch)
+  else()
+    # Without the libraries of a libtorch with CUDA, which take seconds to load.
+    target_include_directories(ziggurat_torch SYSTEM INTERFACE $<TARGET_PROPERTY:torch,INTERFACE_INCLUDE_DIRECTORIES>)
+    target_compile_options(ziggurat_torch INTERFACE $<TARGET_PROPERTY:torch,INTERFACE_COMPILE_OPTIONS>)
+    target_link_libraries(ziggurat_torch INTERFACE torch_cpu_library c10)
+  endif()
 
   # oneDNN: weights packed once for the CPU's GEMM kernels; without it the decoder uses at::linear.
   # Debian's dnnl-config.cmake asks for OpenCL headers, which we do not need, so look it up here.

@@ -2,7 +2,8 @@
 # -Werror concerns only our own code.
 add_library(ziggurat_options INTERFACE)
 target_compile_options(ziggurat_options INTERFACE
-  -Wall -Wextra -Wpedantic -Wshadow -Wnon-virtual-dtor -Werror -fno-math-errno)
+  -Wall -Wextra -Wpedantic -Wshadow -Wnon-virtual-dtor -fno-math-errno
+  $<$<BOOL:${ZIGGURAT_WARNINGS_AS_ERRORS}>:-Werror>)
 # Elsewhere a library may bring flags that keep a precompiled header from being taken: slower, not wrong.
 target_compile_options(ziggurat_options INTERFACE -Wno-error=invalid-pch)
 target_include_directories(ziggurat_options INTERFACE ${CMAKE_SOURCE_DIR})
@@ -73,7 +74,7 @@ function(ziggurat_test name)
   target_compile_definitions(${name} PRIVATE ZIGGURAT_SOURCE_DIR="${CMAKE_SOURCE_DIR}" ZIGGURAT_BINARY_DIR="${CMAKE_BINARY_DIR}")
   # What is tested is optimized; what tests it need not be.
   target_compile_options(${name} PRIVATE $<$<CONFIG:Release>:-O1>)
-  if(NOT torch IN_LIST ARG_LIBS)  # which brings definitions of its own
+  if(NOT ziggurat_torch IN_LIST ARG_LIBS)  # which brings definitions of its own
     ziggurat_precompile(${name} ${ARG_HEADERS})
   endif()
   gtest_discover_tests(${name} TEST_PREFIX "${ARG_PREFIX}" DISCOVERY_TIMEOUT 120

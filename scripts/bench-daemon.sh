@@ -2,7 +2,7 @@
 # Tokens per second of a daemon under policies that keep all of a cache and parts of it, from one
 # pool: scripts/bench-daemon.sh BINARY DEVICE SHAPE POOL CLIENTS INPUT OUTPUT POLICY...
 #   scripts/bench-daemon.sh build-cuda/ziggurat cuda:0 llama-3-8b 40GiB 256 8192 64 full simlayerkv
-# SHAPE is one of `ziggurat make-model --shape`; its weights are random.
+# SHAPE is one of `ziggurat make-model --shape`, with random weights, or the folder of a model.
 set -euo pipefail
 [ $# -ge 8 ] || { sed -n '2,6p' "$0" >&2; exit 2; }
 binary=$1 device=$2 shape=$3 pool=$4 clients=$5 input=$6 output=$7
@@ -16,9 +16,13 @@ finish() {
 }
 trap finish EXIT
 
-"$binary" make-model --shape "$shape" --context $((input + output + 64)) --out "$work/model" >&2
+model=$shape
+if [ ! -f "$model/config.json" ]; then
+  model=$work/model
+  "$binary" make-model --shape "$shape" --context $((input + output + 64)) --out "$model" >&2
+fi
 for policy in "$@"; do
-  "$binary" serve --model "$work/model" --device "$device" --kv-cache-memory "$pool" \
+  "$binary" serve --model "$model" --device "$device" --kv-cache-memory "$pool" \
     --max-running "$clients" --compression "$policy" --listen 127.0.0.1:0 --http 127.0.0.1:0 \
     >"$work/out" 2>"$work/err" &
   daemon=$!

@@ -1,32 +1,110 @@
 #!/usr/bin/env bash
 # What a machine with a GPU can say of this tree: kernels and decoder against the CPU's, under
 # compute-sanitizer too, the daemon end to end, and the benchmarks. Everything is tried; the results
-# are collected in build-cuda/gpu-results.md, to be pasted into docs/gpu.md.
+# are collected in a file, to be pasted into docs/gpu.md.
 #
-#   scripts/test-gpu.sh [DEVICE]     DEVICE: cuda:0 where nothing else is said
+#   scripts/test-gpu.sh [OPTION...] [STAGE...]      all stages, where none is named
+#
+#   kernels        every kernel against the reference
+#   decoder        the decoder on the device against the CPU's
+#   kernel-bench   decode attention, products with weights and drawing tokens, beside a copy
+#   daemon         the daemon, end to end
+#   model-bench    decoding and prompts of a model of LLaMA-3-8B's shape (16 GB of disk)
+#   pool-bench     tokens per second from one pool under three policies, the same model
+#   sanitizer      some of the first two under compute-sanitizer
+#   torch-bench    prompts by libtorch's flash attention: another build
+#
+#   --device DEV      cuda:0 where nothing else is said
+#   --build-dir DIR   test what was built there; nothing is installed or built
+#   --results FILE    build-cuda/gpu-results.md where nothing else is said; what is there is kept
+#   --limit SECONDS   the most that a command may take: 3600
+#
+# Packages are installed with apt-get where some are missing; where that is impossible, bring them in
+# a prefix and name it in CMAKE_PREFIX_PATH and PKG_CONFIG_PATH. PyTorch's libtorch is taken where
+# python3 has one.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-device=${1:-cuda:0}
-results=build-cuda/gpu-results.md
+
+all_stages=(kernels decoder kernel-bench daemon model-bench pool-bench sanitizer torch-bench)
+device=cuda:0 build='' results=build-cuda/gpu-results.md limit=3600 stages=()
 
 fail() {
   echo "test-gpu: $*" >&2
   exit 1
 }
-card=$(nvidia-smi --query-gpu=name,driver_version,memory.total --format=csv,noheader 2>/dev/null) ||
-  fail "there is no GPU here: nvidia-smi names none. ./test.sh runs the kernels in the emulator."
-[ -n "$card" ] || fail "there is no GPU here: nvidia-smi names none"
+wrong() {
+  echo "test-gpu: $*" >&2
+  exit 2
+}
+while [ $# -gt 0 ]; do
+  case "$1" in
+    -h | --help) sed -n '2,/^set /p' "$0" | sed -n 's/^# \{0,1\}//p'; exit 0 ;;
+    --device | --build-dir | --results | --limit)
+      [ $# -ge 2 ] || wrong "$1 takes a value"
+      case "$1" in
+        --device) device=$2 ;;
+        --build-dir) build=$2 ;;
+        --results) results=$2 ;;
+        --limit) limit=$2 ;;
+      esac
+      shift
+      ;;
+    *)
+      [[ " ${all_stages[*]} " == *" $1 "* ]] ||
+        wrong "unknown stage or option '$1' (stages: ${all_stages[*]}; options: --device, --build-dir, --results, --limit)"
+      stages+=("$1")
+      ;;
+  esac
+  shift
+done
+[[ "$limit" =~ ^[1-9][0-9]*$ ]] || wrong "--limit takes a number of seconds, not '$limit'"
+[ ${#stages[@]} -gt 0 ] || stages=("${all_stages[@]}")
+has() { [[ " ${stages[*]} " == *" $1 "* ]]; }
 
-scripts/install-dependencies.sh
-scripts/build.sh cuda
+query() { nvidia-smi --query-gpu="$1" --format=csv,noheader,nounits 2>/dev/null | head -n 1; }
+card=$(query name,driver_version,memory.total) || card=
+[ -n "$card" ] ||
+  fail "there is no GPU here: nvidia-smi names none. ./test.sh runs the kernels in the emulator."
+architecture=$(query compute_cap | tr -d .)
+# What weights, workspace and libtorch leave of the card, in whole GiB.
+pool=$(($(query memory.total) / 1024 - 24))GiB
+
+torch=$(python3 -c 'import torch; assert torch.version.cuda; print(torch.utils.cmake_prefix_path)' 2>/dev/null) || torch=
+if [ -n "$torch" ]; then
+  export CMAKE_PREFIX_PATH="$torch${CMAKE_PREFIX_PATH:+:$CMAKE_PREFIX_PATH}"
+fi
+
+# build_in FOLDER TARGETS FLAG...: for this card alone.
+build_in() {
+  local folder=$1 targets=$2
+  shift 2
+  cmake --preset cuda -B "$folder" -DZIGGURAT_CUDA_ARCHITECTURES="$architecture" "$@" &&
+    cmake --build "$folder" --parallel --target $targets
+}
+if [ -z "$build" ]; then
+  build=build-cuda
+  scripts/install-dependencies.sh --build ${torch:+--without-libtorch} ||
+    echo "test-gpu: packages are missing and cannot be installed: they must be in CMAKE_PREFIX_PATH" >&2
+  targets=()
+  if has kernels || has sanitizer; then targets+=(cuda_twin_test); fi
+  if has decoder || has sanitizer; then targets+=(cuda_decoder_test); fi
+  if has kernel-bench; then targets+=(cuda_decode_bench cuda_product_bench cuda_sampling_bench); fi
+  if has model-bench || has pool-bench || has torch-bench; then targets+=(ziggurat_cli); fi
+  if has daemon; then targets=(all); fi
+  build_in "$build" "${targets[*]}"
+fi
+bin=$build/bin
+ziggurat=$build/ziggurat
+[ ! -x "$bin/ziggurat-cuda" ] || ziggurat=$bin/ziggurat-cuda  # where the other has no CUDA
+mkdir -p "$(dirname "$results")"
 
 failed=()
 {
-  echo "# $(date -u +%Y-%m-%d), commit $(git rev-parse --short HEAD)"
+  echo "# $(date -u +%Y-%m-%d), commit $(git rev-parse --short HEAD 2>/dev/null || echo unknown)"
   echo
   echo "- card, driver, memory: $card"
-  echo "- nvcc: $(sed -n 's/.*CMAKE_CUDA_COMPILER_VERSION "\(.*\)".*/\1/p' build-cuda/CMakeFiles/*/CMakeCUDACompiler.cmake)"
-} >"$results"
+  echo "- nvcc: $(sed -n 's/.*CMAKE_CUDA_COMPILER_VERSION "\(.*\)".*/\1/p' "$build"/CMakeFiles/*/CMakeCUDACompiler.cmake 2>/dev/null)"
+} >>"$results"
 
 # run NAME COMMAND...: keeps the end of what it says.
 run() {
@@ -34,8 +112,8 @@ run() {
   shift
   log=$(mktemp)
   printf '\n== %s\n' "$name"
-  "$@" 2>&1 | tee "$log" || status=$?
-  # 77: a test that found no GPU, which here is a failure as well.
+  timeout "$limit" "$@" 2>&1 | tee "$log" || status=$?
+  # 77: a test that found no GPU, which here is a failure as well. 124: it took too long.
   [ "$status" -eq 0 ] || failed+=("$name")
   {
     printf '\n## %s: %s\n\n`%s`\n\n```\n' "$name" "$([ "$status" -eq 0 ] && echo passed || echo "FAILED ($status)")" "$*"
@@ -44,66 +122,86 @@ run() {
   } >>"$results"
   rm -f "$log"
 }
+# not_run NAME WHY
+not_run() {
+  printf '\n== %s: not run, %s\n' "$1" "$2"
+  printf '\n## %s: not run, %s\n' "$1" "$2" >>"$results"
+}
 
-bin=build-cuda/bin
-run "kernels against the reference" "$bin/cuda_twin_test" --gtest_brief=1
-run "the decoder against the CPU's" "$bin/cuda_decoder_test" --gtest_brief=1
+if has kernels; then run "kernels against the reference" "$bin/cuda_twin_test" --gtest_brief=1; fi
+if has decoder; then run "the decoder against the CPU's" "$bin/cuda_decoder_test" --gtest_brief=1; fi
 
-# Small sizes: under the sanitizer everything takes a hundred times as long.
-small='CudaFused.*:StepTable.*:CudaSampling.GivesTheBestTwentyAndTheInfiniteOne:*CudaDecode*/*_32_in_*:PrefillAttention.*:*CacheWrites*:*StepWrites*:*PrefillTwins.AgreeOnALongPrompt/bf16_*:*ColumnSumTwins*/bf16_32:*ColumnSumTwins*/bf16_256:*DistantPrefillTwins*/bf16_32:*DistantPrefillTwins*/bf16_256'
-if command -v compute-sanitizer >/dev/null; then
-  for tool in memcheck racecheck; do
-    run "kernels under $tool" compute-sanitizer --tool "$tool" --error-exitcode 1 \
-      "$bin/cuda_twin_test" --gtest_brief=1 --gtest_filter="$small"
-    run "a decoder under $tool" compute-sanitizer --tool "$tool" --error-exitcode 1 \
-      "$bin/cuda_decoder_test" --gtest_brief=1 --gtest_filter='*/0_full:*ServesACrowd*'
-  done
-else
-  failed+=("compute-sanitizer is not on PATH")
-  printf '\n## compute-sanitizer: not run, it is not on PATH\n' >>"$results"
+if has kernel-bench; then
+  run "decode attention beside a copy" "$bin/cuda_decode_bench"
+  run "products with weights beside a copy" "$bin/cuda_product_bench"
+  run "drawing tokens" "$bin/cuda_sampling_bench"
 fi
 
 # Those that ask a daemon for tokens. What measures the host's memory is about the CPU.
-run "the daemon, end to end" env ZIGGURAT_DEVICE="$device" ctest --test-dir build-cuda \
-  --output-on-failure --no-tests=error \
-  -R '^(golden/GoldenText|CacheBlocks|Concurrency|LazyConcurrency|Lifecycle|Methods|MethodReports|MixedLoad|Retrieval|WrongInput)'
-
-run "decode attention beside a copy" "$bin/cuda_decode_bench"
-run "products with weights beside a copy" "$bin/cuda_product_bench"
-run "drawing tokens" "$bin/cuda_sampling_bench"
-
-# The shape of LLaMA-3-8B with random weights: 16 GB of disk and, with the pool, 80 GB of the card.
-model=build-cuda/llama-3-8b
-[ -f "$model/config.json" ] ||
-  run "a model of that shape" build-cuda/ziggurat make-model --shape llama-3-8b --context 33000 --force --out "$model"
-bench() {
-  local what=$1
-  shift
-  run "$what" build-cuda/ziggurat bench "$@" --model "$model" --device "$device" --kv-cache-memory 60GiB
-}
-bench "decode, one request" decode --batch 1 --context 1024 --tokens 256
-bench "decode, many requests" decode --batch 16,64 --context 2048 --tokens 128
-bench "decode, very many requests" decode --batch 256 --context 128 --tokens 128
-bench "prompts, and what policies add to them" prefill --batch 1,4 --context 8192 --compression full \
-  --compression 'snapkv(budget=1024)' --compression 'pyramidkv(budget=1024)' --compression simlayerkv \
-  --compression 'h2o(heavy=512,recent=512)' --compression kivi --compression minicache
-bench "long prompts" prefill --context 2048,32768
-
-# Prompts by libtorch's flash attention, where Python has a libtorch with CUDA: another build.
-if torch=$(python3 -c 'import torch; assert torch.version.cuda; print(torch.utils.cmake_prefix_path)' 2>/dev/null); then
-  architecture=$(nvidia-smi --query-gpu=compute_cap --format=csv,noheader | head -n 1 | tr -d .)
-  run "configured with libtorch of $torch" cmake --preset cuda -B build-cuda/torch \
-    -DCMAKE_PREFIX_PATH="$torch" -DZIGGURAT_TORCH_CUDA=ON -DZIGGURAT_CUDA_ARCHITECTURES="$architecture"
-  run "built with it" cmake --build build-cuda/torch --target ziggurat_cli cuda_decoder_test
-  run "the decoder against the CPU's, prompts by libtorch" build-cuda/torch/bin/cuda_decoder_test --gtest_brief=1
-  run "prompts by libtorch" build-cuda/torch/ziggurat bench prefill --batch 1,4 --context 2048,8192,32768 \
-    --model "$model" --device "$device" --kv-cache-memory 60GiB
-else
-  printf '\n## prompts by libtorch: not run, Python has no libtorch with CUDA\n' >>"$results"
+if has daemon; then
+  run "the daemon, end to end" env ZIGGURAT_DEVICE="$device" ctest --test-dir "$build" \
+    --output-on-failure --no-tests=error \
+    -R '^(golden/|Dtypes/|Parameters/)?(GoldenText|CacheBlocks|Concurrency|LazyConcurrency|Lifecycle|Methods|MethodReports|MixedLoad|Retrieval|WrongInput)'
 fi
 
-run "tokens per second from one pool" scripts/bench-daemon.sh build-cuda/ziggurat "$device" \
-  llama-3-8b 40GiB 128 8192 64 full simlayerkv 'pyramidkv(budget=1024)'
+# The shape of LLaMA-3-8B with random weights.
+model=$build/llama-3-8b
+if has model-bench || has pool-bench || { has torch-bench && [ -n "$torch" ]; }; then
+  [ -f "$model/config.json" ] ||
+    run "a model of that shape" "$ziggurat" make-model --shape llama-3-8b --context 33000 --force --out "$model"
+fi
+# bench WHAT BINARY COMMAND...
+bench() {
+  local what=$1 binary=$2
+  shift 2
+  run "$what" "$binary" bench "$@" --model "$model" --device "$device" --kv-cache-memory "$pool"
+}
+if has model-bench; then
+  bench "decode, one request" "$ziggurat" decode --batch 1 --context 1024 --tokens 256
+  bench "decode, many requests" "$ziggurat" decode --batch 16,64 --context 2048 --tokens 128
+  bench "decode, very many requests" "$ziggurat" decode --batch 256 --context 128 --tokens 128
+  bench "prompts, and what policies add to them" "$ziggurat" prefill --batch 1,4 --context 8192 \
+    --compression full --compression 'snapkv(budget=1024)' --compression 'pyramidkv(budget=1024)' \
+    --compression simlayerkv --compression 'h2o(heavy=512,recent=512)' --compression kivi --compression minicache
+  bench "long prompts" "$ziggurat" prefill --context 2048,32768
+fi
+if has pool-bench; then
+  run "tokens per second from one pool" scripts/bench-daemon.sh "$ziggurat" "$device" \
+    "$model" 40GiB 128 8192 64 full simlayerkv 'pyramidkv(budget=1024)'
+fi
+
+# Small sizes: under the sanitizer everything takes a hundred times as long.
+small='CudaFused.*:StepTable.*:CudaSampling.GivesTheBestTwentyAndTheInfiniteOne:*CudaDecode*/*_32_in_*:PrefillAttention.*:*CacheWrites*:*StepWrites*:*PrefillTwins.AgreeOnALongPrompt/bf16_*:*ColumnSumTwins*/bf16_32:*ColumnSumTwins*/bf16_256:*DistantPrefillTwins*/bf16_32:*DistantPrefillTwins*/bf16_256'
+if has sanitizer; then
+  sanitizer() { compute-sanitizer --tool "$1" --error-exitcode 1 "${@:2}" --gtest_brief=1; }
+  if ! command -v compute-sanitizer >/dev/null; then
+    failed+=("compute-sanitizer is not on PATH")
+    not_run "compute-sanitizer" "it is not on PATH"
+  elif ! sanitizer memcheck "$bin/cuda_twin_test" --gtest_filter='CudaFused.*' >/dev/null 2>&1 &&
+    sanitizer memcheck "$bin/cuda_twin_test" --gtest_filter='CudaFused.*' 2>&1 | grep -qi 'not supported'; then
+    not_run "compute-sanitizer" "it does not support the device here"
+  else
+    for tool in memcheck racecheck; do
+      run "kernels under $tool" compute-sanitizer --tool "$tool" --error-exitcode 1 \
+        "$bin/cuda_twin_test" --gtest_brief=1 --gtest_filter="$small"
+      run "a decoder under $tool" compute-sanitizer --tool "$tool" --error-exitcode 1 \
+        "$bin/cuda_decoder_test" --gtest_brief=1 --gtest_filter='*/0_full:*ServesACrowd*'
+    done
+  fi
+fi
+
+# Where Python has a libtorch with CUDA.
+if has torch-bench; then
+  if [ -n "$torch" ]; then
+    with_torch=$build/torch
+    run "built with libtorch of $torch" bash -c "$(declare -f build_in); architecture=$architecture build_in \"\$@\"" build \
+      "$with_torch" "ziggurat_cli cuda_decoder_test" -DZIGGURAT_TORCH_CUDA=ON
+    run "the decoder against the CPU's, prompts by libtorch" "$with_torch/bin/cuda_decoder_test" --gtest_brief=1
+    bench "prompts by libtorch" "$with_torch/ziggurat" prefill --batch 1,4 --context 2048,8192,32768
+  else
+    not_run "prompts by libtorch" "Python has no libtorch with CUDA"
+  fi
+fi
 
 echo
 echo "results: $results"

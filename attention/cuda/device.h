@@ -70,8 +70,8 @@ class Stream {
   virtual ~Stream() = default;
 
   cudaStream_t get() const { return stream_; }
-  /// Either side may be the device's memory or pinned; of other memory of the host the bytes have
-  /// been taken, or have come, when the call returns.
+  /// Either side may be the device's memory or the host's. Pinned memory must stay as it is until
+  /// the stream has come so far; so must other memory, for which the call itself may wait.
   virtual void Copy(void* to, const void* from, size_t bytes) = 0;
   virtual void CopyRows(void* to, size_t to_stride, const void* from, size_t from_stride,
                         size_t row_bytes, size_t rows) = 0;
@@ -97,7 +97,7 @@ class Event {
 class Graph {
  public:
   /// Records what `work` asks of `stream`, none of which happens now. Null where something of it
-  /// could not be recorded.
+  /// could not be recorded, or the driver had no memory for it.
   static std::unique_ptr<Graph> Record(Stream& stream, const std::function<void()>& work);
   virtual ~Graph() = default;
   virtual void Launch(const Stream& stream) = 0;

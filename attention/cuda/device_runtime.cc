@@ -51,16 +51,14 @@ class RuntimeEvent final : public Event {
 
 class RuntimeGraph final : public Graph {
  public:
-  explicit RuntimeGraph(cudaGraph_t recorded) {
-    CheckCall(cudaGraphInstantiate(&graph_, recorded, 0), "cudaGraphInstantiate");
-  }
+  explicit RuntimeGraph(cudaGraphExec_t graph) : graph_(graph) {}
   ~RuntimeGraph() override { CheckCall(cudaGraphExecDestroy(graph_), "cudaGraphExecDestroy"); }
   void Launch(const Stream& stream) override {
     CheckCall(cudaGraphLaunch(graph_, stream.get()), "cudaGraphLaunch");
   }
 
  private:
-  cudaGraphExec_t graph_ = nullptr;
+  cudaGraphExec_t graph_;
 };
 
 }  // namespace
@@ -133,9 +131,15 @@ std::unique_ptr<Graph> Graph::Record(Stream& stream, const std::function<void()>
     cudaGetLastError();  // it is answered here
     return nullptr;
   }
-  auto graph = std::make_unique<RuntimeGraph>(recorded);
+  cudaGraphExec_t graph = nullptr;
+  const cudaError_t error = cudaGraphInstantiate(&graph, recorded, 0);
   CheckCall(cudaGraphDestroy(recorded), "cudaGraphDestroy");
-  return graph;
+  if (error == cudaErrorMemoryAllocation) {
+    cudaGetLastError();  // it is answered here
+    return nullptr;
+  }
+  CheckCall(error, "cudaGraphInstantiate");
+  return std::make_unique<RuntimeGraph>(graph);
 }
 
 }  // namespace ziggurat::cuda

@@ -56,6 +56,7 @@ struct SamplerMemory {
   float best_of_threads[kThreads];
   int32_t num_top;
   int32_t top[kMaxLogprobs];
+  float raw_logit;
   // Of a selection.
   union {
     WideSum buckets[kBuckets];
@@ -178,11 +179,14 @@ struct BlockSampler {
   }
 
   /// What a token's logit was.
-  __device__ float RawLogit(int id) const {
-    for (int i = 0; i < request.num_seen; ++i) {
-      if (request.seen[i].id == id) return request.seen[i].raw_logit;
+  __device__ float RawLogit(int id) {
+    if (thread == 0) memory->raw_logit = logits[id];
+    __syncthreads();
+    for (int i = thread; i < request.num_seen; i += kThreads) {
+      if (request.seen[i].id == id) memory->raw_logit = request.seen[i].raw_logit;
     }
-    return logits[id];
+    __syncthreads();
+    return memory->raw_logit;
   }
 
   // ---- Selections -------------------------------------------------------------------------------
@@ -420,12 +424,12 @@ __global__ void __launch_bounds__(kThreads)
   } else if (request.temperature != 0) {
     token = sampler.Draw(found, request.temperature);
   }
-  if (!is_first) return;
-  record->token_id = token;
+  if (is_first) record->token_id = token;
   if (!wants_logprobs) return;
-  record->logprob = raw.best == -INFINITY
-                        ? -INFINITY
-                        : sampler.Logprob(sampler.RawLogit(token), raw.best, log_sum);
+  const float raw_logit = sampler.RawLogit(token);
+  if (!is_first) return;
+  record->logprob =
+      raw.best == -INFINITY ? -INFINITY : sampler.Logprob(raw_logit, raw.best, log_sum);
 }
 
 }  // namespace

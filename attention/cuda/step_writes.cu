@@ -15,13 +15,26 @@ __device__ int LowestScoredSlot(const DeviceCache& cache, const DeviceSegment& s
                                 int newest) {
   float lowest = INFINITY;
   int slot = INT32_MAX, oldest = INT32_MAX, oldest_slot = INT32_MAX;
-  for (int i = LaneOfThread(); i < s.num_slots; i += kWarp) {
-    const int position = EntryOf<int32_t>(cache, s.positions, head, i);
-    if (oldest_slot == INT32_MAX || position < oldest) oldest = position, oldest_slot = i;
-    if (position > newest) continue;
-    float score = EntryOf<float>(cache, s.scores, head, i);
-    score = score != score ? INFINITY : score;
-    if (slot == INT32_MAX || score < lowest) lowest = score, slot = i;
+  constexpr int kAtOnce = 4;  // loads that are under way together
+  for (int first = LaneOfThread(); first < s.num_slots; first += kAtOnce * kWarp) {
+    int positions[kAtOnce];
+    float scores[kAtOnce];
+    ZIGGURAT_UNROLL
+    for (int k = 0; k < kAtOnce; ++k) {
+      const int i = min(first + k * kWarp, s.num_slots - 1);
+      positions[k] = EntryOf<int32_t>(cache, s.positions, head, i);
+      scores[k] = EntryOf<float>(cache, s.scores, head, i);
+    }
+    ZIGGURAT_UNROLL
+    for (int k = 0; k < kAtOnce; ++k) {
+      const int i = first + k * kWarp;
+      if (i >= s.num_slots) break;
+      const int position = positions[k];
+      if (oldest_slot == INT32_MAX || position < oldest) oldest = position, oldest_slot = i;
+      if (position > newest) continue;
+      const float score = scores[k] != scores[k] ? INFINITY : scores[k];
+      if (slot == INT32_MAX || score < lowest) lowest = score, slot = i;
+    }
   }
   for (int lanes = kWarp / 2; lanes > 0; lanes /= 2) {
     const float other = __shfl_xor_sync(kAllLanes, lowest, lanes);

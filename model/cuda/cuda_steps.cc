@@ -239,10 +239,20 @@ absl::Status CudaSteps::Launch(absl::Span<const DecodeInput> inputs, const StepB
   }
   if (place->second == nullptr) {
     absl::Status status;
-    std::unique_ptr<Graph> recorded =
-        Graph::Record(*stream_, [&] { status = RunModel(bucket, {}); });
+    const auto record = [&] {
+      return Graph::Record(*stream_, [&] { status = RunModel(bucket, {}); });
+    };
+    std::unique_ptr<Graph> recorded = record();
+    if (recorded == nullptr && status.ok() && graphs_.size() > 1) {
+      // There may be no memory for one more: what the others have will do.
+      std::erase_if(graphs_, [&](const auto& other) { return other.first != bucket; });
+      recorded = record();
+    }
     if (!status.ok()) return status;
-    if (recorded == nullptr) return absl::InternalError("a decode step could not be recorded");
+    if (recorded == nullptr) {
+      return absl::InternalError(
+          "a decode step could not be recorded, or the driver has no memory for it");
+    }
     place->second = std::move(recorded);
   }
   place->second->Launch(*stream_);

@@ -11,6 +11,6 @@ struct MemoryPart {
 };
 
 /// What the driver takes for kernels and graphs, when they are first used: left free.
-constexpr size_t kDriverBytes = size_t{256} << 20;
+constexpr size_t kDriverBytes = size_t{512} << 20;
 
 }  // namespace ziggurat::cuda

@@ -39,10 +39,22 @@ class TorchPromptAttention final : public PromptAttention {
         return at::from_blob(at_first, {1, n, heads, shape.head_dim},
                              at::TensorOptions(at::kBFloat16).device(at::kCUDA, device_));
       };
-      const auto attended = at::_flash_attention_forward(
-          rows(q, shape.num_q_heads), rows(k, shape.num_kv_heads), rows(v, shape.num_kv_heads),
-          std::nullopt, std::nullopt, n, n, /*dropout_p=*/0.0, /*is_causal=*/true,
-          /*return_debug_mask=*/false, static_cast<double>(shape.scale));
+      const auto attend = [&] {
+        return at::_flash_attention_forward(
+            rows(q, shape.num_q_heads), rows(k, shape.num_kv_heads), rows(v, shape.num_kv_heads),
+            std::nullopt, std::nullopt, n, n, /*dropout_p=*/0.0, /*is_causal=*/true,
+            /*return_debug_mask=*/false, static_cast<double>(shape.scale));
+      };
+      std::optional<decltype(attend())> result;
+      try {
+        result = attend();
+      } catch (const c10::OutOfMemoryError&) {
+        // What the library allocates is in no plan of the device's memory. Later prompts of a batch
+        // find what the first one had.
+        if (i == 0) return false;
+        throw;
+      }
+      const auto& attended = *result;
       rows(out, shape.num_q_heads).copy_(std::get<0>(attended));
       // [1, heads, n] there, [n, heads] here.
       at::from_blob(lse + first * shape.num_q_heads, {n, shape.num_q_heads},

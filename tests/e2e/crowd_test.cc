@@ -14,7 +14,7 @@ constexpr int kNewTokens = 48;
 // docs/architecture.md, "Same answer": a comparison ends at the first step at which the two best
 // logits are this near; such ends are counted.
 constexpr double kNearTie = 1e-3;
-constexpr double kMaxEndShare = 0.02;
+double MaxEndShare() { return ComputesOnGpu() ? 0.05 : 0.02; }
 
 /// BOS, then one run of random ids again and again, which the model goes on copying: long contexts
 /// whose continuation is a clear choice, of any length.
@@ -105,7 +105,7 @@ TEST(Crowd, TokensAloneAndAmong64AreTheSame) {
   std::printf("%d requests, %d steps compared, %d ended at a near-tie (%.1f %%)\n",
               comparison.requests, comparison.steps, comparison.ends,
               100.0 * comparison.ends / std::max(1, comparison.requests));
-  EXPECT_LE(comparison.ends, kMaxEndShare * comparison.requests);
+  EXPECT_LE(comparison.ends, MaxEndShare() * comparison.requests);
 
   // They really were a crowd: some decode step had more than half of them in its batch.
   const MetricSamples metrics = daemon.Metrics();

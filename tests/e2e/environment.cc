@@ -18,6 +18,8 @@ std::string Device() {
   return device == nullptr ? "" : device;
 }
 
+bool ComputesOnGpu() { return Device().rfind("cuda", 0) == 0; }
+
 bool IsSoak() {
   const char* soak = std::getenv("ZIGGURAT_SOAK");
   return soak != nullptr && *soak != '\0' && std::string_view(soak) != "0";

@@ -12,6 +12,10 @@ std::filesystem::path Binary();
 
 /// $ZIGGURAT_DEVICE: what daemons are to compute on; empty: their choice.
 std::string Device();
+/// Device() names a GPU. There a row's last bits depend on who else is in the batch, since products
+/// of more rows are another algorithm's: selections and codes at a border fall differently more
+/// often.
+bool ComputesOnGpu();
 
 /// $ZIGGURAT_SOAK is set and not "0": run the long versions.
 bool IsSoak();

@@ -61,6 +61,8 @@ std::vector<EngineRequest> MakeRequests() {
   }
   return requests;
 }
+/// Of the last two policies.
+constexpr size_t kRequestsOfCodes = 4;
 
 struct Answer {
   std::vector<SampledToken> tokens;
@@ -114,20 +116,27 @@ TEST(CudaEngine, AnswersAsTheCpuDoes) {
   const auto expected = AnswersOf(*std::move(on_cpu));
   const auto actual = AnswersOf(*std::move(on_device));
   ASSERT_EQ(actual.size(), expected.size());
-  size_t tokens = 0;
+  size_t tokens = 0, tokens_of_codes = 0, request = 0;
   for (const auto& [id, answer] : expected) {
     const Answer& other = actual.at(id);
+    // Where sums round differently, as on a GPU, a number at the border of two codes may become
+    // either: another token ends the comparison.
+    const bool has_codes = request++ + kRequestsOfCodes >= expected.size();
+    const double tolerance = has_codes ? 5e-2 : 1e-3;
     EXPECT_EQ(other.status, absl::OkStatus()) << id;
     EXPECT_EQ(other.blocks, answer.blocks) << id;
     ASSERT_EQ(other.tokens.size(), answer.tokens.size()) << id;
     for (size_t i = 0; i < answer.tokens.size(); ++i) {
-      EXPECT_EQ(other.tokens[i].token_id, answer.tokens[i].token_id) << id << ", token " << i;
-      EXPECT_NEAR(other.tokens[i].logprob, answer.tokens[i].logprob, 1e-3) << id << ", token " << i;
-      EXPECT_EQ(other.tokens[i].top.size(), answer.tokens[i].top.size()) << id;
-      ++tokens;
+      const SampledToken &token = answer.tokens[i], &of_device = other.tokens[i];
+      if (has_codes && of_device.token_id != token.token_id) break;
+      EXPECT_EQ(of_device.token_id, token.token_id) << id << ", token " << i;
+      EXPECT_NEAR(of_device.logprob, token.logprob, tolerance) << id << ", token " << i;
+      EXPECT_EQ(of_device.top.size(), token.top.size()) << id;
+      ++(has_codes ? tokens_of_codes : tokens);
     }
   }
   EXPECT_GT(tokens, 300u);
+  EXPECT_GT(tokens_of_codes, 20u);
 }
 
 }  // namespace

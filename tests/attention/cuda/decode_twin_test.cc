@@ -10,11 +10,11 @@ namespace {
 
 /// Queries that are bf16 numbers, as a bf16 model has them, for both kinds of kernels.
 void ExpectTwins(const AttentionShape& shape, Batch& batch, ElementType compute,
-                 LargestDeviation* seen, const std::string& what) {
+                 LargestDeviation* seen, const std::string& what, int multiprocessors = 1) {
   const std::vector<float> q = Queries(Encoding::kBf16, shape, batch.items.size(), 99);
   const Decoded expected =
       RunDecode(*MakeReferenceBackend(), shape, batch.items, q, batch.pool.view());
-  DeviceTwin twin(compute);
+  DeviceTwin twin(compute, multiprocessors);
   const Decoded actual = RunDecode(twin, shape, batch.items, q, batch.pool.view());
   const double out = Deviation(actual.out, expected.out);
   const double lse = Deviation(actual.lse, expected.lse);
@@ -35,6 +35,21 @@ std::vector<CacheFormat> FormatsOf(Encoding encoding, int head_dim) {
 TEST(CudaTwin, IsTheBackendOfThisBinary) {
   ASSERT_EQ(SupportedCpuLevels().size(), 1u);
   EXPECT_EQ((*MakeCpuBackend(SupportedCpuLevels()[0], 1))->name(), "cuda-f32");
+}
+
+// Fewer warps than there is work for, more, and as many as a large card has.
+TEST(CudaDecodeWork, IsCutForAnyNumberOfMultiprocessors) {
+  LargestDeviation seen("cuda decode on many multiprocessors");
+  const AttentionShape shape = Shape(8, 2, 64);
+  for (int multiprocessors : {1, 2, 5, 132}) {
+    for (const CacheFormat& format : {CacheFormat{Encoding::kBf16}, {Encoding::kInt4, 32}}) {
+      Batch batch(format, shape, {1, 33, 0, 1500, 700, 64});
+      for (ElementType compute : {ElementType::kF32, ElementType::kBf16}) {
+        ExpectTwins(shape, batch, compute, &seen,
+                    absl::StrCat(Name(format), " on ", multiprocessors), multiprocessors);
+      }
+    }
+  }
 }
 
 class CudaDecode : public testing::TestWithParam<std::tuple<Encoding, int, ElementType>> {

@@ -13,8 +13,8 @@ namespace ziggurat::cuda {
 
 class DeviceTwin final : public AttentionBackend {
  public:
-  /// `compute`: kBf16 gives decode attention to the tensor cores wherever a segment fits them.
-  explicit DeviceTwin(ElementType compute);
+  /// As CudaBackendOptions has both.
+  explicit DeviceTwin(ElementType compute, int multiprocessors = 1);
 
   std::string_view name() const override {
     return compute_ == ElementType::kF32 ? "cuda-f32" : "cuda-bf16";

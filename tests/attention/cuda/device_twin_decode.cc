@@ -5,9 +5,10 @@
 
 namespace ziggurat::cuda {
 
-DeviceTwin::DeviceTwin(ElementType compute) : compute_(compute) {
+DeviceTwin::DeviceTwin(ElementType compute, int multiprocessors) : compute_(compute) {
   CudaBackendOptions options;
   options.compute = compute;
+  options.multiprocessors = multiprocessors;
   options.scratch_bytes = size_t{64} << 20;
   options.upload_bytes = size_t{4} << 20;
   const std::shared_ptr<Stream> stream(std::shared_ptr<Stream>(), &TestStream());  // not owned
