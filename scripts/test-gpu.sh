@@ -16,7 +16,8 @@
 #
 #   --device DEV      cuda:0 where nothing else is said
 #   --build-dir DIR   test what was built there; nothing is installed or built
-#   --results FILE    build-cuda/gpu-results.md where nothing else is said; what is there is kept
+#   --results FILE    build-cuda/gpu-results.md where nothing else is said; what is there is kept.
+#                     Both are meant from the repository's root
 #   --limit SECONDS   the most that a command may take: 3600
 #
 # Packages are installed with apt-get where some are missing; where that is impossible, bring them in
@@ -38,7 +39,7 @@ wrong() {
 }
 while [ $# -gt 0 ]; do
   case "$1" in
-    -h | --help) sed -n '2,/^set /p' "$0" | sed -n 's/^# \{0,1\}//p'; exit 0 ;;
+    -h | --help) sed -n '2,/^set /p' scripts/test-gpu.sh | sed -n 's/^# \{0,1\}//p'; exit 0 ;;
     --device | --build-dir | --results | --limit)
       [ $# -ge 2 ] || wrong "$1 takes a value"
       case "$1" in
@@ -61,13 +62,16 @@ done
 [ ${#stages[@]} -gt 0 ] || stages=("${all_stages[@]}")
 has() { [[ " ${stages[*]} " == *" $1 "* ]]; }
 
-query() { nvidia-smi --query-gpu="$1" --format=csv,noheader,nounits 2>/dev/null | head -n 1; }
-card=$(query name,driver_version,memory.total) || card=
-[ -n "$card" ] ||
-  fail "there is no GPU here: nvidia-smi names none. ./test.sh runs the kernels in the emulator."
-architecture=$(query compute_cap | tr -d .)
+[[ "$device" =~ ^cuda:[0-9]+$ ]] || wrong "--device takes cuda:0 and the like, not '$device'"
+facts=$(nvidia-smi --id="${device#cuda:}" --query-gpu=compute_cap,memory.total,driver_version,name \
+  --format=csv,noheader,nounits 2>/dev/null) ||
+  fail "there is no GPU $device here: nvidia-smi names none. ./test.sh runs the kernels in the emulator."
+IFS=, read -r architecture memory driver card <<<"${facts//, /,}"
+[[ "$architecture" =~ ^[0-9]+\.[0-9]$ && "$memory" =~ ^[0-9]+$ ]] ||
+  fail "nvidia-smi does not say what $device is: '$facts'"
+architecture=${architecture/./}
 # What weights, workspace and libtorch leave of the card, in whole GiB.
-pool=$(($(query memory.total) / 1024 - 24))GiB
+pool_gib=$((memory / 1024 - 24))
 
 torch=$(python3 -c 'import torch; assert torch.version.cuda; print(torch.utils.cmake_prefix_path)' 2>/dev/null) || torch=
 if [ -n "$torch" ]; then
@@ -78,11 +82,14 @@ fi
 build_in() {
   local folder=$1 targets=$2
   shift 2
-  cmake --preset cuda -B "$folder" -DZIGGURAT_CUDA_ARCHITECTURES="$architecture" "$@" &&
+  # Compilers that were not tried warn of other things.
+  cmake --preset cuda -B "$folder" -DZIGGURAT_CUDA_ARCHITECTURES="$architecture" \
+    -DZIGGURAT_WARNINGS_AS_ERRORS=OFF "$@" &&
     cmake --build "$folder" --parallel --target $targets
 }
+builds=
 if [ -z "$build" ]; then
-  build=build-cuda
+  builds=yes build=build-cuda
   scripts/install-dependencies.sh --build ${torch:+--without-libtorch} ||
     echo "test-gpu: packages are missing and cannot be installed: they must be in CMAKE_PREFIX_PATH" >&2
   targets=()
@@ -102,7 +109,7 @@ failed=()
 {
   echo "# $(date -u +%Y-%m-%d), commit $(git rev-parse --short HEAD 2>/dev/null || echo unknown)"
   echo
-  echo "- card, driver, memory: $card"
+  echo "- card, driver, memory: $card, $driver, $memory MiB"
   echo "- nvcc: $(sed -n 's/.*CMAKE_CUDA_COMPILER_VERSION "\(.*\)".*/\1/p' "$build"/CMakeFiles/*/CMakeCUDACompiler.cmake 2>/dev/null)"
 } >>"$results"
 
@@ -112,7 +119,7 @@ run() {
   shift
   log=$(mktemp)
   printf '\n== %s\n' "$name"
-  timeout "$limit" "$@" 2>&1 | tee "$log" || status=$?
+  timeout -k 30 "$limit" "$@" 2>&1 | tee "$log" || status=$?
   # 77: a test that found no GPU, which here is a failure as well. 124: it took too long.
   [ "$status" -eq 0 ] || failed+=("$name")
   {
@@ -141,12 +148,20 @@ fi
 if has daemon; then
   run "the daemon, end to end" env ZIGGURAT_DEVICE="$device" ctest --test-dir "$build" \
     --output-on-failure --no-tests=error \
-    -R '^(golden/|Dtypes/|Parameters/)?(GoldenText|CacheBlocks|Concurrency|LazyConcurrency|Lifecycle|Methods|MethodReports|MixedLoad|Retrieval|WrongInput)'
+    -R '^(golden/|Dtypes/|Parameters/)?(GoldenText|CacheBlocks|Concurrency|Crowd|LazyConcurrency|Lifecycle|Methods|MethodReports|MixedLoad|Retrieval|WrongInput)'
 fi
 
 # The shape of LLaMA-3-8B with random weights.
 model=$build/llama-3-8b
-if has model-bench || has pool-bench || { has torch-bench && [ -n "$torch" ]; }; then
+if [ "$pool_gib" -lt 1 ]; then
+  for stage in model-bench pool-bench torch-bench; do
+    ! has "$stage" || not_run "$stage" "$memory MiB are too few for that model"
+  done
+  with_model() { false; }
+else
+  with_model() { has "$1"; }
+fi
+if with_model model-bench || with_model pool-bench || { with_model torch-bench && [ -n "$torch" ]; }; then
   [ -f "$model/config.json" ] ||
     run "a model of that shape" "$ziggurat" make-model --shape llama-3-8b --context 33000 --force --out "$model"
 fi
@@ -154,9 +169,9 @@ fi
 bench() {
   local what=$1 binary=$2
   shift 2
-  run "$what" "$binary" bench "$@" --model "$model" --device "$device" --kv-cache-memory "$pool"
+  run "$what" "$binary" bench "$@" --model "$model" --device "$device" --kv-cache-memory "${pool_gib}GiB"
 }
-if has model-bench; then
+if with_model model-bench; then
   bench "decode, one request" "$ziggurat" decode --batch 1 --context 1024 --tokens 256
   bench "decode, many requests" "$ziggurat" decode --batch 16,64 --context 2048 --tokens 128
   bench "decode, very many requests" "$ziggurat" decode --batch 256 --context 128 --tokens 128
@@ -165,20 +180,19 @@ if has model-bench; then
     --compression simlayerkv --compression 'h2o(heavy=512,recent=512)' --compression kivi --compression minicache
   bench "long prompts" "$ziggurat" prefill --context 2048,32768
 fi
-if has pool-bench; then
+if with_model pool-bench; then
   run "tokens per second from one pool" scripts/bench-daemon.sh "$ziggurat" "$device" \
-    "$model" 40GiB 128 8192 64 full simlayerkv 'pyramidkv(budget=1024)'
+    "$model" "$((pool_gib < 40 ? pool_gib : 40))GiB" 128 8192 64 full simlayerkv 'pyramidkv(budget=1024)'
 fi
 
 # Small sizes: under the sanitizer everything takes a hundred times as long.
 small='CudaFused.*:StepTable.*:CudaSampling.GivesTheBestTwentyAndTheInfiniteOne:*CudaDecode*/*_32_in_*:PrefillAttention.*:*CacheWrites*:*StepWrites*:*PrefillTwins.AgreeOnALongPrompt/bf16_*:*ColumnSumTwins*/bf16_32:*ColumnSumTwins*/bf16_256:*DistantPrefillTwins*/bf16_32:*DistantPrefillTwins*/bf16_256'
 if has sanitizer; then
-  sanitizer() { compute-sanitizer --tool "$1" --error-exitcode 1 "${@:2}" --gtest_brief=1; }
+  said=$(timeout -k 30 "$limit" compute-sanitizer "$bin/cuda_twin_test" --gtest_filter='CudaTwin.*' 2>&1) || true
   if ! command -v compute-sanitizer >/dev/null; then
     failed+=("compute-sanitizer is not on PATH")
     not_run "compute-sanitizer" "it is not on PATH"
-  elif ! sanitizer memcheck "$bin/cuda_twin_test" --gtest_filter='CudaFused.*' >/dev/null 2>&1 &&
-    sanitizer memcheck "$bin/cuda_twin_test" --gtest_filter='CudaFused.*' 2>&1 | grep -qi 'not supported'; then
+  elif grep -qi 'not supported' <<<"$said"; then
     not_run "compute-sanitizer" "it does not support the device here"
   else
     for tool in memcheck racecheck; do
@@ -191,15 +205,21 @@ if has sanitizer; then
 fi
 
 # Where Python has a libtorch with CUDA.
-if has torch-bench; then
-  if [ -n "$torch" ]; then
-    with_torch=$build/torch
-    run "built with libtorch of $torch" bash -c "$(declare -f build_in); architecture=$architecture build_in \"\$@\"" build \
-      "$with_torch" "ziggurat_cli cuda_decoder_test" -DZIGGURAT_TORCH_CUDA=ON
+if with_model torch-bench; then
+  with_torch=$build/torch
+  if [ -z "$torch" ]; then
+    not_run "prompts by libtorch" "Python has no libtorch with CUDA"
+  elif [ -z "$builds" ] && [ ! -x "$with_torch/ziggurat" ]; then
+    not_run "prompts by libtorch" "there is no $with_torch/ziggurat"
+  else
+    if [ -n "$builds" ]; then
+      export -f build_in
+      export architecture
+      run "built with libtorch of $torch" bash -c 'build_in "$@"' build_in \
+        "$with_torch" "ziggurat_cli cuda_decoder_test" -DZIGGURAT_TORCH_CUDA=ON
+    fi
     run "the decoder against the CPU's, prompts by libtorch" "$with_torch/bin/cuda_decoder_test" --gtest_brief=1
     bench "prompts by libtorch" "$with_torch/ziggurat" prefill --batch 1,4 --context 2048,8192,32768
-  else
-    not_run "prompts by libtorch" "Python has no libtorch with CUDA"
   fi
 fi
 

@@ -1,5 +1,5 @@
-// Decode attention over int8, int4 and int2 codes by products of bytes, for queries that were
-// rounded to bf16: a Format as decode_kernel.h wants it.
+// Decode attention over int8, int4 and int2 codes by products of bytes, or for values of pairs of
+// bf16, for queries that were rounded to bf16: a Format as decode_kernel.h wants it.
 #pragma once
 
 #include <type_traits>
@@ -21,7 +21,7 @@ template <int kBits, class Product, ValueProducts kValues>
 struct ByteFormat {
   using Sums = std::conditional_t<kValues == ValueProducts::kPairs && kBits != 8,
                                   PairedCodeSums<kBits>, ByteSums<kBits, Product>>;
-  using Keys = void;  // queries are taken as they come, but see PackQueries
+  using Keys = void;  // queries are taken as they come
   using Values = typename Sums::Values;
   using Codes = ByteCodes<kBits>;
   using Ahead = BytesAhead<kBits>;
@@ -31,23 +31,9 @@ struct ByteFormat {
            job.values.slots_per_block % 16 == 0 && job.begin % 16 == 0;
   }
 
-  /// The largest absolute value of each query, where the head's packed queries would begin.
-  static void PackQueries(const DecodeJob& job, float* packed) {
-    const int dim = job.head_dim;
-    for (int head = 0; head < job.num_heads; ++head) {
-      const size_t first = static_cast<size_t>(head) * job.group_size * dim;
-      for (int i = 0; i < job.group_size; ++i) {
-        const float* const q = job.q + first + static_cast<size_t>(i) * dim;
-        __m512 most = _mm512_setzero_ps();
-        for (int c = 0; c < dim; c += 16) most = LargestAbsolute(most, _mm512_loadu_ps(q + c));
-        packed[first + i] = _mm512_reduce_max_ps(most);
-      }
-    }
-  }
-
-  static void Score(const HeadStep& step, const float* packed, Ahead* ahead, float* /*spare*/,
+  static void Score(const HeadStep& step, const float* /*packed*/, Ahead* ahead, float* /*spare*/,
                     float* scores) {
-    ScoreBytes<kBits, Product>(step, packed, ahead, scores);
+    ScoreBytes<kBits, Product>(step, ahead, scores);
   }
 
   static void Accumulate(const HeadStep& step, float* weights, const float* shrink, Ahead* ahead,

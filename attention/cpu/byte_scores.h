@@ -143,22 +143,27 @@ struct UnitScales {
       : scales(reinterpret_cast<const uint16_t*>(unit)), zeros(scales + dim) {}
   __m512 Scale(int c) const { return Simd16::LoadBf16(scales + c); }
   __m512 Zero(int c) const { return Simd16::LoadBf16(zeros + c); }
-  /// The larger words of `most` and the absolute scales of all channels, a multiple of 32: of bf16
-  /// the larger one is the larger number.
-  __m512i Largest(__m512i most) const {
-    for (const uint16_t* p = scales; p < zeros; p += 32) {
-      const __m512i words = _mm512_and_si512(_mm512_loadu_si512(p), _mm512_set1_epi16(0x7fff));
-      most = _mm512_max_epu16(most, words);
+};
+
+/// The largest absolute scale of each channel, of some groups.
+struct LargestScales {
+  alignas(64) uint16_t of[kMaxHeadDim] = {};
+
+  /// `dim`: a multiple of 32.
+  void Take(const UnitScales& group, int dim) {
+    for (int c = 0; c < dim; c += 32) {
+      const __m512i absolute =
+          _mm512_and_si512(_mm512_loadu_si512(group.scales + c), _mm512_set1_epi16(0x7fff));
+      // Of bf16 the larger word is the larger number.
+      _mm512_store_si512(of + c, _mm512_max_epu16(absolute, _mm512_load_si512(of + c)));
     }
-    return most;
   }
+  __m512 Scale(int c) const { return Simd16::LoadBf16(of + c); }
 };
 
 /// Scores of a step's slots, as PlainFormat::Score gives them. Whole tiles of 16 slots are read.
-///   largest  of each query of the head the largest absolute value
 template <int kBits, class Product>
-inline void ScoreBytes(const HeadStep& step, const float* largest, BytesAhead<kBits>* ahead,
-                       float* scores) {
+inline void ScoreBytes(const HeadStep& step, BytesAhead<kBits>* ahead, float* scores) {
   using Codes = ByteCodes<kBits>;
   const DecodeJob& job = step.here.job();
   const int group = Codes::kGrouped ? job.code_group : kChunk;
@@ -169,24 +174,22 @@ inline void ScoreBytes(const HeadStep& step, const float* largest, BytesAhead<kB
   const auto end_of_group = [&](int t) {
     return Smaller(count, t + group - (step.here.begin() + t) % group);
   };
-  // No product is larger than both factors' largest of the chunk.
-  float largest_scale = 1;
-  if constexpr (Codes::kGrouped) {
-    __m512i most = _mm512_setzero_si512();
-    for (int t = 0; t < count; t = end_of_group(t)) {
-      most = UnitScales(step.here.TileAt(&Chunk::key_units, t / kTileSlots), dim).Largest(most);
-    }
-    largest_scale = _mm512_reduce_max_ps(LargestAbsolute(Simd16::Low(most), Simd16::High(most)));
+  // Queries are cut by a bound of the chunk, which the products with each group's scales keep to.
+  LargestScales largest;
+  for (int t = 0; Codes::kGrouped && t < count; t = end_of_group(t)) {
+    largest.Take(UnitScales(step.here.TileAt(&Chunk::key_units, t / kTileSlots), dim), dim);
   }
   Digits digits[2];
   for (int i = 0; i < job.group_size; i += kMaxQueries, q += kMaxQueries * dim) {
     const int queries = Smaller(kMaxQueries, job.group_size - i);
     FixedRows fixed;
-    for (int j = 0; j < kMaxQueries; j += 4) {
-      const auto of = [&](int k) { return largest[i + Smaller(j + k, queries - 1)]; };
-      fixed.SetFour(
-          j, _mm_mul_ps(_mm_setr_ps(of(0), of(1), of(2), of(3)), _mm_set1_ps(largest_scale)));
-    }
+    ForSubBlock(RoomySubBlock(queries), [&]<int NQ>() {
+      if constexpr (Codes::kGrouped) {
+        fixed = FixedForProducts<NQ>(queries, q, dim, largest, dim);
+      } else {
+        fixed = FixedForProducts<NQ>(queries, q, dim, ConstantScales{Codes::kZero}, dim);
+      }
+    });
     typename Product::template Sums<KeyRows<kBits>, ScoreSink> sums(queries);
     int num_groups = 0;
     for (int t = 0; t < count; ++num_groups) {

@@ -181,8 +181,8 @@ struct ElementKernels {
 /// Kernels over blocks of one encoding.
 struct BlockKernels {
   void (*decode)(const DecodeJob& job);
-  /// The same for a model of bf16: queries times scales need no more than 16 bits of a bound of
-  /// them, weights times scales no more than bf16 has.
+  /// The same for a model of bf16: queries times scales need no more than 16 bits of the
+  /// largest one of a chunk, weights times scales no more than bf16 has.
   void (*decode_rounded)(const DecodeJob& job);
   /// What every slot receives from a step's queries, over keys alone: sums[i][t] = sum over the
   /// query heads of head i of exp(scale * q.k - lse), t from job.begin on.

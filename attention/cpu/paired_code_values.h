@@ -14,8 +14,10 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "attention/cpu/byte_values.h"
+#include "attention/cpu/byte_scores.h"
 #include "attention/cpu/paired_bf16.h"
+#include "attention/cpu/value_scales.h"
+#include "attention/cpu/value_tiles.h"
 
 namespace ziggurat::cpu {
 namespace {

@@ -96,9 +96,10 @@ class Event {
 /// Launches and copies that are recorded once and repeated, with the arguments that they had.
 class Graph {
  public:
-  /// Records what `work` asks of `stream`, none of which happens now. Null where something of it
-  /// could not be recorded, or the driver had no memory for it.
-  static std::unique_ptr<Graph> Record(Stream& stream, const std::function<void()>& work);
+  /// Records what `work` asks of `stream`, none of which happens now. INTERNAL where something of
+  /// it cannot be recorded, RESOURCE_EXHAUSTED where the driver has no memory for it.
+  static absl::StatusOr<std::unique_ptr<Graph>> Record(Stream& stream,
+                                                       const std::function<void()>& work);
   virtual ~Graph() = default;
   virtual void Launch(const Stream& stream) = 0;
 };

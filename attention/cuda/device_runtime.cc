@@ -122,24 +122,30 @@ void DeviceMemory::Free::operator()(std::byte* memory) const {
 
 std::unique_ptr<Stream> Stream::Create() { return std::make_unique<RuntimeStream>(); }
 std::unique_ptr<Event> Event::Create() { return std::make_unique<RuntimeEvent>(); }
-std::unique_ptr<Graph> Graph::Record(Stream& stream, const std::function<void()>& work) {
+absl::StatusOr<std::unique_ptr<Graph>> Graph::Record(Stream& stream,
+                                                     const std::function<void()>& work) {
   CheckCall(cudaStreamBeginCapture(stream.get(), cudaStreamCaptureModeThreadLocal),
             "cudaStreamBeginCapture");
   work();
   cudaGraph_t recorded = nullptr;
   if (cudaStreamEndCapture(stream.get(), &recorded) != cudaSuccess || recorded == nullptr) {
     cudaGetLastError();  // it is answered here
-    return nullptr;
+    return absl::InternalError("what was asked of a stream cannot be recorded");
   }
   cudaGraphExec_t graph = nullptr;
-  const cudaError_t error = cudaGraphInstantiate(&graph, recorded, 0);
+  cudaError_t error = cudaGraphInstantiate(&graph, recorded, 0);
   CheckCall(cudaGraphDestroy(recorded), "cudaGraphDestroy");
+  std::unique_ptr<Graph> owned;
+  if (error == cudaSuccess) {
+    owned = std::make_unique<RuntimeGraph>(graph);
+    error = cudaGraphUpload(graph, stream.get());  // which takes the memory that a launch would
+  }
   if (error == cudaErrorMemoryAllocation) {
     cudaGetLastError();  // it is answered here
-    return nullptr;
+    return absl::ResourceExhaustedError("the driver has no memory for a graph");
   }
   CheckCall(error, "cudaGraphInstantiate");
-  return std::make_unique<RuntimeGraph>(graph);
+  return owned;
 }
 
 }  // namespace ziggurat::cuda

@@ -88,9 +88,9 @@ class Bench {
     };
     work();  // libraries load what they need, which a recording would not bear
     stream_->Synchronize();
-    const std::unique_ptr<Graph> graph = Graph::Record(*stream_, work);
-    if (graph == nullptr) Fail("the products could not be recorded");
-    const double seconds = SecondsOf(stream_->get(), [&] { graph->Launch(*stream_); });
+    const absl::StatusOr<std::unique_ptr<Graph>> recorded = Graph::Record(*stream_, work);
+    if (!recorded.ok()) Fail(recorded.status().message());
+    const double seconds = SecondsOf(stream_->get(), [&] { (*recorded)->Launch(*stream_); });
     const double rate = static_cast<double>(operands.bytes()) / seconds;
     std::printf("%-9s %6d x %5d  %2d rows  %-18s %8.1f us  %7.1f GB/s  %5.1f %% of a copy\n",
                 c.name, c.out_features, c.in_features, rows, way, seconds / kLayers * 1e6,

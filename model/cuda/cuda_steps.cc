@@ -229,7 +229,10 @@ absl::Status CudaSteps::Launch(absl::Span<const DecodeInput> inputs, const StepB
   });
   if (measures) return RunModel(bucket, inputs);
   // All are made anew where there are too many: batches of other kinds have come up.
-  if (graphs_.size() >= kMostGraphs && !graphs_.contains(bucket)) graphs_.clear();
+  if (graphs_.size() >= kMostGraphs && !graphs_.contains(bucket)) {
+    graphs_.clear();
+    has_no_room_ = false;
+  }
   const auto [place, is_new] = graphs_.try_emplace(bucket);
   // At first as it comes: libraries load what they need, which a recording would not bear.
   if (is_new) {
@@ -238,22 +241,15 @@ absl::Status CudaSteps::Launch(absl::Span<const DecodeInput> inputs, const StepB
     return status;
   }
   if (place->second == nullptr) {
+    if (has_no_room_) return RunModel(bucket, {});
     absl::Status status;
-    const auto record = [&] {
-      return Graph::Record(*stream_, [&] { status = RunModel(bucket, {}); });
-    };
-    std::unique_ptr<Graph> recorded = record();
-    if (recorded == nullptr && status.ok() && graphs_.size() > 1) {
-      // There may be no memory for one more: what the others have will do.
-      std::erase_if(graphs_, [&](const auto& other) { return other.first != bucket; });
-      recorded = record();
-    }
+    auto recorded = Graph::Record(*stream_, [&] { status = RunModel(bucket, {}); });
     if (!status.ok()) return status;
-    if (recorded == nullptr) {
-      return absl::InternalError(
-          "a decode step could not be recorded, or the driver has no memory for it");
-    }
-    place->second = std::move(recorded);
+    // Without memory for one more graph, steps like this one go on as they come.
+    has_no_room_ = has_no_room_ || absl::IsResourceExhausted(recorded.status());
+    if (has_no_room_) return RunModel(bucket, {});
+    if (!recorded.ok()) return recorded.status();
+    place->second = *std::move(recorded);
   }
   place->second->Launch(*stream_);
   return absl::OkStatus();

@@ -104,6 +104,7 @@ class CudaSteps final : public StepDecoder {
   std::unique_ptr<SequenceTables> tables_;
   std::unique_ptr<TokenDraws> draws_;
   std::map<StepBucket, std::unique_ptr<Graph>> graphs_;
+  bool has_no_room_ = false;  ///< for more of them
 
   DeviceMemory activations_, logits_, inputs_, scratch_, measured_, frequencies_;
   DeviceMemory pool_, table_;

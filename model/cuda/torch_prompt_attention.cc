@@ -6,8 +6,11 @@
 #include <c10/cuda/CUDAGuard.h>
 #include <c10/cuda/CUDAStream.h>
 
+#include <algorithm>
+#include <numeric>
 #include <optional>
 #include <tuple>
+#include <vector>
 
 #include "model/cuda/prompt_attention.h"
 
@@ -29,8 +32,14 @@ class TorchPromptAttention final : public PromptAttention {
     if (!Serves(shape, element)) return false;
     const at::NoGradGuard no_grad;
     const c10::cuda::CUDAStreamGuard guard(c10::cuda::getStreamFromExternal(stream, device_));
-    // One prompt at a time: the log-sum-exp of a packed batch has had several layouts.
-    for (int i = 0; i < sequences.num_sequences(); ++i) {
+    // One prompt at a time: the log-sum-exp of a packed batch has had several layouts. The longest
+    // comes first: what the library allocates is in no plan of the device's memory, and if there is
+    // none, nothing has been written yet; the others find what the first one had.
+    std::vector<int> order(sequences.num_sequences());
+    std::iota(order.begin(), order.end(), 0);
+    std::stable_sort(order.begin(), order.end(),
+                     [&](int a, int b) { return sequences.length(a) > sequences.length(b); });
+    for (const int i : order) {
       const int64_t first = sequences.offsets[i], n = sequences.length(i);
       if (n == 0) continue;
       const auto rows = [&](const void* data, int64_t heads) {
@@ -39,22 +48,16 @@ class TorchPromptAttention final : public PromptAttention {
         return at::from_blob(at_first, {1, n, heads, shape.head_dim},
                              at::TensorOptions(at::kBFloat16).device(at::kCUDA, device_));
       };
-      const auto attend = [&] {
-        return at::_flash_attention_forward(
+      std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor> attended;
+      try {
+        attended = at::_flash_attention_forward(
             rows(q, shape.num_q_heads), rows(k, shape.num_kv_heads), rows(v, shape.num_kv_heads),
             std::nullopt, std::nullopt, n, n, /*dropout_p=*/0.0, /*is_causal=*/true,
             /*return_debug_mask=*/false, static_cast<double>(shape.scale));
-      };
-      std::optional<decltype(attend())> result;
-      try {
-        result = attend();
       } catch (const c10::OutOfMemoryError&) {
-        // What the library allocates is in no plan of the device's memory. Later prompts of a batch
-        // find what the first one had.
-        if (i == 0) return false;
+        if (i == order.front()) return false;
         throw;
       }
-      const auto& attended = *result;
       rows(out, shape.num_q_heads).copy_(std::get<0>(attended));
       // [1, heads, n] there, [n, heads] here.
       at::from_blob(lse + first * shape.num_q_heads, {n, shape.num_q_heads},

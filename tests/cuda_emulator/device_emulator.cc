@@ -94,7 +94,7 @@ void DeviceMemory::Free::operator()(std::byte* memory) const {
 
 std::unique_ptr<Stream> Stream::Create() { return std::make_unique<EmulatedStream>(); }
 std::unique_ptr<Event> Event::Create() { return std::make_unique<EmulatedEvent>(); }
-std::unique_ptr<Graph> Graph::Record(Stream&, const std::function<void()>& work) {
+absl::StatusOr<std::unique_ptr<Graph>> Graph::Record(Stream&, const std::function<void()>& work) {
   return std::make_unique<EmulatedGraph>(work);
 }
 

@@ -22,7 +22,7 @@ namespace ziggurat::bench {
 
 struct LoadOptions {
   /// Of a closed loop, each of which sends its next request when its last one has ended; one that
-  /// was refused or failed waits for kPause first. 0: every request is sent when it arrives.
+  /// was refused or failed waits up to kPause first. 0: every request is sent when it arrives.
   int clients = 0;
   /// No request is sent after this; those under way are waited for.
   std::optional<double> duration_seconds = {};
