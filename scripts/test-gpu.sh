@@ -146,7 +146,7 @@ fi
 
 # Those that ask a daemon for tokens. What measures the host's memory is about the CPU.
 if has daemon; then
-  run "the daemon, end to end" env ZIGGURAT_DEVICE="$device" ctest --test-dir "$build" \
+  run "the daemon, end to end" env ZIGGURAT_DEVICE="$device" ZIGGURAT_BINARY="$(realpath "$ziggurat")" ctest --test-dir "$build" \
     --output-on-failure --no-tests=error \
     -R '^(golden/|Dtypes/|Parameters/)?(GoldenText|CacheBlocks|Concurrency|Crowd|LazyConcurrency|Lifecycle|Methods|MethodReports|MixedLoad|Retrieval|WrongInput)'
 fi
