@@ -155,13 +155,13 @@ fi
 model=$build/llama-3-8b
 if [ "$pool_gib" -lt 1 ]; then
   for stage in model-bench pool-bench torch-bench; do
-    ! has "$stage" || not_run "$stage" "$memory MiB are too few for that model"
+    if has "$stage"; then
+      not_run "$stage" "$memory MiB are too few for that model"
+      stages=("${stages[@]/#$stage/}")
+    fi
   done
-  with_model() { false; }
-else
-  with_model() { has "$1"; }
 fi
-if with_model model-bench || with_model pool-bench || { with_model torch-bench && [ -n "$torch" ]; }; then
+if has model-bench || has pool-bench || { has torch-bench && [ -n "$torch" ]; }; then
   [ -f "$model/config.json" ] ||
     run "a model of that shape" "$ziggurat" make-model --shape llama-3-8b --context 33000 --force --out "$model"
 fi
@@ -171,7 +171,7 @@ bench() {
   shift 2
   run "$what" "$binary" bench "$@" --model "$model" --device "$device" --kv-cache-memory "${pool_gib}GiB"
 }
-if with_model model-bench; then
+if has model-bench; then
   bench "decode, one request" "$ziggurat" decode --batch 1 --context 1024 --tokens 256
   bench "decode, many requests" "$ziggurat" decode --batch 16,64 --context 2048 --tokens 128
   bench "decode, very many requests" "$ziggurat" decode --batch 256 --context 128 --tokens 128
@@ -180,7 +180,7 @@ if with_model model-bench; then
     --compression simlayerkv --compression 'h2o(heavy=512,recent=512)' --compression kivi --compression minicache
   bench "long prompts" "$ziggurat" prefill --context 2048,32768
 fi
-if with_model pool-bench; then
+if has pool-bench; then
   run "tokens per second from one pool" scripts/bench-daemon.sh "$ziggurat" "$device" \
     "$model" "$((pool_gib < 40 ? pool_gib : 40))GiB" 128 8192 64 full simlayerkv 'pyramidkv(budget=1024)'
 fi
@@ -205,7 +205,7 @@ if has sanitizer; then
 fi
 
 # Where Python has a libtorch with CUDA.
-if with_model torch-bench; then
+if has torch-bench; then
   with_torch=$build/torch
   if [ -z "$torch" ]; then
     not_run "prompts by libtorch" "Python has no libtorch with CUDA"

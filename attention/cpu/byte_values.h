@@ -74,12 +74,7 @@ struct ByteValues {
     const __m512 low = _mm512_loadu_ps(sums);
     __m512 high = _mm512_loadu_ps(sums + 16);
     if (kTakesWholeBytes) high = _mm512_mul_ps(_mm512_sub_ps(high, low), _mm512_set1_ps(1.0f / 16));
-    const __m512 scale = _mm512_set1_ps(factor);
-#pragma GCC unroll 2
-    for (int i = 0; i < kChannels; i += 16) {
-      const __m512i from = _mm512_load_si512(kAccumulators.of + i);
-      _mm512_storeu_ps(out + i, _mm512_mul_ps(_mm512_permutex2var_ps(low, from, high), scale));
-    }
+    StoreInOrder(low, high, kAccumulators.of, factor, out);
   }
 
  private:

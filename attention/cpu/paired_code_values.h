@@ -147,13 +147,7 @@ struct PairedCodeValues {
 
   /// As the function of this name in value_tiles.h.
   static void PutInOrder(const float* sums, float factor, float* out) {
-    const __m512 low = _mm512_loadu_ps(sums), high = _mm512_loadu_ps(sums + 16);
-    const __m512 scale = _mm512_set1_ps(factor);
-#pragma GCC unroll 2
-    for (int i = 0; i < kChannels; i += 16) {
-      const __m512i from = _mm512_load_si512(kAccumulators.of + i);
-      _mm512_storeu_ps(out + i, _mm512_mul_ps(_mm512_permutex2var_ps(low, from, high), scale));
-    }
+    StoreInOrder(_mm512_loadu_ps(sums), _mm512_loadu_ps(sums + 16), kAccumulators.of, factor, out);
   }
 
  private:

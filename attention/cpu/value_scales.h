@@ -1,4 +1,5 @@
-// Scales of values in int4 and int2 codes, and weights as they are multiplied by them.
+// What sums of coded values have in common, however codes are multiplied: scales of grouped ones,
+// weights as they are multiplied by them, and the order of accumulators.
 #pragma once
 
 #include <immintrin.h>
@@ -103,6 +104,17 @@ inline void WithValueScales(const HeadStep& step, Run run) {
     run(ValueScales<2>(step));
   } else {
     run(ValueScales<4>(step));
+  }
+}
+
+/// out[c] = factor * accumulator accumulators[c] of both vectors, for a unit of 32 channels.
+inline void StoreInOrder(__m512 low, __m512 high, const int (&accumulators)[32], float factor,
+                         float* out) {
+#pragma GCC unroll 2
+  for (int i = 0; i < 32; i += 16) {
+    const __m512i from = _mm512_load_si512(accumulators + i);
+    _mm512_storeu_ps(
+        out + i, _mm512_mul_ps(_mm512_permutex2var_ps(low, from, high), _mm512_set1_ps(factor)));
   }
 }
 

@@ -245,9 +245,10 @@ absl::Status CudaSteps::Launch(absl::Span<const DecodeInput> inputs, const StepB
     absl::Status status;
     auto recorded = Graph::Record(*stream_, [&] { status = RunModel(bucket, {}); });
     if (!status.ok()) return status;
-    // Without memory for one more graph, steps like this one go on as they come.
-    has_no_room_ = has_no_room_ || absl::IsResourceExhausted(recorded.status());
-    if (has_no_room_) return RunModel(bucket, {});
+    if (absl::IsResourceExhausted(recorded.status())) {
+      has_no_room_ = true;  // steps like this one go on as they come
+      return RunModel(bucket, {});
+    }
     if (!recorded.ok()) return recorded.status();
     place->second = *std::move(recorded);
   }
