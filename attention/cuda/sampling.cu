@@ -56,7 +56,7 @@ struct SamplerMemory {
   float best_of_threads[kThreads];
   int32_t num_top;
   int32_t top[kMaxLogprobs];
-  float raw_logit;
+  int32_t place;
   // Of a selection.
   union {
     WideSum buckets[kBuckets];
@@ -178,15 +178,15 @@ struct BlockSampler {
     __syncthreads();
   }
 
-  /// What a token's logit was.
-  __device__ float RawLogit(int id) {
-    if (thread == 0) memory->raw_logit = logits[id];
+  /// Where a token stands among those seen; num_seen where it does not.
+  __device__ int PlaceAmongSeen(int id) {
+    if (thread == 0) memory->place = request.num_seen;
     __syncthreads();
     for (int i = thread; i < request.num_seen; i += kThreads) {
-      if (request.seen[i].id == id) memory->raw_logit = request.seen[i].raw_logit;
+      if (request.seen[i].id == id) memory->place = i;
     }
     __syncthreads();
-    return memory->raw_logit;
+    return memory->place;
   }
 
   // ---- Selections -------------------------------------------------------------------------------
@@ -424,12 +424,18 @@ __global__ void __launch_bounds__(kThreads)
   } else if (request.temperature != 0) {
     token = sampler.Draw(found, request.temperature);
   }
-  if (is_first) record->token_id = token;
-  if (!wants_logprobs) return;
-  const float raw_logit = sampler.RawLogit(token);
+  const int place = sampler.PlaceAmongSeen(token);
   if (!is_first) return;
-  record->logprob =
-      raw.best == -INFINITY ? -INFINITY : sampler.Logprob(raw_logit, raw.best, log_sum);
+  record->token_id = token;
+  const bool was_seen = place < request.num_seen;
+  if (wants_logprobs) {
+    const float raw_logit = was_seen ? request.seen[place].raw_logit : sampler.logits[token];
+    record->logprob =
+        raw.best == -INFINITY ? -INFINITY : sampler.Logprob(raw_logit, raw.best, log_sum);
+  }
+  if (request.seen == nullptr) return;
+  if (!was_seen) request.seen[place] = {token, 0, 0};
+  ++request.seen[place].output_count;
 }
 
 }  // namespace

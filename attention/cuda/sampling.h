@@ -25,7 +25,9 @@ struct SeenToken {
 };
 
 /// What one sequence asks for; as SamplingParameters, validated. The lists are on the device, with
-/// ids inside the vocabulary, each at most once.
+/// ids inside the vocabulary, each at most once. `seen` is null where nothing is penalized; else it
+/// has room for one more, and the token that is drawn is counted in: it is the list of the next
+/// step.
 struct SamplingRequest {
   float temperature = 0;
   int32_t top_k = 0;

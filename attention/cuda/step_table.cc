@@ -1,7 +1,6 @@
 #include "attention/cuda/step_table.h"
 
 #include <algorithm>
-#include <bit>
 #include <cstring>
 
 #include "attention/cuda/segment_record.h"
@@ -14,46 +13,11 @@ constexpr uint32_t kSegmentWords = sizeof(DeviceSegment) / sizeof(uint32_t);
 
 }  // namespace
 
+// Word 0 is nobody's: as a word of a record it stands for none.
 StepTable::StepTable(uint32_t capacity_words)
-    : mirror_(capacity_words, 0), patch_of_(capacity_words, kFull) {
-  // Word 0 is nobody's: as a word of a record it stands for none.
-  for (uint32_t word = kSmallest, room; word + kSmallest <= capacity_words; word += room) {
-    room = std::min(word & -word, std::bit_floor(capacity_words - word));
-    free_[room].insert(word);
-  }
-}
-
-/// Extents are powers of two, each at a multiple of itself: one given back joins its other half.
-uint32_t StepTable::RoomFor(uint32_t words) { return std::bit_ceil(std::max(words, kSmallest)); }
-
-uint32_t StepTable::Allocate(uint32_t words) {
-  const uint32_t room = RoomFor(words);
-  const auto found = free_.lower_bound(room);
-  if (found == free_.end()) return kFull;
-  const uint32_t found_room = found->first, word = *found->second.begin();
-  RemoveFree(found, found->second.begin());
-  for (uint32_t half = found_room / 2; half >= room; half /= 2) free_[half].insert(word + half);
-  used_ += room;
-  return word;
-}
-
-void StepTable::Free(uint32_t word, uint32_t words) {
-  uint32_t room = RoomFor(words);
-  used_ -= room;
-  for (;; room *= 2, word &= -room) {
-    const auto of_room = free_.find(room);
-    if (of_room == free_.end()) break;
-    const auto other_half = of_room->second.find(word ^ room);
-    if (other_half == of_room->second.end()) break;
-    RemoveFree(of_room, other_half);
-  }
-  free_[room].insert(word);
-}
-
-void StepTable::RemoveFree(FreeExtents::iterator of_room, std::set<uint32_t>::iterator extent) {
-  of_room->second.erase(extent);
-  if (of_room->second.empty()) free_.erase(of_room);
-}
+    : mirror_(capacity_words, 0),
+      patch_of_(capacity_words, kFull),
+      extents_(Extents::kSmallest, capacity_words) {}
 
 void StepTable::Set(uint32_t word, uint32_t value) {
   if (mirror_[word] == value) return;
@@ -104,7 +68,7 @@ bool StepTable::UpdateList(const PlaneView& plane, int slots, LayerTable::BlockL
   const uint32_t count = BlocksOf(plane, slots);
   if (count > list->capacity) {
     // With room to grow: a list is moved, and sent again, a logarithmic number of times.
-    const uint32_t capacity = RoomFor(count + count / 4);
+    const uint32_t capacity = Extents::RoomFor(count + count / 4);
     const uint32_t word = Allocate(capacity);
     if (word == kFull) return false;
     if (list->capacity != 0) Free(list->word, list->capacity);

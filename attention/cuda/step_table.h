@@ -8,13 +8,12 @@
 #pragma once
 
 #include <cstdint>
-#include <map>
-#include <set>
 #include <vector>
 
 #include "absl/types/span.h"
 #include "attention/backend.h"
 #include "attention/cuda/device_views.h"
+#include "attention/cuda/extents.h"
 #include "attention/cuda/segment_record.h"
 #include "attention/cuda/stream.h"
 
@@ -44,20 +43,20 @@ struct LayerTable {
 /// changes itself (DeviceGrowth) are to be sent again before they are freed. Not thread-safe.
 class StepTable {
  public:
-  static constexpr uint32_t kFull = 0xffffffffu;
+  static constexpr uint32_t kFull = Extents::kFull;
 
   explicit StepTable(uint32_t capacity_words);
 
   uint32_t capacity_words() const { return static_cast<uint32_t>(mirror_.size()); }
-  uint32_t used_words() const { return used_; }
+  uint32_t used_words() const { return extents_.used(); }
   /// What the device has once all patches are applied, but for what it has changed itself.
   absl::Span<const uint32_t> mirror() const { return mirror_; }
 
   /// An extent of at least `words` words at an even word, never 0; kFull where there is none. Its
-  /// content is what was there before. In time logarithmic in the extents, as is Free.
-  uint32_t Allocate(uint32_t words);
+  /// content is what was there before.
+  uint32_t Allocate(uint32_t words) { return extents_.Allocate(words); }
   /// `words` as it was asked for.
-  void Free(uint32_t word, uint32_t words);
+  void Free(uint32_t word, uint32_t words) { extents_.Free(word, words); }
 
   /// Changes a word. Costs a patch only where the value is another.
   void Set(uint32_t word, uint32_t value);
@@ -84,19 +83,13 @@ class StepTable {
   void Sent();
 
  private:
-  using FreeExtents = std::map<uint32_t, std::set<uint32_t>>;  ///< by room; none is empty
-  static constexpr uint32_t kSmallest = 2;
-
-  static uint32_t RoomFor(uint32_t words);
-  void RemoveFree(FreeExtents::iterator of_room, std::set<uint32_t>::iterator extent);
   void PutWords(uint32_t word, const void* data, size_t words);
   bool UpdateList(const PlaneView& plane, int slots, LayerTable::BlockList* list);
 
   std::vector<uint32_t> mirror_;
   std::vector<uint32_t> patch_of_;  ///< index of a word's patch, or kFull
   std::vector<TablePatch> patches_;
-  FreeExtents free_;
-  uint32_t used_ = 0;
+  Extents extents_;
 };
 
 /// How a layer of an item goes on from step to step without a patch: its new token goes one slot

@@ -158,7 +158,9 @@ absl::Status CudaSteps::Decode(absl::Span<const DecodeInput> inputs, float* logi
 absl::Status CudaSteps::DecodeTokens(absl::Span<const DecodeInput> inputs,
                                      absl::Span<const TokenDraw> draws, SampledToken* tokens) {
   if (absl::Status status = RunStep(inputs); !status.ok()) return status;
-  draws_->Ask(draws, tables_->rows_of_inputs(), logits());
+  std::vector<uint64_t> sequences;
+  for (const DecodeInput& input : inputs) sequences.push_back(input.sequence);
+  draws_->Ask(draws, sequences, tables_->rows_of_inputs(), logits());
   AskCounts(inputs);
   draws_->Fetch(draws, tables_->rows_of_inputs(), tokens);
   FetchMeasured(inputs);

@@ -7,24 +7,33 @@
 namespace ziggurat::cuda {
 namespace {
 
-/// Of a step, for all sequences together: some 300,000 tokens that penalties concern.
-constexpr size_t kListBytes = size_t{4} << 20;
+/// Forbidden tokens of a step, for each sequence on average.
+constexpr size_t kForbiddenOfRow = 256;
+
+std::vector<MemoryPart> OwnParts(int rows) {
+  return {{"requests for tokens", rows * sizeof(SamplingRequest)},
+          {"forbidden tokens", rows * kForbiddenOfRow * sizeof(int32_t)},
+          {"drawn tokens", rows * sizeof(SampledRecord)}};
+}
 
 }  // namespace
 
 std::vector<MemoryPart> TokenDraws::Parts(int rows) {
-  return {{"requests for tokens", rows * sizeof(SamplingRequest)},
-          {"lists of tokens", kListBytes},
-          {"drawn tokens", rows * sizeof(SampledRecord)}};
+  std::vector<MemoryPart> parts = SeenLists::Parts(rows);
+  for (const MemoryPart& part : OwnParts(rows)) parts.push_back(part);
+  return parts;
 }
 
 absl::StatusOr<std::unique_ptr<TokenDraws>> TokenDraws::Create(Stream* stream, int rows,
                                                                int vocab_size) {
-  std::unique_ptr<TokenDraws> draws(new TokenDraws(stream, vocab_size));
-  const std::vector<MemoryPart> parts = Parts(rows);
+  std::unique_ptr<TokenDraws> draws(new TokenDraws(stream, rows, vocab_size));
+  auto seen = SeenLists::Create(stream, rows);
+  if (!seen.ok()) return seen.status();
+  draws->seen_ = *std::move(seen);
+  const std::vector<MemoryPart> parts = OwnParts(rows);
   const std::pair<DeviceMemory*, DeviceMemory*> memories[] = {
       {&draws->requests_, &draws->pinned_requests_},
-      {&draws->lists_, &draws->pinned_lists_},
+      {&draws->forbidden_, &draws->pinned_forbidden_},
       {&draws->records_, &draws->pinned_records_}};
   for (size_t i = 0; i < parts.size(); ++i) {
     auto device = DeviceMemory::Allocate(MemoryKind::kDevice, parts[i].bytes, parts[i].what);
@@ -37,31 +46,22 @@ absl::StatusOr<std::unique_ptr<TokenDraws>> TokenDraws::Create(Stream* stream, i
   return draws;
 }
 
-size_t TokenDraws::Room(size_t bytes) {
-  if (bytes > kListBytes - used_list_bytes_) return kNoRoom;
-  const size_t at = used_list_bytes_;
-  used_list_bytes_ = std::min(kListBytes, at + (bytes + 7) / 8 * 8);
-  return at;
-}
-
-bool TokenDraws::FillLists(const TokenDraw& draw, SamplingRequest* request) {
-  const std::vector<Sampler::Seen> seen = draw.sampler->seen();
-  const size_t seen_at = Room(seen.size() * sizeof(SeenToken));
-  if (seen_at == kNoRoom) return false;
-  const size_t forbidden_at = Room(draw.forbidden.size() * sizeof(int32_t));
-  if (forbidden_at == kNoRoom) return false;
-  auto* listed = reinterpret_cast<SeenToken*>(pinned_lists_.data() + seen_at);
-  for (const Sampler::Seen& token : seen) *listed++ = {token.id, token.output_count, 0};
-  auto* forbidden = reinterpret_cast<int32_t*>(pinned_lists_.data() + forbidden_at);
+bool TokenDraws::FillLists(const TokenDraw& draw, uint64_t sequence, SamplingRequest* request) {
+  if (draw.forbidden.size() > rows_ * kForbiddenOfRow - num_forbidden_) return false;
+  if (draw.sampler->penalizes()) {
+    request->num_seen = draw.sampler->num_seen();
+    request->seen = seen_->Of(sequence, *draw.sampler);
+    if (request->seen == nullptr) return false;
+  }
+  auto* forbidden = pinned_forbidden_.as<int32_t>() + num_forbidden_;
   // What is outside the vocabulary, or twice there, cannot be drawn anyway.
   int32_t* end = std::copy_if(draw.forbidden.begin(), draw.forbidden.end(), forbidden,
                               [&](int32_t id) { return id >= 0 && id < vocab_size_; });
   std::sort(forbidden, end);
   end = std::unique(forbidden, end);
-  request->seen = reinterpret_cast<SeenToken*>(lists_.data() + seen_at);
-  request->num_seen = static_cast<int32_t>(seen.size());
-  request->forbidden = reinterpret_cast<const int32_t*>(lists_.data() + forbidden_at);
+  request->forbidden = forbidden_.as<const int32_t>() + num_forbidden_;
   request->num_forbidden = static_cast<int32_t>(end - forbidden);
+  num_forbidden_ += request->num_forbidden;
   return true;
 }
 
@@ -72,15 +72,16 @@ void TokenDraws::DrawOnHost(size_t draw, const TokenDraw& of, const float* logit
   of_host_.emplace_back(draw, of.sampler->Sample(absl::MakeSpan(row), of.forbidden));
 }
 
-void TokenDraws::Ask(absl::Span<const TokenDraw> draws, absl::Span<const int> row_of,
-                     float* logits) {
-  used_list_bytes_ = 0;
+void TokenDraws::Ask(absl::Span<const TokenDraw> draws, absl::Span<const uint64_t> sequences,
+                     absl::Span<const int> row_of, float* logits) {
+  seen_->BeginStep();
+  num_forbidden_ = 0;
   of_host_.clear();
   auto* requests = pinned_requests_.as<SamplingRequest>();
   for (size_t i = 0; i < draws.size(); ++i) {
     SamplingRequest& request = requests[row_of[i]];
     request = {};
-    if (!FillLists(draws[i], &request)) {
+    if (!FillLists(draws[i], sequences[i], &request)) {
       request = {};
       DrawOnHost(i, draws[i], logits + static_cast<size_t>(row_of[i]) * vocab_size_);
       continue;
@@ -97,7 +98,9 @@ void TokenDraws::Ask(absl::Span<const TokenDraw> draws, absl::Span<const int> ro
     request.uniform = draws[i].sampler->DrawNumber();
   }
   stream_->Copy(requests_.data(), requests, draws.size() * sizeof(SamplingRequest));
-  if (used_list_bytes_ > 0) stream_->Copy(lists_.data(), pinned_lists_.data(), used_list_bytes_);
+  if (num_forbidden_ > 0) {
+    stream_->Copy(forbidden_.data(), pinned_forbidden_.data(), num_forbidden_ * sizeof(int32_t));
+  }
   LaunchSample(logits, vocab_size_, requests_.as<SamplingRequest>(), static_cast<int>(draws.size()),
                records_.as<SampledRecord>(), stream_->get());
   stream_->Copy(pinned_records_.data(), records_.data(), draws.size() * sizeof(SampledRecord));

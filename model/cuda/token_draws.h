@@ -2,7 +2,9 @@
 // place of its logits.
 #pragma once
 
+#include <cstdint>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -10,6 +12,7 @@
 #include "attention/cuda/device.h"
 #include "attention/cuda/sampling.h"
 #include "model/cuda/memory_part.h"
+#include "model/cuda/seen_lists.h"
 #include "model/model_runner.h"
 
 namespace ziggurat::cuda {
@@ -24,26 +27,28 @@ class TokenDraws {
   /// Asks the stream for a token of each row of `logits` [rows, vocab_size], which are scratch
   /// then. A sequence whose lists (penalties, forbidden tokens) find no room is drawn by the host:
   /// it waits for its logits.
-  ///   row_of  the row of each draw
-  void Ask(absl::Span<const TokenDraw> draws, absl::Span<const int> row_of, float* logits);
+  ///   sequences  DecodeInput::sequence of each draw
+  ///   row_of     the row of each
+  void Ask(absl::Span<const TokenDraw> draws, absl::Span<const uint64_t> sequences,
+           absl::Span<const int> row_of, float* logits);
   /// Waits for them.
   void Fetch(absl::Span<const TokenDraw> draws, absl::Span<const int> row_of, SampledToken* tokens);
 
  private:
-  TokenDraws(Stream* stream, int vocab_size) : stream_(stream), vocab_size_(vocab_size) {}
+  TokenDraws(Stream* stream, int rows, int vocab_size)
+      : stream_(stream), rows_(rows), vocab_size_(vocab_size) {}
 
-  /// Room in the lists, as an offset of bytes, or kNoRoom.
-  static constexpr size_t kNoRoom = ~size_t{0};
-  size_t Room(size_t bytes);
-  /// False where the lists are full.
-  bool FillLists(const TokenDraw& draw, SamplingRequest* request);
+  /// False where there is no room for them.
+  bool FillLists(const TokenDraw& draw, uint64_t sequence, SamplingRequest* request);
   void DrawOnHost(size_t draw, const TokenDraw& of, const float* logits);
 
   Stream* stream_;
-  int vocab_size_;
-  DeviceMemory requests_, lists_, records_;                       ///< on the device
-  DeviceMemory pinned_requests_, pinned_lists_, pinned_records_;  ///< what goes there, and comes
-  size_t used_list_bytes_ = 0;
+  int rows_, vocab_size_;
+  std::unique_ptr<SeenLists> seen_;
+  DeviceMemory requests_, forbidden_, records_;  ///< on the device
+  DeviceMemory pinned_requests_, pinned_forbidden_,
+      pinned_records_;                                    ///< what goes there, and comes
+  size_t num_forbidden_ = 0;                              ///< of all draws of a step
   std::vector<std::pair<size_t, SampledToken>> of_host_;  ///< by draw
 };
 

@@ -103,9 +103,7 @@ void Sampler::Penalize(absl::Span<float> logits) const {
   };
   for (const int32_t id : prompt_ids_) repeated(id);
   for (const auto& [id, count] : output_counts_) {
-    if (repetition != 1 && !std::binary_search(prompt_ids_.begin(), prompt_ids_.end(), id)) {
-      repeated(id);
-    }
+    if (repetition != 1 && !InPrompt(id)) repeated(id);
     logits[static_cast<size_t>(id)] -=
         parameters_.presence_penalty + parameters_.frequency_penalty * static_cast<float>(count);
   }
@@ -148,11 +146,18 @@ SampledToken Sampler::Sample(absl::Span<float> logits, absl::Span<const int32_t>
 }
 
 void Sampler::Took(int32_t token_id) {
-  if (penalizes()) ++output_counts_[token_id];
+  if (!penalizes()) return;
+  ++num_taken_;
+  if (++output_counts_[token_id] == 1 && !InPrompt(token_id)) ++num_new_;
+}
+
+bool Sampler::InPrompt(int32_t token_id) const {
+  return std::binary_search(prompt_ids_.begin(), prompt_ids_.end(), token_id);
 }
 
 std::vector<Sampler::Seen> Sampler::seen() const {
   std::vector<Seen> all;
+  all.reserve(num_seen());
   for (const auto& [id, count] : output_counts_) all.push_back({id, count});
   for (const int32_t id : prompt_ids_) {
     if (!output_counts_.contains(id)) all.push_back({id, 0});

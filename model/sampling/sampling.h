@@ -74,15 +74,19 @@ class Sampler {
     int output_count = 0;  ///< times that it was drawn; 0: of the prompt alone
   };
   const SamplingParameters& parameters() const { return parameters_; }
-  /// Each once, in no order.
+  bool penalizes() const;
+  /// Each once, in no order; nothing unless it penalizes.
   std::vector<Seen> seen() const;
+  int num_seen() const { return static_cast<int>(prompt_ids_.size()) + num_new_; }
+  /// Tokens taken so far, where it penalizes: what was seen changes with it alone.
+  int num_taken() const { return num_taken_; }
   /// The random number of the next draw, in [0, 1); 0 where it is greedy and takes none.
   double DrawNumber() { return parameters_.temperature == 0 ? 0 : Uniform(); }
   void Took(int32_t token_id);
 
  private:
-  bool penalizes() const;
   void Penalize(absl::Span<float> logits) const;
+  bool InPrompt(int32_t token_id) const;  ///< as far as penalties are concerned
   int32_t Draw(absl::Span<const float> logits);
   int32_t DrawFromAll(absl::Span<const float> logits, float best);
   int32_t DrawFromBest(absl::Span<const float> logits, float best);
@@ -93,6 +97,8 @@ class Sampler {
   std::mt19937_64 random_;
   std::unordered_map<int32_t, int> output_counts_;  ///< kept only for penalties
   std::vector<int32_t> prompt_ids_;                 ///< distinct; only for the repetition penalty
+  int num_new_ = 0;                                 ///< of the output's, distinct, not the prompt's
+  int num_taken_ = 0;
 };
 
 }  // namespace ziggurat

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "model/cuda/product_library.h"
+#include "model/cuda/seen_lists.h"
 #include "model/cuda/sequence_tables.h"
 #include "model/cuda/token_draws.h"
 #include "tests/attention/cuda/device_memory.h"
@@ -349,7 +350,7 @@ TEST(SequenceTables, FollowSequencesThatComeAndGo) {
 // ---- Draws --------------------------------------------------------------------------------------
 
 TEST(TokenDraws, OfAListThatFindsNoRoomAreTheHosts) {
-  constexpr int kVocabulary = 420000;  // 12 bytes for each of these tokens are more than there is
+  constexpr int kVocabulary = 420000;  // more than there is room for
   SamplingParameters penalized;
   penalized.repetition_penalty = 1.5f;
   penalized.logprobs = 2;
@@ -367,8 +368,9 @@ TEST(TokenDraws, OfAListThatFindsNoRoomAreTheHosts) {
   OnDevice device_logits(logits.data(), logits.size() * sizeof(float));
   const TokenDraw how[] = {{&samplers[0], forbidden}, {&samplers[1], forbidden}};
   const int rows[] = {1, 0};
+  const uint64_t sequences[] = {1, 2};
   SampledToken tokens[2];
-  (*draws)->Ask(how, rows, device_logits.get<float>());
+  (*draws)->Ask(how, sequences, rows, device_logits.get<float>());
   (*draws)->Fetch(how, rows, tokens);
   for (int i = 0; i < 2; ++i) {
     std::vector<float> row(logits.begin() + rows[i] * kVocabulary,
@@ -377,8 +379,135 @@ TEST(TokenDraws, OfAListThatFindsNoRoomAreTheHosts) {
     EXPECT_EQ(tokens[i].token_id, expected.token_id) << i;
     EXPECT_NEAR(tokens[i].logprob, expected.logprob, 1e-4) << i;
     EXPECT_EQ(tokens[i].top.size(), expected.top.size()) << i;
-    EXPECT_EQ(samplers[i].seen().size(), twins[i].seen().size()) << i;
+    EXPECT_EQ(samplers[i].num_seen(), twins[i].num_seen()) << i;
   }
+}
+
+SeenToken FirstOf(const SeenToken* list) {
+  SeenToken first;
+  TestStream().Copy(&first, list, sizeof(first));
+  TestStream().Synchronize();
+  return first;
+}
+
+TEST(SeenLists, AreSentOnceAndAgainWhereTheDeviceCannotKnow) {
+  auto lists = SeenLists::Create(&TestStream(), 1);
+  ASSERT_TRUE(lists.ok()) << lists.status();
+  SamplingParameters penalized;
+  penalized.presence_penalty = 0.5f;
+  Sampler sampler(penalized, {}, 100);
+  sampler.Took(7);
+  const auto ask = [&] { return (*lists)->BeginStep(), (*lists)->Of(1, sampler); };
+  SeenToken* const list = ask();
+  ASSERT_NE(list, nullptr);
+  EXPECT_EQ(FirstOf(list).output_count, 1);
+  // The kernel counts the token that it draws.
+  const SeenToken counted = {7, 2, 0};
+  TestStream().Copy(list, &counted, sizeof(counted));
+  sampler.Took(9);
+  EXPECT_EQ(ask(), list);
+  EXPECT_EQ(FirstOf(list).output_count, 2) << "sent again";
+  sampler.Took(9);
+  sampler.Took(9);  // one of them elsewhere
+  EXPECT_EQ(ask(), list);
+  EXPECT_EQ(FirstOf(list).output_count, FirstOf(list).id == 7 ? 1 : 3);
+}
+
+TEST(SeenLists, MakeRoomForOthersButNotForThoseOfTheSameStep) {
+  auto lists = SeenLists::Create(&TestStream(), 1);
+  ASSERT_TRUE(lists.ok()) << lists.status();
+  SamplingParameters penalized;
+  penalized.repetition_penalty = 1.5f;
+  constexpr int kVocabulary = 20000;
+  std::vector<int32_t> prompt(1000);
+  std::iota(prompt.begin(), prompt.end(), 0);
+  const Sampler small(penalized, prompt, kVocabulary);
+  prompt.resize(6000);
+  std::iota(prompt.begin(), prompt.end(), 0);
+  const Sampler large(penalized, prompt, kVocabulary);
+  prompt.resize(kVocabulary);
+  std::iota(prompt.begin(), prompt.end(), 0);
+  const Sampler too_large(penalized, prompt, kVocabulary);
+  for (uint64_t sequence = 1; sequence < 100; ++sequence) {
+    (*lists)->BeginStep();
+    ASSERT_NE((*lists)->Of(sequence, sequence % 5 == 0 ? large : small), nullptr) << sequence;
+    EXPECT_EQ((*lists)->Of(1000 + sequence, too_large), nullptr);
+  }
+  (*lists)->BeginStep();
+  (*lists)->BeginStep();
+  EXPECT_NE((*lists)->Of(200, large), nullptr);
+  EXPECT_NE((*lists)->Of(201, large), nullptr);
+  EXPECT_EQ((*lists)->Of(202, large), nullptr);
+}
+
+/// A sequence that draws on the device, and its twin on the host.
+struct DrawingSequence {
+  uint64_t id = 0;
+  Sampler sampler, twin;
+
+  DrawingSequence(uint64_t own_id, const SamplingParameters& parameters,
+                  const std::vector<int32_t>& prompt, int vocab_size)
+      : id(own_id), sampler(parameters, prompt, vocab_size), twin(parameters, prompt, vocab_size) {}
+};
+
+SamplingParameters SomePenalties(uint64_t id) {
+  SamplingParameters p;
+  p.seed = id;
+  if (id % 2 == 0) p.temperature = 0.8f;
+  if (id % 3 != 0) p.repetition_penalty = 1.2f;
+  if (id % 5 < 2) p.presence_penalty = 0.5f;
+  if (id % 7 < 3) p.frequency_penalty = 0.3f;
+  if (id % 11 == 0) p.logprobs = 3;
+  return p;
+}
+
+/// Penalties count on by themselves on the device, in lists that grow, move, and make room for
+/// others.
+TEST(TokenDraws, CountWhatSequencesThatComeAndGoHaveSeen) {
+  constexpr int kVocabulary = 700;
+  auto draws = TokenDraws::Create(&TestStream(), kRows, kVocabulary);
+  ASSERT_TRUE(draws.ok()) << draws.status();
+  std::mt19937 random(17);
+  std::vector<std::unique_ptr<DrawingSequence>> live;
+  uint64_t next_id = 1;
+  for (int step = 0; step < 160; ++step) {
+    // One stays, and so outgrows its list; the others come and go, until the first ones' lists
+    // must make room.
+    while (live.size() > 1 && random() % 2 == 0) live.erase(live.begin() + 1);
+    while (live.size() < kRows) {
+      std::vector<int32_t> prompt(1 + random() % 600);
+      for (int32_t& token : prompt) token = static_cast<int32_t>(random() % kVocabulary);
+      live.push_back(
+          std::make_unique<DrawingSequence>(next_id, SomePenalties(next_id), prompt, kVocabulary));
+      ++next_id;
+    }
+    // Some tokens are drawn elsewhere.
+    if (step % 50 == 49) live[0]->sampler.Took(step), live[0]->twin.Took(step);
+
+    const std::vector<float> logits =
+        RandomTensor(ElementType::kF32, size_t{kRows} * kVocabulary, step).floats();
+    OnDevice device_logits(logits.data(), logits.size() * sizeof(float));
+    std::vector<int> rows(kRows);
+    std::iota(rows.begin(), rows.end(), 0);
+    std::shuffle(rows.begin(), rows.end(), random);
+    std::vector<TokenDraw> how;
+    std::vector<uint64_t> ids;
+    for (const auto& sequence : live) {
+      how.push_back({&sequence->sampler, {}});
+      ids.push_back(sequence->id);
+    }
+    SampledToken tokens[kRows];
+    (*draws)->Ask(how, ids, rows, device_logits.get<float>());
+    (*draws)->Fetch(how, rows, tokens);
+    for (int i = 0; i < kRows; ++i) {
+      std::vector<float> row(logits.begin() + rows[i] * kVocabulary,
+                             logits.begin() + (rows[i] + 1) * kVocabulary);
+      const SampledToken expected = live[i]->twin.Sample(absl::MakeSpan(row), {});
+      ASSERT_EQ(tokens[i].token_id, expected.token_id) << "step " << step << " sequence " << ids[i];
+      ASSERT_NEAR(tokens[i].logprob, expected.logprob, 1e-4);
+    }
+  }
+  EXPECT_GT(next_id, 130u);
 }
 
 }  // namespace

@@ -49,6 +49,9 @@ class Twins {
         ExpectNear(records[i].top_logprobs[n], expected.top[n].logprob, where);
       }
       ++outputs_[i][expected.token_id];
+      if (seen_[i] != nullptr) {
+        EXPECT_EQ(SeenOnTheDevice(i), SeenBy(i)) << where;
+      }
     }
   }
 
@@ -61,41 +64,54 @@ class Twins {
     }
   }
 
-  std::vector<SeenToken> SeenBy(size_t i) const {
-    const SamplingParameters& p = sequences_[i].parameters;
-    std::map<int32_t, SeenToken> seen;
-    if (p.repetition_penalty != 1) {
-      for (int32_t id : sequences_[i].prompt) {
-        if (id >= 0 && id < vocab_size_) seen[id].id = id;
-      }
+  /// How often each token that penalties concern was drawn.
+  std::map<int32_t, int> SeenBy(size_t i) const {
+    std::map<int32_t, int> seen = outputs_[i];
+    if (sequences_[i].parameters.repetition_penalty == 1) return seen;
+    for (int32_t id : sequences_[i].prompt) {
+      if (id >= 0 && id < vocab_size_) seen.emplace(id, 0);
     }
-    for (const auto& [id, count] : outputs_[i]) {
-      seen[id].id = id;
-      seen[id].output_count = count;
-    }
+    return seen;
+  }
+
+  std::map<int32_t, int> SeenOnTheDevice(size_t i) const {
+    std::vector<SeenToken> list(SeenBy(i).size() + 1);
+    seen_[i]->CopyTo(list.data());
+    list.pop_back();
+    std::map<int32_t, int> seen;
+    for (const SeenToken& token : list) seen.emplace(token.id, token.output_count);
+    return seen;
+  }
+
+  /// The list of seen tokens, with room for one more; null where nothing is penalized.
+  std::unique_ptr<OnDevice> ListFor(size_t i) const {
+    if (!samplers_[i].penalizes()) return nullptr;
     std::vector<SeenToken> list;
-    for (const auto& [id, token] : seen) list.push_back(token);
-    return list;
+    for (const auto& [id, count] : SeenBy(i)) list.push_back({id, count, 0});
+    list.emplace_back();
+    return std::make_unique<OnDevice>(list.data(), list.size() * sizeof(SeenToken));
   }
 
   std::vector<SampledRecord> OnTheDevice(const std::vector<std::vector<float>>& logits) {
     std::vector<float> packed;
     std::vector<SamplingRequest> requests;
     std::vector<std::unique_ptr<OnDevice>> lists;
+    seen_.clear();
     for (size_t i = 0; i < sequences_.size(); ++i) {
       const Sequence& s = sequences_[i];
       const SamplingParameters& p = s.parameters;
       packed.insert(packed.end(), logits[i].begin(), logits[i].end());
-      const std::vector<SeenToken> seen = SeenBy(i);
-      lists.push_back(std::make_unique<OnDevice>(seen.data(), seen.size() * sizeof(SeenToken)));
-      auto* device_seen = lists.back()->get<SeenToken>();
+      seen_.push_back(ListFor(i));
+      const bool penalizes = seen_.back() != nullptr;
       lists.push_back(std::make_unique<OnDevice>(s.forbidden.data(), s.forbidden.size() * 4));
       // The sampler draws a number only where it needs one.
       const double uniform =
           p.temperature == 0 ? 0 : static_cast<double>(randoms_[i]() >> 11) * 0x1.0p-53;
       requests.push_back({p.temperature, p.top_k, p.top_p, p.min_p, p.repetition_penalty,
-                          p.presence_penalty, p.frequency_penalty, p.logprobs, uniform, device_seen,
-                          lists.back()->get<const int32_t>(), static_cast<int32_t>(seen.size()),
+                          p.presence_penalty, p.frequency_penalty, p.logprobs, uniform,
+                          penalizes ? seen_.back()->get<SeenToken>() : nullptr,
+                          lists.back()->get<const int32_t>(),
+                          penalizes ? static_cast<int32_t>(SeenBy(i).size()) : 0,
                           static_cast<int32_t>(s.forbidden.size())});
     }
     OnDevice device_logits(packed.data(), packed.size() * sizeof(float));
@@ -114,6 +130,7 @@ class Twins {
   std::vector<Sampler> samplers_;
   std::vector<std::mt19937_64> randoms_;
   std::vector<std::map<int32_t, int>> outputs_;
+  std::vector<std::unique_ptr<OnDevice>> seen_;  ///< of the last step
 };
 
 /// Logits in steps of 1/8, so that many are equal; in some rows NaN and infinities.
