@@ -28,8 +28,9 @@ ENTRYPOINT ["/usr/bin/tini", "--", "ziggurat"]
 CMD ["serve", "--model=/model", "--listen=0.0.0.0:50051", "--http=0.0.0.0:9400", \
      "--allow-plain-text"]
 
-# ---- cuda: NVIDIA's runtime, with a libtorch for CUDA 13 ----------------------------------------
-# Where that libtorch is, and what its archive must hash to, is yours to say:
+# ---- cuda: NVIDIA's runtime, with a libtorch of yours -------------------------------------------
+# One for CPUs will do: what runs on the GPU is our own and cuBLASLt's. Where it is, and what its
+# archive must hash to, is yours to say:
 #   docker build --target cuda --build-arg LIBTORCH_URL=... --build-arg LIBTORCH_SHA256=... .
 FROM nvidia/cuda:13.0.1-devel-ubuntu24.04 AS build-cuda
 ARG LIBTORCH_URL

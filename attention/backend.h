@@ -27,8 +27,8 @@ struct AttentionShape {
   int head_dim = 0;
   float scale = 0;  ///< 1 / sqrt(head_dim)
   /// Of the model. Of one in bf16, decode attention over int8, int4 and int2 may round queries
-  /// times scales to 16 bits of the largest one of a chunk, and weights, over grouped codes times scales, to
-  /// bf16.
+  /// times scales to 16 bits of the largest one of a chunk, and weights, over grouped codes times
+  /// scales, to bf16.
   ElementType element = ElementType::kF32;
 
   int group_size() const { return num_q_heads / num_kv_heads; }

@@ -22,10 +22,8 @@ class BackendMemory {
   virtual bool is_hosts() const { return true; }
 
   /// Memory for what is needed for a moment, aligned to 64 bytes: the caller's until the next call
-  /// of Lend, of whomever. CHECKs that a device's is large enough (lend_capacity_bytes).
+  /// of Lend, of whomever. CHECKs that a device's is large enough.
   virtual void* Lend(size_t bytes);
-  /// What Lend can give; without a limit where it is the host's.
-  virtual size_t lend_capacity_bytes() const { return SIZE_MAX; }
 
   /// From the host's memory, which may change at once afterwards, and into it; Download waits for
   /// everything that was asked of the backend before.

@@ -62,10 +62,6 @@ struct GroupScale {
 struct RoundToBf16 {
   ZIGGURAT_HOST_DEVICE float operator()(float x) const { return Bf16ToFloat(FloatToBf16(x)); }
 };
-/// As the published code has it for f32 caches.
-struct KeepF32 {
-  ZIGGURAT_HOST_DEVICE float operator()(float x) const { return x; }
-};
 
 constexpr int LargestCode(int bits) { return (1 << bits) - 1; }
 

@@ -1,42 +1,21 @@
 #include "compression/layer_clusters.h"
 
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <cstddef>
+#include <limits>
+#include <numeric>
 
 namespace ziggurat {
 namespace {
 
-constexpr int kGroups = 3;
-using Centres = std::array<double, kGroups>;
-
-std::vector<int> AssignToNearest(absl::Span<const double> values, const Centres& centres) {
-  std::vector<int> groups;
-  groups.reserve(values.size());
-  for (double value : values) {
-    int nearest = 0;
-    for (int g = 1; g < kGroups; ++g) {
-      if (std::abs(value - centres[g]) < std::abs(value - centres[nearest])) nearest = g;
-    }
-    groups.push_back(nearest);
-  }
-  return groups;
-}
-
-/// The mean of every group; one that lost all its values keeps its centre.
-Centres MoveToMeans(absl::Span<const double> values, const std::vector<int>& groups,
-                    Centres centres) {
-  Centres sums = {};
-  std::array<int, kGroups> counts = {};
-  for (size_t i = 0; i < values.size(); ++i) {
-    sums[groups[i]] += values[i];
-    ++counts[groups[i]];
-  }
-  for (int g = 0; g < kGroups; ++g) {
-    if (counts[g] > 0) centres[g] = sums[g] / counts[g];
-  }
-  return centres;
+/// The sum of squared distances from the mean.
+double Spread(absl::Span<const double> values) {
+  const double mean =
+      std::accumulate(values.begin(), values.end(), 0.0) / static_cast<double>(values.size());
+  double sum = 0;
+  for (const double value : values) sum += (value - mean) * (value - mean);
+  return sum;
 }
 
 }  // namespace
@@ -45,19 +24,32 @@ std::optional<std::vector<int>> ClusterInThree(absl::Span<const double> values) 
   if (!std::all_of(values.begin(), values.end(), [](double v) { return std::isfinite(v); })) {
     return std::nullopt;
   }
-  std::vector<double> distinct(values.begin(), values.end());
-  std::sort(distinct.begin(), distinct.end());
-  distinct.erase(std::unique(distinct.begin(), distinct.end()), distinct.end());
-  if (distinct.size() < kGroups) return std::nullopt;
-  Centres centres = {distinct.front(), distinct[distinct.size() / 2], distinct.back()};
-  std::vector<int> groups = AssignToNearest(values, centres);
-  // Each round lowers the sum of squares or ends; the bound is for rounding errors alone.
-  for (int round = 0; round < 1000; ++round) {
-    centres = MoveToMeans(values, groups, centres);
-    std::vector<int> next = AssignToNearest(values, centres);
-    if (next == groups) break;
-    groups = std::move(next);
+  std::vector<double> sorted(values.begin(), values.end());
+  std::sort(sorted.begin(), sorted.end());
+  // Groups of a line are stretches of it, so two cuts say everything. Equal values stay together.
+  std::vector<size_t> cuts;
+  for (size_t i = 1; i < sorted.size(); ++i) {
+    if (sorted[i - 1] < sorted[i]) cuts.push_back(i);
   }
+  if (cuts.size() < 2) return std::nullopt;
+
+  const absl::Span<const double> all(sorted);
+  double least = std::numeric_limits<double>::infinity();
+  double middle = 0, high = 0;  // the lowest values of groups 1 and 2
+  for (size_t first = 0; first + 1 < cuts.size(); ++first) {
+    const double below = Spread(all.first(cuts[first]));
+    for (size_t second = first + 1; second < cuts.size(); ++second) {
+      const double spread = below + Spread(all.subspan(cuts[first], cuts[second] - cuts[first])) +
+                            Spread(all.subspan(cuts[second]));
+      if (spread >= least) continue;
+      least = spread;
+      middle = sorted[cuts[first]];
+      high = sorted[cuts[second]];
+    }
+  }
+  std::vector<int> groups;
+  groups.reserve(values.size());
+  for (const double value : values) groups.push_back((value >= middle ? 1 : 0) + (value >= high));
   return groups;
 }
 

@@ -4,7 +4,7 @@
 #   scripts/bench-daemon.sh build-cuda/ziggurat cuda:0 llama-3-8b 40GiB 256 8192 64 full simlayerkv
 # SHAPE is one of `ziggurat make-model --shape`, with random weights, or the folder of a model.
 set -euo pipefail
-[ $# -ge 8 ] || { sed -n '2,6p' "$0" >&2; exit 2; }
+[ $# -ge 8 ] || { sed -n '2,5p' "$0" >&2; exit 2; }
 binary=$1 device=$2 shape=$3 pool=$4 clients=$5 input=$6 output=$7
 shift 7
 

@@ -56,7 +56,6 @@ class CudaBackend final : public AttentionBackend {
   bool is_hosts() const override { return false; }
 
   void* Lend(size_t bytes) override;
-  size_t lend_capacity_bytes() const override { return lent_.bytes(); }
   void Upload(const void* host, size_t bytes, void* to) override;
   void Download(const void* from, size_t bytes, void* host) const override;
   void CopyRows(const void* from, size_t from_stride, size_t row_bytes, size_t rows, void* to,

@@ -29,7 +29,8 @@ class SimLayerKv final : public PlanModifier {
 
   void Modify(const PolicyContext& /*context*/, const SequenceLimits& limits,
               CachePlan* plan) const override {
-    if (limits.prompt_tokens <= int64_t{test_.sinks} + test_.recent) return;
+    const int64_t tokens_by_then = int64_t{limits.prompt_tokens} + (at_first_token_ ? 1 : 0);
+    if (tokens_by_then <= int64_t{test_.sinks} + test_.recent) return;
     if (at_first_token_) return DecideLater(limits, plan);
     LazyTest test = test_;
     test.last = std::min(test.last, limits.prompt_tokens);

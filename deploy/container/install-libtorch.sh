@@ -3,7 +3,7 @@
 # Nothing is unpacked whose SHA-256 is not $LIBTORCH_SHA256.
 set -euo pipefail
 folder=$1
-: "${LIBTORCH_URL:?the address of a libtorch for CUDA 13}"
+: "${LIBTORCH_URL:?the address of a libtorch}"
 : "${LIBTORCH_SHA256:?the SHA-256 of that archive}"
 
 archive=$(mktemp)

@@ -5,7 +5,10 @@ out=$1
 export DEBIAN_FRONTEND=noninteractive
 
 apt-get update -qq
-xargs -a "$out/packages" apt-get install -y -qq --no-install-recommends tini >/dev/null
+# What the base image has stays as it is: it may hold it at its version.
+while read -r package; do
+  dpkg-query -W -f '${Status}\n' "$package" 2>/dev/null | grep -q ' installed$' || echo "$package"
+done <"$out/packages" | xargs apt-get install -y -qq --no-install-recommends tini >/dev/null
 rm -rf /var/lib/apt/lists/*
 
 install -D -m 0755 "$out/bin/ziggurat" /usr/local/bin/ziggurat

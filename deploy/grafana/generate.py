@@ -1,8 +1,8 @@
 #!/usr/bin/python3
 """Writes the dashboards: deploy/grafana/generate.py [FOLDER], by default dashboards/ beside it."""
+import argparse
 import json
 import pathlib
-import sys
 
 from panels import SELECT, dashboard, lines, number, panel, quantiles, target
 
@@ -185,8 +185,11 @@ def to_json(board):
 
 
 def main():
-    here = pathlib.Path(__file__).resolve().parent
-    folder = pathlib.Path(sys.argv[1]) if len(sys.argv) > 1 else here / "dashboards"
+    parser = argparse.ArgumentParser(description="Writes the dashboards of panels.py.")
+    parser.add_argument("folder", nargs="?", type=pathlib.Path, metavar="FOLDER",
+                        default=pathlib.Path(__file__).resolve().parent / "dashboards",
+                        help="where to, by default %(default)s")
+    folder = parser.parse_args().folder
     folder.mkdir(parents=True, exist_ok=True)
     for name, (title, description, panels) in DASHBOARDS.items():
         board = dashboard("ziggurat-" + name, "Ziggurat: " + title, description, panels())

@@ -189,31 +189,4 @@ absl::Status ConvertToBf16(std::string_view name, const TensorView& tensor,
   return absl::OkStatus();
 }
 
-absl::Status CheckFinite(std::string_view name, const TensorView& tensor) {
-  const auto count = static_cast<size_t>(tensor.num_elements());
-  uint32_t largest = 0;
-  uint32_t limit = 0;
-  switch (tensor.dtype) {
-    case DType::kF32:
-      limit = kInfinityBits;
-      for (size_t i = 0; i < count; ++i) {
-        const uint32_t magnitude = Load<uint32_t>(tensor.data, i) & 0x7fffffffu;
-        largest = magnitude > largest ? magnitude : largest;
-      }
-      break;
-    case DType::kF16:
-    case DType::kBf16:
-      limit = tensor.dtype == DType::kF16 ? 0x7c00u : kBf16InfinityBits;
-      for (size_t i = 0; i < count; ++i) {
-        const uint32_t magnitude = Load<uint16_t>(tensor.data, i) & 0x7fffu;
-        largest = magnitude > largest ? magnitude : largest;
-      }
-      break;
-    default:
-      return WrongDType(name, tensor);
-  }
-  if (largest >= limit) return NotFinite(name, tensor, /*as_bf16=*/false);
-  return absl::OkStatus();
-}
-
 }  // namespace ziggurat

@@ -34,7 +34,4 @@ absl::Status ConvertToF32(std::string_view name, const TensorView& tensor, absl:
 absl::Status ConvertToBf16(std::string_view name, const TensorView& tensor,
                            absl::Span<uint16_t> out);
 
-/// The same check for a tensor that is used where it lies.
-absl::Status CheckFinite(std::string_view name, const TensorView& tensor);
-
 }  // namespace ziggurat

@@ -130,6 +130,8 @@ absl::Status CheckSequences(int max_sequences) {
 
 }  // namespace
 
+bool HasCuda() { return true; }
+
 absl::StatusOr<std::string> FindCudaDevice(int device) {
   absl::StatusOr<cuda::DeviceFacts> facts = cuda::OpenDevice(device);
   if (!facts.ok()) return facts.status();

@@ -13,8 +13,11 @@
 
 namespace ziggurat {
 
+/// Whether this build has CUDA.
+bool HasCuda();
+
 /// The name of a card that can be used. The errors are those of LoadCudaDecoder; UNIMPLEMENTED, of
-/// all three, where this build has no CUDA.
+/// all three, where it has not.
 absl::StatusOr<std::string> FindCudaDevice(int device);
 
 /// Bytes per second, read and written together, of copies of so many bytes within the card's

@@ -10,6 +10,8 @@ absl::Status NoCuda() {
 
 }  // namespace
 
+bool HasCuda() { return false; }
+
 absl::StatusOr<std::string> FindCudaDevice(int /*device*/) { return NoCuda(); }
 
 absl::StatusOr<double> MeasureCudaCopyBandwidth(int /*device*/, size_t /*bytes*/) {

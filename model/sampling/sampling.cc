@@ -73,7 +73,7 @@ absl::Status Validate(const SamplingParameters& p) {
     return Refuse("frequency_penalty", p.frequency_penalty, "in [-2, 2]");
   }
   if (p.logprobs < -1 || p.logprobs > 20) {
-    return Refuse("logprobs", p.logprobs, "in [-1, 20] (-1: none)");
+    return Refuse("logprobs", p.logprobs, "in [0, 20]");
   }
   return absl::OkStatus();
 }

@@ -34,9 +34,9 @@ using namespace ziggurat::eval;  // NOLINT(google-build-using-namespace): this i
 
 constexpr char kExamples[] = R"(Examples:
   ziggurat serve --model models/needle-llama &
-  ziggurat eval --tasks single_2048.jsonl multikey_2048.jsonl --out evaluation \
+  ziggurat eval --tasks models/needle-llama/tasks.jsonl --out evaluation \
       --compression 'snapkv(budget=128,kernel=9)' \
-      --compression 'pyramidkv(budget=128,kernel=9)' --limit 22
+      --compression 'pyramidkv(budget=128,kernel=9)'
   less evaluation/report.md
 
 Every prompt is asked with every policy and with `full`, which each policy is set beside. A line of a

@@ -4,7 +4,9 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "attention/cpu_level.h"
+#include "model/cuda/cuda_decoder.h"
 #include "server/cli/command.h"
 #include "server/cli/spin_limit.h"
 #include "server/version.h"
@@ -23,9 +25,12 @@ constexpr char kExamples[] = R"(Examples:
 
 // Commit and kernels: what a bug report needs.
 std::string Version() {
-  std::string text = "ziggurat " + VersionText() + "\nbackends: reference";
-  for (CpuLevel level : SupportedCpuLevels()) absl::StrAppend(&text, ", cpu-", CpuLevelName(level));
-  return text;
+  std::vector<std::string> backends;
+  for (CpuLevel level : SupportedCpuLevels()) {
+    backends.push_back(absl::StrCat("cpu-", CpuLevelName(level)));
+  }
+  if (HasCuda()) backends.emplace_back("cuda");
+  return absl::StrCat("ziggurat ", VersionText(), "\nbackends: ", absl::StrJoin(backends, ", "));
 }
 
 bool HasCommand(const CLI::App& app, const std::string& name) {
@@ -47,12 +52,12 @@ int Main(int argc, char** argv) {
   CLI::App app(
       "Ziggurat serves language models with a KV cache that is paged per layer out of one pool.",
       "ziggurat");
-  app.footer(kExamples);
   app.set_version_flag("--version", Version, "Version, commit and attention backends");
   app.require_subcommand(1);
   const std::vector<Command> commands = {
       AddServe(app),     AddGenerate(app),  AddTokenize(app), AddCache(app),  AddEval(app),
       AddMakeModel(app), AddCalibrate(app), AddBench(app),    AddHealth(app), AddPlan(app)};
+  app.footer(kExamples);  // commands that are added later would inherit it
   if (argc > 1 && argv[1][0] != '-' && !HasCommand(app, argv[1])) {
     std::fprintf(stderr, "ziggurat: '%s' is no command; `ziggurat --help` lists them\n", argv[1]);
     return kExitUsage;

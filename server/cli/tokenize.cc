@@ -40,9 +40,12 @@ Command AddTokenize(CLI::App& app) {
   tokenize->add_flag("--decode", command->decode, "Ids on stdin, text out");
   tokenize->add_flag("--bos", command->add_special_tokens,
                      "Add the special tokens that the model expects around a prompt");
-  tokenize->add_flag("!--plain", command->parse_special,
-                     "Special tokens written out in the text are ordinary text");
-  tokenize->add_flag("!--special", command->skip_special, "With --decode: show special tokens");
+  tokenize->add_flag_callback(
+      "--plain", [command] { command->parse_special = false; },
+      "Special tokens written out in the text are ordinary text");
+  tokenize->add_flag_callback(
+      "--special", [command] { command->skip_special = false; },
+      "With --decode: show special tokens");
   tokenize->add_flag("--pieces", command->show_pieces, "One line for each token: id and piece");
   tokenize->footer(kExamples);
   return {tokenize, [command] { return Tokenize(*command); }};

@@ -109,13 +109,14 @@ TEST(TokenCodes, OfZerosAndOfWhatIsNoNumberAreZero) {
 
 TEST(GroupCodes, SpreadEvenlyFromTheLowestToTheHighest) {
   const float x[] = {-1, 2, 0.5f, 0.25f, 0.75f};
-  const GroupScale two_bits = GroupScaleOf(x, 5, 1, 2, KeepF32());
+  const auto keep = [](float number) { return number; };
+  const GroupScale two_bits = GroupScaleOf(x, 5, 1, 2, keep);
   EXPECT_EQ(two_bits.zero, -1);
   EXPECT_EQ(two_bits.scale, 1);
   // (x - zero) / scale = 0, 3, 1.5, 1.25, 1.75: one and a half is rounded to the even two.
   const int expected[] = {0, 3, 2, 1, 2};
   for (int i = 0; i < 5; ++i) EXPECT_EQ(GroupCode(x[i], two_bits, 2), expected[i]);
-  const GroupScale four_bits = GroupScaleOf(x, 5, 1, 4, KeepF32());
+  const GroupScale four_bits = GroupScaleOf(x, 5, 1, 4, keep);
   EXPECT_EQ(four_bits.scale, 0.2f);
 }
 

@@ -26,15 +26,16 @@ TEST(ClusterInThree, FindsGroupsThatLieApart) {
   EXPECT_THAT(Cluster({-5, -5, 7, 1, -5}), Optional(ElementsAre(0, 0, 2, 1, 0)));
 }
 
-TEST(ClusterInThree, MovesItsCentres) {
-  // Starting at 0, 4 and 20 the value 3 belongs to 4, until the means are 1 and 5: as near to
-  // both, it goes to the lower one.
+TEST(ClusterInThree, FindsTheBestWayWhereCentresThatMoveEndInAWorseOne) {
   EXPECT_THAT(Cluster({0, 1, 2, 3, 4, 5, 6, 7, 20}),
               Optional(ElementsAre(0, 0, 0, 0, 1, 1, 1, 1, 2)));
+  // From the least, the median and the greatest on, the upper seven would be two groups.
+  EXPECT_THAT(Cluster({.35, .60, .93, .94, .95, .96, .97, .975, .98}),
+              Optional(ElementsAre(0, 1, 2, 2, 2, 2, 2, 2, 2)));
+  EXPECT_THAT(Cluster({.89, .32, .80, .42}), Optional(ElementsAre(2, 0, 2, 1)));
 }
 
-TEST(ClusterInThree, StartsAtDistinctValues) {
-  // The median of all five is the least: of the distinct ones it is 2.
+TEST(ClusterInThree, KeepsEqualValuesTogether) {
   EXPECT_THAT(Cluster({1, 1, 1, 2, 9}), Optional(ElementsAre(0, 0, 0, 1, 2)));
 }
 
@@ -44,6 +45,37 @@ TEST(ClusterInThree, NeedsThreeDistinctFiniteValues) {
   EXPECT_EQ(Cluster({1, 2, 2, 1}), std::nullopt);
   EXPECT_EQ(Cluster({1, 2, std::numeric_limits<double>::quiet_NaN()}), std::nullopt);
   EXPECT_EQ(Cluster({1, 2, std::numeric_limits<double>::infinity()}), std::nullopt);
+}
+
+/// The sum of squared distances from the means of the groups.
+double SpreadOf(const std::vector<double>& values, const std::vector<int>& groups) {
+  double sums[3] = {}, counts[3] = {}, spread = 0;
+  for (size_t i = 0; i < values.size(); ++i) sums[groups[i]] += values[i], ++counts[groups[i]];
+  for (size_t i = 0; i < values.size(); ++i) {
+    const double distance = values[i] - sums[groups[i]] / counts[groups[i]];
+    spread += distance * distance;
+  }
+  return spread;
+}
+
+RC_GTEST_PROP(ClusterInThreeProperty, NoOtherCentresAreBetter, ()) {
+  std::vector<double> values(*rc::gen::inRange(3, 60));
+  for (double& value : values) value = *rc::gen::inRange(0, 1000) / 1000.0;
+  const auto groups = Cluster(values);
+  RC_PRE(groups.has_value());
+  const double best = SpreadOf(values, *groups);
+  for (int attempt = 0; attempt < 50; ++attempt) {
+    double centres[3];
+    for (double& centre : centres) centre = *rc::gen::inRange(0, 1000) / 1000.0;
+    std::vector<int> others;
+    for (const double value : values) {
+      const auto nearest = std::min_element(centres, centres + 3, [&](double a, double b) {
+        return std::abs(value - a) < std::abs(value - b);
+      });
+      others.push_back(static_cast<int>(nearest - centres));
+    }
+    RC_ASSERT(best <= SpreadOf(values, others) + 1e-9);
+  }
 }
 
 RC_GTEST_PROP(ClusterInThreeProperty, GroupsAreIntervalsAndStable, ()) {

@@ -28,15 +28,18 @@ TEST(SimLayerKvPlan, TestsEveryLayerAndBoundsItAsIfItWereNotLazy) {
 }
 
 TEST(SimLayerKvPlan, TestsNothingWhereSinksAndRecentTokensAreAll) {
-  for (const char* decide : {"prefill", "decode"}) {
+  // The first generated token counts where it decides.
+  for (const auto& [decide, whole] : {std::pair{"prefill", 64}, {"decode", 63}}) {
     const std::string text = std::string("simlayerkv(sinks=4,recent=60,decide=") + decide + ")";
-    const CachePlan plan = Plan(text, 2, 64, 100);
+    const CachePlan plan = Plan(text, 2, whole, 164 - whole);
     EXPECT_FALSE(plan.layers[0].lazy.has_value());
     EXPECT_EQ(plan.needs.window_rows, 0);
     EXPECT_EQ(plan.decide, DecideAt::kLayer);
     EXPECT_THAT(Bounds(plan), Each(163u));
   }
   EXPECT_TRUE(Plan("simlayerkv(sinks=4,recent=60)", 1, 65, 1).layers[0].lazy.has_value());
+  EXPECT_EQ(Plan("simlayerkv(sinks=4,recent=60,decide=decode)", 1, 64, 10).decide,
+            DecideAt::kFirstToken);
 }
 
 TEST(SimLayerKvPlan, AsksForNoMoreQueriesThanThePromptHas) {

@@ -1,4 +1,4 @@
-"""Every PromQL expression that deploy/ ships, with where it stands."""
+"""Every PromQL expression that deploy/ ships and docs/ shows, with where it stands."""
 import json
 import pathlib
 import re
@@ -72,6 +72,14 @@ def autoscaler_expressions():
         yield "adapter: " + name, query.replace("<<.LabelMatchers>>", 'job="ziggurat"')
 
 
+def documented_expressions():
+    text = (ROOT / "docs/metrics.md").read_text()
+    for block in re.findall(r"```promql\n(.*?)```", text, re.DOTALL):
+        for part in block.strip().split("\n\n"):
+            question, expression = part.split("\n", 1)
+            yield "docs/metrics.md: " + question.lstrip("# "), expression
+
+
 def of_tls(expression):
     """Whether it has data only where a daemon's ports speak TLS."""
     return "ziggurat_tls_" in expression
@@ -80,6 +88,7 @@ def of_tls(expression):
 def all_expressions():
     """(where, expression) pairs, ready to be sent to a server."""
     yield from autoscaler_expressions()
+    yield from documented_expressions()
     for rule in rules():
         if "record" in rule:
             yield "rule " + rule["record"], rule["expr"]

@@ -55,7 +55,8 @@ class Documented(unittest.TestCase):
             flags = [f"--tls-cert={folder}/tls.crt", f"--tls-key={folder}/tls.key",
                      f"--tls-client-ca={folder}/ca.crt", f"--auth-token-file={folder}/token"]
             with Daemon(folder, "--kv-cache-memory=16MiB", *flags) as daemon, \
-                    Prometheus(folder, daemon.http, scrape_of_the_docs(folder)) as prometheus:
+                    Prometheus(folder, daemon.http,
+                               scrape=scrape_of_the_docs(folder)) as prometheus:
                 wait_until(lambda: prometheus.query("up") == [1], 30, "no scrape")
                 asked = [expression for _, expression in all_expressions() if of_tls(expression)]
                 self.assertTrue(asked)

@@ -9,7 +9,9 @@ from expressions import ROOT, all_expressions, of_tls
 from running import Daemon, Prometheus, wait_until
 
 LOAD_SECONDS = 12
-POLICIES = ("full", "pyramidkv(budget=256,window=16)", "simlayerkv+kivi(bits=4)", "streaming")
+POLICIES = ("full", "pyramidkv(budget=256,window=16)", "simlayerkv+kivi(bits=4)", "streaming",
+            "pod(groups=needle,sinks=4,recent=64,skip=0.8)")
+GROUPS = ROOT / "models/needle-llama/pod-groups.json"
 
 
 def finished(daemon):
@@ -37,9 +39,11 @@ def load(daemon, seconds):
 class LivePrometheus(unittest.TestCase):
     def test_every_expression_returns_data(self):
         with tempfile.TemporaryDirectory() as folder, \
-                Daemon(folder, "--kv-cache-memory", "16MiB") as daemon, \
-                Prometheus(folder, daemon.http) as prometheus:
-            wait_until(lambda: prometheus.query("up") == [1], 30, "no scrape")
+                Daemon(folder, "--kv-cache-memory", "16MiB", "--pod-groups", f"needle={GROUPS}") as daemon, \
+                Prometheus(folder, daemon.http,
+                           daemon.http.replace("127.0.0.1", "localhost")) as prometheus:
+            # The same daemon by two names is two daemons, as far as expressions are concerned.
+            wait_until(lambda: prometheus.query("up") == [1, 1], 30, "no scrape")
             running = load(daemon, LOAD_SECONDS)
             asked = 0
             for where, expression in all_expressions():

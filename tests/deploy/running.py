@@ -93,14 +93,14 @@ class Daemon(Process):
 class Prometheus(Process):
     """A server with the configuration and the rules of deploy/prometheus, in a hurry."""
 
-    def __init__(self, folder, target, scrape=None):
+    def __init__(self, folder, *targets, scrape=None):
         """`scrape`: more keys of the scrape configuration."""
         config = yaml.safe_load((PROMETHEUS / "prometheus.yml").read_text())
         config["global"] = {"scrape_interval": "1s", "scrape_timeout": "1s",
                             "evaluation_interval": "1s"}
         config["rule_files"] = [str(path) for path in RULE_FILES]
         config["scrape_configs"][0]["static_configs"] = [
-            {"targets": [target], "labels": {"namespace": "ziggurat"}}]
+            {"targets": list(targets), "labels": {"namespace": "ziggurat"}}]
         config["scrape_configs"][0].update(scrape or {})
         path = pathlib.Path(folder) / "prometheus.yml"
         path.write_text(yaml.safe_dump(config))

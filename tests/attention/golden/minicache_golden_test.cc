@@ -83,7 +83,8 @@ class RunComparison {
         heads_(static_cast<int>(golden.inputs.at(0).at("k_lo").shape.at(0))),
         tokens_(static_cast<int>(golden.inputs.at(0).at("k_lo").shape.at(1))),
         head_dim_(static_cast<int>(golden.inputs.at(0).at("k_lo").shape.at(2))),
-        pool_(CacheGeometry::DefaultBlockBytes(heads_, head_dim_), static_cast<size_t>(tokens_)),
+        pool_(CacheGeometry::DefaultBlockBytes(heads_, head_dim_),
+              static_cast<size_t>(tokens_) + 1),
         lower_view_(TakeSegment(pool_, Merged(CacheFormat::kF32), 0, heads_, head_dim_, tokens_)),
         upper_view_(UpperView(lower_view_)) {
     const auto edges = golden.manifest.value("edge_rows", std::vector<int>());

@@ -45,25 +45,27 @@ Tensors ReadTensors(const std::filesystem::path& path) {
   return tensors;
 }
 
-Case LoadCase(const std::filesystem::path& folder, bool with_tensors) {
+/// All but the tensors.
+Case LoadCase(const std::filesystem::path& folder) {
   Case result;
   result.name = folder.filename().string();
   result.manifest = ReadJson(folder / "manifest.json");
   const nlohmann::json expected = ReadJson(folder / "expected.json");
-  if (with_tensors) {
-    for (const auto& input : result.manifest.at("inputs")) {
-      result.inputs.push_back(ReadTensors(folder / input.at("file").get<std::string>()));
-    }
-  }
   for (const auto& manifest : result.manifest.at("runs")) {
     const std::string id = manifest.at("run");
-    ReferenceRun run{result.name + "/" + id, manifest, expected.at(id), {}};
-    if (with_tensors && manifest.contains("expected_tensors")) {
-      run.tensors = ReadTensors(folder / manifest.at("expected_tensors").get<std::string>());
-    }
-    result.runs.push_back(std::move(run));
+    result.runs.push_back({result.name + "/" + id, manifest, expected.at(id), {}});
   }
   return result;
+}
+
+void LoadTensors(const std::filesystem::path& folder, Case* golden) {
+  for (const auto& input : golden->manifest.at("inputs")) {
+    golden->inputs.push_back(ReadTensors(folder / input.at("file").get<std::string>()));
+  }
+  for (ReferenceRun& run : golden->runs) {
+    const auto file = run.manifest.find("expected_tensors");
+    if (file != run.manifest.end()) run.tensors = ReadTensors(folder / file->get<std::string>());
+  }
 }
 
 }  // namespace
@@ -71,6 +73,11 @@ Case LoadCase(const std::filesystem::path& folder, bool with_tensors) {
 bool ReferenceRun::is_kvpress() const {
   const std::string repo = manifest.at("reference").at("repo");
   return repo.find("kvpress") != std::string::npos;
+}
+
+bool Case::Has(std::string_view method) const {
+  return std::any_of(runs.begin(), runs.end(),
+                     [&](const ReferenceRun& run) { return run.method().starts_with(method); });
 }
 
 std::optional<std::filesystem::path> FindGoldens() {
@@ -88,7 +95,7 @@ std::string MissingGoldens() {
 }
 
 std::vector<Case> LoadCases(const std::filesystem::path& folder,
-                            const std::vector<std::string>& with_tensors) {
+                            const std::vector<std::string>& methods) {
   std::vector<std::filesystem::path> folders;
   for (const auto& entry : std::filesystem::directory_iterator(folder)) {
     if (std::filesystem::exists(entry.path() / "manifest.json")) folders.push_back(entry.path());
@@ -96,11 +103,10 @@ std::vector<Case> LoadCases(const std::filesystem::path& folder,
   std::sort(folders.begin(), folders.end());
   std::vector<Case> cases;
   for (const auto& path : folders) {
-    const std::string name = path.filename().string();
-    const bool wanted =
-        std::any_of(with_tensors.begin(), with_tensors.end(),
-                    [&](const std::string& prefix) { return name.starts_with(prefix); });
-    cases.push_back(LoadCase(path, wanted));
+    Case& golden = cases.emplace_back(LoadCase(path));
+    const bool wanted = std::any_of(methods.begin(), methods.end(),
+                                    [&](const auto& method) { return golden.Has(method); });
+    if (wanted) LoadTensors(path, &golden);
   }
   return cases;
 }

@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace ziggurat::golden {
@@ -34,6 +35,9 @@ struct Case {
   nlohmann::json manifest;
   std::vector<Tensors> inputs;  ///< in the manifest's order
   std::vector<ReferenceRun> runs;
+
+  /// Whether a run is of a method that begins so.
+  bool Has(std::string_view method) const;
 };
 
 /// $ZIGGURAT_GOLDENS, or goldens beside the source tree; nullopt where it is not there.
@@ -41,9 +45,9 @@ std::optional<std::filesystem::path> FindGoldens();
 /// The text of a skip.
 std::string MissingGoldens();
 
-/// Every folder with a manifest, by name. Tensors are read only for the cases whose name starts
-/// with one of `with_tensors`. Throws on a file that is not as its manifest says.
+/// Every folder with a manifest, by name. Tensors are read only of the cases with a run of a method
+/// that begins with one of `methods`. Throws on a file that is not as its manifest says.
 std::vector<Case> LoadCases(const std::filesystem::path& folder,
-                            const std::vector<std::string>& with_tensors);
+                            const std::vector<std::string>& methods);
 
 }  // namespace ziggurat::golden
