@@ -37,9 +37,14 @@ absl::Status CheckOptions(const EngineOptions& options, const ModelShape& shape)
   const size_t needed = options.block_bytes * static_cast<size_t>(shape.num_layers);
   if (options.kv_cache_bytes < needed) {
     return absl::InvalidArgumentError(
-        absl::StrCat("a KV cache of ", options.kv_cache_bytes, " bytes is less than one block of ",
-                     options.block_bytes, " bytes for each of ", shape.num_layers, " layers (",
-                     needed, " bytes)"));
+        absl::StrCat("kv_cache_memory is ", options.kv_cache_bytes,
+                     " bytes, less than one block of ", options.block_bytes, " bytes for each of ",
+                     shape.num_layers, " layers (", needed, " bytes)"));
+  }
+  if (options.kv_cache_bytes / options.block_bytes > std::numeric_limits<BlockId>::max()) {
+    return absl::InvalidArgumentError(absl::StrCat("kv_cache_memory is ", options.kv_cache_bytes,
+                                                   " bytes, more than 2^32 - 1 blocks of ",
+                                                   options.block_bytes, " bytes"));
   }
   return absl::OkStatus();
 }
@@ -199,8 +204,7 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(const EngineOptions& opti
   const CacheGeometry geometry{shape.num_layers, shape.num_kv_heads, shape.head_dim,
                                filled.block_bytes};
   if (absl::Status status = geometry.Validate(); !status.ok()) return status;
-  const size_t blocks = std::min<size_t>(filled.kv_cache_bytes / filled.block_bytes,
-                                         std::numeric_limits<BlockId>::max());
+  const size_t blocks = filled.kv_cache_bytes / filled.block_bytes;
   absl::StatusOr<std::byte*> memory = model->AllocatePool(blocks, filled.block_bytes);
   if (!memory.ok()) return memory.status();
   absl::StatusOr<std::unique_ptr<BlockPool>> pool =

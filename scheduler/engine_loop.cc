@@ -205,6 +205,14 @@ bool EngineLoop::AcceptToken(Sequence& sequence, SampledToken token, SteadyTime 
   const EngineRequest& request = sequence.request;
   EngineOutput output;
   output.id = sequence.id;
+  if (token.is_arbitrary) {
+    Finish(
+        sequence, FinishReason::kError,
+        absl::InternalError("the model gave no finite logit: its weights, or what they compute in "
+                            "this dtype, are not what they should be"),
+        std::move(output));
+    return false;
+  }
   if (sequence.may_stop() && absl::c_linear_search(request.stop_token_ids, token.token_id)) {
     output.result = std::make_unique<EngineResult>();
     output.result->stop_token_id = token.token_id;
@@ -291,7 +299,7 @@ void EngineLoop::Report(const Sequence& sequence, FinishReason reason, absl::Sta
   }
   result.total_seconds = Seconds(now - sequence.submitted);
   if (metrics_) {
-    metrics_->CountFinished(FinishReasonName(reason));
+    if (!sequence.request.ends_by_text) metrics_->CountFinished(FinishReasonName(reason));
     metrics_->ObserveEndToEnd(result.total_seconds);
     if (sequence.generated > 0) {
       metrics_->ObserveDecode(Seconds(sequence.latest_token - sequence.first_token));

@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "compression/registry.h"
+#include "server/byte_size.h"
 #include "server/log.h"
 
 namespace ziggurat {
@@ -167,6 +168,21 @@ int ServeConfig::LongestPrompt(int max_context_tokens) const {
 
 int ServeConfig::WorkspaceTokens(int max_context_tokens) const {
   return std::max(prefill_tokens, LongestPrompt(max_context_tokens));
+}
+
+absl::Status CheckLimitsOfModel(const ServeConfig& config, int max_context_tokens) {
+  if (config.max_prompt_tokens < max_context_tokens) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(
+      "--max-prompt-tokens is ", config.max_prompt_tokens, ": at most ", max_context_tokens - 1,
+      ", which leaves one new token room in the model's context of ", max_context_tokens));
+}
+
+absl::Status CheckPoolFits(const ServeConfig& config, size_t machine_bytes) {
+  if (config.kv_cache_bytes <= machine_bytes) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("--kv-cache-memory is ", FormatByteSize(config.kv_cache_bytes),
+                   ", more than the memory of this machine, or of its control group: ",
+                   FormatByteSize(machine_bytes)));
 }
 
 absl::Status CheckMemoryShare(const ServeConfig& config, bool is_cpu) {

@@ -81,6 +81,10 @@ struct ServeConfig {
   int StreamLimit() const { return max_streams > 0 ? max_streams : 2 * (max_running + max_queue); }
 };
 
+/// Limits that depend on the model. INVALID_ARGUMENT.
+absl::Status CheckLimitsOfModel(const ServeConfig& config, int max_context_tokens);
+/// A pool in the host's memory is no larger than that. INVALID_ARGUMENT.
+absl::Status CheckPoolFits(const ServeConfig& config, size_t machine_bytes);
 /// A share of free memory is for GPUs. INVALID_ARGUMENT.
 absl::Status CheckMemoryShare(const ServeConfig& config, bool is_cpu);
 /// INVALID_ARGUMENT names the flag, its value and what is allowed.

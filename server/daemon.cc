@@ -2,10 +2,13 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstring>
 #include <thread>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
 #include "absl/time/clock.h"
 #include "compression/registry.h"
 #include "grpcpp/ext/proto_server_reflection_plugin.h"
@@ -17,6 +20,17 @@
 
 namespace ziggurat {
 namespace {
+
+/// The engine's options have the names of our flags.
+absl::Status NamingTheFlag(const absl::Status& status) {
+  for (const char* option :
+       {"kv_cache_memory", "max_running", "max_queue", "max_prompt_tokens", "prefill_tokens"}) {
+    if (!absl::StartsWith(status.message(), absl::StrCat(option, " is "))) continue;
+    return absl::Status(status.code(), absl::StrCat("--", absl::StrReplaceAll(option, {{"_", "-"}}),
+                                                    status.message().substr(std::strlen(option))));
+  }
+  return status;
+}
 
 constexpr char kServiceName[] = "ziggurat.v1.Ziggurat";
 // Once the engine is idle, how long clients may take to read the ends of their streams and to stop
@@ -79,7 +93,7 @@ absl::Status Daemon::Serve(std::unique_ptr<ModelRunner> runner, ServedModel mode
                               .check_every_step = config_.check_integrity};
   absl::StatusOr<std::unique_ptr<Engine>> engine =
       Engine::Create(options, std::move(runner), &metrics_);
-  if (!engine.ok()) return engine.status();
+  if (!engine.ok()) return NamingTheFlag(engine.status());
   engine_ = *std::move(engine);
   if (absl::Status status = CheckDefaultPolicy(); !status.ok()) return status;
   if (config_.metrics_compat == "vllm") metrics_.ExportVllmNames(model.name);
@@ -89,7 +103,7 @@ absl::Status Daemon::Serve(std::unique_ptr<ModelRunner> runner, ServedModel mode
                                   .backend = model.backend,
                                   .default_compression = config_.compression});
   }
-  delivery_ = std::make_unique<Delivery>(engine_.get(), model.tokenizer.get());
+  delivery_ = std::make_unique<Delivery>(engine_.get(), model.tokenizer.get(), &metrics_);
   service_ =
       std::make_unique<ZigguratService>(engine_.get(), delivery_.get(), &metrics_, std::move(model),
                                         MakeRules(engine_->model_shape()), config_.StreamLimit());
@@ -132,6 +146,9 @@ absl::Status Daemon::StartGrpc() {
   builder.AddListeningPort(address, MakeServerCredentials(security_, count_refused), &grpc_port_);
   builder.RegisterService(service_.get());
   builder.SetMaxReceiveMessageSize(config_.max_message_bytes);
+  // A message would be inflated, to a thousand times its bytes, before anybody looks at its size.
+  builder.SetCompressionAlgorithmSupportStatus(GRPC_COMPRESS_DEFLATE, false);
+  builder.SetCompressionAlgorithmSupportStatus(GRPC_COMPRESS_GZIP, false);
   builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
   // More than that waits in the client; less is for the service to refuse, with a reason.
   builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, 2 * config_.StreamLimit());

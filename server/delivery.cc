@@ -7,8 +7,8 @@
 
 namespace ziggurat {
 
-Delivery::Delivery(Engine* engine, const Tokenizer* tokenizer)
-    : engine_(engine), tokenizer_(tokenizer), thread_([this] { Run(); }) {}
+Delivery::Delivery(Engine* engine, const Tokenizer* tokenizer, Metrics* metrics)
+    : engine_(engine), tokenizer_(tokenizer), metrics_(metrics), thread_([this] { Run(); }) {}
 
 Delivery::~Delivery() { thread_.join(); }
 
@@ -18,6 +18,7 @@ absl::StatusOr<RequestId> Delivery::Submit(DeliveryRequest request,
   stream->sink = std::move(sink);
   stream->name = request.engine.name;
   stream->with_logprobs = request.with_logprobs;
+  stream->ends_by_text = request.engine.ends_by_text;
   if (request.echo_prompt) stream->echo = request.engine.prompt;
   // The first output may come before Submit returns: the lock holds it back until the stream is in
   // the table.
@@ -74,6 +75,9 @@ void Delivery::SendNew(const EngineOutput& output, Stream& stream) {
 }
 
 void Delivery::SendResult(const EngineResult& ended, Stream& stream) {
+  const std::string_view reason =
+      FinishReasonName(stream.text.is_stopped() ? FinishReason::kStop : ended.reason);
+  if (stream.ends_by_text && metrics_ != nullptr) metrics_->CountFinished(reason);
   // A request that has reached its stop string is complete, whatever ended it in the engine.
   if (!ended.status.ok() && !stream.text.is_stopped()) {
     spdlog::info("[{}] ended after {} tokens: {}", stream.name, stream.completion_tokens,
@@ -84,9 +88,8 @@ void Delivery::SendResult(const EngineResult& ended, Stream& stream) {
   v1::GenerateResponse response;
   *response.mutable_result() = MakeResult(ended, stream);
   spdlog::info("[{}] {} after {} + {} tokens, {:.3f} s; cache {} blocks, 1/{:.2f} of full",
-               stream.name, stream.text.is_stopped() ? "stop" : FinishReasonName(ended.reason),
-               ended.usage.prompt_tokens, stream.completion_tokens, ended.total_seconds,
-               ended.cache.blocks, ended.cache.compression_ratio);
+               stream.name, reason, ended.usage.prompt_tokens, stream.completion_tokens,
+               ended.total_seconds, ended.cache.blocks, ended.cache.compression_ratio);
   stream.sink->Send(std::move(response));
   stream.sink->Finish(absl::OkStatus());
 }

@@ -40,8 +40,8 @@ struct DeliveryRequest {
 /// before the engine.
 class Delivery {
  public:
-  /// Both must outlive the delivery.
-  Delivery(Engine* engine, const Tokenizer* tokenizer);
+  /// All of them outlive the delivery. `metrics` may be null.
+  Delivery(Engine* engine, const Tokenizer* tokenizer, Metrics* metrics);
   ~Delivery();
 
   /// Any thread. Submits to the engine; from then on, and possibly before this returns, `sink` is
@@ -57,6 +57,7 @@ class Delivery {
     std::string name;
     TextStream text;
     bool with_logprobs = false;
+    bool ends_by_text = false;
     std::vector<int32_t> echo;  // prompt ids that the first chunk still has to carry
     int completion_tokens = 0;
   };
@@ -69,6 +70,7 @@ class Delivery {
 
   Engine* const engine_;
   const Tokenizer* const tokenizer_;
+  Metrics* const metrics_;
   std::mutex mutex_;
   // Streams are used by the delivery thread alone; the mutex guards the table.
   std::unordered_map<RequestId, std::unique_ptr<Stream>> streams_;

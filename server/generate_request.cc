@@ -230,6 +230,7 @@ absl::StatusOr<DeliveryRequest> ParseGenerateRequest(const v1::GenerateRequest& 
   }
 
   request.text.stop_strings.assign(message.stop().begin(), message.stop().end());
+  engine.ends_by_text = !request.text.stop_strings.empty();
   request.text.min_tokens = message.min_tokens();
   request.text.include_special_tokens = message.include_special_tokens();
   request.with_logprobs = message.has_logprobs();

@@ -19,7 +19,7 @@ namespace ziggurat {
 ///   GET /healthz   200 "ok" while the process lives
 ///   GET /readyz    200 "ok" while serving; 503 "loading" or "draining"
 ///   GET /, /api/   the page and what it shows (docs/page.md), where there is `page`
-///   anything else  404
+///   anything else  404; other methods 405, and no body is read
 class HttpEndpoint {
  public:
   /// Protected as `security` has it. `metrics`, and `page` unless it is null, must outlive the
@@ -27,6 +27,7 @@ class HttpEndpoint {
   static absl::StatusOr<std::unique_ptr<HttpEndpoint>> Start(
       const Endpoint& endpoint, std::shared_ptr<const PortSecurity> security, Metrics* metrics,
       PageData* page);
+  /// Connections have half a second to end by themselves.
   ~HttpEndpoint();
 
   int port() const { return port_; }

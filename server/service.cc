@@ -94,18 +94,48 @@ absl::Status ZigguratService::Refuse(const char* reason, absl::Status status) co
   return status;
 }
 
+// ---- Calls with one answer
+// -----------------------------------------------------------------------
+
+template <class Request>
+grpc::ServerUnaryReactor* ZigguratService::RunUnary(grpc::CallbackServerContext* context,
+                                                    const grpc::ByteBuffer& request,
+                                                    grpc::ByteBuffer* response) const {
+  Request message;
+  if (absl::Status status = FromBytes(request, &message); !status.ok()) {
+    return Answer(context, std::move(status));
+  }
+  const auto answer = Run(message);
+  if (answer.ok()) *response = ToBytes(*answer);
+  return Answer(context, answer.status());
+}
+
 grpc::ServerUnaryReactor* ZigguratService::Tokenize(grpc::CallbackServerContext* context,
                                                     const grpc::ByteBuffer* request,
                                                     grpc::ByteBuffer* response) {
-  const absl::StatusOr<v1::TokenizeResponse> ids = Tokenize(*request);
-  if (ids.ok()) *response = ToBytes(*ids);
-  return Answer(context, ids.status());
+  return RunUnary<v1::TokenizeRequest>(context, *request, response);
 }
 
-absl::StatusOr<v1::TokenizeResponse> ZigguratService::Tokenize(
-    const grpc::ByteBuffer& bytes) const {
-  v1::TokenizeRequest request;
-  if (absl::Status status = FromBytes(bytes, &request); !status.ok()) return status;
+grpc::ServerUnaryReactor* ZigguratService::Detokenize(grpc::CallbackServerContext* context,
+                                                      const grpc::ByteBuffer* request,
+                                                      grpc::ByteBuffer* response) {
+  return RunUnary<v1::DetokenizeRequest>(context, *request, response);
+}
+
+grpc::ServerUnaryReactor* ZigguratService::GetModel(grpc::CallbackServerContext* context,
+                                                    const grpc::ByteBuffer* request,
+                                                    grpc::ByteBuffer* response) {
+  return RunUnary<v1::GetModelRequest>(context, *request, response);
+}
+
+grpc::ServerUnaryReactor* ZigguratService::GetCache(grpc::CallbackServerContext* context,
+                                                    const grpc::ByteBuffer* request,
+                                                    grpc::ByteBuffer* response) {
+  return RunUnary<v1::GetCacheRequest>(context, *request, response);
+}
+
+absl::StatusOr<v1::TokenizeResponse> ZigguratService::Run(
+    const v1::TokenizeRequest& request) const {
   absl::StatusOr<std::vector<int32_t>> ids = model_.tokenizer->Encode(
       request.text(),
       {.add_special_tokens = request.add_special_tokens(), .parse_special = !request.plain_text()});
@@ -115,56 +145,52 @@ absl::StatusOr<v1::TokenizeResponse> ZigguratService::Tokenize(
   return response;
 }
 
-grpc::ServerUnaryReactor* ZigguratService::Detokenize(grpc::CallbackServerContext* context,
-                                                      const v1::DetokenizeRequest* request,
-                                                      v1::DetokenizeResponse* response) {
+absl::StatusOr<v1::DetokenizeResponse> ZigguratService::Run(
+    const v1::DetokenizeRequest& request) const {
   const absl::StatusOr<std::string> text =
-      model_.tokenizer->Decode(request->token_ids(), !request->include_special_tokens());
+      model_.tokenizer->Decode(request.token_ids(), !request.include_special_tokens());
   if (!text.ok()) {
-    return Answer(context,
-                  absl::InvalidArgumentError(absl::StrCat("token_ids: ", text.status().message())));
+    return absl::InvalidArgumentError(absl::StrCat("token_ids: ", text.status().message()));
   }
-  response->set_text(*text);
-  return Answer(context, absl::OkStatus());
+  v1::DetokenizeResponse response;
+  response.set_text(*text);
+  return response;
 }
 
-grpc::ServerUnaryReactor* ZigguratService::GetModel(grpc::CallbackServerContext* context,
-                                                    const v1::GetModelRequest*,
-                                                    v1::GetModelResponse* response) {
+absl::StatusOr<v1::GetModelResponse> ZigguratService::Run(
+    const v1::GetModelRequest& /*request*/) const {
+  v1::GetModelResponse response;
   const ModelShape& shape = engine_->model_shape();
-  response->set_name(model_.name);
-  response->set_architecture(model_.architecture);
-  response->set_num_layers(shape.num_layers);
-  response->set_num_q_heads(shape.num_q_heads);
-  response->set_num_kv_heads(shape.num_kv_heads);
-  response->set_head_dim(shape.head_dim);
-  response->set_hidden_size(shape.hidden_size);
-  response->set_vocab_size(shape.vocab_size);
-  response->set_max_context_tokens(shape.max_context_tokens);
-  response->set_max_prompt_tokens(rules_.max_prompt_tokens);
-  response->set_default_max_tokens(rules_.default_max_tokens);
-  response->set_dtype(std::string(ElementTypeName(shape.element)));
-  response->set_backend(model_.backend);
-  response->mutable_eos_token_ids()->Add(model_.eos_token_ids.begin(), model_.eos_token_ids.end());
-  response->set_default_compression(rules_.default_policy->ToString());
+  response.set_name(model_.name);
+  response.set_architecture(model_.architecture);
+  response.set_num_layers(shape.num_layers);
+  response.set_num_q_heads(shape.num_q_heads);
+  response.set_num_kv_heads(shape.num_kv_heads);
+  response.set_head_dim(shape.head_dim);
+  response.set_hidden_size(shape.hidden_size);
+  response.set_vocab_size(shape.vocab_size);
+  response.set_max_context_tokens(shape.max_context_tokens);
+  response.set_max_prompt_tokens(rules_.max_prompt_tokens);
+  response.set_default_max_tokens(rules_.default_max_tokens);
+  response.set_dtype(std::string(ElementTypeName(shape.element)));
+  response.set_backend(model_.backend);
+  response.mutable_eos_token_ids()->Add(model_.eos_token_ids.begin(), model_.eos_token_ids.end());
+  response.set_default_compression(rules_.default_policy->ToString());
   for (const std::string& name : rules_.allowed_policies) {
     const PolicyDescriptor* policy = FindPolicy(name);
     if (policy == nullptr) continue;
-    v1::PolicyInfo* info = response->add_policies();
+    v1::PolicyInfo* info = response.add_policies();
     info->set_name(name);
     info->set_help(absl::StrCat(DescribeUsage(*policy), ": ", std::string(policy->summary)));
   }
-  response->set_version(VersionText());
-  return Answer(context, absl::OkStatus());
+  response.set_version(VersionText());
+  return response;
 }
 
-grpc::ServerUnaryReactor* ZigguratService::GetCache(grpc::CallbackServerContext* context,
-                                                    const v1::GetCacheRequest* request,
-                                                    v1::GetCacheResponse* response) {
-  *response =
-      ToMessage(*engine_->Snapshot(),
-                request->totals_only() ? CacheDetail::kTotals : CacheDetail::kRequestsInFull);
-  return Answer(context, absl::OkStatus());
+absl::StatusOr<v1::GetCacheResponse> ZigguratService::Run(
+    const v1::GetCacheRequest& request) const {
+  return ToMessage(*engine_->Snapshot(),
+                   request.totals_only() ? CacheDetail::kTotals : CacheDetail::kRequestsInFull);
 }
 
 }  // namespace ziggurat

@@ -12,11 +12,11 @@
 
 namespace ziggurat {
 
-/// Which calls come as bytes (wire.h) and which as messages.
+/// All calls come as bytes (wire.h), so that what is no message is answered with a reason.
 using ZigguratServiceBase =
     v1::Ziggurat::WithRawCallbackMethod_Generate<v1::Ziggurat::WithRawCallbackMethod_Tokenize<
-        v1::Ziggurat::WithCallbackMethod_Detokenize<v1::Ziggurat::WithCallbackMethod_GetModel<
-            v1::Ziggurat::WithCallbackMethod_GetCache<v1::Ziggurat::Service>>>>>;
+        v1::Ziggurat::WithRawCallbackMethod_Detokenize<v1::Ziggurat::WithRawCallbackMethod_GetModel<
+            v1::Ziggurat::WithRawCallbackMethod_GetCache<v1::Ziggurat::Service>>>>>;
 
 /// Called by gRPC's threads, any number at once. Holds no state but the count of open calls.
 class ZigguratService : public ZigguratServiceBase {
@@ -34,17 +34,25 @@ class ZigguratService : public ZigguratServiceBase {
                                      const grpc::ByteBuffer* request,
                                      grpc::ByteBuffer* response) override;
   grpc::ServerUnaryReactor* Detokenize(grpc::CallbackServerContext* context,
-                                       const v1::DetokenizeRequest* request,
-                                       v1::DetokenizeResponse* response) override;
+                                       const grpc::ByteBuffer* request,
+                                       grpc::ByteBuffer* response) override;
   grpc::ServerUnaryReactor* GetModel(grpc::CallbackServerContext* context,
-                                     const v1::GetModelRequest* request,
-                                     v1::GetModelResponse* response) override;
+                                     const grpc::ByteBuffer* request,
+                                     grpc::ByteBuffer* response) override;
   grpc::ServerUnaryReactor* GetCache(grpc::CallbackServerContext* context,
-                                     const v1::GetCacheRequest* request,
-                                     v1::GetCacheResponse* response) override;
+                                     const grpc::ByteBuffer* request,
+                                     grpc::ByteBuffer* response) override;
 
  private:
-  absl::StatusOr<v1::TokenizeResponse> Tokenize(const grpc::ByteBuffer& bytes) const;
+  absl::StatusOr<v1::TokenizeResponse> Run(const v1::TokenizeRequest& request) const;
+  absl::StatusOr<v1::DetokenizeResponse> Run(const v1::DetokenizeRequest& request) const;
+  absl::StatusOr<v1::GetModelResponse> Run(const v1::GetModelRequest& request) const;
+  absl::StatusOr<v1::GetCacheResponse> Run(const v1::GetCacheRequest& request) const;
+  /// Parses, runs and answers one of these.
+  template <class Request>
+  grpc::ServerUnaryReactor* RunUnary(grpc::CallbackServerContext* context,
+                                     const grpc::ByteBuffer& request,
+                                     grpc::ByteBuffer* response) const;
   /// Submits on behalf of `call`.
   absl::Status Submit(const grpc::CallbackServerContext& context,
                       const v1::GenerateRequest& message, const std::string& name,

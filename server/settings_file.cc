@@ -19,8 +19,9 @@ absl::Status WrongAt(const std::string& path, const YAML::Mark& mark, const std:
   return absl::InvalidArgumentError(absl::StrCat(path, ":", mark.line + 1, ": ", what));
 }
 
-absl::StatusOr<std::vector<std::string>> ReadValues(const YAML::Node& node, const std::string& key,
+absl::StatusOr<std::vector<std::string>> ReadValues(const YAML::Node& node, const YAML::Node& name,
                                                     const std::string& path) {
+  const std::string& key = name.Scalar();
   std::vector<std::string> values;
   if (node.IsScalar()) {
     values.push_back(node.Scalar());
@@ -33,7 +34,8 @@ absl::StatusOr<std::vector<std::string>> ReadValues(const YAML::Node& node, cons
       values.push_back(element.Scalar());
     }
   } else {
-    return WrongAt(path, node.Mark(),
+    // What is not there has its place behind it.
+    return WrongAt(path, name.Mark(),
                    absl::StrCat("'", key, "' ",
                                 node.IsMap() ? "holds keys of its own: it must be a value or a list"
                                              : "has no value"));
@@ -58,7 +60,7 @@ absl::StatusOr<std::vector<FileSetting>> ReadMapping(const YAML::Node& root,
       return WrongAt(path, entry.first.Mark(),
                      absl::StrCat("'", setting.key, "' stands in line ", before->line, " already"));
     }
-    auto values = ReadValues(entry.second, setting.key, path);
+    auto values = ReadValues(entry.second, entry.first, path);
     if (!values.ok()) return values.status();
     setting.values = *std::move(values);
     settings.push_back(std::move(setting));

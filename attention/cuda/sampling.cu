@@ -427,6 +427,7 @@ __global__ void __launch_bounds__(kThreads)
   const int place = sampler.PlaceAmongSeen(token);
   if (!is_first) return;
   record->token_id = token;
+  record->is_arbitrary = found.best == -INFINITY;
   const bool was_seen = place < request.num_seen;
   if (wants_logprobs) {
     const float raw_logit = was_seen ? request.seen[place].raw_logit : sampler.logits[token];

@@ -47,8 +47,9 @@ struct SamplingRequest {
 /// What the host reads of one sequence.
 struct SampledRecord {
   int32_t token_id = 0;
-  float logprob = 0;    ///< 0 unless asked for
-  int32_t num_top = 0;  ///< fewer than asked for where fewer are above -infinity
+  float logprob = 0;         ///< 0 unless asked for
+  int32_t num_top = 0;       ///< fewer than asked for where fewer are above -infinity
+  int32_t is_arbitrary = 0;  ///< 1 where none is (SampledToken)
   int32_t top_ids[kMaxLogprobs] = {};
   float top_logprobs[kMaxLogprobs] = {};
 };

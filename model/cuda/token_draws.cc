@@ -116,7 +116,7 @@ void TokenDraws::Fetch(absl::Span<const TokenDraw> draws, absl::Span<const int> 
       continue;
     }
     const SampledRecord& record = pinned_records_.as<SampledRecord>()[row_of[i]];
-    tokens[i] = {record.token_id, record.logprob, {}};
+    tokens[i] = {record.token_id, record.logprob, {}, record.is_arbitrary != 0};
     for (int n = 0; n < record.num_top; ++n) {
       tokens[i].top.push_back({record.top_ids[n], record.top_logprobs[n]});
     }

@@ -1,7 +1,9 @@
 #include "model/sampling/sampling.h"
 
 #include <algorithm>
+#include <charconv>
 #include <cmath>
+#include <iterator>
 #include <limits>
 #include <string>
 
@@ -14,8 +16,13 @@ namespace {
 
 constexpr float kLowest = -std::numeric_limits<float>::infinity();
 
-absl::Status Refuse(const char* parameter, double value, const char* range) {
-  return absl::InvalidArgumentError(absl::StrCat(parameter, " is ", value, ", must be ", range));
+/// With as many digits as tell the value from its neighbours.
+template <class Number>
+absl::Status Refuse(const char* parameter, Number value, const char* range) {
+  char digits[32];
+  const char* end = std::to_chars(digits, std::end(digits), value).ptr;
+  return absl::InvalidArgumentError(
+      absl::StrCat(parameter, " is ", std::string(digits, end - digits), ", must be ", range));
 }
 
 /// Of the draw at hand. One for each thread, not for each sequence: the next draw finds it in
@@ -120,7 +127,10 @@ SampledToken Sampler::Sample(absl::Span<float> logits, absl::Span<const int32_t>
 
   SampledToken sampled;
   sampled.token_id = Draw(logits);
-  if (sampled.token_id < 0) sampled.token_id = LowestAllowed(logits.size(), forbidden);
+  if (sampled.token_id < 0) {
+    sampled.is_arbitrary = true;
+    sampled.token_id = LowestAllowed(logits.size(), forbidden);
+  }
   Took(sampled.token_id);
   if (!wants_logprobs) return sampled;
 

@@ -41,6 +41,7 @@ struct SampledToken {
   /// were asked for, else 0: it costs a pass over the vocabulary.
   float logprob = 0;
   std::vector<TokenLogprob> top;  ///< best first; empty unless asked for
+  bool is_arbitrary = false;      ///< no logit was above minus infinity: something is wrong
 };
 
 /// Draws the tokens of one sequence. Not thread-safe. The outcome depends on nothing but the

@@ -13,13 +13,15 @@ StopStringMatcher::StopStringMatcher(std::vector<std::string> stop_strings)
 
 std::optional<StopStringMatcher::Match> StopStringMatcher::FindMatch() const {
   std::optional<Match> first;
+  const auto end_of = [&](const Match& match) {
+    return match.begin + stop_strings_[match.index].size();
+  };
   for (size_t i = 0; i < stop_strings_.size(); ++i) {
-    const size_t begin = held_.find(stop_strings_[i]);
-    if (begin == std::string::npos) continue;
-    const bool is_earlier =
-        !first.has_value() || begin < first->begin ||
-        (begin == first->begin && stop_strings_[i].size() < stop_strings_[first->index].size());
-    if (is_earlier) first = Match{begin, i};
+    const Match match{held_.find(stop_strings_[i]), i};
+    if (match.begin == std::string::npos) continue;
+    const bool is_earlier = !first.has_value() || end_of(match) < end_of(*first) ||
+                            (end_of(match) == end_of(*first) && match.begin < first->begin);
+    if (is_earlier) first = match;
   }
   return first;
 }
@@ -39,30 +41,21 @@ size_t StopStringMatcher::FirstPartialMatch() const {
   return first;
 }
 
-std::string StopStringMatcher::StopAt(const Match& match) {
-  matched_ = match.index;
-  std::string text = held_.substr(0, match.begin);
-  held_.clear();
-  return text;
-}
-
 std::string StopStringMatcher::Push(std::string_view increment) {
   if (stopped()) return "";
   held_.append(increment);
+  if (const std::optional<Match> match = FindMatch()) {
+    matched_ = match->index;
+    held_.resize(match->begin);
+    return std::exchange(held_, std::string());
+  }
   const size_t partial = FirstPartialMatch();
-  const std::optional<Match> match = FindMatch();
-  // A stop string that began earlier may still be completed: then it, not this one, ends the text.
-  if (match.has_value() && match->begin <= partial) return StopAt(*match);
   std::string text = held_.substr(0, partial);
   held_.erase(0, partial);
   return text;
 }
 
-std::string StopStringMatcher::Finish() {
-  if (stopped()) return "";
-  if (const std::optional<Match> match = FindMatch()) return StopAt(*match);
-  return std::exchange(held_, std::string());
-}
+std::string StopStringMatcher::Finish() { return std::exchange(held_, std::string()); }
 
 std::optional<std::string_view> StopStringMatcher::matched() const {
   if (!matched_.has_value()) return std::nullopt;

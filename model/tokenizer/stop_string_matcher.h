@@ -13,8 +13,8 @@ namespace ziggurat {
 /// beginning of one, so that no part of a stop string is ever given away. What comes out does not
 /// depend on how the text was cut into increments.
 ///
-/// The stop string that begins first wins; of two that begin at the same place, the shorter. Not
-/// thread-safe; one per sequence.
+/// The stop string that is complete first wins, so that nothing need be waited for; of two that end
+/// at the same place, the longer. Not thread-safe; one per sequence.
 class StopStringMatcher {
  public:
   /// Empty stop strings are ignored.
@@ -24,7 +24,7 @@ class StopStringMatcher {
   /// Empty once stopped.
   std::string Push(std::string_view increment);
 
-  /// The text has ended: returns what was held back, up to a stop string if there is one in it.
+  /// The text has ended: returns what was held back.
   std::string Finish();
 
   /// Whether a stop string was met: generation can end.
@@ -38,12 +38,11 @@ class StopStringMatcher {
     size_t index = 0;  ///< of the stop string
   };
 
-  /// The stop string in held_ that begins first.
+  /// The stop string in held_ that ends first.
   std::optional<Match> FindMatch() const;
   /// Offset in held_ of the first place where a stop string begins whose end is yet to come;
   /// held_.size() if there is none.
   size_t FirstPartialMatch() const;
-  std::string StopAt(const Match& match);
 
   std::vector<std::string> stop_strings_;
   std::string held_;  ///< taken, but not yet given on

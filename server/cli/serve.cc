@@ -21,6 +21,7 @@
 #include "server/config.h"
 #include "server/daemon.h"
 #include "server/log.h"
+#include "server/machine_memory.h"
 #include "server/signals.h"
 #include "server/version.h"
 #include "spdlog/spdlog.h"
@@ -106,6 +107,9 @@ absl::StatusOr<LoadedModel> LoadModel(const ServeConfig& config) {
   LoadedModel loaded;
   absl::StatusOr<ModelConfig> model = LoadModelConfig(config.model);
   if (!model.ok()) return model.status();
+  if (absl::Status status = CheckLimitsOfModel(config, model->MaxContextTokens()); !status.ok()) {
+    return status;
+  }
   spdlog::info("model {}: {}", config.model.string(), model->Describe());
   absl::StatusOr<std::unique_ptr<Tokenizer>> tokenizer = Tokenizer::Load(config.model);
   if (!tokenizer.ok()) return tokenizer.status();
@@ -124,6 +128,11 @@ absl::StatusOr<LoadedModel> LoadModel(const ServeConfig& config) {
   if (!device.ok()) return device.status();
   if (absl::Status status = CheckMemoryShare(config, *device == DeviceChoice::kCpu); !status.ok()) {
     return status;
+  }
+  if (*device == DeviceChoice::kCpu) {
+    if (absl::Status status = CheckPoolFits(config, MachineMemoryBytes()); !status.ok()) {
+      return status;
+    }
   }
   absl::StatusOr<DeviceRunner> runner =
       LoadOnDevice(config.model, options, *device, config.max_running);

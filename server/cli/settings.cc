@@ -71,6 +71,7 @@ absl::Status Apply(CLI::Option& option, const Given& given) {
         given.source, ": ", absl::StrContains(what, flag) ? "" : absl::StrCat(flag, ": "), what));
   };
   if (IsFlag(option) && given.values.size() != 1) return wrong("takes true or false, no list");
+  if (absl::c_linear_search(given.values, "")) return wrong("has no value");
   try {
     for (const std::string& value : given.values) {
       if (!IsFlag(option)) {
@@ -180,6 +181,10 @@ absl::StatusOr<Settings> Settings::Complete(CLI::App& command,
       setting.source = given.source;
     }
     if (option->count() > 0) setting.values = option->results();
+    // A variable of a shell that is not set, mostly: 0 and "" would be worse than an error.
+    if (setting.source == kCommandLine && absl::c_linear_search(setting.values, "")) {
+      return absl::InvalidArgumentError(absl::StrCat("--", setting.key, ": has no value"));
+    }
     settings.all_.push_back(std::move(setting));
   }
   return settings;

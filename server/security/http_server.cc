@@ -46,8 +46,13 @@ Handled Refuse(httplib::Response& response, int status, const char* why) {
   return Handled::Handled;
 }
 
+/// Before anything of the body is read.
 Handled Check(const PortSecurity& security, const httplib::Request& request,
               httplib::Response& response) {
+  if (request.method != "GET" && request.method != "HEAD") {
+    response.set_header("Allow", "GET, HEAD");
+    return Refuse(response, 405, "GET only\n");
+  }
   if (request.path == "/healthz" || request.path == "/readyz") return Handled::Unhandled;
   if (security.asks_for_certificate() && !ShowsCertificate(request)) {
     return Refuse(response, 403, "a client certificate is needed\n");
@@ -74,6 +79,9 @@ std::unique_ptr<httplib::Server> MakeHttpServer(std::shared_ptr<const PortSecuri
   // Also keeps `security` alive for as long as the server.
   server->set_pre_routing_handler([security = std::move(security)](const httplib::Request& request,
                                                                    httplib::Response& response) {
+    // Nobody needs parts of a page, and a request may name thousands of them, each a copy. httplib
+    // has no switch for it; the request that it hands out is a variable of its own.
+    const_cast<httplib::Request&>(request).ranges.clear();
     return Check(*security, request, response);
   });
   return server;

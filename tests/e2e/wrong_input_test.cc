@@ -34,7 +34,7 @@ TEST(WrongInput, WrongFlagsAreRefusedByName) {
       {{"--max-running", "0"}, {"--max-running", "0"}},
       {{"--max-queue", "-1"}, {"--max-queue", "-1"}},
       {{"--max-prompt-tokens", "-5"}, {"--max-prompt-tokens", "-5"}},
-      {{"--max-prompt-tokens", "99999"}, {"max_prompt_tokens", "99999", "4096"}},
+      {{"--max-prompt-tokens", "99999"}, {"--max-prompt-tokens is 99999", "99999", "4096"}},
       {{"--default-max-tokens", "0"}, {"--default-max-tokens", "0"}},
       {{"--prefill-tokens", "0"}, {"--prefill-tokens", "0"}},
       {{"--log-level", "loud"}, {"--log-level", "loud"}},

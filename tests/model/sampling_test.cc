@@ -115,6 +115,8 @@ TEST(Validate, NamesParameterValueAndRange) {
   }
   refuses({.temperature = 100.5}, "temperature", "100.5");
   refuses({.top_k = -1}, "top_k", "-1");
+  refuses({.top_k = -123456789}, "top_k", "-123456789");
+  refuses({.top_p = 1.0000001f}, "top_p", "1.0000001");
   refuses({.top_p = 0}, "top_p", "0");
   refuses({.top_p = 1.5}, "top_p", "1.5");
   refuses({.min_p = 1.5}, "min_p", "1.5");

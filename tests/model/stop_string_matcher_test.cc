@@ -57,12 +57,14 @@ TEST(StopStringMatcherTest, OverlappingBeginningsAreNotMissed) {
   EXPECT_EQ(Feed({"abac"}, {"aba", "bac"}).text, "ab");
 }
 
-TEST(StopStringMatcherTest, TheOneThatBeginsFirstWins) {
+TEST(StopStringMatcherTest, TheOneThatIsCompleteFirstWins) {
   EXPECT_EQ(Feed({"stop", "END"}, {"a END b stop"}).text, "a ");
-  // "bcd" ends first, but "abcde" begins before it.
-  EXPECT_EQ(Feed({"bcd", "abcde"}, {"xabcd", "e"}).text, "x");
-  EXPECT_EQ(Feed({"bcd", "abcde"}, {"xabcd", "f"}).text, "xa");
-  EXPECT_EQ(Feed({"bcd", "abcde"}, {"xabcd"}).text, "xa") << "the text ended before it was clear";
+  // "abcde" begins before "bcd", but ends after it.
+  EXPECT_EQ(Feed({"bcd", "abcde"}, {"xabcde"}).text, "xa");
+  StopStringMatcher waits_for_nothing({"bcd", "abcde"});
+  EXPECT_EQ(waits_for_nothing.Push("xabcd"), "xa");
+  EXPECT_TRUE(waits_for_nothing.stopped());
+  EXPECT_EQ(Feed({"cd", "bcd"}, {"xabcd"}).text, "xa") << "the longer of two that end together";
   StopStringMatcher matcher({"\n\n\n", "\n"});
   matcher.Push("a\n");
   EXPECT_EQ(matcher.matched(), "\n");
@@ -86,8 +88,13 @@ TEST(StopStringMatcherTest, TheOutcomeDoesNotDependOnHowTheTextIsCut) {
     const std::string text = random_text(random() % 30);
     std::vector<std::string> stops(1 + random() % 3);
     for (std::string& stop : stops) stop = random_text(1 + random() % 5);
+    // The shortest beginning of the text that ends with a stop string, and the longest of these.
     size_t first = std::string::npos;
-    for (const std::string& stop : stops) first = std::min(first, text.find(stop));
+    for (size_t end = 1; end <= text.size() && first == std::string::npos; ++end) {
+      for (const std::string& stop : stops) {
+        if (text.substr(0, end).ends_with(stop)) first = std::min(first, end - stop.size());
+      }
+    }
     std::vector<std::string> increments;
     for (size_t done = 0; done < text.size();) {
       increments.push_back(text.substr(done, 1 + random() % 4));

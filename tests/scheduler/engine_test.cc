@@ -317,6 +317,25 @@ TEST(EngineTest, AModelErrorEndsItsRequestsAndNothingElse) {
   EXPECT_TRUE(harness.Await(harness.MustSubmit(harness.Request(50, 10))).last.status.ok());
 }
 
+TEST(EngineTest, LogitsThatAreNoNumbersEndARequestWithAnError) {
+  EngineHarness harness(Options(400));
+  harness.control->overflow = true;
+  Collected result = harness.Await(harness.MustSubmit(harness.Request(50, 10)));
+  EXPECT_TRUE(result.tokens.empty());
+  EXPECT_EQ(result.last.reason, FinishReason::kError);
+  EXPECT_THAT(std::string(result.last.status.message()), HasSubstr("no finite logit"));
+  harness.control->overflow = false;
+  harness.control->decode_delay_us = 1000;
+  const RequestId id = harness.MustSubmit(harness.Request(50, 1000));
+  harness.AwaitTokens(id, 2);
+  harness.control->overflow = true;
+  result = harness.Await(id);
+  EXPECT_GE(result.tokens.size(), 2u);
+  EXPECT_EQ(result.last.reason, FinishReason::kError);
+  harness.control->overflow = false;
+  harness.ExpectEmptyPool();
+}
+
 TEST(EngineTest, DrainingRefusesNewRequestsAndFinishesRunningOnes) {
   EngineHarness harness(Options(400));
   harness.control->decode_delay_us = 1000;

@@ -78,6 +78,19 @@ TEST(ConfigTest, DefaultsAreValidOnceThereIsAModel) {
   EXPECT_FALSE(Validate(ServeConfig{}).ok());
 }
 
+TEST(ConfigTest, LimitsThatModelAndMachineDoNotAllowAreNamed) {
+  ServeConfig config = Valid();
+  config.max_prompt_tokens = 4095;
+  EXPECT_TRUE(CheckLimitsOfModel(config, 4096).ok());
+  config.max_prompt_tokens = 4096;
+  EXPECT_THAT(std::string(CheckLimitsOfModel(config, 4096).message()),
+              AllOf(HasSubstr("--max-prompt-tokens is 4096"), HasSubstr("at most 4095")));
+  config.kv_cache_bytes = size_t{2} << 40;
+  EXPECT_TRUE(CheckPoolFits(config, size_t{2} << 40).ok());
+  EXPECT_THAT(std::string(CheckPoolFits(config, size_t{24} << 30).message()),
+              AllOf(HasSubstr("--kv-cache-memory is 2 TiB"), HasSubstr("24 GiB")));
+}
+
 void ExpectRefused(const ServeConfig& config, const std::string& flag, const std::string& value) {
   const absl::Status status = Validate(config);
   EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << flag;

@@ -1,6 +1,11 @@
 // The daemon as a whole: its other calls, health, reflection, HTTP, and how it ends.
 #include "server/daemon.h"
 
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <atomic>
 #include <chrono>
 #include <future>
 #include <string>
@@ -206,6 +211,84 @@ TEST(DaemonTest, IsNotReadyBeforeItServes) {
   EXPECT_EQ(client.Get("/readyz")->status, 503);
   EXPECT_EQ(client.Get("/readyz")->body, "loading\n");
   EXPECT_EQ(client.Get("/healthz")->status, 200);
+}
+
+TEST(DaemonTest, ReadsNoBodiesAndServesNoRanges) {
+  StubDaemon daemon;
+  httplib::Client client("127.0.0.1", daemon.daemon().http_port());
+  for (const char* path : {"/healthz", "/metrics", "/nothing"}) {
+    const auto refused = client.Post(path, "body", "text/plain");
+    ASSERT_TRUE(refused) << path;
+    EXPECT_EQ(refused->status, 405) << path;
+    EXPECT_EQ(refused->get_header_value("Allow"), "GET, HEAD");
+  }
+  const auto whole =
+      client.Get("/healthz", {httplib::make_range_header({{0, -1}, {0, -1}, {1, -1}})});
+  ASSERT_TRUE(whole);
+  EXPECT_EQ(whole->status, 200);
+  EXPECT_EQ(whole->body, "ok\n");
+}
+
+/// Sends a byte of a request that never ends, again and again.
+class SlowClient {
+ public:
+  explicit SlowClient(int port) : socket_(::socket(AF_INET, SOCK_STREAM, 0)) {
+    sockaddr_in address = {};
+    address.sin_family = AF_INET;
+    address.sin_port = htons(static_cast<uint16_t>(port));
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    EXPECT_EQ(connect(socket_, reinterpret_cast<sockaddr*>(&address), sizeof(address)), 0);
+    const std::string begin = "GET /healthz HTTP/1.1\r\nX: ";
+    EXPECT_EQ(send(socket_, begin.data(), begin.size(), MSG_NOSIGNAL), ssize_t(begin.size()));
+    thread_ = std::thread([this] {
+      while (!is_over_ && send(socket_, "x", 1, MSG_NOSIGNAL) == 1) SleepMs(50);
+    });
+  }
+  ~SlowClient() {
+    is_over_ = true;
+    thread_.join();
+    close(socket_);
+  }
+
+ private:
+  const int socket_;
+  std::atomic<bool> is_over_ = false;
+  std::thread thread_;
+};
+
+TEST(DaemonTest, EndsWhateverAnHttpClientDoes) {
+  auto daemon = std::make_unique<StubDaemon>();
+  const SlowClient slow(daemon->daemon().http_port());
+  SleepMs(200);
+  const auto start = std::chrono::steady_clock::now();
+  daemon.reset();
+  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(20));
+}
+
+TEST(DaemonTest, RefusesCompressedMessages) {
+  StubDaemon daemon;
+  grpc::ClientContext context;
+  context.set_compression_algorithm(GRPC_COMPRESS_GZIP);
+  v1::TokenizeRequest request;
+  request.set_text(std::string(100000, 'a'));
+  v1::TokenizeResponse response;
+  const grpc::Status status = daemon.stub().Tokenize(&context, request, &response);
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::UNIMPLEMENTED);
+  EXPECT_THAT(status.error_message(), HasSubstr("gzip"));
+}
+
+TEST(DaemonTest, CountsRequestsThatAStopStringEndsAsStopped) {
+  StubDaemon daemon;
+  // Whatever the first token says ends the text, which is also as long as it may be.
+  v1::GenerateRequest request = IdRequest(kPrompt, 1);
+  const Generated free = daemon.Generate(request);
+  ASSERT_FALSE(free.text.empty());
+  request.add_stop(free.text);
+  const Generated stopped = daemon.Generate(request);
+  EXPECT_EQ(stopped.result.finish_reason(), v1::FINISH_REASON_STOP);
+  const std::string metrics = HttpGet(daemon, "/metrics").body;
+  EXPECT_THAT(metrics, HasSubstr("ziggurat_requests_finished_total{reason=\"stop\"} 1"));
+  EXPECT_THAT(metrics, HasSubstr("ziggurat_requests_finished_total{reason=\"length\"} 1"));
 }
 
 TEST(DaemonTest, RefusesAPortThatIsTaken) {

@@ -66,7 +66,7 @@ TEST(DeliveryTest, FinishesEveryRequestOnceAmongSubmissionsAndCancellationsFromM
   std::vector<std::shared_ptr<RecordingSink>> sinks(kThreads * kRequests);
   std::vector<std::vector<int32_t>> prompts(sinks.size());
   {
-    Delivery delivery(engine->get(), BundledTokenizer().get());
+    Delivery delivery(engine->get(), BundledTokenizer().get(), nullptr);
     std::vector<std::thread> clients;
     for (int t = 0; t < kThreads; ++t) {
       clients.emplace_back([&, t] {
@@ -105,7 +105,7 @@ TEST(DeliveryTest, NeverCallsTheSinkOfARequestThatWasRefused) {
   ASSERT_TRUE(engine.ok()) << engine.status();
   const auto sink = std::make_shared<RecordingSink>();
   {
-    Delivery delivery(engine->get(), BundledTokenizer().get());
+    Delivery delivery(engine->get(), BundledTokenizer().get(), nullptr);
     EXPECT_FALSE(delivery.Submit(MakeRequest({}, 20), sink).ok());
     (*engine)->Stop();
   }

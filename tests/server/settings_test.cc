@@ -140,6 +140,10 @@ TEST(SettingsTest, WhatIsWrongIsNamedWithItsPlace) {
       {"\ncheck-integrity: perhaps", {here, "neither true nor false"}},
       {"\ncheck-integrity: [true, false]", {here, "--check-integrity", "no list"}},
       {"\nmax-running:", {here, "has no value"}},
+      {"\nmax-running:\n\nkv-cache-memory: 1", {here, "has no value"}},
+      {"\nmax-running: \"\"", {here, "has no value"}},
+      {"\ncheck-integrity: ''", {here, "has no value"}},
+      {"\ngroups: [a=1, '']", {here, "has no value"}},
       {"\nmax-running: {a: 1}", {here, "keys of its own"}},
       {"\ngroups: [[a]]", {here, "no list of plain values"}},
       {"max-running: 1\nmax-running: 2", {here, "line 1 already"}},
@@ -154,6 +158,13 @@ TEST(SettingsTest, WhatIsWrongIsNamedWithItsPlace) {
   EXPECT_THAT(Example().Refusal({"ZIGGURAT_MAX_RUNNING=many"}, ""),
               StartsWith("ZIGGURAT_MAX_RUNNING: "));
   EXPECT_THAT(Example().Refusal({}, "# nothing but a remark\n"), "it was taken");
+}
+
+TEST(SettingsTest, AnEmptyFlagIsNoNumberAndNoName) {
+  for (const char* flag : {"--kv-cache-memory", "--groups"}) {
+    const auto settings = Example().Read({flag, ""});
+    EXPECT_EQ(std::string(settings.status().message()), std::string(flag) + ": has no value");
+  }
 }
 
 TEST(SettingsTest, MessagesAboutAFlagSayWhereItCameFrom) {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstring>
+#include <limits>
 #include <string>
 #include <thread>
 #include <utility>
@@ -409,6 +410,10 @@ absl::Status StubModel::DecodeLayer(int layer, const DecodeInput& input, uint32_
 
 void StubModel::FillLogits(int32_t token, int position, float* logits) const {
   const int vocab_size = options_.shape.vocab_size;
+  if (options_.control->overflow) {
+    std::fill_n(logits, vocab_size, std::numeric_limits<float>::quiet_NaN());
+    return;
+  }
   const uint32_t seed = Mix(token, position);
   for (int i = 0; i < vocab_size; ++i) {
     logits[i] = static_cast<float>(((seed ^ i) * 0x9E3779B1u) >> 24) / 256.0f;

@@ -18,6 +18,7 @@ struct StubControl {
   std::atomic<int64_t> decode_delay_us = 0;         ///< slept in every decode step
   std::atomic<int64_t> prefill_layer_delay_us = 0;  ///< slept in every prefill layer
   std::atomic<bool> fail_decode = false;            ///< decode answers INTERNAL while this is set
+  std::atomic<bool> overflow = false;               ///< logits are no numbers while this is set
   std::atomic<int64_t> decode_steps = 0;            ///< steps done
   std::atomic<int64_t> decoded_tokens = 0;          ///< sequences of all steps
   std::atomic<int64_t> prefill_layers = 0;          ///< layers of prefill batches done

@@ -42,6 +42,7 @@ class Twins {
           samplers_[i].Sample(absl::MakeSpan(scratch), sequences_[i].forbidden);
       const std::string where = what + " sequence " + std::to_string(i);
       EXPECT_EQ(records[i].token_id, expected.token_id) << where;
+      EXPECT_EQ(records[i].is_arbitrary != 0, expected.is_arbitrary) << where;
       ExpectNear(records[i].logprob, expected.logprob, where);
       ASSERT_EQ(records[i].num_top, static_cast<int>(expected.top.size())) << where;
       for (size_t n = 0; n < expected.top.size(); ++n) {
