@@ -41,7 +41,7 @@ std::optional<std::vector<int>> ClusterInThree(absl::Span<const double> values) 
     for (size_t second = first + 1; second < cuts.size(); ++second) {
       const double spread = below + Spread(all.subspan(cuts[first], cuts[second] - cuts[first])) +
                             Spread(all.subspan(cuts[second]));
-      if (spread >= least) continue;
+      if (spread >= least * (1 - 1e-12)) continue;  // rounding makes none of two equal ways better
       least = spread;
       middle = sorted[cuts[first]];
       high = sorted[cuts[second]];

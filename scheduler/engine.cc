@@ -37,12 +37,12 @@ absl::Status CheckOptions(const EngineOptions& options, const ModelShape& shape)
   const size_t needed = options.block_bytes * static_cast<size_t>(shape.num_layers);
   if (options.kv_cache_bytes < needed) {
     return absl::InvalidArgumentError(
-        absl::StrCat("kv_cache_memory is ", options.kv_cache_bytes,
+        absl::StrCat("kv_cache_bytes is ", options.kv_cache_bytes,
                      " bytes, less than one block of ", options.block_bytes, " bytes for each of ",
                      shape.num_layers, " layers (", needed, " bytes)"));
   }
   if (options.kv_cache_bytes / options.block_bytes > std::numeric_limits<BlockId>::max()) {
-    return absl::InvalidArgumentError(absl::StrCat("kv_cache_memory is ", options.kv_cache_bytes,
+    return absl::InvalidArgumentError(absl::StrCat("kv_cache_bytes is ", options.kv_cache_bytes,
                                                    " bytes, more than 2^32 - 1 blocks of ",
                                                    options.block_bytes, " bytes"));
   }

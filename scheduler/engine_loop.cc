@@ -299,7 +299,7 @@ void EngineLoop::Report(const Sequence& sequence, FinishReason reason, absl::Sta
   }
   result.total_seconds = Seconds(now - sequence.submitted);
   if (metrics_) {
-    if (!sequence.request.ends_by_text) metrics_->CountFinished(FinishReasonName(reason));
+    if (!sequence.request.may_end_by_text) metrics_->CountFinished(FinishReasonName(reason));
     metrics_->ObserveEndToEnd(result.total_seconds);
     if (sequence.generated > 0) {
       metrics_->ObserveDecode(Seconds(sequence.latest_token - sequence.first_token));

@@ -34,9 +34,9 @@ struct EngineRequest {
   std::vector<int32_t> stop_token_ids;  ///< the model's and the request's
   std::optional<SteadyTime> deadline;
   bool report_attention_recall = false;
-  /// Whoever reads the text may end it, and knows only then why it ended: it counts the reason
+  /// Whoever reads the text may end it, and knows why it ended: it counts the reason
   /// (Metrics::CountFinished), not the engine.
-  bool ends_by_text = false;
+  bool may_end_by_text = false;
 };
 
 enum class FinishReason : uint8_t { kStop, kLength, kCancelled, kDeadline, kError };

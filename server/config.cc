@@ -4,6 +4,7 @@
 #include <charconv>
 #include <fstream>
 #include <iterator>
+#include <limits>
 #include <system_error>
 
 #include "absl/strings/ascii.h"
@@ -170,11 +171,20 @@ int ServeConfig::WorkspaceTokens(int max_context_tokens) const {
   return std::max(prefill_tokens, LongestPrompt(max_context_tokens));
 }
 
-absl::Status CheckLimitsOfModel(const ServeConfig& config, int max_context_tokens) {
-  if (config.max_prompt_tokens < max_context_tokens) return absl::OkStatus();
+absl::Status CheckLimitsOfModel(const ServeConfig& config, int max_context_tokens, int num_layers,
+                                size_t block_bytes) {
+  if (config.max_prompt_tokens >= max_context_tokens) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "--max-prompt-tokens is ", config.max_prompt_tokens, ": at most ", max_context_tokens - 1,
+        ", which leaves one new token room in the model's context of ", max_context_tokens));
+  }
+  const size_t least = block_bytes * static_cast<size_t>(num_layers);
+  const size_t most = block_bytes * std::numeric_limits<uint32_t>::max();
+  if (config.kv_cache_share > 0) return absl::OkStatus();
+  if (config.kv_cache_bytes >= least && config.kv_cache_bytes <= most) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrCat(
-      "--max-prompt-tokens is ", config.max_prompt_tokens, ": at most ", max_context_tokens - 1,
-      ", which leaves one new token room in the model's context of ", max_context_tokens));
+      "--kv-cache-memory is ", config.kv_cache_bytes, " bytes: from ", least, ", a block of ",
+      block_bytes, " bytes for each of ", num_layers, " layers, to 2^32 - 1 blocks"));
 }
 
 absl::Status CheckPoolFits(const ServeConfig& config, size_t machine_bytes) {

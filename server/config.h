@@ -82,7 +82,8 @@ struct ServeConfig {
 };
 
 /// Limits that depend on the model. INVALID_ARGUMENT.
-absl::Status CheckLimitsOfModel(const ServeConfig& config, int max_context_tokens);
+absl::Status CheckLimitsOfModel(const ServeConfig& config, int max_context_tokens, int num_layers,
+                                size_t block_bytes);
 /// A pool in the host's memory is no larger than that. INVALID_ARGUMENT.
 absl::Status CheckPoolFits(const ServeConfig& config, size_t machine_bytes);
 /// A share of free memory is for GPUs. INVALID_ARGUMENT.

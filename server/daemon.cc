@@ -2,13 +2,10 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cstring>
 #include <thread>
 #include <utility>
 
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_replace.h"
 #include "absl/time/clock.h"
 #include "compression/registry.h"
 #include "grpcpp/ext/proto_server_reflection_plugin.h"
@@ -20,17 +17,6 @@
 
 namespace ziggurat {
 namespace {
-
-/// The engine's options have the names of our flags.
-absl::Status NamingTheFlag(const absl::Status& status) {
-  for (const char* option :
-       {"kv_cache_memory", "max_running", "max_queue", "max_prompt_tokens", "prefill_tokens"}) {
-    if (!absl::StartsWith(status.message(), absl::StrCat(option, " is "))) continue;
-    return absl::Status(status.code(), absl::StrCat("--", absl::StrReplaceAll(option, {{"_", "-"}}),
-                                                    status.message().substr(std::strlen(option))));
-  }
-  return status;
-}
 
 constexpr char kServiceName[] = "ziggurat.v1.Ziggurat";
 // Once the engine is idle, how long clients may take to read the ends of their streams and to stop
@@ -93,7 +79,7 @@ absl::Status Daemon::Serve(std::unique_ptr<ModelRunner> runner, ServedModel mode
                               .check_every_step = config_.check_integrity};
   absl::StatusOr<std::unique_ptr<Engine>> engine =
       Engine::Create(options, std::move(runner), &metrics_);
-  if (!engine.ok()) return NamingTheFlag(engine.status());
+  if (!engine.ok()) return engine.status();
   engine_ = *std::move(engine);
   if (absl::Status status = CheckDefaultPolicy(); !status.ok()) return status;
   if (config_.metrics_compat == "vllm") metrics_.ExportVllmNames(model.name);

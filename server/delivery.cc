@@ -18,7 +18,7 @@ absl::StatusOr<RequestId> Delivery::Submit(DeliveryRequest request,
   stream->sink = std::move(sink);
   stream->name = request.engine.name;
   stream->with_logprobs = request.with_logprobs;
-  stream->ends_by_text = request.engine.ends_by_text;
+  stream->may_end_by_text = request.engine.may_end_by_text;
   if (request.echo_prompt) stream->echo = request.engine.prompt;
   // The first output may come before Submit returns: the lock holds it back until the stream is in
   // the table.
@@ -77,7 +77,7 @@ void Delivery::SendNew(const EngineOutput& output, Stream& stream) {
 void Delivery::SendResult(const EngineResult& ended, Stream& stream) {
   const std::string_view reason =
       FinishReasonName(stream.text.is_stopped() ? FinishReason::kStop : ended.reason);
-  if (stream.ends_by_text && metrics_ != nullptr) metrics_->CountFinished(reason);
+  if (stream.may_end_by_text && metrics_ != nullptr) metrics_->CountFinished(reason);
   // A request that has reached its stop string is complete, whatever ended it in the engine.
   if (!ended.status.ok() && !stream.text.is_stopped()) {
     spdlog::info("[{}] ended after {} tokens: {}", stream.name, stream.completion_tokens,

@@ -57,7 +57,7 @@ class Delivery {
     std::string name;
     TextStream text;
     bool with_logprobs = false;
-    bool ends_by_text = false;
+    bool may_end_by_text = false;
     std::vector<int32_t> echo;  // prompt ids that the first chunk still has to carry
     int completion_tokens = 0;
   };

@@ -4,6 +4,7 @@
 #include <cinttypes>
 #include <cstdio>
 #include <random>
+#include <set>
 #include <utility>
 
 #include "absl/status/status.h"
@@ -228,9 +229,13 @@ absl::StatusOr<DeliveryRequest> ParseGenerateRequest(const v1::GenerateRequest& 
     engine.stop_token_ids.insert(engine.stop_token_ids.end(), model.eos_token_ids.begin(),
                                  model.eos_token_ids.end());
   }
+  const std::set<int32_t> stops(engine.stop_token_ids.begin(), engine.stop_token_ids.end());
+  if (message.min_tokens() > 0 && static_cast<int>(stops.size()) >= rules.vocab_size) {
+    return Invalid("min_tokens", "leaves nothing to draw: every token is a stop token");
+  }
 
   request.text.stop_strings.assign(message.stop().begin(), message.stop().end());
-  engine.ends_by_text = !request.text.stop_strings.empty();
+  engine.may_end_by_text = !request.text.stop_strings.empty();
   request.text.min_tokens = message.min_tokens();
   request.text.include_special_tokens = message.include_special_tokens();
   request.with_logprobs = message.has_logprobs();

@@ -29,8 +29,9 @@ size_t MachineMemoryBytes(const std::filesystem::path& root) {
     if (path == std::string::npos) continue;
     const std::string names = line.substr(controllers + 1, path - controllers - 1);
     const bool is_unified = names.empty();
-    if (!is_unified && names != "memory") continue;
-    const std::filesystem::path top = is_unified ? groups : groups / "memory";
+    // Controllers may be mounted together, in a folder of all their names.
+    if (!is_unified && ("," + names + ",").find(",memory,") == std::string::npos) continue;
+    const std::filesystem::path top = groups / names;
     // A limit of any group above counts. Inside a container the path may be another one's: then the
     // top is its own.
     std::filesystem::path group = std::filesystem::path(line.substr(path + 1)).relative_path();

@@ -20,7 +20,8 @@ absl::Status FromBytes(const grpc::ByteBuffer& bytes, google::protobuf::Message*
   grpc::ProtoBufferReader reader(&copy);
   if (reader.status().ok() && message->ParseFromZeroCopyStream(&reader)) return absl::OkStatus();
   return absl::InvalidArgumentError(
-      absl::StrCat("the request is no valid ", message->GetTypeName(), ": is its text UTF-8?"));
+      absl::StrCat("the request is no valid ", message->GetTypeName(),
+                   ": cut short, garbled, or with text that is not UTF-8"));
 }
 
 }  // namespace ziggurat

@@ -1,7 +1,7 @@
 // Between our types and gRPC's: statuses, and messages as bytes.
 //
-// Calls that carry a client's text are registered with raw bytes and parsed here: gRPC itself would
-// answer a request that cannot be parsed (text that is not UTF-8) with an empty UNIMPLEMENTED.
+// All calls are registered with raw bytes and parsed here: gRPC itself would answer a request that
+// cannot be parsed (text that is not UTF-8) with an empty UNIMPLEMENTED.
 #pragma once
 
 #include <string>

@@ -44,7 +44,8 @@ struct Plan {
         {"memory of edits", backend.lend_bytes},
         {"upload ring", backend.upload_bytes}};
     for (const MemoryPart& part : cuda::CudaSteps::Parts(steps)) parts.push_back(part);
-    for (const MemoryPart& part : cuda::TokenDraws::Parts(steps.rows)) parts.push_back(part);
+    for (const MemoryPart& part : cuda::TokenDraws::Parts(steps.rows, steps.shape.model.vocab_size))
+      parts.push_back(part);
     parts.push_back({"kernels and graphs", cuda::kDriverBytes});
     return parts;
   }

@@ -16,8 +16,8 @@ namespace ziggurat {
 /// Whether this build has CUDA.
 bool HasCuda();
 
-/// The name of a card that can be used. The errors are those of LoadCudaDecoder; UNIMPLEMENTED, of
-/// all three, where it has not.
+/// The name of a card that can be used. The errors are those of LoadCudaDecoder; UNIMPLEMENTED,
+/// here and below, where HasCuda is false.
 absl::StatusOr<std::string> FindCudaDevice(int device);
 
 /// Bytes per second, read and written together, of copies of so many bytes within the card's

@@ -159,6 +159,7 @@ absl::Status CudaSteps::DecodeTokens(absl::Span<const DecodeInput> inputs,
                                      absl::Span<const TokenDraw> draws, SampledToken* tokens) {
   if (absl::Status status = RunStep(inputs); !status.ok()) return status;
   std::vector<uint64_t> sequences;
+  sequences.reserve(inputs.size());
   for (const DecodeInput& input : inputs) sequences.push_back(input.sequence);
   draws_->Ask(draws, sequences, tables_->rows_of_inputs(), logits());
   AskCounts(inputs);

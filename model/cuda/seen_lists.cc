@@ -1,5 +1,7 @@
 #include "model/cuda/seen_lists.h"
 
+#include <algorithm>
+#include <iterator>
 #include <utility>
 
 namespace ziggurat::cuda {
@@ -8,18 +10,31 @@ namespace {
 /// For each sequence, on average: twice as many as there are in most prompts of 16,384 tokens of a
 /// text. A prompt of 8,192 different ones takes all of them.
 constexpr uint32_t kTokensOfRow = 16384;
+/// For all together, whatever their number: 48 MiB.
+constexpr uint32_t kMostTokens = 256 * kTokensOfRow;
 /// Sent in a step, for all sequences together.
 constexpr size_t kTokensOfStep = size_t{1} << 19;
 
-}  // namespace
+/// With tokens to come, so that a list is seldom moved.
+uint32_t Roomy(int count) { return static_cast<uint32_t>(count) + count / 4 + 64; }
 
-std::vector<MemoryPart> SeenLists::Parts(int rows) {
-  return {{"lists of tokens for penalties", size_t{kTokensOfRow} * rows * sizeof(SeenToken)}};
+/// All of them together.
+uint32_t Capacity(int rows, int vocab_size) {
+  const uint32_t largest = Extents::RoomFor(Roomy(vocab_size));
+  const uint64_t usual = uint64_t{std::min(largest, kTokensOfRow)} * rows;
+  return std::max(largest, static_cast<uint32_t>(std::min<uint64_t>(usual, kMostTokens)));
 }
 
-absl::StatusOr<std::unique_ptr<SeenLists>> SeenLists::Create(Stream* stream, int rows) {
-  std::unique_ptr<SeenLists> lists(new SeenLists(stream, kTokensOfRow * rows));
-  const MemoryPart part = Parts(rows).front();
+}  // namespace
+
+std::vector<MemoryPart> SeenLists::Parts(int rows, int vocab_size) {
+  return {{"lists of tokens for penalties", Capacity(rows, vocab_size) * sizeof(SeenToken)}};
+}
+
+absl::StatusOr<std::unique_ptr<SeenLists>> SeenLists::Create(Stream* stream, int rows,
+                                                             int vocab_size) {
+  std::unique_ptr<SeenLists> lists(new SeenLists(stream, Capacity(rows, vocab_size)));
+  const MemoryPart part = Parts(rows, vocab_size).front();
   auto memory = DeviceMemory::Allocate(MemoryKind::kDevice, part.bytes, part.what);
   if (!memory.ok()) return memory.status();
   lists->memory_ = *std::move(memory);
@@ -72,15 +87,18 @@ bool SeenLists::MakeRoom(int count, List* list) {
   if (list->capacity > count) return true;
   if (list->capacity != 0) extents_.Free(list->first, list->capacity);
   list->capacity = 0;
-  const uint32_t wanted = static_cast<uint32_t>(count) + count / 4 + 64;
-  for (;;) {
-    list->first = extents_.Allocate(wanted);
-    if (list->first != Extents::kFull) break;
+  return Allocate(Roomy(count), list) || Allocate(static_cast<uint32_t>(count) + 1, list);
+}
+
+bool SeenLists::Allocate(uint32_t tokens, List* list) {
+  const uint32_t room = Extents::RoomFor(tokens);
+  if (room > capacity_) return false;
+  while ((list->first = extents_.Allocate(room)) == Extents::kFull) {
     // Those of the step before may be asked for in this one, too.
     if (lists_.front().step + 1 >= step_) return false;
     Drop(lists_.begin());
   }
-  list->capacity = static_cast<int>(Extents::RoomFor(wanted));
+  list->capacity = static_cast<int>(room);
   return true;
 }
 

@@ -25,9 +25,10 @@ namespace ziggurat::cuda {
 class SeenLists {
  public:
   /// For so many sequences at once.
-  static std::vector<MemoryPart> Parts(int rows);
+  static std::vector<MemoryPart> Parts(int rows, int vocab_size);
   /// `stream` outlives it. RESOURCE_EXHAUSTED names the part.
-  static absl::StatusOr<std::unique_ptr<SeenLists>> Create(Stream* stream, int rows);
+  static absl::StatusOr<std::unique_ptr<SeenLists>> Create(Stream* stream, int rows,
+                                                           int vocab_size);
 
   /// What came of the step before is known on the host.
   void BeginStep();
@@ -46,14 +47,18 @@ class SeenLists {
   };
   using Lists = std::list<List>;
 
-  SeenLists(Stream* stream, uint32_t capacity) : stream_(stream), extents_(0, capacity) {}
+  SeenLists(Stream* stream, uint32_t capacity)
+      : stream_(stream), capacity_(capacity), extents_(0, capacity) {}
 
-  /// Room for `count` tokens and for those to come. False where there is none.
+  /// Room for `count` tokens, and one more at least. False where there is none.
   bool MakeRoom(int count, List* list);
+  /// An extent of so many, for which others may be dropped. False where there is none.
+  bool Allocate(uint32_t tokens, List* list);
   bool Send(const Sampler& sampler, List* list);
   void Drop(Lists::iterator list);
 
   Stream* stream_;
+  const uint32_t capacity_;
   DeviceMemory memory_, pinned_;  ///< SeenToken; what is sent in a step
   Extents extents_;
   size_t sent_ = 0;  ///< in this step

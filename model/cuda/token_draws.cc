@@ -18,8 +18,8 @@ std::vector<MemoryPart> OwnParts(int rows) {
 
 }  // namespace
 
-std::vector<MemoryPart> TokenDraws::Parts(int rows) {
-  std::vector<MemoryPart> parts = SeenLists::Parts(rows);
+std::vector<MemoryPart> TokenDraws::Parts(int rows, int vocab_size) {
+  std::vector<MemoryPart> parts = SeenLists::Parts(rows, vocab_size);
   for (const MemoryPart& part : OwnParts(rows)) parts.push_back(part);
   return parts;
 }
@@ -27,7 +27,7 @@ std::vector<MemoryPart> TokenDraws::Parts(int rows) {
 absl::StatusOr<std::unique_ptr<TokenDraws>> TokenDraws::Create(Stream* stream, int rows,
                                                                int vocab_size) {
   std::unique_ptr<TokenDraws> draws(new TokenDraws(stream, rows, vocab_size));
-  auto seen = SeenLists::Create(stream, rows);
+  auto seen = SeenLists::Create(stream, rows, vocab_size);
   if (!seen.ok()) return seen.status();
   draws->seen_ = *std::move(seen);
   const std::vector<MemoryPart> parts = OwnParts(rows);

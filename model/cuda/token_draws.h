@@ -19,7 +19,7 @@ namespace ziggurat::cuda {
 
 class TokenDraws {
  public:
-  static std::vector<MemoryPart> Parts(int rows);
+  static std::vector<MemoryPart> Parts(int rows, int vocab_size);
   /// `stream` outlives it. RESOURCE_EXHAUSTED names the part.
   static absl::StatusOr<std::unique_ptr<TokenDraws>> Create(Stream* stream, int rows,
                                                             int vocab_size);
@@ -45,9 +45,10 @@ class TokenDraws {
   Stream* stream_;
   int rows_, vocab_size_;
   std::unique_ptr<SeenLists> seen_;
-  DeviceMemory requests_, forbidden_, records_;  ///< on the device
-  DeviceMemory pinned_requests_, pinned_forbidden_,
-      pinned_records_;                                    ///< what goes there, and comes
+  // On the device, and what goes there and comes from there.
+  DeviceMemory requests_, pinned_requests_;
+  DeviceMemory forbidden_, pinned_forbidden_;
+  DeviceMemory records_, pinned_records_;
   size_t num_forbidden_ = 0;                              ///< of all draws of a step
   std::vector<std::pair<size_t, SampledToken>> of_host_;  ///< by draw
 };

@@ -107,7 +107,10 @@ absl::StatusOr<LoadedModel> LoadModel(const ServeConfig& config) {
   LoadedModel loaded;
   absl::StatusOr<ModelConfig> model = LoadModelConfig(config.model);
   if (!model.ok()) return model.status();
-  if (absl::Status status = CheckLimitsOfModel(config, model->MaxContextTokens()); !status.ok()) {
+  if (absl::Status status = CheckLimitsOfModel(
+          config, model->MaxContextTokens(), model->num_layers,
+          CacheGeometry::DefaultBlockBytes(model->num_kv_heads, model->head_dim));
+      !status.ok()) {
     return status;
   }
   spdlog::info("model {}: {}", config.model.string(), model->Describe());

@@ -1,9 +1,13 @@
 #include "server/security/http_server.h"
 
 #include <openssl/ssl.h>
+#include <sys/socket.h>
+#include <unistd.h>
 
 #include <string>
 #include <utility>
+
+#include "server/security/http_connection.h"
 
 namespace ziggurat {
 namespace {
@@ -17,15 +21,18 @@ int ShowCurrentIdentity(SSL* ssl, void* security) {
 }
 
 // The context that connections begin with; it has no certificate of its own.
-bool SetUpContext(const PortSecurity& security, SSL_CTX& context) {
-  SSL_CTX_set_min_proto_version(&context, TLS1_2_VERSION);
+SSL_CTX* NewContext(const PortSecurity& security) {
+  if (!security.has_tls()) return nullptr;
+  SSL_CTX* context = SSL_CTX_new(TLS_server_method());
+  if (context == nullptr) return nullptr;
+  SSL_CTX_set_min_proto_version(context, TLS1_2_VERSION);
   // No resumption: who was let in by an authority that has gone since is not let in by a ticket.
-  SSL_CTX_set_options(&context, SSL_OP_NO_TICKET | SSL_OP_NO_RENEGOTIATION);
-  SSL_CTX_set_session_cache_mode(&context, SSL_SESS_CACHE_OFF);
+  SSL_CTX_set_options(context, SSL_OP_NO_TICKET | SSL_OP_NO_RENEGOTIATION);
+  SSL_CTX_set_session_cache_mode(context, SSL_SESS_CACHE_OFF);
   // Probes have no certificate; Check asks for one.
-  if (security.asks_for_certificate()) SSL_CTX_set_verify(&context, SSL_VERIFY_PEER, nullptr);
-  SSL_CTX_set_cert_cb(&context, ShowCurrentIdentity, const_cast<PortSecurity*>(&security));
-  return true;
+  if (security.asks_for_certificate()) SSL_CTX_set_verify(context, SSL_VERIFY_PEER, nullptr);
+  SSL_CTX_set_cert_cb(context, ShowCurrentIdentity, const_cast<PortSecurity*>(&security));
+  return context;
 }
 
 bool ShowsCertificate(const httplib::Request& request) {
@@ -46,12 +53,11 @@ Handled Refuse(httplib::Response& response, int status, const char* why) {
   return Handled::Handled;
 }
 
-/// Before anything of the body is read.
 Handled Check(const PortSecurity& security, const httplib::Request& request,
               httplib::Response& response) {
   if (request.method != "GET" && request.method != "HEAD") {
     response.set_header("Allow", "GET, HEAD");
-    return Refuse(response, 405, "GET only\n");
+    return Refuse(response, 405, "GET and HEAD only\n");
   }
   if (request.path == "/healthz" || request.path == "/readyz") return Handled::Unhandled;
   if (security.asks_for_certificate() && !ShowsCertificate(request)) {
@@ -68,23 +74,46 @@ Handled Check(const PortSecurity& security, const httplib::Request& request,
 
 }  // namespace
 
-std::unique_ptr<httplib::Server> MakeHttpServer(std::shared_ptr<const PortSecurity> security) {
-  std::unique_ptr<httplib::Server> server;
-  if (security->has_tls()) {
-    server = std::make_unique<httplib::SSLServer>(
-        [&security](SSL_CTX& context) { return SetUpContext(*security, context); });
-  } else {
-    server = std::make_unique<httplib::Server>();
-  }
-  // Also keeps `security` alive for as long as the server.
-  server->set_pre_routing_handler([security = std::move(security)](const httplib::Request& request,
-                                                                   httplib::Response& response) {
-    // Nobody needs parts of a page, and a request may name thousands of them, each a copy. httplib
-    // has no switch for it; the request that it hands out is a variable of its own.
-    const_cast<httplib::Request&>(request).ranges.clear();
-    return Check(*security, request, response);
+HttpServer::HttpServer(std::shared_ptr<const PortSecurity> security)
+    : security_(std::move(security)), context_(NewContext(*security_)) {
+  // Asked before a body would be read.
+  set_pre_routing_handler([this](const httplib::Request& request, httplib::Response& response) {
+    return Check(*security_, request, response);
   });
-  return server;
+  set_expect_100_continue_handler([](const httplib::Request&, httplib::Response&) { return 417; });
+}
+
+bool HttpServer::process_and_close_socket(socket_t socket) {
+  bool has_begun = false;
+  {
+    std::lock_guard lock(mutex_);
+    has_begun = !is_cut_ && open_.insert(socket).second;
+  }
+  bool is_answered = false;
+  if (has_begun) {
+    HttpConnection connection(socket, context_.get());
+    if (connection.Accept()) {
+      bool is_closed = false;
+      is_answered = process_request(connection, /*close_connection=*/true, is_closed,
+                                    [&](httplib::Request& request) {
+                                      request.ssl = connection.ssl();
+                                      // Nobody needs parts of a page, and a request may name
+                                      // thousands of them, each a copy.
+                                      request.ranges.clear();
+                                    });
+    }
+    connection.Close();
+  }
+  std::lock_guard lock(mutex_);
+  open_.erase(socket);
+  close(socket);
+  return is_answered;
+}
+
+void HttpServer::CutConnections() {
+  std::lock_guard lock(mutex_);
+  is_cut_ = true;
+  for (const socket_t socket : open_) shutdown(socket, SHUT_RDWR);
 }
 
 }  // namespace ziggurat

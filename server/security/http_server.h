@@ -1,7 +1,11 @@
 // The HTTP server under the daemon's pages: plain text or TLS, and who may see them.
 #pragma once
 
+#include <openssl/ssl.h>
+
 #include <memory>
+#include <mutex>
+#include <set>
 
 #include "httplib.h"
 #include "server/security/port_security.h"
@@ -10,8 +14,29 @@ namespace ziggurat {
 
 /// A server that speaks TLS where `security` has it, and asks what gRPC's port asks: a client
 /// certificate, a token (as a bearer token or, for browsers, as the password of any user). Only
-/// /healthz and /readyz are for everybody. GET and HEAD alone: bodies are never read. Ranges are
-/// ignored. Has no pages yet.
-std::unique_ptr<httplib::Server> MakeHttpServer(std::shared_ptr<const PortSecurity> security);
+/// /healthz and /readyz are for everybody. One request of a connection, GET and HEAD alone, without
+/// bodies and ranges, within the limits of HttpConnection. Has no pages yet.
+class HttpServer final : public httplib::Server {
+ public:
+  explicit HttpServer(std::shared_ptr<const PortSecurity> security);
+
+  /// False where there is no memory for TLS.
+  bool is_valid() const override { return !security_->has_tls() || context_ != nullptr; }
+  /// Ends connections, and those to come, in the middle of whatever they do. Any thread.
+  void CutConnections();
+
+ private:
+  struct FreeContext {
+    void operator()(SSL_CTX* context) const { SSL_CTX_free(context); }
+  };
+
+  bool process_and_close_socket(socket_t socket) override;
+
+  const std::shared_ptr<const PortSecurity> security_;
+  std::unique_ptr<SSL_CTX, FreeContext> context_;  ///< null: plain text
+  std::mutex mutex_;
+  std::set<socket_t> open_;
+  bool is_cut_ = false;
+};
 
 }  // namespace ziggurat

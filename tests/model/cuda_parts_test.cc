@@ -350,29 +350,34 @@ TEST(SequenceTables, FollowSequencesThatComeAndGo) {
 // ---- Draws --------------------------------------------------------------------------------------
 
 TEST(TokenDraws, OfAListThatFindsNoRoomAreTheHosts) {
-  constexpr int kVocabulary = 420000;  // more than there is room for
+  constexpr int kVocabulary = 420000;  // twice as many are too much for a step
   SamplingParameters penalized;
   penalized.repetition_penalty = 1.5f;
   penalized.logprobs = 2;
   std::vector<int32_t> everything(kVocabulary);
   std::iota(everything.begin(), everything.end(), 0);
   const std::vector<int32_t> few = {7, 7, 9};
-  Sampler samplers[] = {{penalized, everything, kVocabulary}, {penalized, few, kVocabulary}};
-  Sampler twins[] = {{penalized, everything, kVocabulary}, {penalized, few, kVocabulary}};
+  Sampler samplers[] = {{penalized, everything, kVocabulary},
+                        {penalized, few, kVocabulary},
+                        {penalized, everything, kVocabulary}};
+  Sampler twins[] = {{penalized, everything, kVocabulary},
+                     {penalized, few, kVocabulary},
+                     {penalized, everything, kVocabulary}};
   const std::vector<int32_t> forbidden = {11};
 
-  auto draws = TokenDraws::Create(&TestStream(), 2, kVocabulary);
+  auto draws = TokenDraws::Create(&TestStream(), 3, kVocabulary);
   ASSERT_TRUE(draws.ok()) << draws.status();
   const std::vector<float> logits =
-      RandomTensor(ElementType::kF32, size_t{2} * kVocabulary, 3).floats();
+      RandomTensor(ElementType::kF32, size_t{3} * kVocabulary, 3).floats();
   OnDevice device_logits(logits.data(), logits.size() * sizeof(float));
-  const TokenDraw how[] = {{&samplers[0], forbidden}, {&samplers[1], forbidden}};
-  const int rows[] = {1, 0};
-  const uint64_t sequences[] = {1, 2};
-  SampledToken tokens[2];
+  const TokenDraw how[] = {
+      {&samplers[0], forbidden}, {&samplers[1], forbidden}, {&samplers[2], forbidden}};
+  const int rows[] = {1, 0, 2};
+  const uint64_t sequences[] = {1, 2, 3};
+  SampledToken tokens[3];
   (*draws)->Ask(how, sequences, rows, device_logits.get<float>());
   (*draws)->Fetch(how, rows, tokens);
-  for (int i = 0; i < 2; ++i) {
+  for (int i = 0; i < 3; ++i) {
     std::vector<float> row(logits.begin() + rows[i] * kVocabulary,
                            logits.begin() + (rows[i] + 1) * kVocabulary);
     const SampledToken expected = twins[i].Sample(absl::MakeSpan(row), forbidden);
@@ -391,7 +396,7 @@ SeenToken FirstOf(const SeenToken* list) {
 }
 
 TEST(SeenLists, AreSentOnceAndAgainWhereTheDeviceCannotKnow) {
-  auto lists = SeenLists::Create(&TestStream(), 1);
+  auto lists = SeenLists::Create(&TestStream(), 1, 100);
   ASSERT_TRUE(lists.ok()) << lists.status();
   SamplingParameters penalized;
   penalized.presence_penalty = 0.5f;
@@ -414,30 +419,31 @@ TEST(SeenLists, AreSentOnceAndAgainWhereTheDeviceCannotKnow) {
 }
 
 TEST(SeenLists, MakeRoomForOthersButNotForThoseOfTheSameStep) {
-  auto lists = SeenLists::Create(&TestStream(), 1);
+  // Room for 16,384 tokens, which is one whole vocabulary's.
+  constexpr int kVocabulary = 13000;
+  auto lists = SeenLists::Create(&TestStream(), 1, kVocabulary);
   ASSERT_TRUE(lists.ok()) << lists.status();
   SamplingParameters penalized;
   penalized.repetition_penalty = 1.5f;
-  constexpr int kVocabulary = 20000;
-  std::vector<int32_t> prompt(1000);
-  std::iota(prompt.begin(), prompt.end(), 0);
-  const Sampler small(penalized, prompt, kVocabulary);
-  prompt.resize(6000);
-  std::iota(prompt.begin(), prompt.end(), 0);
-  const Sampler large(penalized, prompt, kVocabulary);
-  prompt.resize(kVocabulary);
-  std::iota(prompt.begin(), prompt.end(), 0);
-  const Sampler too_large(penalized, prompt, kVocabulary);
+  const auto of_so_many = [&](int count) {
+    std::vector<int32_t> prompt(count);
+    std::iota(prompt.begin(), prompt.end(), 0);
+    return Sampler(penalized, prompt, kVocabulary);
+  };
+  const Sampler small = of_so_many(1000), large = of_so_many(6000), all = of_so_many(kVocabulary);
   for (uint64_t sequence = 1; sequence < 100; ++sequence) {
     (*lists)->BeginStep();
     ASSERT_NE((*lists)->Of(sequence, sequence % 5 == 0 ? large : small), nullptr) << sequence;
-    EXPECT_EQ((*lists)->Of(1000 + sequence, too_large), nullptr);
+    EXPECT_EQ((*lists)->Of(1000 + sequence, all), nullptr);
   }
   (*lists)->BeginStep();
   (*lists)->BeginStep();
   EXPECT_NE((*lists)->Of(200, large), nullptr);
   EXPECT_NE((*lists)->Of(201, large), nullptr);
   EXPECT_EQ((*lists)->Of(202, large), nullptr);
+  (*lists)->BeginStep();
+  (*lists)->BeginStep();
+  EXPECT_NE((*lists)->Of(203, all), nullptr) << "with no more room than for one token";
 }
 
 /// A sequence that draws on the device, and its twin on the host.

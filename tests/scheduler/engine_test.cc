@@ -325,7 +325,7 @@ TEST(EngineTest, LogitsThatAreNoNumbersEndARequestWithAnError) {
   EXPECT_EQ(result.last.reason, FinishReason::kError);
   EXPECT_THAT(std::string(result.last.status.message()), HasSubstr("no finite logit"));
   harness.control->overflow = false;
-  harness.control->decode_delay_us = 1000;
+  harness.control->decode_delay_us = 20000;
   const RequestId id = harness.MustSubmit(harness.Request(50, 1000));
   harness.AwaitTokens(id, 2);
   harness.control->overflow = true;

@@ -80,11 +80,20 @@ TEST(ConfigTest, DefaultsAreValidOnceThereIsAModel) {
 
 TEST(ConfigTest, LimitsThatModelAndMachineDoNotAllowAreNamed) {
   ServeConfig config = Valid();
+  const auto complaint = [&] {
+    return std::string(CheckLimitsOfModel(config, 4096, /*num_layers=*/8, 4096).message());
+  };
   config.max_prompt_tokens = 4095;
-  EXPECT_TRUE(CheckLimitsOfModel(config, 4096).ok());
+  EXPECT_EQ(complaint(), "");
   config.max_prompt_tokens = 4096;
-  EXPECT_THAT(std::string(CheckLimitsOfModel(config, 4096).message()),
-              AllOf(HasSubstr("--max-prompt-tokens is 4096"), HasSubstr("at most 4095")));
+  EXPECT_THAT(complaint(), AllOf(HasSubstr("--max-prompt-tokens is 4096"), HasSubstr("4095")));
+  config.max_prompt_tokens = 0;
+  config.kv_cache_bytes = 32768;
+  EXPECT_EQ(complaint(), "");
+  config.kv_cache_bytes = 32767;
+  EXPECT_THAT(complaint(), AllOf(HasSubstr("--kv-cache-memory is 32767"), HasSubstr("32768")));
+  config.kv_cache_bytes = size_t{1} << 50;
+  EXPECT_THAT(complaint(), HasSubstr("2^32 - 1 blocks"));
   config.kv_cache_bytes = size_t{2} << 40;
   EXPECT_TRUE(CheckPoolFits(config, size_t{2} << 40).ok());
   EXPECT_THAT(std::string(CheckPoolFits(config, size_t{24} << 30).message()),

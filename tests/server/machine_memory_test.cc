@@ -1,6 +1,7 @@
 #include "server/machine_memory.h"
 
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <filesystem>
 #include <fstream>
@@ -14,7 +15,8 @@ class MachineMemory : public ::testing::Test {
  protected:
   MachineMemory()
       : root_(std::filesystem::path(::testing::TempDir()) /
-              ::testing::UnitTest::GetInstance()->current_test_info()->name()) {
+              (::testing::UnitTest::GetInstance()->current_test_info()->name() +
+               std::to_string(getpid()))) {
     std::filesystem::remove_all(root_);
   }
   ~MachineMemory() override { std::filesystem::remove_all(root_); }
@@ -52,6 +54,9 @@ TEST_F(MachineMemory, KnowsTheFirstVersionOfControlGroups) {
   Write("proc/self/cgroup", "5:cpu,cpuacct:/x\n4:memory:/y\n");
   Write("sys/fs/cgroup/memory/y/memory.limit_in_bytes", "7000\n");
   EXPECT_EQ(Bytes(), 7000u);
+  Write("proc/self/cgroup", "4:hugetlb,memory:/z\n");
+  Write("sys/fs/cgroup/hugetlb,memory/z/memory.limit_in_bytes", "6000\n");
+  EXPECT_EQ(Bytes(), 6000u);
 }
 
 }  // namespace

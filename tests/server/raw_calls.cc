@@ -77,9 +77,9 @@ std::string ListServices(const std::shared_ptr<grpc::Channel>& channel) {
       .bytes;
 }
 
-grpc::Status GenerateFromBytes(const std::shared_ptr<grpc::Channel>& channel,
-                               const std::string& request) {
-  return Call(channel, "/ziggurat.v1.Ziggurat/Generate", request).status;
+grpc::Status CallFromBytes(const std::shared_ptr<grpc::Channel>& channel, const std::string& method,
+                           const std::string& request) {
+  return Call(channel, "/ziggurat.v1.Ziggurat/" + method, request).status;
 }
 
 }  // namespace ziggurat

@@ -16,8 +16,8 @@ std::string CheckHealth(const std::shared_ptr<grpc::Channel>& channel, const std
 /// The bytes that server reflection answers when asked for the list of services.
 std::string ListServices(const std::shared_ptr<grpc::Channel>& channel);
 
-/// Generate with a request of these bytes, whatever they are.
-grpc::Status GenerateFromBytes(const std::shared_ptr<grpc::Channel>& channel,
-                               const std::string& request);
+/// A method of ours, such as "Generate", with a request of these bytes, whatever they are.
+grpc::Status CallFromBytes(const std::shared_ptr<grpc::Channel>& channel, const std::string& method,
+                           const std::string& request);
 
 }  // namespace ziggurat

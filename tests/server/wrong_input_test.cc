@@ -187,9 +187,14 @@ TEST(MalformedRequestTest, IsRefusedAndTheDaemonServesOn) {
       "abc",
       5);  // text: 127 bytes, of which 3 came
   for (const std::string& request : {kNotUtf8, kCutShort}) {
-    const grpc::Status status = GenerateFromBytes(daemon.channel(), request);
+    const grpc::Status status = CallFromBytes(daemon.channel(), "Generate", request);
     EXPECT_EQ(status.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
     EXPECT_THAT(status.error_message(), HasSubstr("UTF-8"));
+  }
+  for (const char* method : {"Generate", "Tokenize", "Detokenize", "GetModel", "GetCache"}) {
+    const grpc::Status status = CallFromBytes(daemon.channel(), method, kCutShort);
+    EXPECT_EQ(status.error_code(), grpc::StatusCode::INVALID_ARGUMENT) << method;
+    EXPECT_THAT(status.error_message(), HasSubstr(std::string(method) + "Request: cut short"));
   }
   EXPECT_TRUE(daemon.Generate(IdRequest(kPrompt, 5)).status.ok());
 }
