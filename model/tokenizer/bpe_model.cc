@@ -40,7 +40,7 @@ absl::Status BpeModel::AddMerge(std::string_view left, std::string_view right) {
                                              absl::StrCat(AbslView(left), AbslView(right))};
   std::array<int32_t, 3> ids{};
   for (size_t i = 0; i < pieces.size(); ++i) {
-    const std::optional<int32_t> id = vocabulary_.Find(pieces[i]);
+    const std::optional<int32_t> id = vocabulary_.FindModelPiece(pieces[i]);
     if (!id) {
       return absl::InvalidArgumentError(absl::StrCat("the merge of '", pieces[0], "' and '",
                                                      pieces[1], "' needs the token '", pieces[i],
@@ -55,10 +55,10 @@ absl::Status BpeModel::AddMerge(std::string_view left, std::string_view right) {
 absl::Status BpeModel::Prepare() {
   for (int byte = 0; byte < 256; ++byte) {
     byte_ids_[static_cast<size_t>(byte)] =
-        vocabulary_.Find(absl::StrFormat("<0x%02X>", byte)).value_or(-1);
+        vocabulary_.FindModelPiece(absl::StrFormat("<0x%02X>", byte)).value_or(-1);
   }
   if (options_.unk_token.has_value()) {
-    unk_id_ = vocabulary_.Find(*options_.unk_token);
+    unk_id_ = vocabulary_.FindModelPiece(*options_.unk_token);
     if (!unk_id_) {
       return absl::InvalidArgumentError(
           absl::StrCat("the unknown token '", *options_.unk_token, "' is not in the vocabulary"));
@@ -91,7 +91,7 @@ std::vector<BpeModel::Symbol> BpeModel::Characters(std::string_view word) const 
     const size_t begin = position;
     ReadUtf8(word, &position);
     const std::string_view character = word.substr(begin, position - begin);
-    if (const std::optional<int32_t> id = vocabulary_.Find(character)) {
+    if (const std::optional<int32_t> id = vocabulary_.FindModelPiece(character)) {
       if (unknown_waits) symbols.push_back({*unk_id_});
       unknown_waits = false;
       symbols.push_back({*id});
@@ -146,7 +146,7 @@ void BpeModel::ApplyMerges(std::vector<Symbol>* symbols) const {
 void BpeModel::Tokenize(std::string_view word, std::vector<int32_t>* ids) const {
   if (word.empty()) return;
   if (options_.ignore_merges) {
-    if (const std::optional<int32_t> id = vocabulary_.Find(word)) {
+    if (const std::optional<int32_t> id = vocabulary_.FindModelPiece(word)) {
       ids->push_back(*id);
       return;
     }

@@ -43,7 +43,7 @@ class BpeModel {
 
   std::optional<int32_t> unk_id() const { return unk_id_; }
   const Vocabulary& vocabulary() const { return vocabulary_; }
-  /// For added tokens, which share the ids of the model.
+  /// For added tokens, which share the ids of the model but are no pieces of it.
   Vocabulary& mutable_vocabulary() { return vocabulary_; }
 
  private:

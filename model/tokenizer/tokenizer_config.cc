@@ -158,7 +158,8 @@ absl::Status CompleteAddedTokens(const TokenizerConfig& config, Vocabulary* voca
   for (AddedToken& token : *tokens) {
     if (const std::optional<int32_t> id = vocabulary->Find(token.content)) {
       token.id = *id;
-    } else if (absl::Status status = vocabulary->Add(token.content, token.id); !status.ok()) {
+    } else if (absl::Status status = vocabulary->AddBesideModel(token.content, token.id);
+               !status.ok()) {
       return status;
     }
   }

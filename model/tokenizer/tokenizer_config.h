@@ -37,7 +37,8 @@ absl::StatusOr<AddedToken> ParseAddedToken(const nlohmann::json& object);
 
 /// Completes the added tokens of a tokenizer file by those that `config` names, and gives all of
 /// them ids: that of the vocabulary where the token is in it, else the one the file gives, which is
-/// then added to the vocabulary. Special tokens that have no id at all are left out.
+/// then added to the vocabulary beside the model. Special tokens that have no id at all are left
+/// out.
 absl::Status CompleteAddedTokens(const TokenizerConfig& config, Vocabulary* vocabulary,
                                  std::vector<AddedToken>* tokens);
 

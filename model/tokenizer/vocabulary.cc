@@ -5,17 +5,22 @@
 
 namespace ziggurat {
 
-absl::Status Vocabulary::Add(std::string_view piece, int64_t id) {
+absl::Status Vocabulary::Add(std::string_view piece, int64_t id) { return AddTo(&ids_, piece, id); }
+
+absl::Status Vocabulary::AddBesideModel(std::string_view token, int64_t id) {
+  return AddTo(&ids_beside_model_, token, id);
+}
+
+absl::Status Vocabulary::AddTo(Ids* ids, std::string_view piece, int64_t id) {
   const absl::string_view name = AbslView(piece);
   if (id < 0 || id > kMaxTokenId) {
     return absl::InvalidArgumentError(
         absl::StrCat("the id ", id, " of the token '", name, "' is not in [0, ", kMaxTokenId, "]"));
   }
-  const auto [entry, is_new] = ids_.try_emplace(std::string(piece), static_cast<int32_t>(id));
-  if (!is_new) {
-    if (entry->second == id) return absl::OkStatus();
+  if (const std::optional<int32_t> known = Find(piece)) {
+    if (*known == id) return absl::OkStatus();
     return absl::InvalidArgumentError(
-        absl::StrCat("the token '", name, "' has two ids: ", entry->second, " and ", id));
+        absl::StrCat("the token '", name, "' has two ids: ", *known, " and ", id));
   }
   const size_t index = static_cast<size_t>(id);
   if (index >= pieces_.size()) pieces_.resize(index + 1);
@@ -24,6 +29,7 @@ absl::Status Vocabulary::Add(std::string_view piece, int64_t id) {
         absl::StrCat("two tokens, '", *pieces_[index], "' and '", name, "', have the id ", id));
   }
   pieces_[index].emplace(piece);
+  ids->emplace(piece, static_cast<int32_t>(id));
   return absl::OkStatus();
 }
 

@@ -13,7 +13,8 @@
 
 namespace ziggurat {
 
-/// Both ways between pieces and ids. Ids may have holes. Immutable once filled.
+/// Both ways between pieces and ids: the pieces of a model, and the tokens added beside them. Ids
+/// may have holes. Immutable once filled.
 class Vocabulary {
  public:
   /// Larger ids than this are taken for a corrupted file.
@@ -22,11 +23,18 @@ class Vocabulary {
   /// INVALID_ARGUMENT if the id is out of [0, kMaxTokenId] or belongs to another piece, or if the
   /// piece has another id.
   absl::Status Add(std::string_view piece, int64_t id);
+  /// The same for a token that no splitting of text by the model may yield.
+  absl::Status AddBesideModel(std::string_view token, int64_t id);
 
+  /// A piece of the model or a token beside it.
   std::optional<int32_t> Find(std::string_view piece) const {
-    const auto found = ids_.find(AbslView(piece));
-    if (found == ids_.end()) return std::nullopt;
-    return found->second;
+    const std::optional<int32_t> id = FindModelPiece(piece);
+    return id.has_value() ? id : FindIn(ids_beside_model_, piece);
+  }
+  /// What models look up in the text: a token beside the model, found here, would come back into a
+  /// text from which it was to be kept.
+  std::optional<int32_t> FindModelPiece(std::string_view piece) const {
+    return FindIn(ids_, piece);
   }
   /// Null where no piece has this id.
   const std::string* Piece(int64_t id) const;
@@ -36,7 +44,17 @@ class Vocabulary {
   void Reserve(size_t pieces);
 
  private:
-  absl::flat_hash_map<std::string, int32_t> ids_;
+  using Ids = absl::flat_hash_map<std::string, int32_t>;
+
+  static std::optional<int32_t> FindIn(const Ids& ids, std::string_view piece) {
+    const auto found = ids.find(AbslView(piece));
+    if (found == ids.end()) return std::nullopt;
+    return found->second;
+  }
+  absl::Status AddTo(Ids* ids, std::string_view piece, int64_t id);
+
+  Ids ids_;
+  Ids ids_beside_model_;
   std::vector<std::optional<std::string>> pieces_;  ///< [size()]
 };
 

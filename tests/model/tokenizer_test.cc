@@ -15,8 +15,11 @@ namespace ziggurat {
 namespace {
 
 using nlohmann::json;
+using ::testing::Contains;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::Not;
+using ::testing::SizeIs;
 
 std::vector<std::string> Pieces(const Tokenizer& tokenizer, std::string_view text,
                                 const EncodeOptions& options = {}) {
@@ -219,6 +222,26 @@ TEST(AddedTokenTest, StripFlagsTakeTheSpacesBeside) {
 TEST(AddedTokenTest, SingleWordTokensAreNotFoundInsideWords) {
   EXPECT_THAT(WithFlag("single_word", "he <t> he"), ElementsAre("he", "Ġ", "<t>", "Ġ", "he"));
   EXPECT_THAT(WithFlag("single_word", "he<t>"), ElementsAre("he", "<", "t", ">"));
+}
+
+TEST(AddedTokenTest, WhatTheMatcherDoesNotTakeIsNoPieceOfTheModelEither) {
+  json word = ByteLevelTokenizer();
+  word["model"]["ignore_merges"] = true;
+  word["added_tokens"].push_back({{"id", 400}, {"content", "end"}, {"special", true}});
+  const auto words = LoadJson(word);
+  EXPECT_THAT(Pieces(*words, "end"), ElementsAre("end"));
+  EXPECT_THAT(*words->Encode("end", {.parse_special = false}), SizeIs(3));
+
+  json character = SentencePieceTokenizer();
+  character["added_tokens"].push_back({{"id", 400}, {"content", "☤"}, {"special", true}});
+  character["added_tokens"].push_back({{"id", 401}, {"content", "℞"}, {"single_word", true}});
+  const auto characters = LoadJson(character);
+  EXPECT_THAT(Pieces(*characters, "☤"), ElementsAre("<s>", "☤"));
+  const std::vector<int32_t> plain = *characters->Encode("☤", {.parse_special = false});
+  EXPECT_THAT(plain, SizeIs(5)) << "<s>, the space, three bytes";
+  EXPECT_THAT(plain, Not(Contains(400)));
+  EXPECT_THAT(*characters->Encode("h℞w"), Not(Contains(401)));
+  EXPECT_EQ(characters->Decode({401, 401}).value(), "℞℞");
 }
 
 TEST(AddedTokenTest, TheLongestOfThoseThatBeginTogetherWins) {
