@@ -3,13 +3,13 @@
 
 #include <pcre2.h>
 
-#include <algorithm>
 #include <array>
 #include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "model/tokenizer/absl_view.h"
+#include "model/tokenizer/pattern_translator.h"
 #include "model/tokenizer/utf8.h"
 
 namespace ziggurat {
@@ -21,125 +21,8 @@ std::string Pcre2Message(int code) {
   return reinterpret_cast<const char*>(buffer.data());
 }
 
-/// Members of Oniguruma's \w, written for a character class. PCRE2's \w lacks marks and most
-/// connecting punctuation.
-constexpr absl::string_view kWordMembers = "\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}";
-
-/// \p{Han} is the Script property in Oniguruma, but Script_Extensions in PCRE2.
-bool IsScriptName(absl::string_view name) {
-  constexpr std::array<absl::string_view, 14> kScripts = {
-      "Han",    "Hiragana", "Katakana", "Hangul", "Latin",   "Greek", "Cyrillic",
-      "Arabic", "Hebrew",   "Thai",     "Lao",    "Bengali", "Tamil", "Devanagari"};
-  return std::find(kScripts.begin(), kScripts.end(), name) != kScripts.end();
-}
-
-/// Rewrites one pattern; a small scanner that knows only escapes and character classes.
-class Translator {
- public:
-  explicit Translator(std::string_view pattern) : pattern_(AbslView(pattern)) {}
-
-  absl::StatusOr<std::string> Run() {
-    while (position_ < pattern_.size()) {
-      const char c = pattern_[position_];
-      absl::Status status;
-      if (c == '\\') {
-        status = Escape();
-      } else if (in_class_) {
-        status = ClassMember(c);
-      } else {
-        c == '[' ? BeginClass() : Copy(1);
-      }
-      if (!status.ok()) return status;
-    }
-    return std::move(out_);
-  }
-
- private:
-  absl::Status Refuse(absl::string_view what) const {
-    return absl::UnimplementedError(absl::StrCat("the regular expression '", pattern_, "' uses ",
-                                                 what, ", which is not supported"));
-  }
-
-  void Copy(size_t count) {
-    count = std::min(count, pattern_.size() - position_);
-    absl::StrAppend(&out_, pattern_.substr(position_, count));
-    position_ += count;
-  }
-
-  void BeginClass() {
-    in_class_ = true;
-    Copy(1);
-    if (position_ < pattern_.size() && pattern_[position_] == '^') Copy(1);
-    // A bracket that closes at once would be an empty class: it stands for itself.
-    if (position_ < pattern_.size() && pattern_[position_] == ']') Copy(1);
-  }
-
-  absl::Status ClassMember(char c) {
-    if (c == '[') {
-      if (pattern_.substr(position_, 2) != "[:") return Refuse("a class inside a class");
-      const size_t end = pattern_.find(":]", position_);
-      if (end == absl::string_view::npos) return Refuse("an unfinished POSIX class");
-      Copy(end + 2 - position_);
-      return absl::OkStatus();
-    }
-    if (pattern_.substr(position_, 2) == "&&") return Refuse("the intersection of classes");
-    if (c == ']') in_class_ = false;
-    Copy(1);
-    return absl::OkStatus();
-  }
-
-  absl::Status Escape() {
-    if (position_ + 1 == pattern_.size()) return Refuse("a backslash at its end");
-    const char c = pattern_[position_ + 1];
-    switch (c) {
-      case 's':  // PCRE2's \s also matches U+180E, which is no white space since Unicode 6.3.
-        return Substitute("\\p{White_Space}");
-      case 'S':
-        return Substitute("\\P{White_Space}");
-      case 'w':
-        return Substitute(in_class_ ? std::string(kWordMembers)
-                                    : absl::StrCat("[", kWordMembers, "]"));
-      case 'W':
-        if (in_class_) return Refuse("\\W inside a class");
-        return Substitute(absl::StrCat("[^", kWordMembers, "]"));
-      case 'h':
-      case 'H':
-        return Refuse("\\h");
-      case 'u':  // \uHHHH
-        absl::StrAppend(&out_, "\\x{", pattern_.substr(position_ + 2, 4), "}");
-        position_ = std::min(pattern_.size(), position_ + 6);
-        return absl::OkStatus();
-      case 'p':
-      case 'P':
-        Property();
-        return absl::OkStatus();
-      default:
-        Copy(2);
-        return absl::OkStatus();
-    }
-  }
-
-  absl::Status Substitute(absl::string_view replacement) {
-    absl::StrAppend(&out_, replacement);
-    position_ += 2;
-    return absl::OkStatus();
-  }
-
-  void Property() {
-    const size_t end = pattern_.find('}', position_);
-    if (pattern_.substr(position_ + 2, 1) != "{" || end == absl::string_view::npos) return Copy(2);
-    absl::string_view name = pattern_.substr(position_ + 3, end - position_ - 3);
-    const bool inverted = !name.empty() && name[0] == '^';
-    if (inverted) name.remove_prefix(1);
-    absl::StrAppend(&out_, pattern_.substr(position_, 3));
-    absl::StrAppend(&out_, inverted ? "^" : "", IsScriptName(name) ? "sc:" : "", name, "}");
-    position_ = end + 1;
-  }
-
-  absl::string_view pattern_;
-  size_t position_ = 0;
-  bool in_class_ = false;
-  std::string out_;
+struct CompileContextDeleter {
+  void operator()(pcre2_compile_context* context) const { pcre2_compile_context_free(context); }
 };
 
 struct MatchDataDeleter {
@@ -147,10 +30,6 @@ struct MatchDataDeleter {
 };
 
 }  // namespace
-
-absl::StatusOr<std::string> TranslatePattern(std::string_view pattern) {
-  return Translator(pattern).Run();
-}
 
 struct Regex::Code {
   explicit Code(pcre2_code* compiled) : code(compiled) {}
@@ -170,10 +49,15 @@ absl::StatusOr<Regex> Regex::Compile(std::string_view pattern) {
   if (!translated.ok()) return translated.status();
   int error = 0;
   PCRE2_SIZE offset = 0;
+  // The library may have been built for other newlines.
+  const std::unique_ptr<pcre2_compile_context, CompileContextDeleter> context(
+      pcre2_compile_context_create(nullptr));
+  if (context == nullptr) return absl::ResourceExhaustedError("no memory for a regular expression");
+  pcre2_set_newline(context.get(), PCRE2_NEWLINE_LF);
   // Oniguruma's ^ and $ match at every line.
   pcre2_code* code =
       pcre2_compile(reinterpret_cast<PCRE2_SPTR>(translated->data()), translated->size(),
-                    PCRE2_UTF | PCRE2_UCP | PCRE2_MULTILINE, &error, &offset, nullptr);
+                    PCRE2_UTF | PCRE2_UCP | PCRE2_MULTILINE, &error, &offset, context.get());
   if (code == nullptr) {
     return absl::InvalidArgumentError(absl::StrCat("the regular expression '", AbslView(pattern),
                                                    "' cannot be compiled: ", Pcre2Message(error)));

@@ -21,8 +21,8 @@ struct ByteRange {
 /// A compiled expression. Immutable: any number of threads may match with it at once.
 class Regex {
  public:
-  /// UNIMPLEMENTED for what PCRE2 cannot do as Oniguruma does it (nested character classes and
-  /// their intersection, \h, \W inside a class); INVALID_ARGUMENT for what it cannot compile.
+  /// UNIMPLEMENTED for what PCRE2 cannot do as Oniguruma does it, see TranslatePattern;
+  /// INVALID_ARGUMENT for what it cannot compile.
   static absl::StatusOr<Regex> Compile(std::string_view pattern);
   /// The expression that matches just `literal`.
   static absl::StatusOr<Regex> Literal(std::string_view literal);
@@ -40,8 +40,5 @@ class Regex {
   explicit Regex(std::unique_ptr<Code> code);
   std::unique_ptr<Code> code_;
 };
-
-/// Rewrites an Oniguruma pattern so that PCRE2 reads it with the same meaning. For tests.
-absl::StatusOr<std::string> TranslatePattern(std::string_view pattern);
 
 }  // namespace ziggurat
