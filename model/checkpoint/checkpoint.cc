@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "model/checkpoint/json_fields.h"
+#include "model/input_file.h"
 
 namespace ziggurat {
 
@@ -22,7 +23,7 @@ bool IsPlainFileName(const std::string& name) {
 /// "weight_map" of the index: tensor -> file.
 absl::StatusOr<std::map<std::string, std::string>> ReadWeightMap(
     const std::filesystem::path& index) {
-  absl::StatusOr<std::string> text = ReadTextFile(index, kMaxIndexBytes);
+  absl::StatusOr<std::string> text = ReadInputFile(index, kMaxIndexBytes);
   if (!text.ok()) return text.status();
   absl::StatusOr<nlohmann::json> object = ParseJsonObject(*text, index.string());
   if (!object.ok()) return object.status();
@@ -52,11 +53,15 @@ absl::StatusOr<Checkpoint> Checkpoint::Open(const std::filesystem::path& dir) {
   checkpoint.dir_ = dir;
   const std::filesystem::path single = dir / "model.safetensors";
   const std::filesystem::path index = dir / "model.safetensors.index.json";
+  const absl::StatusOr<bool> has_single = IsThere(single);
+  if (!has_single.ok()) return has_single.status();
+  const absl::StatusOr<bool> has_index = IsThere(index);
+  if (!has_index.ok() && !*has_single) return has_index.status();
   std::error_code error;
   absl::Status status;
-  if (std::filesystem::exists(single, error)) {
+  if (*has_single) {
     status = checkpoint.OpenSingle(single);
-  } else if (std::filesystem::exists(index, error)) {
+  } else if (*has_index) {
     status = checkpoint.OpenSharded(index);
   } else if (std::filesystem::exists(dir / "pytorch_model.bin", error) ||
              std::filesystem::exists(dir / "pytorch_model.bin.index.json", error)) {

@@ -1,7 +1,6 @@
 #include "model/checkpoint/json_fields.h"
 
 #include <cmath>
-#include <fstream>
 #include <limits>
 #include <utility>
 #include <vector>
@@ -33,27 +32,6 @@ bool IsIntegerIn(const nlohmann::json& value, int64_t min, int64_t max) {
 }
 
 }  // namespace
-
-absl::StatusOr<std::string> ReadTextFile(const std::filesystem::path& path, size_t max_bytes) {
-  std::error_code error;
-  if (!std::filesystem::exists(path, error)) {
-    return absl::NotFoundError(absl::StrCat(path.string(), ": no such file"));
-  }
-  if (!std::filesystem::is_regular_file(path, error)) {
-    return absl::InvalidArgumentError(absl::StrCat(path.string(), ": not a regular file"));
-  }
-  const uintmax_t bytes = std::filesystem::file_size(path, error);
-  if (error || bytes > max_bytes) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(path.string(), ": larger than the ", max_bytes, " bytes allowed"));
-  }
-  std::string text(bytes, '\0');
-  std::ifstream stream(path, std::ios::binary);
-  if (!stream.read(text.data(), static_cast<std::streamsize>(bytes))) {
-    return absl::InvalidArgumentError(absl::StrCat(path.string(), ": cannot be read"));
-  }
-  return text;
-}
 
 absl::StatusOr<nlohmann::json> ParseJsonObject(std::string_view text, std::string_view file) {
   // Copying and printing a value recurses, so what nests deeper than any configuration does must

@@ -3,7 +3,6 @@
 #pragma once
 
 #include <cstdint>
-#include <filesystem>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
@@ -16,9 +15,6 @@
 #include "absl/strings/string_view.h"
 
 namespace ziggurat {
-
-/// The whole of a text file of at most `max_bytes`. NOT_FOUND or INVALID_ARGUMENT name the file.
-absl::StatusOr<std::string> ReadTextFile(const std::filesystem::path& path, size_t max_bytes);
 
 /// INVALID_ARGUMENT unless `text` is one JSON object; names `file` and the position of the error.
 absl::StatusOr<nlohmann::json> ParseJsonObject(std::string_view text, std::string_view file);

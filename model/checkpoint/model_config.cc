@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "model/checkpoint/json_fields.h"
 #include "model/checkpoint/text.h"
+#include "model/input_file.h"
 
 namespace ziggurat {
 
@@ -300,7 +301,7 @@ absl::Status CheckSupported(const ModelConfig& config) {
 
 absl::StatusOr<ModelConfig> LoadModelConfig(const std::filesystem::path& dir) {
   const std::filesystem::path file = dir / "config.json";
-  absl::StatusOr<std::string> text = ReadTextFile(file, kMaxConfigBytes);
+  absl::StatusOr<std::string> text = ReadInputFile(file, kMaxConfigBytes);
   if (!text.ok()) return text.status();
   absl::StatusOr<ModelConfig> config = ParseModelConfig(*text, file.string());
   if (!config.ok()) return config.status();
@@ -308,7 +309,7 @@ absl::StatusOr<ModelConfig> LoadModelConfig(const std::filesystem::path& dir) {
     return absl::Status(status.code(), absl::StrCat(file.string(), ": ", status.message()));
   }
   const std::filesystem::path generation = dir / "generation_config.json";
-  if (absl::StatusOr<std::string> more = ReadTextFile(generation, kMaxConfigBytes); more.ok()) {
+  if (absl::StatusOr<std::string> more = ReadInputFile(generation, kMaxConfigBytes); more.ok()) {
     absl::Status status = ApplyGenerationConfig(*more, generation.string(), *config);
     if (!status.ok()) return status;
   } else if (!absl::IsNotFound(more.status())) {

@@ -14,6 +14,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "model/checkpoint/safetensors_header.h"
+#include "model/input_file.h"
 
 namespace ziggurat {
 
@@ -36,8 +37,12 @@ absl::StatusOr<Mapping> Map(const std::filesystem::path& path) {
   // O_NONBLOCK: a FIFO of this name must not make us wait for a writer.
   const int descriptor = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (descriptor < 0) {
-    const std::string reason = absl::StrCat(path.string(), ": ", std::strerror(errno));
-    return errno == ENOENT ? absl::NotFoundError(reason) : absl::InvalidArgumentError(reason);
+    const int error = errno;
+    if (const absl::StatusOr<bool> is_there = IsThere(path); !is_there.ok()) {
+      return is_there.status();
+    }
+    const std::string reason = absl::StrCat(path.string(), ": ", std::strerror(error));
+    return error == ENOENT ? absl::NotFoundError(reason) : absl::InvalidArgumentError(reason);
   }
   struct stat file = {};
   void* data = MAP_FAILED;

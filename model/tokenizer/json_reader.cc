@@ -1,10 +1,8 @@
 #include "model/tokenizer/json_reader.h"
 
-#include <fstream>
-#include <system_error>
-
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
+#include "model/input_file.h"
 
 namespace ziggurat {
 namespace {
@@ -17,28 +15,13 @@ absl::Status WrongType(absl::string_view where, absl::string_view key, absl::str
 
 }  // namespace
 
-absl::StatusOr<std::string> ReadFile(const std::filesystem::path& path) {
-  std::error_code error;
-  if (!std::filesystem::exists(path, error)) {
-    return absl::NotFoundError(absl::StrCat(path.string(), ": no such file"));
-  }
-  const auto size = std::filesystem::file_size(path, error);
-  std::ifstream file(path, std::ios::binary);
-  constexpr uintmax_t kMostBytes = uintmax_t{1} << 30;
-  if (!error && size > kMostBytes) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(path.string(), ": has ", size, " bytes, at most ", kMostBytes, " are read"));
-  }
-  std::string content;
-  if (!error) content.resize(size);
-  if (error || !file.read(content.data(), static_cast<std::streamsize>(content.size()))) {
-    return absl::UnavailableError(absl::StrCat(path.string(), ": cannot be read"));
-  }
-  return content;
+absl::StatusOr<std::string> ReadTokenizerFile(const std::filesystem::path& path) {
+  constexpr size_t kMostBytes = size_t{1} << 30;
+  return ReadInputFile(path, kMostBytes);
 }
 
 absl::StatusOr<nlohmann::json> ReadJsonObject(const std::filesystem::path& path) {
-  const absl::StatusOr<std::string> content = ReadFile(path);
+  const absl::StatusOr<std::string> content = ReadTokenizerFile(path);
   if (!content.ok()) return content.status();
   nlohmann::json value;
   try {

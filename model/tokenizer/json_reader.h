@@ -12,8 +12,8 @@
 
 namespace ziggurat {
 
-/// The whole file. NOT_FOUND or UNAVAILABLE name it.
-absl::StatusOr<std::string> ReadFile(const std::filesystem::path& path);
+/// The whole file. NOT_FOUND or INVALID_ARGUMENT name it.
+absl::StatusOr<std::string> ReadTokenizerFile(const std::filesystem::path& path);
 
 /// The file's JSON object. INVALID_ARGUMENT names the file and where the JSON is broken.
 absl::StatusOr<nlohmann::json> ReadJsonObject(const std::filesystem::path& path);

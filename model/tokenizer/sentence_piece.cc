@@ -128,7 +128,7 @@ absl::StatusOr<std::unique_ptr<SentencePieceModel>> LoadModel(std::string_view s
 
 absl::StatusOr<LoadedTokenizer> LoadSentencePiece(const std::filesystem::path& path,
                                                   const TokenizerConfig& config) {
-  absl::StatusOr<std::string> serialized = ReadFile(path);
+  absl::StatusOr<std::string> serialized = ReadTokenizerFile(path);
   if (!serialized.ok()) return serialized.status();
   absl::StatusOr<std::unique_ptr<SentencePieceModel>> with_prefix = LoadModel(*serialized);
   if (!with_prefix.ok()) return with_prefix.status();

@@ -7,6 +7,7 @@
 #include "absl/container/flat_hash_set.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "model/input_file.h"
 #include "model/tokenizer/section_encoder.h"
 #include "model/tokenizer/utf8.h"
 
@@ -31,15 +32,19 @@ absl::Status NameFile(const absl::Status& status, const std::filesystem::path& p
 }
 
 absl::StatusOr<std::filesystem::path> FindTokenizerFile(const std::filesystem::path& model_dir) {
+  const absl::StatusOr<bool> is_there = IsThere(model_dir);
+  if (!is_there.ok()) return is_there.status();
+  if (!*is_there) {
+    return absl::NotFoundError(absl::StrCat(model_dir.string(), ": no such file or directory"));
+  }
   std::error_code error;
-  const auto exists = [&](const std::filesystem::path& path) {
-    return std::filesystem::is_regular_file(path, error);
-  };
-  if (exists(model_dir)) return model_dir;
-  if (exists(model_dir / kTokenizerJson)) return model_dir / kTokenizerJson;
-  if (exists(model_dir / kTokenizerModel)) return model_dir / kTokenizerModel;
-  if (!std::filesystem::is_directory(model_dir, error)) {
-    return absl::NotFoundError(absl::StrCat(model_dir.string(), ": no such directory"));
+  if (!std::filesystem::is_directory(model_dir, error)) return model_dir;
+  // Whatever bears the name is meant to be the tokenizer: what cannot be read is an error, and no
+  // reason to take the other one.
+  for (const char* name : {kTokenizerJson, kTokenizerModel}) {
+    const absl::StatusOr<bool> has_file = IsThere(model_dir / name);
+    if (!has_file.ok()) return has_file.status();
+    if (*has_file) return model_dir / name;
   }
   return absl::NotFoundError(absl::StrCat(model_dir.string(), ": no tokenizer here: neither ",
                                           kTokenizerJson, " nor ", kTokenizerModel));

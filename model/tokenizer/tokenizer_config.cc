@@ -104,9 +104,8 @@ using Reader = absl::Status (*)(const nlohmann::json&, TokenizerConfig*);
 
 absl::Status ReadIfPresent(const std::filesystem::path& path, Reader reader,
                            TokenizerConfig* config) {
-  std::error_code error;
-  if (!std::filesystem::exists(path, error)) return absl::OkStatus();
   const absl::StatusOr<nlohmann::json> object = ReadJsonObject(path);
+  if (absl::IsNotFound(object.status())) return absl::OkStatus();
   if (!object.ok()) return object.status();
   absl::Status status = reader(*object, config);
   if (status.ok()) return status;

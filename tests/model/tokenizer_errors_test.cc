@@ -3,6 +3,7 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
 #include <functional>
 #include <random>
@@ -40,6 +41,35 @@ TEST(TokenizerErrors, BrokenJsonIsNamedWithItsPlace) {
   dir.Write("tokenizer_config.json", std::string_view("{\"bos_token\": 7}"));
   EXPECT_THAT(std::string(LoadStatus(dir).message()), HasSubstr("tokenizer_config.json"));
   EXPECT_THAT(std::string(LoadStatus(dir).message()), HasSubstr("bos_token"));
+}
+
+TEST(TokenizerErrors, AFileThatCannotBeReadIsNoAbsentFile) {
+  for (const char* name :
+       {"tokenizer.json", "tokenizer.model", "tokenizer_config.json", "special_tokens_map.json"}) {
+    const auto status_with = [&](const std::function<void(const std::filesystem::path&)>& make) {
+      const TokenizerDir dir;
+      if (std::string_view(name) != "tokenizer.json") {
+        dir.Write(std::string_view(name) == "tokenizer.model" ? "other.json" : "tokenizer.json",
+                  ByteLevelTokenizer());
+      } else {  // not to be taken instead
+        dir.Write("tokenizer.model", std::string_view("model"));
+      }
+      make(dir.path() / name);
+      return LoadStatus(dir);
+    };
+    const absl::Status folder =
+        status_with([](const auto& path) { std::filesystem::create_directory(path); });
+    const absl::Status pipe =
+        status_with([](const auto& path) { ASSERT_EQ(::mkfifo(path.c_str(), 0600), 0); });
+    const absl::Status link =
+        status_with([](const auto& path) { std::filesystem::create_symlink("absent", path); });
+    for (const absl::Status* status : {&folder, &pipe, &link}) {
+      EXPECT_EQ(status->code(), absl::StatusCode::kInvalidArgument) << *status;
+      EXPECT_THAT(std::string(status->message()), HasSubstr(name));
+      EXPECT_THAT(std::string(status->message()),
+                  HasSubstr(status == &link ? "leads nowhere" : "not a regular file"));
+    }
+  }
 }
 
 struct BadChange {

@@ -1,0 +1,77 @@
+#include "model/input_file.h"
+
+#include <sys/stat.h>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "model/checkpoint/checkpoint.h"
+#include "model/checkpoint/model_config.h"
+#include "tests/model/checkpoint_files.h"
+
+namespace ziggurat {
+namespace {
+
+using ::testing::HasSubstr;
+
+constexpr size_t kMostBytes = 10;
+
+void ExpectRefused(const absl::Status& status, const std::filesystem::path& path,
+                   const std::string& what) {
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
+  EXPECT_THAT(std::string(status.message()), HasSubstr(path.string() + ": "));
+  EXPECT_THAT(std::string(status.message()), HasSubstr(what));
+}
+
+TEST(ReadInputFile, GivesAllBytesOfAFileAndOfALinkToOne) {
+  const TemporaryFolder dir;
+  WriteFile(dir / "file", std::string("a\0b", 3));
+  WriteFile(dir / "empty", "");
+  std::filesystem::create_symlink("file", dir / "link");
+  EXPECT_EQ(*ReadInputFile(dir / "file", 3), std::string("a\0b", 3));
+  EXPECT_EQ(*ReadInputFile(dir / "link", 3), std::string("a\0b", 3));
+  EXPECT_EQ(*ReadInputFile(dir / "empty", 0), "");
+  ExpectRefused(ReadInputFile(dir / "file", 2).status(), dir / "file", "larger than the 2 bytes");
+}
+
+TEST(ReadInputFile, WhatIsNoFileIsRefusedWithoutWaiting) {
+  const TemporaryFolder dir;
+  ASSERT_EQ(::mkfifo((dir / "pipe").c_str(), 0600), 0);
+  std::filesystem::create_directory(dir / "folder");
+  std::filesystem::create_symlink("/dev/zero", dir / "device");
+  for (const char* name : {"pipe", "folder", "device"}) {
+    ExpectRefused(ReadInputFile(dir / name, kMostBytes).status(), dir / name, "not a regular file");
+  }
+}
+
+TEST(ReadInputFile, ALinkThatLeadsNowhereIsNoAbsentFile) {
+  const TemporaryFolder dir;
+  std::filesystem::create_symlink("absent", dir / "nowhere");
+  std::filesystem::create_symlink("circle", dir / "circle");
+  ExpectRefused(ReadInputFile(dir / "nowhere", kMostBytes).status(), dir / "nowhere",
+                "a symbolic link that leads nowhere");
+  ExpectRefused(ReadInputFile(dir / "circle", kMostBytes).status(), dir / "circle",
+                "symbolic links");
+  EXPECT_FALSE(IsThere(dir / "nowhere").ok());
+  EXPECT_FALSE(*IsThere(dir / "absent"));
+  WriteFile(dir / "file", "");
+  EXPECT_FALSE(*IsThere(dir / "file/absent"));
+  const absl::Status absent = ReadInputFile(dir / "absent", kMostBytes).status();
+  EXPECT_EQ(absent.code(), absl::StatusCode::kNotFound) << absent;
+}
+
+TEST(ReadInputFile, LinksThatLeadNowhereAreNamedInAModelFolder) {
+  for (const char* name : {"model.safetensors", "model.safetensors.index.json"}) {
+    const TemporaryFolder dir;
+    std::filesystem::create_symlink("absent", dir / name);
+    ExpectRefused(Checkpoint::Open(dir.path()).status(), dir / name, "leads nowhere");
+  }
+  const TemporaryFolder dir;
+  WriteFile(dir / "model.safetensors.index.json", R"({"weight_map": {"a": "shard.safetensors"}})");
+  std::filesystem::create_symlink("absent", dir / "shard.safetensors");
+  ExpectRefused(Checkpoint::Open(dir.path()).status(), dir / "shard.safetensors", "leads nowhere");
+  std::filesystem::create_symlink("absent", dir / "config.json");
+  ExpectRefused(LoadModelConfig(dir.path()).status(), dir / "config.json", "leads nowhere");
+}
+
+}  // namespace
+}  // namespace ziggurat
