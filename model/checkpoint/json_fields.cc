@@ -62,6 +62,12 @@ bool FieldReader::Has(const char* key) const {
   return field != object_.end() && !field->is_null();
 }
 
+std::vector<std::string> FieldReader::Keys() const {
+  std::vector<std::string> keys;
+  for (const auto& [key, value] : object_.items()) keys.push_back(key);
+  return keys;
+}
+
 void FieldReader::Fail(const char* key, absl::string_view allowed, absl::StatusCode code) {
   if (!status_.ok()) return;
   const std::string is =

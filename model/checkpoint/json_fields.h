@@ -33,6 +33,8 @@ class FieldReader {
   /// Present, if only as null.
   bool Contains(const char* key) const { return object_.contains(key); }
   const nlohmann::json& Value(const char* key) const { return object_.at(key); }
+  /// In ascending order.
+  std::vector<std::string> Keys() const;
 
   /// In [min, max]. Without a fallback the field must be there.
   int Int(const char* key, int min, int max, std::optional<int> fallback = std::nullopt);

@@ -21,6 +21,7 @@ constexpr int kMaxHeads = 1024;
 constexpr int kMaxHeadDim = 4096;
 constexpr int kMaxVocab = 1 << 22;
 constexpr int kMaxPositions = 1 << 24;
+constexpr int kMinPositions = 2;  // a prompt of one token, and the one that follows it
 constexpr size_t kMaxConfigBytes = size_t{16} << 20;
 
 /// What distinguishes the families, and the defaults of their Transformers classes.
@@ -80,7 +81,7 @@ void ReadSizes(const Family& family, FieldReader& fields, ModelConfig& config) {
   config.num_kv_heads = fields.Int("num_key_value_heads", 1, kMaxHeads,
                                    class_default ? family.default_kv_heads : config.num_q_heads);
   config.max_position_embeddings =
-      fields.Int("max_position_embeddings", 1, kMaxPositions, family.default_positions);
+      fields.Int("max_position_embeddings", kMinPositions, kMaxPositions, family.default_positions);
   if (fields.status().ok() && config.num_q_heads % config.num_kv_heads != 0) {
     fields.Fail("num_key_value_heads",
                 absl::StrCat("must divide \"num_attention_heads\" (", config.num_q_heads, ")"));
@@ -100,11 +101,29 @@ void ReadSizes(const Family& family, FieldReader& fields, ModelConfig& config) {
   }
 }
 
+/// Without a type there is no scaling, so whatever would scale is a mistake: most likely the type
+/// was left out, or the object holds one set of parameters for each type of layer.
+void CheckUnscaled(FieldReader& fields) {
+  for (const std::string& key : fields.Keys()) {
+    if (key == "rope_type" || key == "type" || key == "rope_theta" ||
+        key == "partial_rotary_factor" || !fields.Has(key.c_str())) {
+      continue;
+    }
+    if (fields.Value(key.c_str()).is_object()) {
+      fields.Fail(key.c_str(), "parameters for each type of layer are not supported",
+                  absl::StatusCode::kUnimplemented);
+    }
+    fields.Fail("rope_type",
+                absl::StrCat("must be default, linear or llama3 where there is \"", key, "\""));
+  }
+}
+
 /// "rope_scaling", or "rope_parameters" of newer files, which holds rope_theta as well.
 RopeScaling ReadRopeScaling(FieldReader& fields) {
   RopeScaling scaling;
   const char* key = fields.Has("rope_type") ? "rope_type" : "type";
   const std::string type = fields.String(key, "default");
+  if (!fields.Has(key)) CheckUnscaled(fields);
   if (type == "linear") {
     scaling.kind = RopeScaling::Kind::kLinear;
     scaling.factor = fields.Number("factor", 1, 1e6);
@@ -161,7 +180,7 @@ absl::Status ReadRope(FieldReader& fields, ModelConfig& config) {
 /// whatever max_window_layers says. Llama has none.
 void ReadSlidingWindow(FieldReader& fields, ModelConfig& config) {
   constexpr int kClassDefault = 4096;
-  const int window = fields.Int("sliding_window", 1, kMaxPositions, kClassDefault);
+  const int window = fields.Int("sliding_window", kMinPositions, kMaxPositions, kClassDefault);
   const bool is_null = fields.Contains("sliding_window") && !fields.Has("sliding_window");
   bool slides = false;
   if (config.architecture == Architecture::kMistral) {

@@ -118,6 +118,16 @@ TEST(ModelConfig, ASlidingWindowLimitsTheContext) {
   EXPECT_EQ(Parse(llama).status().code(), absl::StatusCode::kUnimplemented);
 }
 
+TEST(ModelConfig, AContextHoldsAPromptAndWhatFollowsIt) {
+  json config = Of("MistralForCausalLM", "mistral");
+  config["sliding_window"] = 1;
+  EXPECT_EQ(Message(Parse(config).status()),
+            "dir/config.json: \"sliding_window\" is 1; must be an integer in [2, 16777216]");
+  config["sliding_window"] = 2;
+  config["max_position_embeddings"] = 2;
+  EXPECT_EQ(Parse(config)->MaxContextTokens(), 2);
+}
+
 TEST(ModelConfig, ReadsEverySpellingOfRope) {
   const json llama3 = {{"factor", 32.0},
                        {"low_freq_factor", 1.0},
@@ -164,6 +174,34 @@ TEST(ModelConfig, RefusesKindsOfRopeByName) {
     const auto parsed = Parse(config);
     EXPECT_EQ(parsed.status().code(), absl::StatusCode::kUnimplemented) << kind;
     EXPECT_THAT(Message(parsed.status()), HasSubstr(kind));
+  }
+}
+
+TEST(ModelConfig, RefusesScalingOfRopeWithoutAType) {
+  for (const char* where : {"rope_scaling", "rope_parameters"}) {
+    for (const char* scaling : {R"({"factor": 4.0})", R"({"type": null, "factor": 4.0})",
+                                R"({"rope_type": null, "rope_theta": 10000.0, "factor": 4.0})"}) {
+      json config = Llama();
+      config[where] = json::parse(scaling);
+      const absl::Status status = Parse(config).status();
+      EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << scaling;
+      EXPECT_EQ(Message(status),
+                std::string("dir/config.json: ") + where +
+                    ": \"rope_type\" is missing; must be default, linear or llama3 where there is "
+                    "\"factor\"");
+    }
+    json config = Llama();
+    config[where] = json::parse(R"({"full_attention": {"rope_type": "linear", "factor": 4.0}})");
+    const absl::Status status = Parse(config).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kUnimplemented);
+    EXPECT_THAT(Message(status), HasSubstr(std::string(where) + ": \"full_attention\" is"));
+    EXPECT_THAT(Message(status), HasSubstr("for each type of layer"));
+
+    for (const char* plain :
+         {"{}", R"({"rope_theta": 10000.0})", R"({"type": null, "factor": null})"}) {
+      config[where] = json::parse(plain);
+      EXPECT_EQ(Parse(config)->rope_scaling.kind, RopeScaling::Kind::kNone) << plain;
+    }
   }
 }
 
@@ -216,11 +254,12 @@ INSTANTIATE_TEST_SUITE_P(
         WrongField{"vocab_size", "true"}, WrongField{"num_attention_heads", "0"},
         WrongField{"num_key_value_heads", "3"}, WrongField{"num_key_value_heads", "8"},
         WrongField{"head_dim", "15"}, WrongField{"head_dim", "0"},
-        WrongField{"max_position_embeddings", "0"}, WrongField{"rms_norm_eps", "\"NaN\""},
-        WrongField{"rms_norm_eps", "-1e-5"}, WrongField{"rms_norm_eps", "0"},
-        WrongField{"rms_norm_eps", "2"}, WrongField{"rope_theta", "0"},
-        WrongField{"rope_theta", "-10000"}, WrongField{"rope_theta", "\"big\""},
-        WrongField{"rope_scaling", "4"}, WrongField{"rope_scaling", "{\"type\": \"linear\"}"},
+        WrongField{"max_position_embeddings", "0"}, WrongField{"max_position_embeddings", "1"},
+        WrongField{"rms_norm_eps", "\"NaN\""}, WrongField{"rms_norm_eps", "-1e-5"},
+        WrongField{"rms_norm_eps", "0"}, WrongField{"rms_norm_eps", "2"},
+        WrongField{"rope_theta", "0"}, WrongField{"rope_theta", "-10000"},
+        WrongField{"rope_theta", "\"big\""}, WrongField{"rope_scaling", "4"},
+        WrongField{"rope_scaling", "{\"type\": \"linear\"}"},
         WrongField{"rope_scaling", "{\"type\": \"linear\", \"factor\": 0}"},
         WrongField{"rope_scaling", "{\"type\": 3}"},
         WrongField{"rope_scaling",
