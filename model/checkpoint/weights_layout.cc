@@ -1,6 +1,7 @@
 #include "model/checkpoint/weights_layout.h"
 
 #include <algorithm>
+#include <optional>
 #include <set>
 #include <utility>
 
@@ -42,6 +43,19 @@ const TensorView* Resolve(const ModelConfig& config, const Checkpoint& checkpoin
   if (!tied) return checkpoint.Find(name);
   const TensorView* embedding = checkpoint.Find(kEmbedding);
   return embedding != nullptr ? embedding : checkpoint.Find(kOutputHead);
+}
+
+/// With tied embeddings, the output head is not read where the embedding is there. One of another
+/// shape shows that they were not meant to be tied.
+std::optional<std::string> CheckUnusedHead(const ModelConfig& config,
+                                           const Checkpoint& checkpoint) {
+  if (!HasUnusedHead(config, checkpoint)) return std::nullopt;
+  const TensorView& head = *checkpoint.Find(kOutputHead);
+  const TensorView& embedding = *checkpoint.Find(kEmbedding);
+  if (head.shape == embedding.shape) return std::nullopt;
+  return absl::StrCat(Text(kOutputHead), " has the shape ", head.ShapeString(),
+                      ", but tie_word_embeddings makes it ", Text(kEmbedding), " with the shape ",
+                      embedding.ShapeString());
 }
 
 bool IsHarmless(const ModelConfig& config, std::string_view name) {
@@ -86,6 +100,11 @@ absl::StatusOr<TensorView> FindWeight(const ModelConfig& config, const Checkpoin
       absl::StrCat(checkpoint.dir().string(), ": there is no tensor \"", Text(name), "\""));
 }
 
+bool HasUnusedHead(const ModelConfig& config, const Checkpoint& checkpoint) {
+  return config.tie_word_embeddings && checkpoint.Find(kEmbedding) != nullptr &&
+         checkpoint.Find(kOutputHead) != nullptr;
+}
+
 absl::Status CheckWeights(const ModelConfig& config, const Checkpoint& checkpoint) {
   std::vector<std::string> missing;
   std::vector<std::string> wrong;
@@ -106,6 +125,7 @@ absl::Status CheckWeights(const ModelConfig& config, const Checkpoint& checkpoin
                                    ", supported are F32, F16 and BF16"));
     }
   }
+  if (std::optional<std::string> head = CheckUnusedHead(config, checkpoint)) wrong.push_back(*head);
   for (const std::string& name : checkpoint.Names()) {
     if (!expected.contains(name) && !IsHarmless(config, name)) unused.push_back(name);
   }

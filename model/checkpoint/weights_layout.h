@@ -37,11 +37,15 @@ std::string LayerWeightName(int layer, std::string_view suffix);
 absl::StatusOr<TensorView> FindWeight(const ModelConfig& config, const Checkpoint& checkpoint,
                                       std::string_view name);
 
+/// Whether the checkpoint holds an output head of its own that is not used, because config.json
+/// ties it to the embedding.
+bool HasUnusedHead(const ModelConfig& config, const Checkpoint& checkpoint);
+
 /// OK if the checkpoint holds exactly the tensors of the model, with their shapes and a dtype of
 /// F32, F16 or BF16. Otherwise INVALID_ARGUMENT lists what is missing, what has another shape or
 /// dtype, and what the model has no use for: a tensor left over (a bias that config.json does not
 /// announce) means that the model computes something else. Harmless ones are let pass: rotary
-/// frequencies, and an output head beside tied embeddings.
+/// frequencies, and an output head of the embedding's shape beside tied embeddings.
 absl::Status CheckWeights(const ModelConfig& config, const Checkpoint& checkpoint);
 
 }  // namespace ziggurat

@@ -1,5 +1,6 @@
 #include "model/tokenizer/metaspace.h"
 
+#include "absl/strings/str_cat.h"
 #include "model/tokenizer/json_reader.h"
 #include "model/tokenizer/utf8.h"
 
@@ -31,6 +32,12 @@ absl::StatusOr<Metaspace> ParseMetaspace(const nlohmann::json& component) {
     metaspace.prepend = Metaspace::Prepend::kNever;
   } else {
     return UnsupportedComponent("prepend_scheme of Metaspace", *scheme, "always, first, never");
+  }
+  // Its opposite, true and "never", is what older versions of the original wrote themselves.
+  if (!*prefix && metaspace.prepend != Metaspace::Prepend::kNever) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "\"prepend_scheme\" of Metaspace is '", *scheme,
+        "', which \"add_prefix_space\": false contradicts: only 'never' goes with it"));
   }
   return metaspace;
 }

@@ -4,6 +4,7 @@
 #include <string>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "model/tokenizer/bpe_model.h"
@@ -107,6 +108,11 @@ absl::StatusOr<Vocabulary> ParseVocabulary(const nlohmann::json& model) {
   return vocabulary;
 }
 
+/// The first line of merges.txt, which some files took over into their list.
+bool IsVersion(const nlohmann::json& merge) {
+  return merge.is_string() && absl::StartsWith(merge.get_ref<const std::string&>(), "#version");
+}
+
 /// A merge is written "left right" or ["left", "right"].
 absl::Status AddMerge(const nlohmann::json& merge, size_t index, BpeModel* model) {
   if (merge.is_array() && merge.size() == 2 && merge[0].is_string() && merge[1].is_string()) {
@@ -139,6 +145,7 @@ absl::StatusOr<BpeModel> ParseModel(const nlohmann::json& model) {
   BpeModel bpe(*options, *std::move(vocabulary));
   bpe.ReserveMerges(merges.size());
   for (size_t i = 0; i < merges.size(); ++i) {
+    if (IsVersion(merges[i])) continue;
     if (absl::Status status = AddMerge(merges[i], i, &bpe); !status.ok()) return status;
   }
   if (absl::Status status = bpe.Prepare(); !status.ok()) return status;

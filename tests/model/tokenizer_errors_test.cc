@@ -157,6 +157,11 @@ TEST(TokenizerErrors, WhatMakesNoSenseIsRefused) {
          (*j)["pre_tokenizer"] = {
              {"type", "Split"}, {"pattern", {{"Regex", "(("}}}, {"behavior", "Isolated"}};
        }},
+      {"'first', which \"add_prefix_space\": false contradicts",
+       [](json* j) {
+         (*j)["pre_tokenizer"] = {
+             {"type", "Metaspace"}, {"prepend_scheme", "first"}, {"add_prefix_space", false}};
+       }},
       {"\"type\"", [](json* j) { (*j)["decoder"] = json::object(); }},
       {"true or false", [](json* j) { (*j)["model"]["byte_fallback"] = "yes"; }},
       {"once",

@@ -74,6 +74,13 @@ TEST(ByteLevelTokenizerTest, MergesMayBeWrittenAsPairs) {
   EXPECT_THAT(Pieces(*LoadJson(tokenizer_json), "hello"), ElementsAre("hello"));
 }
 
+TEST(ByteLevelTokenizerTest, TheVersionOfMergesIsNoMerge) {
+  json tokenizer_json = ByteLevelTokenizer();
+  json& merges = tokenizer_json["model"]["merges"];
+  merges.insert(merges.begin(), "#version: 0.2 - Trained by `huggingface/tokenizers`");
+  EXPECT_THAT(Pieces(*LoadJson(tokenizer_json), "hello"), ElementsAre("hello"));
+}
+
 TEST(ByteLevelTokenizerTest, IgnoreMergesTakesAWholeWordThatIsAPiece) {
   json tokenizer_json = ByteLevelTokenizer();
   tokenizer_json["model"]["vocab"]["heel"] = 300;

@@ -12,6 +12,7 @@ namespace ziggurat {
 namespace {
 
 using nlohmann::json;
+using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
@@ -109,6 +110,19 @@ TEST(CheckWeights, FindsATiedEmbeddingUnderEitherName) {
   EXPECT_EQ(FindWeight(config, checkpoint, "model.embed_tokens.weight")->data,
             checkpoint.Find("lm_head.weight")->data);
   EXPECT_EQ(FindWeight(config, checkpoint, "model.x").status().code(), absl::StatusCode::kNotFound);
+}
+
+TEST(CheckWeights, AHeadBesideTiedEmbeddingsHasTheirShape) {
+  TemporaryFolder dir;
+  ModelConfig config = SmallConfig();
+  std::vector<WeightSpec> specs = ExpectedWeights(config);  // with lm_head.weight
+  EXPECT_FALSE(HasUnusedHead(config, Write(dir, specs)));
+  config.tie_word_embeddings = true;
+  EXPECT_EQ(Complaint(config, Write(dir, specs)), "");
+  EXPECT_TRUE(HasUnusedHead(config, Write(dir, specs)));
+  specs.back().shape[0] += 1;
+  EXPECT_THAT(Complaint(config, Write(dir, specs)),
+              AllOf(HasSubstr("lm_head.weight has the shape ["), HasSubstr("tie_word_embeddings")));
 }
 
 void ExpectLoads(const std::filesystem::path& dir) {
