@@ -1,11 +1,14 @@
 #include "server/log.h"
 
+#include <memory>
 #include <string>
 #include <utility>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "grpc/support/log.h"
+#include "server/printable.h"
+#include "spdlog/pattern_formatter.h"
 #include "spdlog/sinks/stdout_sinks.h"
 #include "spdlog/spdlog.h"
 
@@ -19,7 +22,28 @@ void LogForGrpc(gpr_log_func_args* line) {
   spdlog::log(is_error ? spdlog::level::warn : spdlog::level::debug, "grpc: {}", line->message);
 }
 
+// A message is one line, whatever file or client gave its words.
+class OneLineFormatter : public spdlog::formatter {
+ public:
+  void format(const spdlog::details::log_msg& message, spdlog::memory_buf_t& line) override {
+    const std::string text = Printable({message.payload.data(), message.payload.size()});
+    spdlog::details::log_msg printable = message;
+    printable.payload = text;
+    pattern_.format(printable, line);
+  }
+  std::unique_ptr<spdlog::formatter> clone() const override {
+    return std::make_unique<OneLineFormatter>();
+  }
+
+ private:
+  spdlog::pattern_formatter pattern_{"%Y-%m-%dT%H:%M:%S.%eZ %l %v", spdlog::pattern_time_type::utc};
+};
+
 }  // namespace
+
+std::unique_ptr<spdlog::formatter> MakeLogFormatter() {
+  return std::make_unique<OneLineFormatter>();
+}
 
 absl::StatusOr<spdlog::level::level_enum> ParseLogLevel(std::string_view text) {
   constexpr std::pair<std::string_view, spdlog::level::level_enum> kLevels[] = {
@@ -37,7 +61,7 @@ absl::StatusOr<spdlog::level::level_enum> ParseLogLevel(std::string_view text) {
 void SetUpLogging(spdlog::level::level_enum level) {
   auto logger = std::make_shared<spdlog::logger>("ziggurat",
                                                  std::make_shared<spdlog::sinks::stderr_sink_mt>());
-  logger->set_pattern("%Y-%m-%dT%H:%M:%S.%eZ %l %v", spdlog::pattern_time_type::utc);
+  logger->set_formatter(MakeLogFormatter());
   logger->set_level(level);
   spdlog::set_default_logger(std::move(logger));
   gpr_set_log_function(LogForGrpc);

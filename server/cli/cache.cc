@@ -15,6 +15,7 @@
 #include "server/cli/cache_picture.h"
 #include "server/cli/client.h"
 #include "server/cli/command.h"
+#include "server/cli/failure.h"
 
 namespace ziggurat {
 namespace {
@@ -41,14 +42,11 @@ int TerminalColumns() {
   return wanted > 0 ? std::min(wanted, 1000) : 80;
 }
 
-int Fail(const std::string& what) {
-  std::fprintf(stderr, "ziggurat cache: %s\n", what.c_str());
-  return kExitFailure;
-}
+int Fail(const auto& what) { return SayFailure("cache", what); }
 
 int Cache(const CacheFlags& flags) {
   const absl::StatusOr<std::unique_ptr<v1::Ziggurat::Stub>> connected = Connect(flags.server);
-  if (!connected.ok()) return Fail(std::string(connected.status().message()));
+  if (!connected.ok()) return Fail(connected.status());
   v1::Ziggurat::Stub& stub = **connected;
   do {
     grpc::ClientContext context;

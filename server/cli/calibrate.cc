@@ -24,6 +24,7 @@
 #include "server/cli/command.h"
 #include "server/cli/device.h"
 #include "server/cli/eval/progress.h"
+#include "server/cli/failure.h"
 #include "server/config.h"
 #include "server/log.h"
 
@@ -284,8 +285,8 @@ int CalibratePod(const PodFlags& flags) {
   SetUpLogging(spdlog::level::warn);
   const absl::Status status = Calibrate(flags);
   if (status.ok()) return kExitOk;
-  std::fprintf(stderr, "ziggurat calibrate pod: %s\n", std::string(status.message()).c_str());
-  return absl::IsInvalidArgument(status) ? kExitUsage : kExitFailure;
+  return SayFailure("calibrate pod", status,
+                    absl::IsInvalidArgument(status) ? kExitUsage : kExitFailure);
 }
 
 }  // namespace

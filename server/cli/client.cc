@@ -15,6 +15,7 @@
 #include "grpcpp/support/client_interceptor.h"
 #include "server/cli/shell_quote.h"
 #include "server/config.h"
+#include "server/printable.h"
 #include "server/security/named_file.h"
 #include "server/security/security_config.h"
 #include "server/security/tls_identity.h"
@@ -198,7 +199,7 @@ absl::StatusOr<std::unique_ptr<v1::Ziggurat::Stub>> Connect(const ServerFlags& f
 
 std::string DescribeError(const grpc::Status& status, const ServerFlags& flags) {
   const absl::Status readable(static_cast<absl::StatusCode>(status.error_code()),
-                              status.error_message());
+                              Printable(status.error_message()));
   std::string text = readable.ToString();
   if (status.error_code() == grpc::StatusCode::UNAVAILABLE) {
     absl::StrAppend(&text, "\n", UnavailableHint(status.error_message(), flags));

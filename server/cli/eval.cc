@@ -24,7 +24,9 @@
 #include "server/cli/eval/resume.h"
 #include "server/cli/eval/runner.h"
 #include "server/cli/eval/task_file.h"
+#include "server/cli/failure.h"
 #include "server/cli/shell_quote.h"
+#include "server/printable.h"
 #include "server/signals.h"
 
 namespace ziggurat {
@@ -62,14 +64,13 @@ struct EvalFlags {
   AskingOptions asking;
 };
 
-int Fail(const std::string& what, int exit_code = kExitFailure) {
-  std::fprintf(stderr, "ziggurat eval: %s\n", what.c_str());
-  return exit_code;
+int Fail(const auto& what, int exit_code = kExitFailure) {
+  return SayFailure("eval", what, exit_code);
 }
 
 int Interrupted() { return Fail("stopped; nothing was asked yet"); }
 
-std::string Message(const absl::Status& status) { return std::string(status.message()); }
+std::string Message(const absl::Status& status) { return Printable(std::string(status.message())); }
 
 std::string CommandLine(const EvalFlags& flags) {
   std::string line = absl::StrCat("ziggurat eval", ServerFlagsText(flags.server), " --tasks");

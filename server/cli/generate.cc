@@ -18,6 +18,7 @@
 #include "server/cli/call_status.h"
 #include "server/cli/client.h"
 #include "server/cli/command.h"
+#include "server/cli/failure.h"
 #include "server/signals.h"
 
 namespace ziggurat {
@@ -167,9 +168,8 @@ class CancelOnSignal {
   std::thread thread_;
 };
 
-int Fail(const std::string& what, int exit_code = kExitFailure) {
-  std::fprintf(stderr, "ziggurat generate: %s\n", what.c_str());
-  return exit_code;
+int Fail(const auto& what, int exit_code = kExitFailure) {
+  return SayFailure("generate", what, exit_code);
 }
 
 int Generate(const GenerateFlags& flags) {
@@ -181,7 +181,7 @@ int Generate(const GenerateFlags& flags) {
                                                         std::istreambuf_iterator<char>());
   TerminationSignals signals;  // before gRPC starts threads
   const absl::StatusOr<std::unique_ptr<v1::Ziggurat::Stub>> connected = Connect(flags.server);
-  if (!connected.ok()) return Fail(std::string(connected.status().message()));
+  if (!connected.ok()) return Fail(connected.status());
   v1::Ziggurat::Stub& stub = **connected;
   grpc::ClientContext context;
   if (flags.deadline_seconds) {

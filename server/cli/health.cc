@@ -8,6 +8,7 @@
 #include "grpc/health/v1/health.grpc.pb.h"
 #include "server/cli/client.h"
 #include "server/cli/command.h"
+#include "server/cli/failure.h"
 
 namespace ziggurat {
 namespace {
@@ -30,14 +31,13 @@ struct HealthFlags {
   double timeout_seconds = 1;
 };
 
-int Fail(const std::string& what, int exit_code = kExitFailure) {
-  std::fprintf(stderr, "ziggurat health: %s\n", what.c_str());
-  return exit_code;
+int Fail(const auto& what, int exit_code = kExitFailure) {
+  return SayFailure("health", what, exit_code);
 }
 
 int Probe(const HealthFlags& flags) {
   const absl::StatusOr<std::shared_ptr<grpc::Channel>> channel = OpenChannel(flags.server);
-  if (!channel.ok()) return Fail(std::string(channel.status().message()), kExitUsage);
+  if (!channel.ok()) return Fail(channel.status(), kExitUsage);
   const std::unique_ptr<Health::Stub> stub = Health::NewStub(*channel);
   grpc::ClientContext context;
   context.set_deadline(

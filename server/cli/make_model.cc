@@ -7,6 +7,7 @@
 #include "absl/strings/str_join.h"
 #include "model/checkpoint/random_model.h"
 #include "server/cli/command.h"
+#include "server/cli/failure.h"
 
 namespace ziggurat {
 namespace {
@@ -29,8 +30,8 @@ int MakeModel(const MakeModelFlags& flags) {
     std::printf("%s\n", flags.out.c_str());
     return kExitOk;
   }
-  std::fprintf(stderr, "ziggurat make-model: %s\n", std::string(status.message()).c_str());
-  return absl::IsInvalidArgument(status) ? kExitUsage : kExitFailure;
+  return SayFailure("make-model", status,
+                    absl::IsInvalidArgument(status) ? kExitUsage : kExitFailure);
 }
 
 std::string ShapeNames() {

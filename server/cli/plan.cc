@@ -6,6 +6,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "server/cli/command.h"
+#include "server/cli/failure.h"
 #include "server/cli/plan/planner.h"
 
 namespace ziggurat {
@@ -41,8 +42,8 @@ struct PlanFlags {
 int RunPlan(const PlanFlags& flags) {
   const absl::StatusOr<plan::Plan> plan = plan::MakePlan(flags.options);
   if (!plan.ok()) {
-    std::fprintf(stderr, "ziggurat plan: %s\n", std::string(plan.status().message()).c_str());
-    return absl::IsInvalidArgument(plan.status()) ? kExitUsage : kExitFailure;
+    return SayFailure("plan", plan.status(),
+                      absl::IsInvalidArgument(plan.status()) ? kExitUsage : kExitFailure);
   }
   std::printf("%s%s", (flags.json ? PlanJson(*plan).dump(2) : PlanText(*plan)).c_str(),
               flags.json ? "\n" : "");

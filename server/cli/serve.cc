@@ -16,6 +16,7 @@
 #include "server/byte_size.h"
 #include "server/cli/command.h"
 #include "server/cli/device.h"
+#include "server/cli/failure.h"
 #include "server/cli/security_flags.h"
 #include "server/cli/settings.h"
 #include "server/config.h"
@@ -186,8 +187,7 @@ void ServeUntilSignalled(TerminationSignals& signals, Daemon& daemon,
 }
 
 int Fail(const absl::Status& status, int exit_code) {
-  std::fprintf(stderr, "ziggurat serve: %s\n", std::string(status.message()).c_str());
-  return exit_code;
+  return SayFailure("serve", status, exit_code);
 }
 
 // Says where the flag came from that is to blame.

@@ -1,11 +1,11 @@
 // `ziggurat tokenize`: text to token ids and back, without a daemon.
-#include <cstdio>
 #include <iostream>
 #include <memory>
 #include <string>
 
 #include "model/tokenizer/tokenize_command.h"
 #include "server/cli/command.h"
+#include "server/cli/failure.h"
 
 namespace ziggurat {
 namespace {
@@ -20,9 +20,8 @@ The text is taken byte for byte, so a line break at its end counts. No token is 
 int Tokenize(const TokenizeCommand& command) {
   const absl::Status status = RunTokenizeCommand(command, std::cin, std::cout);
   if (status.ok() && std::cout.flush()) return kExitOk;
-  const std::string what = status.ok() ? "cannot write to stdout" : std::string(status.message());
-  std::fprintf(stderr, "ziggurat tokenize: %s\n", what.c_str());
-  return kExitFailure;
+  return SayFailure("tokenize",
+                    status.ok() ? absl::UnavailableError("cannot write to stdout") : status);
 }
 
 }  // namespace

@@ -1,5 +1,4 @@
 // `ziggurat bench kernels`: kernels against the limits of the machine.
-#include <cstdio>
 #include <memory>
 #include <string>
 #include <vector>
@@ -8,6 +7,7 @@
 #include "bench/kernels/kernels_bench.h"
 #include "server/cli/bench/subcommands.h"
 #include "server/cli/device.h"
+#include "server/cli/failure.h"
 
 namespace ziggurat {
 namespace {
@@ -29,8 +29,7 @@ struct KernelsFlags {
 
 int RunKernels(KernelsFlags flags) {
   const auto fail = [](const std::string& message, int code) {
-    std::fprintf(stderr, "ziggurat bench kernels: %s\n", message.c_str());
-    return code;
+    return SayFailure("bench kernels", message, code);
   };
   if (const auto best = DetectCpuLevel(); best.ok()) {
     flags.options.level = *best;

@@ -16,6 +16,7 @@
 #include "server/cli/bench/engine_bench.h"
 #include "server/cli/bench/subcommands.h"
 #include "server/cli/device.h"
+#include "server/cli/failure.h"
 #include "server/config.h"
 #include "server/log.h"
 #include "server/version.h"
@@ -211,9 +212,8 @@ nlohmann::json ToJson(const std::string& policy, const bench::EngineCase& which,
 }
 
 int Fail(const ModelBenchFlags& flags, const absl::Status& status) {
-  std::fprintf(stderr, "ziggurat bench %s: %s\n", flags.command(),
-               std::string(status.message()).c_str());
-  return absl::IsInvalidArgument(status) ? kExitUsage : kExitFailure;
+  return SayFailure(absl::StrCat("bench ", flags.command()), status,
+                    absl::IsInvalidArgument(status) ? kExitUsage : kExitFailure);
 }
 
 int RunModelBench(const ModelBenchFlags& flags) {

@@ -18,6 +18,7 @@
 #include "scheduler/sequence.h"
 #include "server/cli/bench/engine_bench.h"
 #include "server/cli/bench/subcommands.h"
+#include "server/cli/failure.h"
 #include "server/log.h"
 
 namespace ziggurat {
@@ -89,8 +90,8 @@ class DeviceTables {
 };
 
 int Fail(const absl::Status& status) {
-  std::fprintf(stderr, "ziggurat bench scheduler: %s\n", std::string(status.message()).c_str());
-  return absl::IsInvalidArgument(status) ? kExitUsage : kExitFailure;
+  return SayFailure("bench scheduler", status,
+                    absl::IsInvalidArgument(status) ? kExitUsage : kExitFailure);
 }
 
 absl::Status PrintRow(const std::string& text, std::shared_ptr<const Policy> policy, int sequences,

@@ -21,6 +21,7 @@
 #include "server/cli/call_status.h"
 #include "server/cli/client.h"
 #include "server/cli/eval/progress.h"
+#include "server/cli/failure.h"
 #include "server/signals.h"
 
 namespace ziggurat {
@@ -32,9 +33,8 @@ constexpr size_t kDefaultRequests = 100;
 constexpr int kWarmupClients = 4;
 constexpr std::chrono::milliseconds kSamplePeriod{250};
 
-int Fail(const std::string& what, int exit_code = kExitFailure) {
-  std::fprintf(stderr, "ziggurat bench serve: %s\n", what.c_str());
-  return exit_code;
+int Fail(const auto& what, int exit_code = kExitFailure) {
+  return SayFailure("bench serve", what, exit_code);
 }
 
 absl::StatusOr<WorkloadOptions> MakeWorkload(const ServeFlags& flags) {
@@ -169,7 +169,7 @@ int Serve(const ServeFlags& flags) {
   TerminationSignals signals;  // before gRPC starts threads
   if (const std::string wrong = WrongFlags(flags); !wrong.empty()) return Fail(wrong, kExitUsage);
   absl::StatusOr<WorkloadOptions> workload = MakeWorkload(flags);
-  if (!workload.ok()) return Fail(std::string(workload.status().message()));
+  if (!workload.ok()) return Fail(workload.status());
   if (!flags.out.empty()) {
     std::error_code error;
     std::filesystem::create_directories(flags.out, error);
@@ -179,7 +179,7 @@ int Serve(const ServeFlags& flags) {
   LoadResult result{.setting = MakeSetting(flags), .summary = {}, .records = {}, .cache = {}};
   v1::GetModelResponse& model = result.setting.model;
   const absl::StatusOr<std::unique_ptr<v1::Ziggurat::Stub>> connected = Connect(flags.server);
-  if (!connected.ok()) return Fail(std::string(connected.status().message()));
+  if (!connected.ok()) return Fail(connected.status());
   v1::Ziggurat::Stub& stub = **connected;
   grpc::ClientContext context;
   context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(30));
@@ -221,7 +221,7 @@ int Serve(const ServeFlags& flags) {
   std::printf("%s", LoadText(result).c_str());
   if (!flags.out.empty()) {
     if (absl::Status written = WriteLoadReport(flags.out, result); !written.ok()) {
-      return Fail(std::string(written.message()));
+      return Fail(written);
     }
     std::printf("\nreport: %s/result.json\n", flags.out.c_str());
   }

@@ -1,0 +1,21 @@
+#include "server/cli/failure.h"
+
+#include <cstdio>
+#include <string>
+
+#include "server/printable.h"
+
+namespace ziggurat {
+
+int SayFailure(std::string_view command, const absl::Status& status, int exit_code) {
+  return SayFailure(command, Printable({status.message().data(), status.message().size()}),
+                    exit_code);
+}
+
+int SayFailure(std::string_view command, std::string_view lines, int exit_code) {
+  std::fprintf(stderr, "ziggurat %s: %s\n", std::string(command).c_str(),
+               PrintableLines(lines).c_str());
+  return exit_code;
+}
+
+}  // namespace ziggurat

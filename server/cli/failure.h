@@ -1,0 +1,19 @@
+// How every command says that it failed.
+#pragma once
+
+#include <string_view>
+
+#include "absl/status/status.h"
+#include "server/cli/command.h"
+
+namespace ziggurat {
+
+/// Says on stderr, on one line, why `command` failed, whatever a file or a server put into the
+/// message. Returns `exit_code`.
+int SayFailure(std::string_view command, const absl::Status& status, int exit_code = kExitFailure);
+
+/// The same for a text in lines of our own. What others put into it must be Printable already, so
+/// that it adds none.
+int SayFailure(std::string_view command, std::string_view lines, int exit_code = kExitFailure);
+
+}  // namespace ziggurat

@@ -1,0 +1,46 @@
+#include "server/printable.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <string>
+
+#include "server/log.h"
+#include "spdlog/details/log_msg.h"
+
+namespace ziggurat {
+namespace {
+
+using ::testing::EndsWith;
+
+TEST(Printable, LeavesTextsAsTheyAre) {
+  for (const char* text : {"", "a 'b' \"c\" \\d", "naïve 漢字 👨‍👩‍👧 \u00a0"}) {
+    EXPECT_EQ(Printable(text), text);
+  }
+}
+
+TEST(Printable, EscapesWhatTerminalsObey) {
+  EXPECT_EQ(Printable("a\nb\r\tc\x1b[31m\x7f"), "a\\nb\\r\\tc\\x1b[31m\\x7f");
+  EXPECT_EQ(Printable(std::string_view("a\0b", 3)), "a\\x00b");
+  EXPECT_EQ(Printable("\u009b31m\u2028\u202etxt"), "\\u009b31m\\u2028\\u202etxt");
+}
+
+TEST(Printable, EscapesBytesThatAreNoCharacter) {
+  EXPECT_EQ(Printable("a\xff\xc3(\xe6\xbc"), "a\\xff\\xc3(\\xe6\\xbc");
+}
+
+TEST(PrintableLines, KeepsLineFeedsOnly) {
+  EXPECT_EQ(PrintableLines("a\nb\r\x1b"), "a\nb\\r\\x1b");
+}
+
+TEST(LogFormatter, AMessageIsOneLine) {
+  const spdlog::details::log_msg message("ziggurat", spdlog::level::warn,
+                                         "tensor \"a\nb\x1b[31m\"");
+  spdlog::memory_buf_t line;
+  MakeLogFormatter()->format(message, line);
+  EXPECT_THAT(std::string(line.data(), line.size()),
+              EndsWith("Z warning tensor \"a\\nb\\x1b[31m\"\n"));
+}
+
+}  // namespace
+}  // namespace ziggurat
