@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
@@ -260,7 +261,7 @@ class Translator {
         absl::StrCat("{", low.empty() ? "0" : low, has_comma ? "," : "", high, "}");
     if (has_comma && Take("?")) {
       AppendRepetition(absl::StrCat(interval, "?"));
-    } else if (last_ == Last::kAtom && absl::StrContains("*+?{", Peek()) && Peek() != '\0') {
+    } else if (last_ == Last::kAtom && absl::StrContains("*+?{", Peek())) {
       // Here "+" does not make the interval possessive, nor "?" a fixed one lazy: they repeat it.
       out_.insert(atom_begin_, "(?:");
       absl::StrAppend(&out_, interval, ")");
