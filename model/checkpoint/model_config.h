@@ -73,7 +73,7 @@ struct ModelConfig {
 
 /// Reads `dir`/config.json and, where it is, `dir`/generation_config.json, and refuses what
 /// CheckSupported refuses. Stop tokens are those of generation_config.json; where it names none,
-/// those of config.json.
+/// those of config.json. (Where neither does, the server takes EOS of the tokenizer.)
 ///
 /// NOT_FOUND: no config.json. INVALID_ARGUMENT: a field of wrong type or range; names file, field,
 /// value and what is allowed. UNIMPLEMENTED: a well-formed model of a kind that is not supported.

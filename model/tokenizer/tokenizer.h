@@ -75,7 +75,8 @@ class Tokenizer {
   bool IsSpecial(int32_t id) const;
 
   /// From tokenizer_config.json, special_tokens_map.json or tokenizer.model; absent where these do
-  /// not say. (What ends a generation is a matter of generation_config.json.)
+  /// not say. (What ends a generation is a matter of generation_config.json and config.json; EOS
+  /// does where these name nothing.)
   std::optional<int32_t> bos_id() const;
   std::optional<int32_t> eos_id() const;
   std::optional<int32_t> unk_id() const;

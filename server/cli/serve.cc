@@ -9,8 +9,11 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "compression/registry.h"
+#include "model/checkpoint/checkpoint.h"
 #include "model/checkpoint/model_config.h"
+#include "model/checkpoint/weights_layout.h"
 #include "model/decoder/llama_decoder.h"
 #include "model/tokenizer/tokenizer.h"
 #include "server/byte_size.h"
@@ -24,6 +27,7 @@
 #include "server/log.h"
 #include "server/machine_memory.h"
 #include "server/signals.h"
+#include "server/stop_tokens.h"
 #include "server/version.h"
 #include "spdlog/spdlog.h"
 
@@ -104,6 +108,13 @@ std::string FolderName(const std::filesystem::path& path) {
   return (absolute.has_filename() ? absolute : absolute.parent_path()).filename().string();
 }
 
+void WarnOfUnusedHead(const std::filesystem::path& dir, const ModelConfig& model) {
+  if (!model.tie_word_embeddings) return;
+  const absl::StatusOr<Checkpoint> checkpoint = Checkpoint::Open(dir);
+  if (!checkpoint.ok() || !HasUnusedHead(model, *checkpoint)) return;
+  spdlog::warn("lm_head.weight is not used: tie_word_embeddings of config.json is true");
+}
+
 absl::StatusOr<LoadedModel> LoadModel(const ServeConfig& config) {
   LoadedModel loaded;
   absl::StatusOr<ModelConfig> model = LoadModelConfig(config.model);
@@ -122,7 +133,10 @@ absl::StatusOr<LoadedModel> LoadModel(const ServeConfig& config) {
   const int threads = ThreadCount(config.threads);
   loaded.served.name = FolderName(config.model);
   loaded.served.architecture = std::string(ArchitectureName(model->architecture));
-  loaded.served.eos_token_ids = model->eos_token_ids;
+  StopTokens stops = ChooseStopTokens(model->eos_token_ids, *loaded.served.tokenizer);
+  spdlog::log(stops.ids.empty() ? spdlog::level::warn : spdlog::level::info, "stop tokens: {} ({})",
+              stops.ids.empty() ? "none" : absl::StrJoin(stops.ids, ", "), stops.source);
+  loaded.served.eos_token_ids = std::move(stops.ids);
 
   DecoderOptions options;
   options.threads = threads;
@@ -143,6 +157,7 @@ absl::StatusOr<LoadedModel> LoadModel(const ServeConfig& config) {
   if (!runner.ok()) return runner.status();
   loaded.runner = std::move(runner->runner);
   loaded.served.backend = std::move(runner->backend);
+  WarnOfUnusedHead(config.model, *model);
   spdlog::info("{} in {}, {} threads, {} vocabulary entries", loaded.served.backend,
                ElementTypeName(loaded.runner->shape().element), threads,
                loaded.runner->shape().vocab_size);
