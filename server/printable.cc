@@ -70,4 +70,14 @@ std::string Printable(std::string_view text) { return Escape(text, /*keeps_lines
 
 std::string PrintableLines(std::string_view text) { return Escape(text, /*keeps_lines=*/true); }
 
+std::string PrintableMessage(std::string_view text) {
+  const size_t caret = text.rfind('\n');
+  const size_t shown = caret == std::string_view::npos || caret == 0 ? std::string_view::npos
+                                                                     : text.rfind('\n', caret - 1);
+  const bool has_caret = shown != std::string_view::npos && text.back() == '^' &&
+                         text.substr(caret + 1).find_first_not_of(' ') == text.size() - caret - 2;
+  if (!has_caret) return Printable(text);
+  return Printable(text.substr(0, shown)) + PrintableLines(text.substr(shown));
+}
+
 }  // namespace ziggurat

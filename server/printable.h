@@ -15,4 +15,8 @@ std::string Printable(std::string_view text);
 /// The same, but for line feeds, which stay: for texts whose lines are our own.
 std::string PrintableLines(std::string_view text);
 
+/// The same for a message that may end with a line of a policy and one with a caret below it, which
+/// stay lines (PolicyError).
+std::string PrintableMessage(std::string_view text);
+
 }  // namespace ziggurat

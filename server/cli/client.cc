@@ -199,7 +199,7 @@ absl::StatusOr<std::unique_ptr<v1::Ziggurat::Stub>> Connect(const ServerFlags& f
 
 std::string DescribeError(const grpc::Status& status, const ServerFlags& flags) {
   const absl::Status readable(static_cast<absl::StatusCode>(status.error_code()),
-                              Printable(status.error_message()));
+                              PrintableMessage(status.error_message()));
   std::string text = readable.ToString();
   if (status.error_code() == grpc::StatusCode::UNAVAILABLE) {
     absl::StrAppend(&text, "\n", UnavailableHint(status.error_message(), flags));

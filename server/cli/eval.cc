@@ -70,7 +70,9 @@ int Fail(const auto& what, int exit_code = kExitFailure) {
 
 int Interrupted() { return Fail("stopped; nothing was asked yet"); }
 
-std::string Message(const absl::Status& status) { return Printable(std::string(status.message())); }
+std::string Message(const absl::Status& status) {
+  return PrintableMessage(std::string(status.message()));
+}
 
 std::string CommandLine(const EvalFlags& flags) {
   std::string line = absl::StrCat("ziggurat eval", ServerFlagsText(flags.server), " --tasks");

@@ -8,7 +8,7 @@
 namespace ziggurat {
 
 int SayFailure(std::string_view command, const absl::Status& status, int exit_code) {
-  return SayFailure(command, Printable({status.message().data(), status.message().size()}),
+  return SayFailure(command, PrintableMessage({status.message().data(), status.message().size()}),
                     exit_code);
 }
 

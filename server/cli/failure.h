@@ -8,7 +8,7 @@
 
 namespace ziggurat {
 
-/// Says on stderr, on one line, why `command` failed, whatever a file or a server put into the
+/// Says on stderr, on one line (and two that show a policy), why `command` failed, whatever a file or a server put into the
 /// message. Returns `exit_code`.
 int SayFailure(std::string_view command, const absl::Status& status, int exit_code = kExitFailure);
 

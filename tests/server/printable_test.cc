@@ -33,6 +33,15 @@ TEST(PrintableLines, KeepsLineFeedsOnly) {
   EXPECT_EQ(PrintableLines("a\nb\r\x1b"), "a\nb\\r\\x1b");
 }
 
+TEST(PrintableMessage, KeepsTheLinesThatShowAPolicy) {
+  EXPECT_EQ(PrintableMessage("column 8: wrong\n  snapkv(x=9)\n         ^"),
+            "column 8: wrong\n  snapkv(x=9)\n         ^");
+  EXPECT_EQ(PrintableMessage("a\nb: wrong\n  full(\x1b)\n  ^"), "a\\nb: wrong\n  full(\\x1b)\n  ^");
+  for (const char* text : {"", "a", "^", "\n^", "a\n^", "a\nb\n x^", "a\nb\n^ "}) {
+    EXPECT_EQ(PrintableMessage(text), Printable(text));
+  }
+}
+
 TEST(LogFormatter, AMessageIsOneLine) {
   const spdlog::details::log_msg message("ziggurat", spdlog::level::warn,
                                          "tensor \"a\nb\x1b[31m\"");
