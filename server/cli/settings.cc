@@ -22,6 +22,7 @@ namespace {
 constexpr char kPrefix[] = "ZIGGURAT_";
 constexpr char kConfig[] = "config";
 constexpr char kCommandLine[] = "command line";
+constexpr char kDefault[] = "default";
 
 struct Given {
   std::vector<std::string> values;
@@ -62,6 +63,14 @@ std::optional<std::string> ParseSwitch(const std::string& text) {
   return std::nullopt;
 }
 
+/// A variable of a shell that is not set, mostly: 0 and "" would be worse than an error.
+absl::Status RefuseEmpty(const std::string& key, const Given& given) {
+  if (!absl::c_linear_search(given.values, "")) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat(given.source == kCommandLine ? "" : absl::StrCat(given.source, ": "), "--", key,
+                   ": has no value"));
+}
+
 /// Gives the option what its flag on the command line would have given it.
 absl::Status Apply(CLI::Option& option, const Given& given) {
   const std::string& key = option.get_lnames()[0];
@@ -71,7 +80,6 @@ absl::Status Apply(CLI::Option& option, const Given& given) {
         given.source, ": ", absl::StrContains(what, flag) ? "" : absl::StrCat(flag, ": "), what));
   };
   if (IsFlag(option) && given.values.size() != 1) return wrong("takes true or false, no list");
-  if (absl::c_linear_search(given.values, "")) return wrong("has no value");
   try {
     for (const std::string& value : given.values) {
       if (!IsFlag(option)) {
@@ -166,26 +174,21 @@ absl::StatusOr<Settings> Settings::Complete(CLI::App& command,
   const absl::StatusOr<GivenByKey> by_file = FromNamedFile(command, variables, keys);
   if (!by_file.ok()) return by_file.status();
   for (CLI::Option* option : Configurable(command)) {
-    Setting setting{.key = option->get_lnames()[0], .values = {}, .source = kCommandLine};
-    if (option->count() == 0) {
-      Given given{DefaultOf(*option), "default"};
-      if (const auto it = by_variable.find(setting.key); it != by_variable.end()) {
-        given = it->second;
-      } else if (const auto line = by_file->find(setting.key); line != by_file->end()) {
-        given = line->second;
-      }
-      if (given.source != "default") {
-        if (absl::Status status = Apply(*option, given); !status.ok()) return status;
-      }
-      setting.values = given.values;
-      setting.source = given.source;
+    const std::string& key = option->get_lnames()[0];
+    Given given{DefaultOf(*option), kDefault};
+    if (option->count() > 0) {
+      given = {option->results(), kCommandLine};
+    } else if (const auto variable = by_variable.find(key); variable != by_variable.end()) {
+      given = variable->second;
+    } else if (const auto line = by_file->find(key); line != by_file->end()) {
+      given = line->second;
     }
-    if (option->count() > 0) setting.values = option->results();
-    // A variable of a shell that is not set, mostly: 0 and "" would be worse than an error.
-    if (setting.source == kCommandLine && absl::c_linear_search(setting.values, "")) {
-      return absl::InvalidArgumentError(absl::StrCat("--", setting.key, ": has no value"));
+    if (absl::Status status = RefuseEmpty(key, given); !status.ok()) return status;
+    if (given.source != kDefault && given.source != kCommandLine) {
+      if (absl::Status status = Apply(*option, given); !status.ok()) return status;
     }
-    settings.all_.push_back(std::move(setting));
+    if (option->count() > 0) given.values = option->results();
+    settings.all_.push_back({key, std::move(given.values), std::move(given.source)});
   }
   return settings;
 }
@@ -195,7 +198,7 @@ std::string Settings::Locate(std::string_view message) const {
   if (!absl::StartsWith(text, "--")) return text;
   const std::string key = text.substr(2, text.find_first_of(" :'") - 2);
   for (const Setting& setting : all_) {
-    if (setting.key != key || setting.source == kCommandLine || setting.source == "default")
+    if (setting.key != key || setting.source == kCommandLine || setting.source == kDefault)
       continue;
     return absl::StrCat(setting.source, ": ", text);
   }
