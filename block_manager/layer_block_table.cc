@@ -109,6 +109,8 @@ int LayerBlockTable::PushSegment(Segment segment, SegmentView view) {
     segment.slots_per_block[p] =
         static_cast<uint32_t>(plane.UnitsPerBlock(geometry_->block_bytes) * plane.tokens_per_unit);
   }
+  segment.grows_plainly = list.count == 1 && !segment.options.ring &&
+                          !segment.options.format.values_only && !segment.is_frozen;
   segments_.push_back(std::move(segment));
   views_.push_back(view);
   const int index = num_segments() - 1;
@@ -239,6 +241,12 @@ absl::Status LayerBlockTable::Extend(int segment, int tokens) {
   return Grow(segment, num_slots + tokens);
 }
 
+void LayerBlockTable::ReserveLists(int segment, size_t slots) {
+  Segment& s = segments_[segment];
+  for (int p = 0; p < s.num_planes; ++p) s.planes[p].reserve(s.BlocksFor(p, slots));
+  RefreshViewPointers(segment);
+}
+
 void LayerBlockTable::Truncate(int segment, int slots) {
   Segment& s = segments_[segment];
   CheckThat(slots >= 0 && slots <= views_[segment].num_slots, "a segment shrinks to what it holds");
@@ -266,6 +274,7 @@ void LayerBlockTable::MakeRing(int segment, RingShape ring) {
   CheckThat(!IsGrouped(s.options.format.encoding),
             "a ring overwrites slots one by one, groups are written as a whole");
   s.options.ring = ring;
+  s.grows_plainly = false;
   SetAppendLimit(segment);
 }
 
@@ -278,6 +287,7 @@ void LayerBlockTable::AppendSlots(int segment, int count) {
 
 absl::StatusOr<int> LayerBlockTable::AppendSlotSlow(int segment) {
   Segment& s = segments_[segment];
+  if (s.grows_plainly) return AppendBlock(segment);
   CheckThat(!s.is_frozen, "a shared segment may not grow");
   const int num_slots = views_[segment].num_slots;
   if (s.options.ring && num_slots == s.options.ring->slots()) {
@@ -289,6 +299,23 @@ absl::StatusOr<int> LayerBlockTable::AppendSlotSlow(int segment) {
     return status;
   }
   return num_slots;
+}
+
+// What Grow does where it is simple, without a look at what is not in the table's first lines.
+absl::StatusOr<int> LayerBlockTable::AppendBlock(int segment) {
+  BlockId block = 0;
+  if (absl::Status status = pool_->Allocate(absl::MakeSpan(&block, 1)); !status.ok()) return status;
+  Segment& s = segments_[segment];
+  std::vector<BlockId>& plane = s.planes[0];
+  const bool moves = plane.size() == plane.capacity();
+  plane.push_back(block);
+  ++owned_blocks_;
+  const int slot = s.next_slot;
+  s.next_slot = views_[segment].num_slots = slot + 1;
+  s.append_limit = static_cast<int>(
+      std::min(plane.size() * s.slots_per_block[0], static_cast<size_t>(INT32_MAX)));
+  if (moves) RefreshViewPointers(segment);
+  return slot;
 }
 
 // All or nothing: the pool is asked for every plane's blocks together, before anything changes.

@@ -63,7 +63,7 @@ struct LayerOccupancy {
 /// Engine thread only. `view()` follows every change by itself. A span taken from it keeps its
 /// address, and sees the new slots and blocks, until a segment is added, the table is cleared or
 /// moved; so it may be taken once per sequence. Kernels may read it while the table is not changed.
-class LayerBlockTable {
+class alignas(64) LayerBlockTable {
  public:
   /// Both must outlive the table; `geometry` has passed `CacheGeometry::Validate`.
   LayerBlockTable(BlockPool* pool, const CacheGeometry* geometry)
@@ -101,6 +101,9 @@ class LayerBlockTable {
   /// Grows segment `segment` by `tokens` slots. RESOURCE_EXHAUSTED leaves the table as it was. A
   /// ring may not be grown past sinks + recent (CHECK).
   absl::Status Extend(int segment, int tokens);
+  /// Makes room in the segment's lists of blocks for `slots` slots, so that they need not move when
+  /// it grows that far: 4 bytes a block. Takes no blocks.
+  void ReserveLists(int segment, size_t slots);
   /// Shrinks segment `segment` to its first `slots` slots and releases the blocks behind them. A
   /// layer that shares the segment must follow at once (RefreshShared). Not for the side that
   /// refers, for keys that others read, nor for a ring that has wrapped (CHECK).
@@ -131,14 +134,12 @@ class LayerBlockTable {
   /// AppendSlot `count` times, for at most RoomToAppend (CHECK): whoever knows that the slots
   /// follow one another may leave it to later, many tokens at once.
   void AppendSlots(int segment, int count);
-  /// Asks memory for the table itself, but for the views of scales and the like, and once that is
-  /// here for the end of a segment's block list: what AppendSlot touches.
+  /// Asks memory for what AppendSlot touches of a table with one segment, and once that is here
+  /// (PrefetchBlocks) for the end of its block list.
   void Prefetch() const {
-    constexpr size_t kUsed =
-        sizeof(LayerBlockTable) - (sizeof(SegmentView) - offsetof(SegmentView, key_scales));
     const auto* bytes = reinterpret_cast<const char*>(this);
-    for (size_t at = 0; at < kUsed; at += 64) __builtin_prefetch(bytes + at, 1);
-    __builtin_prefetch(bytes + kUsed - 1, 1);
+    for (size_t at = 0; at < kHotBytes; at += kCacheLineBytes) __builtin_prefetch(bytes + at, 1);
+    __builtin_prefetch(&views_, 1);
   }
   void PrefetchBlocks(int segment) const {
     const std::vector<BlockId>& blocks = segments_[segment].planes[0];
@@ -171,18 +172,21 @@ class LayerBlockTable {
   absl::Status CheckIntegrity() const;
 
  private:
+  /// What a plain segment needs to grow comes first (kHotBytes).
   struct Segment {
     /// The slot that AppendSlot hands out, and where it must stop and think: at the end of the
     /// blocks, of the ring, of the borrowed keys, or (frozen) at once, where the two are equal.
     int next_slot = 0;
     int append_limit = 0;
+    /// One plane, no ring, keys of its own, and not frozen: grows without looking any further.
+    bool grows_plainly = false;
     bool is_frozen = false;        ///< refers to another layer's segment: may not grow
     bool is_shared = false;        ///< another layer's segment refers, or has referred, to this one
     bool may_be_referred = false;  ///< shared or lent: blocks may have more references than ours
-    SegmentOptions options;        ///< num_kv_heads is never 0
     int num_planes = 0;
     uint32_t slots_per_block[kMaxPlanes] = {};  ///< of each plane
     std::vector<BlockId> planes[kMaxPlanes];    ///< block numbers of each plane, in slot order
+    SegmentOptions options;                     ///< num_kv_heads is never 0
     /// Values-only: the other layer's blocks of codes, and of grouped or per-token scales.
     std::vector<BlockId> borrowed_keys;
     std::vector<BlockId> borrowed_scales;
@@ -195,6 +199,7 @@ class LayerBlockTable {
   };
 
   absl::StatusOr<int> AppendSlotSlow(int segment);
+  absl::StatusOr<int> AppendBlock(int segment);
   size_t BlocksToAppendSlow(int segment, size_t tokens) const;
   size_t CountOwnedBlocks() const;
   SegmentOptions Normalized(SegmentOptions options) const;
@@ -210,14 +215,19 @@ class LayerBlockTable {
   absl::Status CheckPlanes(int segment) const;
   absl::Status CheckCursor(int segment) const;
 
+  // Tables lie one behind the other, and most steps that look at one take a block for its only
+  // segment, which is therefore kept in place, with what that needs in as few lines as can be.
+  // views_[i] describes segments_[i] and alone holds its number of slots.
   BlockPool* pool_;
   const CacheGeometry* geometry_;
   size_t owned_blocks_ = 0;
-  // One segment is the usual case: kept in place, a step walks the tables of a sequence in memory
-  // order. views_[i] describes segments_[i] and alone holds its number of slots. It comes last, and
-  // in it what is not used of plain segments (Prefetch).
   absl::InlinedVector<Segment, 1> segments_;
   absl::InlinedVector<SegmentView, 1> views_;
+
+  static constexpr size_t kCacheLineBytes = 64;
+  /// Of the table, up to the first plane of its first segment.
+  static constexpr size_t kHotBytes =
+      4 * sizeof(void*) + offsetof(Segment, planes) + sizeof(Segment::planes[0]);
 };
 
 /// All layers of one sequence. Movable; a move keeps every LayerView valid. Engine thread only.

@@ -242,7 +242,7 @@ absl::StatusOr<absl::Span<const DecodeInput::Layer>> SequenceStore::Append(int p
 
 /// Memory is asked for what the layers to come need while this one is worked on.
 void SequenceStore::PrefetchAfter(int layer) const {
-  constexpr int kTable = 4, kBlocks = 2;  // so many layers further on
+  constexpr int kTable = 8, kBlocks = 4;  // so many layers further on
   if (layer + kTable < cache_->num_layers()) cache_->layer(layer + kTable).Prefetch();
   if (layer + kBlocks < cache_->num_layers() && append_segments_[layer + kBlocks] >= 0) {
     cache_->layer(layer + kBlocks).PrefetchBlocks(append_segments_[layer + kBlocks]);

@@ -26,6 +26,7 @@ class GrowingStore final : public LayerStore {
   absl::Status Fill(const LayerMeasured& measured, LayerWrite* write) override {
     kept_ = measured.kept_tokens;
     list_.Open();
+    list_.Reserve(static_cast<size_t>(kept_) + context_.appended_tokens);
     absl::Status status = list_.Fill(kept_, 0, &write->ranges);
     write->view = table_->view();
     return status;

@@ -5,14 +5,30 @@
 
 namespace ziggurat {
 
+namespace {
+
+/// The most of `tokens` tokens that are ever open.
+size_t MaxOpenTokens(const StoreFormat& format, size_t tokens, size_t burst) {
+  if (!format.coded) return tokens;
+  return std::min(tokens, size_t{0} + format.residual + format.coded->group - 1 + burst);
+}
+
+}  // namespace
+
 size_t TokenList::MaxBlocks(const CacheGeometry& geometry, const StoreFormat& format, int kv_heads,
                             size_t tokens, size_t burst) {
-  if (!format.coded) return geometry.BlocksFor(format.open, kv_heads, tokens);
-  const size_t group = format.coded->group, residual = format.residual;
+  const size_t open =
+      geometry.BlocksFor(format.open, kv_heads, MaxOpenTokens(format, tokens, burst));
+  if (!format.coded) return open;
   const size_t coded = format.CodedTokens(static_cast<int>(tokens));
-  const size_t open = std::min(tokens, residual + group - 1 + burst);
-  return geometry.BlocksFor(*format.coded, kv_heads, coded) +
-         geometry.BlocksFor(format.open, kv_heads, open);
+  return geometry.BlocksFor(*format.coded, kv_heads, coded) + open;
+}
+
+void TokenList::Reserve(size_t tokens) {
+  if (coded_ >= 0) {
+    table_->ReserveLists(coded_, format_.CodedTokens(static_cast<int>(tokens)));
+  }
+  table_->ReserveLists(open_, MaxOpenTokens(format_, tokens, 1));
 }
 
 void TokenList::Open(int first_kv_head, int num_kv_heads) {

@@ -28,6 +28,8 @@ class TokenList {
   TokenList(LayerBlockTable* table, const StoreFormat& format) : table_(table), format_(format) {}
   /// Adds the segments, empty; without a number of heads they cover all.
   void Open(int first_kv_head = 0, int num_kv_heads = 0);
+  /// The list will grow to up to `tokens` tokens: no list of blocks is to move until then.
+  void Reserve(size_t tokens);
   /// Adds segments that refer to those of `lower` in another layer.
   void Share(LayerBlockTable& lower_table, const TokenList& lower);
   /// Takes segment `segment` of the table, which holds all tokens, as the open one of this list.

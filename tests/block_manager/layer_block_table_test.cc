@@ -65,6 +65,24 @@ TEST_F(LayerBlockTableTest, AppendSlotCountsUpAndTakesABlockOnlyWhenTheLastIsFul
   EXPECT_EQ(table.BlocksToAppend(segment, 29), 2u);
 }
 
+TEST_F(LayerBlockTableTest, ReservedListsDoNotMoveAndTakeNoBlocks) {
+  for (const CacheFormat& format : {CacheFormat::kBf16, CacheFormat{Encoding::kInt8}}) {
+    LayerBlockTable table = MakeTable();
+    const int segment = table.AddSegment({.format = format});
+    ASSERT_TRUE(table.Extend(segment, 5).ok());
+    const size_t used = pool_->used_blocks();
+    table.ReserveLists(segment, 200);
+    EXPECT_EQ(pool_->used_blocks(), used);
+    ASSERT_TRUE(table.CheckIntegrity().ok()) << table.CheckIntegrity();
+    const SegmentView before = table.view()[0];
+    while (table.view()[0].num_slots < 200) ASSERT_TRUE(table.AppendSlot(segment).ok());
+    EXPECT_GT(pool_->used_blocks(), used);
+    EXPECT_EQ(table.view()[0].values.blocks, before.values.blocks);
+    EXPECT_EQ(table.view()[0].value_scales.blocks, before.value_scales.blocks);
+    ASSERT_TRUE(table.CheckIntegrity().ok()) << table.CheckIntegrity();
+  }
+}
+
 TEST_F(LayerBlockTableTest, SlotsThatFollowOneAnotherMayBeAppendedTogether) {
   for (const auto& ring : {std::optional<RingShape>(), std::optional(RingShape{4, 18})}) {
     LayerBlockTable one_by_one = MakeTable(), together = MakeTable();
