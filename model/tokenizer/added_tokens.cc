@@ -3,12 +3,10 @@
 #include <algorithm>
 #include <utility>
 
+#include "model/tokenizer/utf8.h"
+
 namespace ziggurat {
 namespace {
-
-uint64_t EdgeKey(int32_t node, char byte) {
-  return (uint64_t{static_cast<uint32_t>(node)} << 8) | static_cast<unsigned char>(byte);
-}
 
 /// The character that begins at `begin`, or ends at `end`; empty at the borders of the text.
 std::string_view CharacterFrom(std::string_view text, size_t begin) {
@@ -25,6 +23,35 @@ std::string_view CharacterBefore(std::string_view text, size_t end) {
   return text.substr(begin, end - begin);
 }
 
+/// White_Space of Unicode.
+bool IsWhiteSpace(std::string_view character) {
+  size_t position = 0;
+  const char32_t c = character.empty() ? 0 : ReadUtf8(character, &position);
+  return (c >= 0x09 && c <= 0x0D) || c == 0x20 || c == 0x85 || c == 0xA0 || c == 0x1680 ||
+         (c >= 0x2000 && c <= 0x200A) || c == 0x2028 || c == 0x2029 || c == 0x202F || c == 0x205F ||
+         c == 0x3000;
+}
+
+/// Where the white space directly before `end` begins, no earlier than `first`.
+size_t SpacesBefore(std::string_view text, size_t first, size_t end) {
+  while (end > first) {
+    const std::string_view character = CharacterBefore(text, end);
+    if (!IsWhiteSpace(character)) break;
+    end -= character.size();
+  }
+  return std::max(end, first);
+}
+
+/// Where the white space directly behind `begin` ends.
+size_t SpacesBehind(std::string_view text, size_t begin) {
+  while (begin < text.size()) {
+    const std::string_view character = CharacterFrom(text, begin);
+    if (!IsWhiteSpace(character)) break;
+    begin += character.size();
+  }
+  return begin;
+}
+
 absl::StatusOr<bool> Matches(const Regex& regex, std::string_view character) {
   std::vector<ByteRange> matches;
   if (absl::Status status = regex.FindAll(character, &matches); !status.ok()) return status;
@@ -33,49 +60,17 @@ absl::StatusOr<bool> Matches(const Regex& regex, std::string_view character) {
 
 }  // namespace
 
-AddedTokenMatcher::AddedTokenMatcher(Regex word, Regex spaces)
-    : token_at_node_(1, -1),
-      begins_pattern_(256, false),
-      word_(std::move(word)),
-      space_(std::move(spaces)) {}
+AddedTokenMatcher::AddedTokenMatcher(Regex word) : word_(std::move(word)) {}
 
 absl::StatusOr<AddedTokenMatcher> AddedTokenMatcher::Create() {
   absl::StatusOr<Regex> word = Regex::Compile("[\\w\\p{Join_Control}]");
   if (!word.ok()) return word.status();
-  absl::StatusOr<Regex> space = Regex::Compile("\\s");
-  if (!space.ok()) return space.status();
-  return AddedTokenMatcher(*std::move(word), *std::move(space));
+  return AddedTokenMatcher(*std::move(word));
 }
 
 void AddedTokenMatcher::Add(const AddedToken& token, std::string_view pattern) {
-  if (pattern.empty()) return;
-  int32_t node = 0;
-  for (const char byte : pattern) {
-    const int32_t next = static_cast<int32_t>(token_at_node_.size());
-    const auto [edge, is_new] = edges_.try_emplace(EdgeKey(node, byte), next);
-    if (is_new) token_at_node_.push_back(-1);
-    node = edge->second;
-  }
-  int32_t& token_index = token_at_node_[static_cast<size_t>(node)];
-  if (token_index >= 0) return;  // the first of two equal patterns is the one found
-  token_index = static_cast<int32_t>(tokens_.size());
-  tokens_.push_back(token);
-  begins_pattern_[static_cast<unsigned char>(pattern[0])] = true;
-}
-
-int AddedTokenMatcher::LongestAt(std::string_view text, size_t position, size_t* length) const {
-  int longest = -1;
-  int32_t node = 0;
-  for (size_t i = position; i < text.size(); ++i) {
-    const auto edge = edges_.find(EdgeKey(node, text[i]));
-    if (edge == edges_.end()) break;
-    node = edge->second;
-    if (token_at_node_[static_cast<size_t>(node)] >= 0) {
-      longest = token_at_node_[static_cast<size_t>(node)];
-      *length = i + 1 - position;
-    }
-  }
-  return longest;
+  // The first of two equal patterns is the one found.
+  if (patterns_.Add(pattern, static_cast<int32_t>(tokens_.size()))) tokens_.push_back(token);
 }
 
 absl::StatusOr<bool> AddedTokenMatcher::IsInsideWord(std::string_view text, ByteRange range) const {
@@ -84,46 +79,20 @@ absl::StatusOr<bool> AddedTokenMatcher::IsInsideWord(std::string_view text, Byte
   return Matches(word_, CharacterFrom(text, range.end));
 }
 
-absl::StatusOr<size_t> AddedTokenMatcher::SpacesBefore(std::string_view text, size_t end) const {
-  size_t begin = end;
-  while (begin > 0) {
-    const std::string_view character = CharacterBefore(text, begin);
-    const absl::StatusOr<bool> is_space = Matches(space_, character);
-    if (!is_space.ok()) return is_space.status();
-    if (!*is_space) break;
-    begin -= character.size();
-  }
-  return end - begin;
-}
-
-absl::StatusOr<size_t> AddedTokenMatcher::SpacesBehind(std::string_view text, size_t begin) const {
-  size_t end = begin;
-  while (end < text.size()) {
-    const std::string_view character = CharacterFrom(text, end);
-    const absl::StatusOr<bool> is_space = Matches(space_, character);
-    if (!is_space.ok()) return is_space.status();
-    if (!*is_space) break;
-    end += character.size();
-  }
-  return end - begin;
-}
-
 absl::StatusOr<std::vector<TextSection>> AddedTokenMatcher::Split(std::string_view text,
                                                                   bool parse_special) const {
   std::vector<TextSection> sections;
   size_t done = 0;  // what lies before belongs to a section already
   size_t position = 0;
+  size_t spaces_end = 0;  // of the run of white space that was looked at last
   while (!tokens_.empty() && position < text.size()) {
-    size_t length = 0;
-    const int index = begins_pattern_[static_cast<unsigned char>(text[position])]
-                          ? LongestAt(text, position, &length)
-                          : -1;
-    if (index < 0) {
+    const PrefixTrie::Match match = patterns_.Longest(text.substr(position));
+    if (match.value == PrefixTrie::kNone) {
       ++position;
       continue;
     }
-    const AddedToken& token = tokens_[static_cast<size_t>(index)];
-    ByteRange range{position, position + length};
+    const AddedToken& token = tokens_[static_cast<size_t>(match.value)];
+    ByteRange range{position, position + match.length};
     position = range.end;  // even a match that is dropped below is not searched again
     if (token.special && !parse_special) continue;
     if (token.single_word) {
@@ -131,19 +100,17 @@ absl::StatusOr<std::vector<TextSection>> AddedTokenMatcher::Split(std::string_vi
       if (!inside.ok()) return inside.status();
       if (*inside) continue;
     }
-    if (token.lstrip) {
-      const absl::StatusOr<size_t> spaces = SpacesBefore(text, range.begin);
-      if (!spaces.ok()) return spaces.status();
-      range.begin = std::max(range.begin - *spaces, done);
-    }
+    if (token.lstrip) range.begin = std::max(SpacesBefore(text, done, range.begin), done);
     if (token.rstrip) {
-      const absl::StatusOr<size_t> spaces = SpacesBehind(text, range.end);
-      if (!spaces.ok()) return spaces.status();
-      range.end += *spaces;
+      // Tokens may be of white space themselves: a run of it is walked through once.
+      if (range.end >= spaces_end) spaces_end = SpacesBehind(text, range.end);
+      range.end = spaces_end;
     }
     if (done < range.begin) sections.push_back({{done, range.begin}});
-    sections.push_back({range, token.id});
-    done = std::max(done, range.end);
+    // White space that the token before took may be a token of its own: nothing is left of it, and
+    // what it took itself begins anew where it ends, as in Hugging Face's library.
+    if (range.begin < range.end) sections.push_back({range, token.id});
+    done = range.end;
   }
   if (done < text.size()) sections.push_back({{done, text.size()}});
   return sections;

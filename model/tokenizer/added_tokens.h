@@ -1,15 +1,14 @@
 // Tokens that are found in the text as they stand, before the model sees what lies between them.
 #pragma once
 
-#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <string_view>
 #include <vector>
 
-#include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "model/tokenizer/prefix_trie.h"
 #include "model/tokenizer/regex.h"
 
 namespace ziggurat {
@@ -40,29 +39,20 @@ class AddedTokenMatcher {
   /// pattern is never found.
   void Add(const AddedToken& token, std::string_view pattern);
 
-  /// The sections of `text` (valid UTF-8) in order; none is empty, except a token's. Special tokens
-  /// stay ordinary text unless `parse_special`.
+  /// The sections of `text` (valid UTF-8) in order; none is empty. Special tokens stay
+  /// ordinary text unless `parse_special`.
   absl::StatusOr<std::vector<TextSection>> Split(std::string_view text, bool parse_special) const;
 
   bool empty() const { return tokens_.empty(); }
 
  private:
-  AddedTokenMatcher(Regex word, Regex spaces);
+  explicit AddedTokenMatcher(Regex word);
 
-  /// Index of the longest pattern that `text` has at `position`, or -1; its length in `*length`.
-  int LongestAt(std::string_view text, size_t position, size_t* length) const;
   absl::StatusOr<bool> IsInsideWord(std::string_view text, ByteRange range) const;
-  /// White space directly before `end`, directly behind `begin`, in bytes.
-  absl::StatusOr<size_t> SpacesBefore(std::string_view text, size_t end) const;
-  absl::StatusOr<size_t> SpacesBehind(std::string_view text, size_t begin) const;
 
-  /// A trie over bytes: (node, byte) -> node.
-  absl::flat_hash_map<uint64_t, int32_t> edges_;
-  std::vector<int32_t> token_at_node_;  ///< index into tokens_, or -1; node 0 is the root
+  PrefixTrie patterns_;  ///< index into tokens_
   std::vector<AddedToken> tokens_;
-  std::vector<bool> begins_pattern_;  ///< [256]
-  Regex word_;                        ///< one character of a word
-  Regex space_;                       ///< one character of white space
+  Regex word_;  ///< one character of a word
 };
 
 }  // namespace ziggurat

@@ -252,6 +252,7 @@ class ChainParser {
     if (*type == "Strip") {
       const absl::StatusOr<StripOptions> options = ParseStrip(component);
       if (!options.ok()) return options.status();
+      if (has_loose_bytes_ && !is_fused_) return BehindBytes("Strip");
       is_fused_ ? Add<StripTextStage>(*options) : Add<StripPieceStage>(*options);
       return absl::OkStatus();
     }
@@ -263,6 +264,7 @@ class ChainParser {
       if (is_fused_) return BehindFuse(*type);
       if (*type == "ByteFallback") {
         Add<ByteFallbackStage>();
+        has_loose_bytes_ = true;
       } else {
         Add<ByteLevelStage>();
         is_fused_ = true;
@@ -285,6 +287,13 @@ class ChainParser {
         absl::StrCat("the decoder '", type, "' is not supported behind Fuse or ByteLevel"));
   }
 
+  // There a run of bytes is one piece, which we give on character by character.
+  static absl::Status BehindBytes(absl::string_view type) {
+    return absl::UnimplementedError(
+        absl::StrCat("the decoder '", type,
+                     "' is supported behind ByteFallback only where Fuse stands between"));
+  }
+
   absl::Status ParseSequence(const nlohmann::json& component, int depth) {
     if (depth >= kMaxComponentDepth) {
       return absl::InvalidArgumentError("decoders of type Sequence lie too deep in each other");
@@ -304,12 +313,14 @@ class ChainParser {
     if (!replacement.ok()) return replacement.status();
     // A longer pattern could lie across two fragments of the fused text.
     if (is_fused_ && !replacement->is_single_character()) return BehindFuse("Replace");
+    if (has_loose_bytes_ && !replacement->is_single_character()) return BehindBytes("Replace");
     Add<ReplaceStage>(std::make_shared<const Replacement>(*std::move(replacement)));
     return absl::OkStatus();
   }
 
   absl::Status AddMetaspace(const nlohmann::json& component) {
     if (is_fused_) return BehindFuse("Metaspace");
+    if (has_loose_bytes_) return BehindBytes("Metaspace");
     absl::StatusOr<Metaspace> metaspace = ParseMetaspace(component);
     if (!metaspace.ok()) return metaspace.status();
     Add<MetaspaceStage>(*std::move(metaspace));
@@ -317,7 +328,8 @@ class ChainParser {
   }
 
   std::vector<std::unique_ptr<DecoderStage>> stages_;
-  bool is_fused_ = false;  ///< pieces are fragments of one text from here on
+  bool is_fused_ = false;         ///< pieces are fragments of one text from here on
+  bool has_loose_bytes_ = false;  ///< there was a ByteFallback
 };
 
 }  // namespace
@@ -334,13 +346,13 @@ absl::StatusOr<Decoder> Decoder::Parse(const nlohmann::json& component) {
   return decoder;
 }
 
-absl::StatusOr<Decoder> Decoder::SentencePiece(bool strips_prefix_space) {
+absl::StatusOr<Decoder> Decoder::SentencePiece(bool falls_back_to_bytes, int64_t strips_spaces) {
   nlohmann::json stages = nlohmann::json::array(
-      {{{"type", "Replace"}, {"pattern", {{"String", "\u2581"}}}, {"content", " "}},
-       {{"type", "ByteFallback"}},
-       {{"type", "Fuse"}}});
-  if (strips_prefix_space) {
-    stages.push_back({{"type", "Strip"}, {"content", " "}, {"start", 1}, {"stop", 0}});
+      {{{"type", "Replace"}, {"pattern", {{"String", "\u2581"}}}, {"content", " "}}});
+  if (falls_back_to_bytes) stages.push_back({{"type", "ByteFallback"}});
+  stages.push_back({{"type", "Fuse"}});
+  if (strips_spaces > 0) {
+    stages.push_back({{"type", "Strip"}, {"content", " "}, {"start", strips_spaces}, {"stop", 0}});
   }
   return Parse({{"type", "Sequence"}, {"decoders", std::move(stages)}});
 }

@@ -1,5 +1,7 @@
 // tokenizer.model: a SentencePiece model, BPE or unigram.
 
+#include <cstdint>
+#include <limits>
 #include <string>
 #include <utility>
 
@@ -98,8 +100,11 @@ absl::Status Describe(const SentencePieceModel& model, const TokenizerConfig& co
 
   const absl::StatusOr<bool> adds_prefix = AddsPrefixSpace(model);
   if (!adds_prefix.ok()) return adds_prefix.status();
+  // The space that was put before the text; and where the model drops those of a text, all of them.
+  int64_t strips_spaces = *adds_prefix && prefix != PrefixSpace::kNever ? 1 : 0;
+  if (model.removes_extra_whitespaces()) strips_spaces = std::numeric_limits<int64_t>::max();
   absl::StatusOr<Decoder> decoder =
-      Decoder::SentencePiece(*adds_prefix && prefix != PrefixSpace::kNever);
+      Decoder::SentencePiece(model.falls_back_to_bytes(), strips_spaces);
   if (!decoder.ok()) return decoder.status();
   loaded->decoder = *std::move(decoder);
 

@@ -73,13 +73,13 @@ bool SentencePieceModel::Index(std::string* error) {
     return refuse("it splits into words or characters: only BPE and unigram are supported");
   }
   if (proto_.treat_whitespace_as_suffix) return refuse("treat_whitespace_as_suffix is unsupported");
+  if (proto_.denormalizes) return refuse("a denormalizer_spec with rules is unsupported");
   min_score_ = std::numeric_limits<float>::max();
   max_score_ = std::numeric_limits<float>::min();  // the library's: the smallest positive number
   for (int32_t id = 0; id < size(); ++id) {
     const SentencePieceProto::Piece& piece = proto_.pieces[id];
     if (piece.text.empty()) return refuse(absl::StrCat("piece ", id, " is empty"));
     if (piece.type == PieceType::kUnknown) unknown_ = id;
-    if (piece.type == PieceType::kUserDefined) user_defined_.push_back(piece.text);
     if (piece.type == PieceType::kNormal) {
       min_score_ = std::min(min_score_, piece.score);
       max_score_ = std::max(max_score_, piece.score);
@@ -93,16 +93,16 @@ bool SentencePieceModel::Index(std::string* error) {
       byte_ids_[byte] = id;
     }
     if (!IsOrdinary(piece.type)) continue;
-    longest_piece_ = std::max(longest_piece_, piece.text.size());
     if (!pieces_.emplace(piece.text, id).second) {
       return refuse(absl::StrCat("piece ", id, " comes twice"));
+    }
+    if (proto_.algorithm == SentencePieceAlgorithm::kUnigram && piece.type != PieceType::kUnused) {
+      prefixes_.Add(piece.text, id);
     }
   }
   if (proto_.byte_fallback && std::count(byte_ids_.begin(), byte_ids_.end(), -1) > 0) {
     return refuse("it falls back to bytes, but lacks some of them");
   }
-  std::sort(user_defined_.begin(), user_defined_.end(),
-            [](const std::string& a, const std::string& b) { return a.size() > b.size(); });
   return true;
 }
 
@@ -135,10 +135,9 @@ bool SentencePieceModel::Encode(std::string_view text, std::vector<int32_t>* ids
 std::vector<SentencePieceModel::Symbol> SentencePieceModel::Symbols(std::string_view text) const {
   std::vector<Symbol> symbols;
   while (!text.empty()) {
-    const auto fixed = std::find_if(user_defined_.begin(), user_defined_.end(),
-                                    [&](const std::string& s) { return text.starts_with(s); });
-    const bool is_frozen = fixed != user_defined_.end();
-    const size_t bytes = is_frozen ? fixed->size() : NextUtf8(text).length;
+    const size_t user_defined = normalizer_.LongestUserDefined(text);
+    const bool is_frozen = user_defined > 0;
+    const size_t bytes = is_frozen ? user_defined : NextUtf8(text).length;
     const int index = static_cast<int>(symbols.size());
     symbols.push_back({index - 1, index + 1, is_frozen, text.substr(0, bytes)});
     text.remove_prefix(bytes);
@@ -211,25 +210,29 @@ std::vector<SentencePieceModel::Span> SentencePieceModel::SplitUnigram(
   std::vector<Best> best(text.size() + 1);
   for (size_t begin = 0; begin < text.size();) {
     const float so_far = best[begin].score;
-    // In double, and rounded to float only when kept: so the library breaks near-ties.
-    const auto offer = [&](size_t bytes, int32_t id, double score) {
+    // So the library breaks near-ties: scores of pieces are added in double, and rounded to float
+    // only when kept; that of an unknown character is added in float.
+    const auto offer = [&](size_t bytes, int32_t id, double total) {
       Best& at = best[begin + bytes];
-      const double total = score + so_far;
       if (at.begin < 0 || total > at.score) {
         at = {id, static_cast<float>(total), static_cast<int>(begin)};
       }
     };
     const size_t character = NextUtf8(text.substr(begin)).length;
     bool has_character = false;
-    for (size_t n = 1; n <= std::min(longest_piece_, text.size() - begin); ++n) {
-      const int32_t id = Find(text.substr(begin, n));
-      if (id < 0 || proto_.pieces[id].type == PieceType::kUnused) continue;
+    int32_t node = PrefixTrie::kRoot;
+    for (size_t n = 1; n <= text.size() - begin; ++n) {
+      node = prefixes_.Step(node, text[begin + n - 1]);
+      if (node == PrefixTrie::kNone) break;
+      const int32_t id = prefixes_.ValueAt(node);
+      if (id == PrefixTrie::kNone) continue;
       const bool is_user_defined = proto_.pieces[id].type == PieceType::kUserDefined;
-      offer(n, id,
-            is_user_defined ? static_cast<float>(n) * max_score_ - 0.1 : proto_.pieces[id].score);
+      const double score =
+          is_user_defined ? static_cast<float>(n) * max_score_ - 0.1 : proto_.pieces[id].score;
+      offer(n, id, score + so_far);
       has_character |= n == character;
     }
-    if (!has_character) offer(character, -1, unknown_score);
+    if (!has_character) offer(character, -1, unknown_score + so_far);
     begin += character;
   }
   std::vector<Span> spans;

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
+#include "model/tokenizer/prefix_trie.h"
 #include "model/tokenizer/sentence_piece_normalizer.h"
 #include "model/tokenizer/sentence_piece_proto.h"
 
@@ -30,6 +31,9 @@ class SentencePieceModel {
   const std::string& Piece(int id) const { return proto_.pieces[id].text; }
   /// Control and unknown tokens: they never come from ordinary text, or stand for no text.
   bool IsSpecial(int id) const;
+
+  bool falls_back_to_bytes() const { return proto_.byte_fallback; }
+  bool removes_extra_whitespaces() const { return proto_.remove_extra_whitespaces; }
 
   std::optional<int32_t> bos_id() const { return IdOfType(proto_.bos_piece, PieceType::kControl); }
   std::optional<int32_t> eos_id() const { return IdOfType(proto_.eos_piece, PieceType::kControl); }
@@ -64,10 +68,9 @@ class SentencePieceModel {
   SentencePieceProto proto_;
   SentencePieceNormalizer normalizer_;
   absl::flat_hash_map<std::string, int32_t> pieces_;  ///< that text may become
+  PrefixTrie prefixes_;                               ///< unigram: the same, but unused ones
   std::vector<int32_t> byte_ids_;                     ///< [256]; -1: none
-  std::vector<std::string> user_defined_;             ///< longest first
   int32_t unknown_ = -1;
-  size_t longest_piece_ = 0;  ///< bytes
   float min_score_ = 0;
   float max_score_ = 0;
 };

@@ -1,6 +1,5 @@
 #include "model/tokenizer/sentence_piece_normalizer.h"
 
-#include <algorithm>
 #include <cstring>
 #include <utility>
 
@@ -27,10 +26,8 @@ absl::StatusOr<SentencePieceNormalizer> SentencePieceNormalizer::Create(
   normalizer.remove_extra_whitespaces_ = proto.remove_extra_whitespaces;
   normalizer.escape_whitespaces_ = proto.escape_whitespaces;
   for (const SentencePieceProto::Piece& piece : proto.pieces) {
-    if (piece.type == PieceType::kUserDefined) normalizer.user_defined_.push_back(piece.text);
+    if (piece.type == PieceType::kUserDefined) normalizer.user_defined_.Add(piece.text, 0);
   }
-  std::sort(normalizer.user_defined_.begin(), normalizer.user_defined_.end(),
-            [](const std::string& a, const std::string& b) { return a.size() > b.size(); });
 
   // The table: bytes of the trie as u32, the trie, the replacements.
   const std::string_view table = proto.precompiled_charsmap;
@@ -66,8 +63,8 @@ SentencePieceNormalizer::Rewrite SentencePieceNormalizer::LongestRule(std::strin
 
 SentencePieceNormalizer::Rewrite SentencePieceNormalizer::RewriteFirst(
     std::string_view text) const {
-  for (const std::string& piece : user_defined_) {
-    if (text.starts_with(piece)) return {text.substr(0, piece.size()), piece.size()};
+  if (const size_t length = LongestUserDefined(text); length > 0) {
+    return {text.substr(0, length), length};
   }
   if (const Rewrite rule = LongestRule(text); rule.length > 0) return rule;
   const size_t bytes = NextUtf8(text).length;

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "model/tokenizer/prefix_trie.h"
 #include "model/tokenizer/sentence_piece_proto.h"
 
 namespace ziggurat {
@@ -22,6 +23,10 @@ class SentencePieceNormalizer {
 
   /// `text` must be valid UTF-8.
   std::string Normalize(std::string_view text) const;
+  /// Bytes of the longest user-defined piece that `text` begins with, or 0: it stays as it is.
+  size_t LongestUserDefined(std::string_view text) const {
+    return user_defined_.Longest(text).length;
+  }
 
  private:
   /// What some bytes at the beginning of a text become.
@@ -37,9 +42,9 @@ class SentencePieceNormalizer {
   bool add_dummy_prefix_ = true;
   bool remove_extra_whitespaces_ = true;
   bool escape_whitespaces_ = true;
-  std::vector<std::string> user_defined_;  ///< pieces that stay as they are; longest first
-  std::vector<uint32_t> trie_;             ///< a double array (Aoe 1989); empty: no rules
-  std::string replacements_;               ///< each ends with a NUL
+  PrefixTrie user_defined_;     ///< pieces that stay as they are
+  std::vector<uint32_t> trie_;  ///< a double array (Aoe 1989); empty: no rules
+  std::string replacements_;    ///< each ends with a NUL
 };
 
 }  // namespace ziggurat

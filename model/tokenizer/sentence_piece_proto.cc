@@ -137,6 +137,15 @@ bool ParseNormalizerSpec(std::string_view message, SentencePieceProto* proto) {
   return !reader.malformed();
 }
 
+bool ParseDenormalizerSpec(std::string_view bytes, SentencePieceProto* proto) {
+  FieldReader reader(bytes);
+  Field field;
+  while (reader.Next(&field)) {
+    if (field.number == 2) proto->denormalizes = !field.bytes.empty();
+  }
+  return !reader.malformed();
+}
+
 }  // namespace
 
 absl::StatusOr<SentencePieceProto> ParseSentencePieceProto(std::string_view serialized) {
@@ -148,6 +157,7 @@ absl::StatusOr<SentencePieceProto> ParseSentencePieceProto(std::string_view seri
     if (field.number == 1) ok = ParsePiece(field.bytes, &proto.pieces.emplace_back());
     if (field.number == 2) ok = ParseTrainerSpec(field.bytes, &proto);
     if (field.number == 3) ok = ParseNormalizerSpec(field.bytes, &proto);
+    if (field.number == 5) ok = ParseDenormalizerSpec(field.bytes, &proto);
   }
   if (!ok || reader.malformed()) {
     return absl::InvalidArgumentError(

@@ -46,6 +46,8 @@ struct SentencePieceProto {
   bool add_dummy_prefix = true;
   bool remove_extra_whitespaces = true;
   bool escape_whitespaces = true;
+
+  bool denormalizes = false;  ///< denormalizer_spec has rules
 };
 
 /// As protobuf does, a field that comes again replaces what it said before, and unknown fields are

@@ -3,12 +3,15 @@
 #include <nlohmann/json.hpp>
 #include <string>
 #include <utility>
+#include <vector>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "model/tokenizer/bpe_model.h"
 #include "model/tokenizer/json_reader.h"
+#include "model/tokenizer/metaspace.h"
 #include "model/tokenizer/normalizer.h"
 #include "model/tokenizer/pre_tokenizer.h"
 #include "model/tokenizer/section_encoder.h"
@@ -197,6 +200,49 @@ absl::Status FillMatchers(const std::vector<AddedToken>& tokens, const Normalize
   return absl::OkStatus();
 }
 
+/// The components of a tree of Sequences, in their order. They have been parsed: each has a type.
+void Flatten(const nlohmann::json& component, const char* list,
+             std::vector<const nlohmann::json*>* components) {
+  if (component.is_null()) return;
+  if (component["type"] != "Sequence") {
+    components->push_back(&component);
+    return;
+  }
+  for (const nlohmann::json& element : component[list]) Flatten(element, list, components);
+}
+
+/// Metaspace's "first" means the word that begins the text as it was given. We know the one that
+/// begins the normalized text: where these may differ, it is refused.
+absl::Status CheckPrependFirst(const nlohmann::json& normalizer,
+                               const nlohmann::json& pre_tokenizer) {
+  std::vector<const nlohmann::json*> normalizers, stages;
+  Flatten(normalizer, "normalizers", &normalizers);
+  Flatten(pre_tokenizer, "pretokenizers", &stages);
+  const bool moves = absl::c_any_of(normalizers, [](const nlohmann::json* stage) {
+    const std::string type = (*stage)["type"];
+    return type != "NFC" && type != "NFD" && type != "NFKC" && type != "NFKD" &&
+           type != "Lowercase";
+  });
+  bool is_behind_another = false, inserts = false;
+  for (const nlohmann::json* stage : stages) {
+    if ((*stage)["type"] == "Metaspace") {
+      const absl::StatusOr<Metaspace> metaspace = ParseMetaspace(*stage);
+      if (!metaspace.ok()) return metaspace.status();
+      const bool splits_what_is_normalized = is_behind_another && !normalizers.empty();
+      if (metaspace->prepend == Metaspace::Prepend::kFirst &&
+          (moves || inserts || splits_what_is_normalized)) {
+        return absl::UnimplementedError(
+            "Metaspace with the prepend_scheme \"first\" is supported only as the first "
+            "pre-tokenizer, behind no normalizer that moves or removes text");
+      }
+    }
+    is_behind_another = true;
+    inserts = inserts || (*stage)["type"] == "Metaspace" ||
+              ((*stage)["type"] == "ByteLevel" && stage->value("add_prefix_space", true));
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 absl::StatusOr<LoadedTokenizer> LoadTokenizerJson(const std::filesystem::path& path,
@@ -211,6 +257,9 @@ absl::StatusOr<LoadedTokenizer> LoadTokenizerJson(const std::filesystem::path& p
   absl::StatusOr<std::unique_ptr<PreTokenizer>> pre_tokenizer =
       ParsePreTokenizer(Member(*root, "pre_tokenizer"));
   if (!pre_tokenizer.ok()) return pre_tokenizer.status();
+  absl::Status status =
+      CheckPrependFirst(Member(*root, "normalizer"), Member(*root, "pre_tokenizer"));
+  if (!status.ok()) return status;
   absl::StatusOr<PostProcessor> post_processor =
       ParsePostProcessor(Member(*root, "post_processor"));
   if (!post_processor.ok()) return post_processor.status();
@@ -224,8 +273,7 @@ absl::StatusOr<LoadedTokenizer> LoadTokenizerJson(const std::filesystem::path& p
   loaded.added_tokens = *std::move(tokens);
   absl::StatusOr<BpeModel> model = ParseModel(Member(*root, "model"));
   if (!model.ok()) return model.status();
-  absl::Status status =
-      CompleteAddedTokens(config, &model->mutable_vocabulary(), &loaded.added_tokens);
+  status = CompleteAddedTokens(config, &model->mutable_vocabulary(), &loaded.added_tokens);
   if (!status.ok()) return status;
   status = CheckIds(loaded.post_processor, model->vocabulary());
   if (!status.ok()) return status;

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <cstring>
 
 #include "model/tokenizer/tokenizer.h"
@@ -149,12 +150,44 @@ TEST(SentencePieceModelTest, TheConfigurationSaysWhereThePrefixSpaceGoes) {
 }
 
 TEST(SentencePieceModelTest, WhatItDoesNotRunIsRefused) {
-  const TokenizerDir dir;
-  dir.Write("tokenizer.model", std::string_view(Model(/*char*/ 4, BpePieces())));
-  const absl::Status status = Tokenizer::Load(dir.path()).status();
-  EXPECT_FALSE(status.ok());
-  EXPECT_THAT(std::string(status.message()), HasSubstr("tokenizer.model"));
-  EXPECT_THAT(std::string(status.message()), HasSubstr("only BPE and unigram are supported"));
+  const std::pair<std::string, const char*> models[] = {
+      {Model(/*char*/ 4, BpePieces()), "only BPE and unigram are supported"},
+      {Model(kBpe, BpePieces()) + Bytes(5, Bytes(2, "rules")), "denormalizer_spec"}};
+  for (const auto& [model, why] : models) {
+    const TokenizerDir dir;
+    dir.Write("tokenizer.model", std::string_view(model));
+    const absl::Status status = Tokenizer::Load(dir.path()).status();
+    EXPECT_FALSE(status.ok());
+    EXPECT_THAT(std::string(status.message()), HasSubstr("tokenizer.model"));
+    EXPECT_THAT(std::string(status.message()), HasSubstr(why));
+  }
+}
+
+TEST(SentencePieceModelTest, OnlyAModelThatFallsBackToBytesReadsThemInTheNamesOfPieces) {
+  const Loaded model(Model(kBpe, BpePieces() + Piece("<0x0A>", 0, kUserDefined)));
+  const auto ids = model.tokenizer->Encode("hello<0x0A>").value();
+  EXPECT_EQ(model.tokenizer->Decode(ids).value(), "hello<0x0A>");
+}
+
+TEST(SentencePieceModelTest, WhereExtraSpacesGoTextBeginsWithNone) {
+  const Loaded removes(Model(kBpe, BpePieces(), false, /*remove_extra_whitespaces=*/true));
+  const int32_t space = removes.tokenizer->PieceToId("▁").value();
+  const int32_t hello = removes.tokenizer->PieceToId("▁hello").value();
+  EXPECT_EQ(removes.tokenizer->Decode({space, space, hello, hello}).value(), "hello hello");
+}
+
+TEST(SentencePieceModelTest, ManyUserDefinedAndLongPiecesCostNoMoreThanTheText) {
+  std::string pieces = BpePieces() + Piece(std::string(100, 'h'), -20);
+  for (int i = 0; i < 5000; ++i) pieces += Piece("[" + std::to_string(i) + "]", 0, kUserDefined);
+  std::string text;
+  while (text.size() < 200000) text += "hello hell ";
+  for (const int algorithm : {kBpe, kUnigram}) {
+    const Loaded model(Model(algorithm, pieces, /*byte_fallback=*/true));
+    const auto start = std::chrono::steady_clock::now();
+    EXPECT_TRUE(model.tokenizer->Encode(text).ok());
+    // 0.1 s; it was 20 s while every symbol was tried everywhere. Sanitizers are slow.
+    EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(5));
+  }
 }
 
 TEST(SentencePieceModelTest, EveryCutModelIsRefusedOrRuns) {

@@ -23,12 +23,13 @@ std::string ReadAll(const std::filesystem::path& path) {
 // combined ones, the names of special pieces.
 std::vector<std::string> RandomTexts(int count) {
   const char* const parts[] = {
-      " ",       "  ",     "\t",    "\n",       "a",    "ü",    "①",           "ﬁ",     "Ｆ",
-      "\u00a0",  "\u3000", "が",    "か\u3099", "日本", "😀",    "👩‍👧", "tab",   "ing",
-      "<s>",     "</s>",   "<unk>", "<0x0A>",   "▁",    "the ", "<sep>",       "[X]",   "\u200b",
-      "e\u0301", "ǆ",      "½",     "العربية",  "ไทย",  "0",    "1234",        "cache", "block"};
+      " ",       "  ",     "\t",     "\n",      "a",        "ü",      "①", "ﬁ",
+      "Ｆ",      "\u00a0", "\u3000", "が",      "か\u3099", "日本",   "😀", "👩‍👧",
+      "tab",     "ing",    "<s>",    "</s>",    "<unk>",    "<0x0A>", "▁", "the ",
+      "<sep>",   "[X]",    "\u200b", "e\u0301", "ǆ",        "é",      "─", "½",
+      "العربية", "ไทย",    "0",      "1234",    "cache",    "block"};
   std::mt19937 random(1);
-  std::vector<std::string> texts = {"", " ", "▁"};
+  std::vector<std::string> texts = {"", " ", "▁", "───", "─────", "a ééé", "éé─ ──é"};
   for (int i = 0; i < count; ++i) {
     std::string text;
     const int length = static_cast<int>(random() % 14);
@@ -71,6 +72,9 @@ INSTANTIATE_TEST_SUITE_P(
     ::testing::Values("--model_type=unigram --user_defined_symbols=<sep>,[X]",
                       "--model_type=unigram --byte_fallback=true "
                       "--normalization_rule_name=nmt_nfkc_cf",
+                      // Of whose characters none is a piece.
+                      "--model_type=unigram --byte_fallback=true --user_defined_symbols=──,éé",
+                      "--model_type=unigram --user_defined_symbols=──,éé",
                       "--model_type=bpe --user_defined_symbols=<sep>,[X],▁the",
                       "--model_type=bpe --byte_fallback=true --normalization_rule_name=identity "
                       "--remove_extra_whitespaces=false --add_dummy_prefix=false"));

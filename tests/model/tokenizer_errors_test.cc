@@ -124,6 +124,16 @@ TEST(TokenizerErrors, WhatIsNotSupportedIsRefusedByName) {
          (*j)["decoder"] = {{"type", "Sequence"},
                             {"decoders", {{{"type", "Fuse"}}, {{"type", "ByteFallback"}}}}};
        }},
+      {"'Metaspace' is supported behind ByteFallback only where Fuse",
+       [](json* j) {
+         (*j)["decoder"] = {{"type", "Sequence"},
+                            {"decoders", {{{"type", "ByteFallback"}}, {{"type", "Metaspace"}}}}};
+       }},
+      {"\"first\" is supported only as the first",
+       [](json* j) {
+         (*j)["normalizer"] = {{"type", "Strip"}, {"strip_left", true}, {"strip_right", false}};
+         (*j)["pre_tokenizer"] = {{"type", "Metaspace"}, {"prepend_scheme", "first"}};
+       }},
   };
   for (const BadChange& bad : changes) {
     const TokenizerDir dir;

@@ -226,6 +226,23 @@ TEST(AddedTokenTest, StripFlagsTakeTheSpacesBeside) {
   EXPECT_THAT(WithFlag("rstrip", "he  <t>\n ll"), ElementsAre("he", "Ġ", "Ġ", "<t>", "ll"));
 }
 
+TEST(AddedTokenTest, WhiteSpaceThatOneTokenTookIsNotLeftForTheNext) {
+  // As Hugging Face's library has it.
+  json tokenizer_json = ByteLevelTokenizer();
+  json& tokens = tokenizer_json["added_tokens"];
+  tokens[0]["content"] = "\n\n";
+  tokens[0]["special"] = false;
+  tokens[0]["lstrip"] = tokens[0]["rstrip"] = true;
+  EXPECT_THAT(Pieces(*LoadJson(tokenizer_json), "\n\n\n\n\n\n"), ElementsAre("\n\n"));
+  tokens[0]["lstrip"] = tokens[0]["rstrip"] = false;
+  tokens.push_back(tokens[0]);
+  tokens[1]["id"] = tokens[0]["id"].get<int>() + 1;
+  tokens[1]["content"] = "<t>";
+  tokens[1]["rstrip"] = true;
+  EXPECT_THAT(Pieces(*LoadJson(tokenizer_json), "<t>\n\n\nh"),
+              ElementsAre("<t>", "\n\n", "Ċ", "h"));
+}
+
 TEST(AddedTokenTest, SingleWordTokensAreNotFoundInsideWords) {
   EXPECT_THAT(WithFlag("single_word", "he <t> he"), ElementsAre("he", "Ġ", "<t>", "Ġ", "he"));
   EXPECT_THAT(WithFlag("single_word", "he<t>"), ElementsAre("he", "<", "t", ">"));
