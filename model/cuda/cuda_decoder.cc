@@ -25,9 +25,6 @@ using cuda::DeviceMemory;
 using cuda::MemoryKind;
 using cuda::MemoryPart;
 
-/// The longest tail that MiniCache merges at once (compression/policies/minicache.cc).
-constexpr int kLongestMerge = 4096;
-
 /// The parts of a runner on a device, in the order in which they are made.
 struct Plan {
   cuda::CudaStepsOptions steps;
@@ -71,7 +68,8 @@ Plan MakePlan(const ModelConfig& config, const CudaDecoderOptions& options,
   // Lists of slots of all heads, the sums of all query heads, and what a merge decodes.
   plan.backend.lend_bytes =
       std::max(context * heads.num_q_heads * sizeof(float),
-               MergeEditBytes(heads, static_cast<int>(std::min<size_t>(kLongestMerge, context))));
+               MergeEditBytes(
+                   heads, static_cast<int>(std::min<size_t>(MergeOptions::kLongestTail, context))));
   // Half of it takes one list; a table has some words for each slot at most.
   plan.backend.upload_bytes =
       std::max<size_t>(size_t{2} << 20, 4 * context * heads.num_kv_heads * sizeof(int32_t));

@@ -18,8 +18,10 @@ namespace {
 constexpr size_t kPatchesAtOnce = size_t{1} << 18;
 /// Graphs that are kept: batch sizes by kinds of caches in a batch.
 constexpr size_t kMostGraphs = 64;
-/// Segments of a layer that scratch memory is there for, each of all KV heads, with all rows taken.
+/// Segments of a layer that scratch memory is there for, each of all KV heads, with all rows taken,
+/// and with one row, of all kinds at once.
 constexpr int kScratchSegments = 4;
+constexpr int kScratchSegmentsOfOne = 16;
 
 constexpr size_t Rounded(size_t bytes) { return (bytes + 255) / 256 * 256; }
 
@@ -46,16 +48,21 @@ DecodeBucket CudaSteps::DecodeBucketOf(const CudaStepsOptions& options, int item
 
 std::vector<MemoryPart> CudaSteps::Parts(const CudaStepsOptions& options) {
   const size_t rows = options.rows;
+  const int runs = RunsOf(DeviceShapeOf(options.heads), options.heads.num_kv_heads);
   StepKinds most;
-  most.runs = kScratchSegments * RunsOf(DeviceShapeOf(options.heads), options.heads.num_kv_heads);
+  most.runs = kScratchSegments * runs;
   most.plain = most.distant = true;
   // Two encodings, as the caches of a mixed batch for the most part have.
   most.tensor_encodings = 3u << static_cast<int>(Encoding::kBf16);
+  StepKinds of_one = most;
+  of_one.runs = kScratchSegmentsOfOne * runs;
+  of_one.tensor_encodings = ((1u << kEncodings) - 1) & ~1u;
   return {{"activations of decode steps", DecodeBuffers::BytesFor(options.shape, options.rows)},
           {"logits", rows * options.shape.model.vocab_size * sizeof(float)},
           {"inputs of decode steps", InputBytes(options.rows)},
           {"scratch memory of decode attention",
-           DecodeScratchBytes(DecodeBucketOf(options, options.rows, most))},
+           std::max(DecodeScratchBytes(DecodeBucketOf(options, options.rows, most)),
+                    DecodeScratchBytes(DecodeBucketOf(options, 1, of_one)))},
           {"measurements of decode steps",
            Rounded(CountBytes(rows)) +
                Rounded(2 * rows * options.shape.model.num_layers * sizeof(double)) +
@@ -147,8 +154,18 @@ DeviceCache CudaSteps::cache() const {
 
 // ---- A step -------------------------------------------------------------------------------------
 
+// What a step needs depends on the kinds of caches that happen to be in it, and admission knows
+// nothing of that: one that needs more than there is goes in two halves, and nobody fails.
+
 absl::Status CudaSteps::Decode(absl::Span<const DecodeInput> inputs, float* logits) {
-  if (absl::Status status = RunStep(inputs); !status.ok()) return status;
+  absl::Status status = RunStep(inputs);
+  if (absl::IsResourceExhausted(status) && inputs.size() > 1) {
+    const size_t half = inputs.size() / 2;
+    status = Decode(inputs.first(half), logits);
+    if (!status.ok()) return status;
+    return Decode(inputs.subspan(half), logits + half * options_.shape.model.vocab_size);
+  }
+  if (!status.ok()) return status;
   AskCounts(inputs);
   FetchLogits(inputs, logits);
   FetchMeasured(inputs);
@@ -157,7 +174,14 @@ absl::Status CudaSteps::Decode(absl::Span<const DecodeInput> inputs, float* logi
 
 absl::Status CudaSteps::DecodeTokens(absl::Span<const DecodeInput> inputs,
                                      absl::Span<const TokenDraw> draws, SampledToken* tokens) {
-  if (absl::Status status = RunStep(inputs); !status.ok()) return status;
+  absl::Status status = RunStep(inputs);
+  if (absl::IsResourceExhausted(status) && inputs.size() > 1) {
+    const size_t half = inputs.size() / 2;
+    status = DecodeTokens(inputs.first(half), draws.first(half), tokens);
+    if (!status.ok()) return status;
+    return DecodeTokens(inputs.subspan(half), draws.subspan(half), tokens + half);
+  }
+  if (!status.ok()) return status;
   std::vector<uint64_t> sequences;
   sequences.reserve(inputs.size());
   for (const DecodeInput& input : inputs) sequences.push_back(input.sequence);

@@ -129,7 +129,7 @@ void SequenceTables::DropGone(absl::Span<const DecodeInput> inputs) {
     if (row + 1 < static_cast<int>(rows_.size())) {
       std::swap(rows_[row], rows_.back());
       row_of_[rows_[row].sequence] = row;
-      rows_[row].changed = DecodeInput::kUnknown;
+      rows_[row].changed_at = DecodeInput::kUnknown;
       rows_[row].as_of.assign(num_layers_, -1);
     }
     RemoveLast();
@@ -175,7 +175,7 @@ void SequenceTables::ResendTargets(const Layer& layer) {
 
 absl::Status SequenceTables::UpdateRow(int row_index, const DecodeInput& input) {
   Row& row = rows_[row_index];
-  if (row.changed == input.changed && input.changed != DecodeInput::kUnknown) {
+  if (row.changed_at == input.changed_at && input.changed_at != DecodeInput::kUnknown) {
     return absl::OkStatus();
   }
   bool same_kinds = true;
@@ -188,7 +188,7 @@ absl::Status SequenceTables::UpdateRow(int row_index, const DecodeInput& input) 
     }
     same_kinds = same_kinds && row.layers[layer].kinds == before;
   }
-  row.changed = input.changed;
+  row.changed_at = input.changed_at;
   if (same_kinds) return absl::OkStatus();
   row.kinds = {};
   for (const Layer& layer : row.layers) row.kinds.Add(layer.kinds);

@@ -73,8 +73,8 @@ class SequenceTables {
     std::vector<int> as_of;  ///< of each layer, DecodeInput::Layer::as_of when it was told
     std::vector<Layer> layers;
     StepKinds kinds;
-    int changed = DecodeInput::kUnknown;  ///< of what was told
-    bool is_live = false;                 ///< in the step at hand
+    int changed_at = DecodeInput::kUnknown;  ///< of what was told
+    bool is_live = false;                    ///< in the step at hand
   };
 
   bool HasTheRowsOf(absl::Span<const DecodeInput> inputs) const;
