@@ -6,6 +6,7 @@
 
 #include <cerrno>
 #include <cstring>
+#include <utility>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
@@ -17,20 +18,6 @@ namespace {
 absl::Status Wrong(const std::filesystem::path& path, absl::string_view what) {
   return absl::InvalidArgumentError(absl::StrCat(path.string(), ": ", what));
 }
-
-class Descriptor {
- public:
-  explicit Descriptor(int descriptor) : descriptor_(descriptor) {}
-  Descriptor(const Descriptor&) = delete;
-  Descriptor& operator=(const Descriptor&) = delete;
-  ~Descriptor() {
-    if (descriptor_ >= 0) ::close(descriptor_);
-  }
-  int get() const { return descriptor_; }
-
- private:
-  int descriptor_;
-};
 
 bool ReadAll(int descriptor, std::string* text) {
   for (size_t done = 0; done < text->size();) {
@@ -55,23 +42,36 @@ absl::StatusOr<bool> IsThere(const std::filesystem::path& path) {
   return Wrong(path, std::strerror(error));
 }
 
-absl::StatusOr<std::string> ReadInputFile(const std::filesystem::path& path, size_t max_bytes) {
+absl::StatusOr<InputFile> InputFile::Open(const std::filesystem::path& path) {
   const absl::StatusOr<bool> is_there = IsThere(path);
   if (!is_there.ok()) return is_there.status();
   if (!*is_there) return absl::NotFoundError(absl::StrCat(path.string(), ": no such file"));
   // O_NONBLOCK: a pipe of this name must not make us wait for a writer.
-  const Descriptor descriptor(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
-  struct stat file = {};
-  if (descriptor.get() < 0 || ::fstat(descriptor.get(), &file) != 0) {
+  InputFile file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK), 0);
+  struct stat found = {};
+  if (file.descriptor_ < 0 || ::fstat(file.descriptor_, &found) != 0) {
     return Wrong(path, absl::StrCat("cannot be read: ", std::strerror(errno)));
   }
-  if (!S_ISREG(file.st_mode)) return Wrong(path, "not a regular file");
-  const size_t bytes = static_cast<size_t>(file.st_size);
-  if (bytes > max_bytes) {
+  if (!S_ISREG(found.st_mode)) return Wrong(path, "not a regular file");
+  file.bytes_ = static_cast<size_t>(found.st_size);
+  return file;
+}
+
+InputFile::InputFile(InputFile&& other) noexcept
+    : descriptor_(std::exchange(other.descriptor_, -1)), bytes_(other.bytes_) {}
+
+InputFile::~InputFile() {
+  if (descriptor_ >= 0) ::close(descriptor_);
+}
+
+absl::StatusOr<std::string> ReadInputFile(const std::filesystem::path& path, size_t max_bytes) {
+  const absl::StatusOr<InputFile> file = InputFile::Open(path);
+  if (!file.ok()) return file.status();
+  if (file->bytes() > max_bytes) {
     return Wrong(path, absl::StrCat("larger than the ", max_bytes, " bytes allowed"));
   }
-  std::string text(bytes, '\0');
-  if (!ReadAll(descriptor.get(), &text)) return Wrong(path, "cannot be read");
+  std::string text(file->bytes(), '\0');
+  if (!ReadAll(file->descriptor(), &text)) return Wrong(path, "cannot be read");
   return text;
 }
 

@@ -14,9 +14,30 @@ namespace ziggurat {
 /// The message begins with the path.
 absl::StatusOr<bool> IsThere(const std::filesystem::path& path);
 
-/// The whole of a regular file of at most `max_bytes`. NOT_FOUND: there is nothing at `path`.
-/// INVALID_ARGUMENT: it cannot be reached, is too large, or is a folder, a pipe or a device, for
-/// which it does not wait. Messages begin with the path.
+/// A regular file that is open for reading, for which nothing waited. Closed with it.
+class InputFile {
+ public:
+  /// NOT_FOUND: there is nothing at `path`. INVALID_ARGUMENT: it cannot be reached, or is a folder,
+  /// a pipe or a device. Messages begin with the path.
+  static absl::StatusOr<InputFile> Open(const std::filesystem::path& path);
+  InputFile(InputFile&& other) noexcept;
+  InputFile& operator=(InputFile&&) = delete;
+  InputFile(const InputFile&) = delete;
+  InputFile& operator=(const InputFile&) = delete;
+  ~InputFile();
+
+  int descriptor() const { return descriptor_; }
+  size_t bytes() const { return bytes_; }
+
+ private:
+  InputFile(int descriptor, size_t bytes) : descriptor_(descriptor), bytes_(bytes) {}
+
+  int descriptor_;
+  size_t bytes_;
+};
+
+/// The whole of a regular file of at most `max_bytes`. Errors as InputFile's, and
+/// INVALID_ARGUMENT where it is too large.
 absl::StatusOr<std::string> ReadInputFile(const std::filesystem::path& path, size_t max_bytes);
 
 }  // namespace ziggurat

@@ -7,7 +7,6 @@
 #include <utility>
 
 #include "absl/status/status.h"
-#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "compression/registry.h"
 #include "server/messages.h"
@@ -57,9 +56,7 @@ grpc::ServerWriteReactor<grpc::ByteBuffer>* ZigguratService::Generate(
   if (!status.ok()) status = Refuse("invalid", std::move(status));
   if (status.ok()) status = Submit(*context, message, *name, call);
   if (!status.ok()) {
-    // Messages may quote the client and span lines; a log entry is one line.
-    spdlog::info("[{}] refused: {}", name.ok() ? *name : "-",
-                 absl::Utf8SafeCEscape(status.ToString()));
+    spdlog::info("[{}] refused: {}", name.ok() ? *name : "-", status.ToString());
     call->Finish(std::move(status));
   }
   return call.get();
@@ -94,8 +91,7 @@ absl::Status ZigguratService::Refuse(const char* reason, absl::Status status) co
   return status;
 }
 
-// ---- Calls with one answer
-// -----------------------------------------------------------------------
+// ---- Calls with one answer ---------------------------------------------------------------------
 
 template <class Request>
 grpc::ServerUnaryReactor* ZigguratService::RunUnary(grpc::CallbackServerContext* context,

@@ -1,9 +1,6 @@
 #include "model/checkpoint/safetensors.h"
 
-#include <fcntl.h>
 #include <sys/mman.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #include <cerrno>
 #include <cstdio>
@@ -34,29 +31,16 @@ struct Mapping {
 };
 
 absl::StatusOr<Mapping> Map(const std::filesystem::path& path) {
-  // O_NONBLOCK: a FIFO of this name must not make us wait for a writer.
-  const int descriptor = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-  if (descriptor < 0) {
-    const int error = errno;
-    if (const absl::StatusOr<bool> is_there = IsThere(path); !is_there.ok()) {
-      return is_there.status();
-    }
-    const std::string reason = absl::StrCat(path.string(), ": ", std::strerror(error));
-    return error == ENOENT ? absl::NotFoundError(reason) : absl::InvalidArgumentError(reason);
+  const absl::StatusOr<InputFile> file = InputFile::Open(path);
+  if (!file.ok()) return file.status();
+  const size_t bytes = file->bytes();
+  if (bytes <= kLengthBytes) {
+    return Corrupt(path, absl::StrCat("truncated: it has only ", bytes, " bytes"));
   }
-  struct stat file = {};
-  void* data = MAP_FAILED;
-  int error = ::fstat(descriptor, &file) == 0 ? 0 : errno;
-  const size_t bytes = static_cast<size_t>(file.st_size);
-  const bool usable = error == 0 && S_ISREG(file.st_mode) && bytes > kLengthBytes;
-  if (usable) {
-    data = ::mmap(nullptr, bytes, PROT_READ, MAP_PRIVATE, descriptor, 0);
-    if (data == MAP_FAILED) error = errno;
+  void* const data = ::mmap(nullptr, bytes, PROT_READ, MAP_PRIVATE, file->descriptor(), 0);
+  if (data == MAP_FAILED) {
+    return Corrupt(path, absl::StrCat("cannot be mapped: ", std::strerror(errno)));
   }
-  ::close(descriptor);
-  if (error != 0) return Corrupt(path, absl::StrCat("cannot be mapped: ", std::strerror(error)));
-  if (!S_ISREG(file.st_mode)) return Corrupt(path, "not a regular file");
-  if (!usable) return Corrupt(path, absl::StrCat("truncated: it has only ", bytes, " bytes"));
   return Mapping{static_cast<const std::byte*>(data), bytes};
 }
 
