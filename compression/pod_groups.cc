@@ -27,24 +27,13 @@ constexpr std::string_view kRequiredFields[] = {"format", "version", "num_layers
 /// PodOrigin.
 constexpr std::string_view kOtherFields[] = {"model", "delta", "q", "samples"};
 
-/// A name can stand in a policy text.
-bool IsName(std::string_view name) {
-  return !name.empty() && name.size() <= 64 &&
-         std::all_of(name.begin(), name.end(), [](unsigned char c) {
-           return absl::ascii_isalnum(c) || c == '_' || c == '-' || c == '.';
-         });
-}
-
 /// Reads one file; the messages carry its name.
 class Reader {
  public:
   explicit Reader(std::string_view name) : name_(name) {}
 
   absl::StatusOr<std::shared_ptr<const PodGroups>> Read(std::string_view text) const {
-    if (!IsName(name_)) {
-      return absl::InvalidArgumentError(
-          "the name of pod groups must be 1 to 64 letters, digits and characters of \"_-.\"");
-    }
+    if (absl::Status status = CheckPodGroupsName(name_); !status.ok()) return status;
     const Json json = Json::parse(text, nullptr, /*allow_exceptions=*/false);
     if (json.is_discarded()) return Fail("it is not JSON");
     if (absl::Status status = CheckFields(json); !status.ok()) return status;
@@ -195,6 +184,17 @@ bool PodGroups::IsSameForAllHeads() const {
     }
   }
   return true;
+}
+
+absl::Status CheckPodGroupsName(std::string_view name) {
+  const auto may_be = [](unsigned char c) {
+    return absl::ascii_isalnum(c) || c == '_' || c == '-' || c == '.';
+  };
+  if (!name.empty() && name.size() <= 64 && std::all_of(name.begin(), name.end(), may_be)) {
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(
+      "the name of pod groups must be 1 to 64 letters, digits and characters of \"_-.\"");
 }
 
 absl::StatusOr<std::shared_ptr<const PodGroups>> ParsePodGroups(std::string_view name,

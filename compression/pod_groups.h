@@ -7,6 +7,7 @@
 #include <string_view>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 
 namespace ziggurat {
@@ -39,6 +40,9 @@ struct PodGroups {
   /// Whether each layer has one lowest layer for all its heads.
   bool IsSameForAllHeads() const;
 };
+
+/// INVALID_ARGUMENT unless policy texts can name groups so: 1 to 64 letters, digits, '_', '-', '.'.
+absl::Status CheckPodGroupsName(std::string_view name);
 
 /// Reads a groups file (docs/pod_calibration.md). INVALID_ARGUMENT names what is wrong
 /// and what is allowed.

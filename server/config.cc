@@ -90,12 +90,12 @@ absl::StatusOr<std::vector<std::shared_ptr<const PodGroups>>> LoadPodGroups(
   for (const std::string& text : names_and_files) {
     const size_t equals = text.find('=');
     const std::string name = text.substr(0, equals);
-    const auto is_word = [](char c) { return absl::ascii_isalnum(c) || c == '_' || c == '-'; };
-    if (equals == std::string::npos || name.empty() ||
-        !std::all_of(name.begin(), name.end(), is_word)) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          "--pod-groups '", text,
-          "' is no NAME=FILE; the name is letters, digits, '-' and '_', as requests write it"));
+    if (equals == std::string::npos) {
+      return absl::InvalidArgumentError(absl::StrCat("--pod-groups '", text, "' is no NAME=FILE"));
+    }
+    if (absl::Status status = CheckPodGroupsName(name); !status.ok()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("--pod-groups '", text, "' is no NAME=FILE: ", status.message()));
     }
     for (const auto& other : all) {
       if (other->name != name) continue;
@@ -201,6 +201,11 @@ absl::Status CheckMemoryShare(const ServeConfig& config, bool is_cpu) {
       "--kv-cache-memory as a share is for GPUs: on the CPU name its bytes, such as 2GiB");
 }
 
+absl::Status CheckDrainTimeout(absl::Duration timeout) {
+  if (timeout >= absl::ZeroDuration() && timeout <= absl::Hours(24)) return absl::OkStatus();
+  return absl::InvalidArgumentError("--drain-timeout must be from 0 to 86400 seconds");
+}
+
 absl::Status Validate(const ServeConfig& config) {
   if (config.model.empty()) return absl::InvalidArgumentError("--model is missing");
   constexpr int64_t kMany = int64_t{1} << 30;
@@ -215,7 +220,7 @@ absl::Status Validate(const ServeConfig& config) {
       CheckRange("--prefill-tokens", config.prefill_tokens, 1, kMany),
       CheckRange("--max-message-bytes", config.max_message_bytes, 1024, kMany),
       CheckRange("--max-streams", config.max_streams, 0, 1 << 20),
-      CheckRange("--drain-timeout", absl::ToInt64Seconds(config.drain_timeout), 0, 86400),
+      CheckDrainTimeout(config.drain_timeout),
       ParseLogLevel(config.log_level).status(),
       CheckDevice(config),
       CheckMetricsCompat(config.metrics_compat),

@@ -16,6 +16,7 @@
 #include "server/cli/client.h"
 #include "server/cli/command.h"
 #include "server/cli/failure.h"
+#include "server/cli/validators.h"
 
 namespace ziggurat {
 namespace {
@@ -74,7 +75,7 @@ Command AddCache(CLI::App& app) {
   AddServerFlags(*cache, flags->server);
   cache->add_flag("--watch", flags->watch, "Draw again and again, until Ctrl-C");
   cache->add_option("--interval", flags->interval_seconds, "With --watch: seconds in between")
-      ->check(CLI::Range(0.05, 3600.0))
+      ->check(NumberBetween(0.05, 3600))
       ->capture_default_str();
   cache->add_flag("--json", flags->json, "Print the message as JSON");
   cache->footer(kExamples);

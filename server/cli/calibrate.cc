@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <cstdio>
 #include <filesystem>
-#include <fstream>
 #include <memory>
 #include <optional>
 #include <string>
@@ -25,6 +24,8 @@
 #include "server/cli/device.h"
 #include "server/cli/eval/progress.h"
 #include "server/cli/failure.h"
+#include "server/cli/shell_quote.h"
+#include "server/cli/write_file.h"
 #include "server/config.h"
 #include "server/log.h"
 
@@ -81,42 +82,15 @@ absl::Status CheckFlags(const PodFlags& flags) {
   if (flags.last < 1) {
     return absl::InvalidArgumentError(absl::StrCat("--last must be at least 1, not ", flags.last));
   }
-  if (flags.threads < 0) {
+  if (flags.threads < 0 || flags.threads > 1024) {
     return absl::InvalidArgumentError(
-        absl::StrCat("--threads must be at least 0, not ", flags.threads));
+        absl::StrCat("--threads must be from 0 to 1024, not ", flags.threads));
   }
   if (flags.length && *flags.length <= flags.last) {
     return absl::InvalidArgumentError(absl::StrCat("--length must be more than --last, which is ",
                                                    flags.last, ", not ", *flags.length));
   }
   return absl::OkStatus();
-}
-
-/// Before the work rather than after it.
-absl::Status CheckWritable(const fs::path& out) {
-  std::error_code error;
-  if (fs::is_directory(out, error)) {
-    return absl::InvalidArgumentError(absl::StrCat("--out ", out.string(), " is a folder"));
-  }
-  const fs::path probe = out.string() + ".partial";
-  if (!std::ofstream(probe)) {
-    return absl::PermissionDeniedError(absl::StrCat("--out ", out.string(), " cannot be written"));
-  }
-  fs::remove(probe, error);
-  return absl::OkStatus();
-}
-
-/// A reader never sees half a file.
-absl::Status WriteWhole(const fs::path& out, const std::string& text) {
-  const fs::path partial = out.string() + ".partial";
-  std::ofstream stream(partial, std::ios::binary);
-  stream << text;
-  stream.close();
-  std::error_code error;
-  if (stream) fs::rename(partial, out, error);
-  if (stream && !error) return absl::OkStatus();
-  fs::remove(partial, error);
-  return absl::UnavailableError(absl::StrCat("--out ", out.string(), " cannot be written"));
 }
 
 /// Tokens of a sample: what the flags say, within the context.
@@ -239,7 +213,7 @@ void PrintResult(const PodFlags& flags, const LayerSimilarity& similarity,
   }
   std::printf("\n%s is written. To serve with it:\n", flags.out.c_str());
   std::printf("  ziggurat serve --model %s --pod-groups NAME=%s --compression 'pod(groups=NAME)'\n",
-              flags.model.c_str(), flags.out.c_str());
+              ShellQuoted(flags.model).c_str(), ShellQuoted(flags.out).c_str());
 }
 
 std::string FolderName(const fs::path& path) {
@@ -253,9 +227,12 @@ absl::Status Calibrate(const PodFlags& flags) {
   if (!dtype.ok()) return Prefixed("--dtype", dtype.status());
   const absl::StatusOr<int> device = ChooseDevice(flags.device);
   if (!device.ok()) return device.status();
-  if (absl::Status status = CheckWritable(flags.out); !status.ok()) return status;
   absl::StatusOr<ModelConfig> config = LoadModelConfig(flags.model);
   if (!config.ok()) return config.status();
+  // Before the work rather than after it.
+  if (absl::Status status = CheckReplaceable(flags.out); !status.ok()) {
+    return Prefixed("--out", status);
+  }
   absl::StatusOr<int> length = SampleLength(flags, *config);
   if (!length.ok()) return length.status();
   if (absl::Status status = CheckMemory(*config, flags.last, *length); !status.ok()) return status;
@@ -274,8 +251,8 @@ absl::Status Calibrate(const PodFlags& flags) {
                    .delta = flags.delta,
                    .q = flags.last,
                    .samples = static_cast<int>(text->samples.size())};
-  if (absl::Status status = WriteWhole(flags.out, FormatPodGroups(groups)); !status.ok()) {
-    return status;
+  if (absl::Status status = ReplaceFile(flags.out, FormatPodGroups(groups)); !status.ok()) {
+    return Prefixed("--out", status);
   }
   PrintResult(flags, *similarity, groups);
   return absl::OkStatus();

@@ -6,7 +6,10 @@
 #include <utility>
 #include <vector>
 
+#include "absl/algorithm/container.h"
+#include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "grpc/support/log.h"
@@ -98,6 +101,21 @@ bool IsOnThisMachine(const std::string& address) {
   return endpoint.ok() && IsLoopback(endpoint->host);
 }
 
+// gRPC takes a port modulo 65536. Other addresses are its own business: names, unix:, dns:.
+absl::Status CheckAddress(const std::string& address) {
+  if (address.empty()) return absl::InvalidArgumentError("the daemon's address is empty");
+  const size_t colon = address.rfind(':');
+  if (colon == std::string::npos || absl::StartsWith(address, "unix:")) return absl::OkStatus();
+  const std::string port = address.substr(colon + 1);
+  const bool is_number = !port.empty() && absl::c_all_of(port, absl::ascii_isdigit);
+  int value = 0;
+  if (!is_number || (absl::SimpleAtoi(port, &value) && value >= 1 && value <= 65535)) {
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(
+      absl::StrCat(address, ": the port must be from 1 to 65535, not ", port));
+}
+
 // What to do about a daemon that does not answer.
 std::string UnavailableHint(const std::string& message, const ServerFlags& flags) {
   const auto says = [&](const char* text) { return absl::StrContains(message, text); };
@@ -171,6 +189,7 @@ std::string ServerFlagsText(const ServerFlags& flags) {
 absl::StatusOr<std::shared_ptr<grpc::Channel>> OpenChannel(const ServerFlags& flags) {
   // What gRPC logs of a connection that fails is in the status too; who debugs says so.
   if (std::getenv("GRPC_VERBOSITY") == nullptr) gpr_set_log_function([](gpr_log_func_args*) {});
+  if (absl::Status status = CheckAddress(flags.address); !status.ok()) return status;
   const absl::StatusOr<std::string> token = ReadToken(flags);
   if (!token.ok()) return token.status();
   const auto credentials = Credentials(flags);

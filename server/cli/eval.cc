@@ -26,6 +26,7 @@
 #include "server/cli/eval/task_file.h"
 #include "server/cli/failure.h"
 #include "server/cli/shell_quote.h"
+#include "server/cli/validators.h"
 #include "server/printable.h"
 #include "server/signals.h"
 
@@ -206,9 +207,6 @@ int Ask(v1::Ziggurat::StubInterface& stub, const EvalFlags& flags,
 
 int Eval(const EvalFlags& flags) {
   TerminationSignals signals;  // before gRPC starts threads
-  for (const std::string& stop : flags.asking.stop) {
-    if (stop.empty()) return Fail("--stop '': name a text", kExitUsage);
-  }
   const absl::StatusOr<std::vector<TaskFile>> files = ReadTaskFiles(flags.tasks);
   if (!files.ok()) return Fail(Message(files.status()));
   const absl::StatusOr<std::unique_ptr<ResultLog>> log = ResultLog::Open(flags.out);
@@ -332,7 +330,7 @@ Command AddEval(CLI::App& app) {
       ->type_name("N");
   eval->add_option("--deadline", flags->deadline_seconds,
                    "Seconds that a request may take; then it has failed (default: any time)")
-      ->check(CLI::PositiveNumber)
+      ->check(PositiveNumber())
       ->type_name("SECONDS");
   eval->footer(kExamples);
   return {eval, [flags] { return Eval(*flags); }};

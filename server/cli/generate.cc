@@ -19,6 +19,7 @@
 #include "server/cli/client.h"
 #include "server/cli/command.h"
 #include "server/cli/failure.h"
+#include "server/cli/validators.h"
 #include "server/signals.h"
 
 namespace ziggurat {
@@ -242,19 +243,17 @@ Command AddGenerate(CLI::App& app) {
   generate->add_option("--frequency-penalty", flags->frequency_penalty, "Over the output");
   generate->add_option("--seed", flags->seed, "Same seed, same text");
   generate->add_option("--stop", flags->stop, "End at this text; may be given more than once")
-      ->expected(1)
-      ->take_all()
+      ->allow_extra_args(false)
       ->type_name("TEXT");
   generate
       ->add_option("--stop-token-id", flags->stop_token_ids,
                    "End at this token; may be given more than once")
-      ->expected(1)
-      ->take_all();
+      ->allow_extra_args(false);
   generate->add_flag("--ignore-eos", flags->ignore_eos, "Do not end at the model's stop tokens");
   generate->add_option("--logprobs", flags->logprobs,
                        "With --json: log probabilities, and those of the N best");
   generate->add_option("--deadline", flags->deadline_seconds, "Give up after so many seconds")
-      ->check(CLI::PositiveNumber)
+      ->check(PositiveNumber())
       ->type_name("SECONDS");
   generate->add_option("--request-id", flags->request_id, "For the daemon's log lines");
   generate->add_flag("--json", flags->json,

@@ -9,6 +9,7 @@
 #include "server/cli/client.h"
 #include "server/cli/command.h"
 #include "server/cli/failure.h"
+#include "server/cli/validators.h"
 
 namespace ziggurat {
 namespace {
@@ -63,7 +64,7 @@ Command AddHealth(CLI::App& app) {
       ->type_name("NAME");
   health->add_option("--timeout", flags->timeout_seconds, "Seconds that it has to answer")
       ->type_name("SECONDS")
-      ->check(CLI::Range(0.01, 3600.0))
+      ->check(NumberBetween(0.01, 3600))
       ->capture_default_str();
   health->footer(kExamples);
   return {health, [flags] { return Probe(*flags); }};

@@ -1,5 +1,7 @@
 // The binary `ziggurat`.
 #include <cstdio>
+#include <iostream>
+#include <sstream>
 #include <string>
 #include <vector>
 
@@ -9,6 +11,7 @@
 #include "model/cuda/cuda_decoder.h"
 #include "server/cli/command.h"
 #include "server/cli/spin_limit.h"
+#include "server/printable.h"
 #include "server/version.h"
 
 namespace ziggurat {
@@ -48,6 +51,28 @@ const Command* FindParsed(const std::vector<Command>& commands) {
   return nullptr;
 }
 
+/// The name of a flag that was given without a value, as an unset variable of a shell does; empty:
+/// there is none. Words beside the flags, such as a prompt, may be empty.
+std::string FlagWithoutValue(const CLI::App& app) {
+  for (const CLI::Option* option : app.get_options()) {
+    if (option->get_positional() || option->get_expected_min() == 0) continue;
+    for (const std::string& value : option->results()) {
+      if (value.empty()) return option->get_name();
+    }
+  }
+  for (const CLI::App* command : app.get_subcommands()) {
+    if (std::string flag = FlagWithoutValue(*command); !flag.empty()) return flag;
+  }
+  return "";
+}
+
+/// What was printed may not have arrived: a full disk, a closed pipe.
+int AfterFlush(int exit_code) {
+  if (std::fflush(stdout) == 0 && std::ferror(stdout) == 0) return exit_code;
+  std::fprintf(stderr, "ziggurat: the output could not be written\n");
+  return exit_code == kExitOk ? kExitFailure : exit_code;
+}
+
 int Main(int argc, char** argv) {
   CLI::App app(
       "Ziggurat serves language models with a KV cache that is paged per layer out of one pool.",
@@ -59,19 +84,27 @@ int Main(int argc, char** argv) {
       AddMakeModel(app), AddCalibrate(app), AddBench(app),    AddHealth(app), AddPlan(app)};
   app.footer(kExamples);  // commands that are added later would inherit it
   if (argc > 1 && argv[1][0] != '-' && !HasCommand(app, argv[1])) {
-    std::fprintf(stderr, "ziggurat: '%s' is no command; `ziggurat --help` lists them\n", argv[1]);
+    std::fprintf(stderr, "ziggurat: '%s' is no command; `ziggurat --help` lists them\n",
+                 Printable(argv[1]).c_str());
     return kExitUsage;
   }
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
     // Help and version arrive as exceptions too, with exit code 0.
-    return app.exit(error) == 0 ? kExitOk : kExitUsage;
+    std::ostringstream wrong;
+    if (app.exit(error, std::cout, wrong) == 0) return kExitOk;
+    std::fputs(PrintableLines(wrong.str()).c_str(), stderr);
+    return kExitUsage;
+  }
+  if (const std::string flag = FlagWithoutValue(app); !flag.empty()) {
+    std::fprintf(stderr, "ziggurat: %s is empty\n", flag.c_str());
+    return kExitUsage;
   }
   const Command* command = FindParsed(commands);
   if (command == nullptr) return kExitUsage;
   if (command->computes) LimitSpinning(argv);
-  return command->run();
+  return AfterFlush(command->run());
 }
 
 }  // namespace

@@ -91,9 +91,6 @@ absl::Status FillConfig(const ServeFlags& flags, ServeConfig& config) {
   const absl::StatusOr<ElementType> dtype = ParseElementType(flags.dtype);
   if (!dtype.ok()) return named("--dtype", dtype.status());
   config.dtype = *dtype;
-  if (!(flags.drain_seconds >= 0 && flags.drain_seconds <= 86400)) {
-    return absl::InvalidArgumentError("--drain-timeout must be from 0 to 86400 seconds");
-  }
   config.drain_timeout = absl::Seconds(flags.drain_seconds);
   return Validate(config);
 }

@@ -37,6 +37,10 @@ TEST(Bench, DecodeTimesEveryBatchContextAndPolicy) {
     const double rate = row["decode_tokens_per_second"], seconds = row["decode_seconds"];
     const double steps = row["decode_steps"], batch = row["batch"];
     EXPECT_NEAR(rate, batch * steps / seconds, 0.01 * rate);
+    double parts = 0;
+    for (const auto& part : row["decode_seconds_by_part"]) parts += part.get<double>();
+    EXPECT_GT(parts, 0) << row;
+    EXPECT_LT(parts, 1.5 * seconds) << row;  // 3.5 times while steps of prefill counted
     // A model of 3 MiB on any machine.
     EXPECT_GT(rate, 5) << row;
     EXPECT_LT(rate, 1e6) << row;
@@ -100,7 +104,9 @@ TEST(Bench, WrongInputIsNamed) {
     EXPECT_NE(result.exit_code, 0);
     EXPECT_THAT(result.err, HasSubstr(why));
   };
-  refused({"bench", "decode", "--model", model, "--batch", "0"}, "--batch: 0 is less than 1");
+  refused({"bench", "decode", "--model", model, "--batch", "0"}, "--batch: 0, must be from 1 to");
+  refused({"bench", "decode", "--model", model, "--batch", "2147483647"}, "--batch: 2147483647");
+  refused({"bench", "scheduler", "--compression", "zip"}, "zip");
   refused({"bench", "decode", "--model", model, "--context", "4096"},
           "the model's context of 4096");
   refused({"bench", "decode", "--model", model, "--compression", "zip"}, "zip");
@@ -110,6 +116,21 @@ TEST(Bench, WrongInputIsNamed) {
   refused({"bench", "prefill", "--model", model, "--json", "/no/where"}, "/no/where");
   refused({"bench", "scheduler", "--layers", "0"}, "--layers: 0");
   refused({"bench"}, "subcommand");
+}
+
+TEST(Bench, AReportThatIsThereStaysUntilThereIsABetterOne) {
+  TemporaryFolder folder;
+  WriteFile(folder / "report.json", "the last one");
+  const auto run = [&](const char* contexts, const char* policy) {
+    return RunZiggurat({"bench", "decode", "--model", NeedleLlama().string(), "--context", contexts,
+                        "--tokens", "4", "--repeats", "1", "--compression", "full", "--compression",
+                        policy, "--json", (folder / "report.json").string()});
+  };
+  EXPECT_EQ(run("16,5000", "kivi").exit_code, 2) << "the second context does not fit";
+  EXPECT_EQ(run("16", "kivi(group=64)").exit_code, 2) << "it does not suit the model";
+  EXPECT_EQ(ReadFile(folder / "report.json"), "the last one");
+  EXPECT_EQ(run("16", "kivi").exit_code, 0);
+  EXPECT_EQ(json::parse(ReadFile(folder / "report.json"))["rows"].size(), 2u);
 }
 
 }  // namespace

@@ -77,6 +77,23 @@ TEST(CalibratePod, WritesGroupsThatADaemonServesWith) {
   EXPECT_GT(answer.result->cache().distant_attentions(), 0u);
 }
 
+TEST(CalibratePod, WritesIntoALinkAndNeverBesideWhatOthersOwn) {
+  TemporaryFolder folder;
+  WriteFile(folder / "target.json", "old");
+  WriteFile(folder / "link.json.partial", "mine");
+  fs::create_symlink("target.json", folder / "link.json");
+  const auto run = [&](const std::string& threads) {
+    return Calibrate({"--text", Text(folder), "--samples", "1", "--length", "64", "--last", "4",
+                      "--threads", threads, "--out", folder / "link.json"});
+  };
+  EXPECT_EQ(run("100000").exit_code, 2);
+  EXPECT_EQ(ReadFile(folder / "target.json"), "old");
+  ASSERT_EQ(run("1").exit_code, 0);
+  EXPECT_TRUE(fs::is_symlink(folder / "link.json"));
+  EXPECT_EQ(Lowest(folder / "target.json").size(), 8u);
+  EXPECT_EQ(ReadFile(folder / "link.json.partial"), "mine");
+}
+
 TEST(CalibratePod, SameTextSameBytesWithAnyNumberOfThreads) {
   TemporaryFolder folder;
   std::set<std::string> files, pictures;
@@ -161,7 +178,7 @@ TEST(CalibratePod, SaysWhatIsWrong) {
   EXPECT_THAT(refusal({"--text", folder / "absent.txt", "--out", out}, 1),
               HasSubstr("absent.txt: No such file"));
   EXPECT_THAT(refusal({"--text", text, "--out", folder / "no/such/folder.json"}, 1),
-              HasSubstr("folder.json cannot be written"));
+              HasSubstr("folder.json: No such file or directory"));
   EXPECT_THAT(refusal({"--text", text, "--out", folder.path()}, 2), HasSubstr("is a folder"));
 }
 

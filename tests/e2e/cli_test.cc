@@ -129,6 +129,47 @@ TEST(Cli, GenerateStreamsTheTextAndSeedsRepeat) {
   EXPECT_NE(draw("7").out, draw("8").out);
 }
 
+TEST(Cli, GenerateTakesThePromptBehindAStopText) {
+  START_DAEMON(daemon, {});
+  for (const char* flag : {"--stop", "--stop-token-id"}) {
+    const CommandResult result =
+        RunZiggurat({"generate", "--server", daemon.grpc_address(), "--max-tokens", "3", "--json",
+                     flag, "5", " The old house stood"});
+    ASSERT_EQ(result.exit_code, 0) << result.err;
+    const json answer = json::parse(result.out);
+    const Generation expected = Generate(daemon, TextRequest(" The old house stood", 1));
+    EXPECT_EQ(answer["usage"]["prompt_tokens"].get<uint64_t>(),
+              expected.result->usage().prompt_tokens());
+  }
+}
+
+TEST(Cli, WrongFlagsAreNamedWithWhatIsAllowed) {
+  const std::string model = NeedleLlama().string();
+  const std::pair<std::vector<std::string>, const char*> wrong[] = {
+      {{"generate", "--deadline", "nan", "x"}, "'nan' must be a number above 0 and below 1e9"},
+      {{"health", "--timeout", "nan"}, "'nan' must be a number from 0.01 to 3600"},
+      {{"health", "--address", "127.0.0.1:116487"}, "the port must be from 1 to 65535, not 116487"},
+      {{"generate", "--server", "", "x"}, "--server is empty"},
+      {{"plan", "--model", model, "--memory", ""}, "--memory is empty"},
+      {{"bench", "decode", "--model", ""}, "--model is empty"},
+      {{"bench", "serve", "--clients", "\x1b[31m"}, "\\x1b[31m"},
+      {{"\x1b[31mfoo"}, "\\x1b[31mfoo"}};
+  for (const auto& [arguments, message] : wrong) {
+    const CommandResult result = RunZiggurat(arguments);
+    EXPECT_EQ(result.exit_code, 2) << message;
+    EXPECT_THAT(result.err, testing::HasSubstr(message));
+    EXPECT_THAT(result.err, testing::Not(testing::HasSubstr("\x1b")));
+  }
+}
+
+TEST(Cli, OutputThatIsLostIsNoSuccess) {
+  auto shell = ChildProcess::Start(
+      {"/bin/sh", "-c", R"("$0" plan --model "$1" > /dev/full)", Binary(), NeedleLlama()});
+  ASSERT_TRUE(shell.ok()) << shell.status();
+  EXPECT_EQ((*shell)->Wait(absl::Seconds(60)), 1);
+  EXPECT_THAT((*shell)->stderr_text(), testing::HasSubstr("could not be written"));
+}
+
 TEST(Cli, GenerateSaysWhatTheDaemonRefused) {
   START_DAEMON(daemon, {});
   const CommandResult result = RunZiggurat({"generate", "--server", daemon.grpc_address(),

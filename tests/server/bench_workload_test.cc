@@ -143,6 +143,13 @@ TEST(BenchTrace, ReadsMooncakeInTheOrderOfArrival) {
   EXPECT_EQ((*trace)[1].arrival_seconds, 2.5);
 }
 
+TEST(BenchTrace, MayBeginWithAByteOrderMark) {
+  const auto trace = ParseTrace(
+      "t", "\xEF\xBB\xBFTIMESTAMP,ContextTokens,GeneratedTokens\r\n2023-11-16 18:15:46,5,6\r\n");
+  ASSERT_TRUE(trace.ok()) << trace.status();
+  EXPECT_EQ(trace->front().lengths, (Lengths{5, 6}));
+}
+
 TEST(BenchTrace, WhatIsWrongIsSaidWithFileAndLine) {
   const std::string azure = "TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:15:46,5,5\n";
   const std::string mooncake = R"({"timestamp":0,"input_length":5,"output_length":5})"
@@ -157,7 +164,14 @@ TEST(BenchTrace, WhatIsWrongIsSaidWithFileAndLine) {
       {azure + "infinite-future,5,5\n", "t:3: TIMESTAMP is 'infinite-future'"},
       {azure + "infinite-past,5,5\n", "t:3: TIMESTAMP is 'infinite-past'"},
       {azure + "\n2023-11-16 18:15:46,five,5\n", "t:4: ContextTokens is 'five'"},
-      {azure + "2023-11-16 18:15:46,5,0\n", "t:3: GeneratedTokens is 0, must be at least 1"},
+      {azure + "2023-11-16 18:15:46,5,0\n",
+       "t:3: GeneratedTokens is 0, must be from 1 to 1073741824"},
+      {azure + "2023-11-16 18:15:46,5,2000000000\n", "is 2000000000, must be from 1 to 1073741824"},
+      {azure + "2123-11-16 18:15:46,5,5\n", "t: its last request arrives"},
+      {mooncake + R"({"timestamp":1700000000000000,"input_length":5,"output_length":5})",
+       "t: its last request arrives"},
+      {mooncake + R"({"timestamp":1,"input_length":18446744073709551615,"output_length":5})",
+       "must be from 1 to 1073741824"},
       {mooncake + "{\"timestamp\":\n", "t:2: each line must be one JSON object"},
       {mooncake + "[1]\n", "t:2: each line must be one JSON object"},
       {mooncake + R"({"input_length":5,"output_length":5})", "t:2: no 'timestamp'"},
@@ -167,7 +181,7 @@ TEST(BenchTrace, WhatIsWrongIsSaidWithFileAndLine) {
       {mooncake + R"({"timestamp":1,"input_length":5,"output_length":1.5})",
        "t:2: 'output_length' is 1.5"},
       {mooncake + R"({"timestamp":1,"input_length":-5,"output_length":1})",
-       "t:2: input_length is -5, must be at least 1"},
+       "t:2: input_length is -5, must be from 1"},
       // Deeper than any stack.
       {mooncake + R"({"timestamp":1,"output_length":5,"input_length":)" + std::string(400000, '[') +
            std::string(400000, ']') + "}",

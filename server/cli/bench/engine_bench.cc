@@ -21,6 +21,14 @@ double SecondsSince(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
 }
 
+/// What `parts` would be of so many steps.
+StepParts Scaled(const StepParts& parts, int steps) {
+  if (parts.steps == 0) return parts;
+  const double scale = static_cast<double>(steps) / static_cast<double>(parts.steps);
+  return {static_cast<uint64_t>(steps), parts.model * scale, parts.attention * scale,
+          parts.sample * scale, parts.schedule * scale};
+}
+
 StepParts operator-(const StepParts& a, const StepParts& b) {
   return {a.steps - b.steps, a.model - b.model, a.attention - b.attention, a.sample - b.sample,
           a.schedule - b.schedule};
@@ -67,7 +75,18 @@ class Progress {
   std::unordered_map<RequestId, int> tokens_;
 };
 
+/// At least so many are asked for, that `decode_tokens` of them are timed.
+int GeneratedTokens(int decode_tokens) { return decode_tokens == 0 ? 1 : decode_tokens + 2; }
+
 }  // namespace
+
+absl::Status CheckFits(int context, int decode_tokens, int max_context_tokens) {
+  const int64_t generated = GeneratedTokens(decode_tokens);
+  if (context + generated <= max_context_tokens) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("prompts of ", context, " tokens and ", generated,
+                   " generated ones do not fit the model's context of ", max_context_tokens));
+}
 
 absl::StatusOr<std::unique_ptr<EngineBench>> EngineBench::Create(
     const EngineBenchOptions& options) {
@@ -156,13 +175,10 @@ absl::StatusOr<std::vector<RequestId>> EngineBench::SubmitAll(const EngineCase& 
       which.after_start
           ? 0
           : std::max<int64_t>(256, (2 + 2 * tokens / per_batch) * (shape().num_layers + 1));
+  absl::Status fits = CheckFits(which.context, which.decode_tokens, shape().max_context_tokens);
+  if (!fits.ok()) return fits;
   const int room = shape().max_context_tokens - which.context;
-  const int wanted = which.decode_tokens == 0 ? 1 : which.decode_tokens + 2;
-  if (room < wanted) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "prompts of ", which.context, " tokens and ", wanted,
-        " generated ones do not fit the model's context of ", shape().max_context_tokens));
-  }
+  const int wanted = GeneratedTokens(which.decode_tokens);
   std::vector<RequestId> ids;
   for (int i = 0; i < which.batch; ++i) {
     EngineRequest request;
@@ -204,7 +220,6 @@ absl::StatusOr<EngineFigures> EngineBench::Run(const EngineCase& which) {
     }
     if (stage == Stage::kPrefill && progress.all_started()) {
       figures.prefill_seconds = SecondsSince(start);
-      figures.prefill_parts = PartsSoFar() - at_start;
       stage = which.decode_tokens == 0 ? Stage::kDone : Stage::kFirstStep;
       if (which.after_start) {
         decode_start = Clock::now();
@@ -221,8 +236,9 @@ absl::StatusOr<EngineFigures> EngineBench::Run(const EngineCase& which) {
     } else if (stage == Stage::kTimed &&
                (progress.steps() - first_step >= which.decode_tokens || progress.any_finished())) {
       figures.decode_seconds = SecondsSince(decode_start);
-      figures.decode_parts = PartsSoFar() - decode_from;
       figures.steps = progress.steps() - first_step;
+      // The engine may be some steps ahead of what its clients have been sent.
+      figures.decode_parts = Scaled(PartsSoFar() - decode_from, figures.steps);
       stage = Stage::kDone;
     }
     if (stage == Stage::kToTheEnd && progress.all_finished()) {

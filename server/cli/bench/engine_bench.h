@@ -56,15 +56,19 @@ struct StepParts {
 struct EngineFigures {
   double prefill_seconds = 0;  ///< until every request had its first token
   double prefill_tokens_per_second = 0;
-  StepParts prefill_parts;
+  StepParts prefill_parts;  ///< where nothing is decoded behind it
 
   int steps = 0;  ///< timed decode steps, all requests in each
   double decode_seconds = 0;
   double decode_tokens_per_second = 0;
-  StepParts decode_parts;
+  StepParts decode_parts;       ///< of `steps` steps, by the mean of those that the engine had done
   size_t cache_bytes = 0;       ///< blocks held by all requests at the end
   double bytes_per_second = 0;  ///< weights and cache that a step reads, by its time
 };
+
+/// INVALID_ARGUMENT where prompts of `context` tokens, of which `decode_tokens` steps are timed, do
+/// not fit a model's context.
+absl::Status CheckFits(int context, int decode_tokens, int max_context_tokens);
 
 class EngineBench {
  public:

@@ -1,6 +1,5 @@
 // `ziggurat bench decode` and `ziggurat bench prefill`: a model in this process, without network.
 #include <cstdio>
-#include <fstream>
 #include <memory>
 #include <string>
 #include <vector>
@@ -17,6 +16,7 @@
 #include "server/cli/bench/subcommands.h"
 #include "server/cli/device.h"
 #include "server/cli/failure.h"
+#include "server/cli/write_file.h"
 #include "server/config.h"
 #include "server/log.h"
 #include "server/version.h"
@@ -71,10 +71,11 @@ struct NamedPolicy {
   std::shared_ptr<const Policy> policy;
 };
 
-absl::Status CheckPositive(const char* flag, const std::vector<int>& values) {
+absl::Status CheckNumbers(const char* flag, const std::vector<int>& values, int most) {
   for (const int value : values) {
-    if (value >= 1) continue;
-    return absl::InvalidArgumentError(absl::StrCat(flag, ": ", value, " is less than 1"));
+    if (value >= 1 && value <= most) continue;
+    return absl::InvalidArgumentError(
+        absl::StrCat(flag, ": ", value, ", must be from 1 to ", most));
   }
   return absl::OkStatus();
 }
@@ -83,7 +84,8 @@ absl::StatusOr<bench::EngineBenchOptions> MakeOptions(const ModelBenchFlags& fla
   bench::EngineBenchOptions options;
   options.model = flags.model;
   // Before anything that takes time.
-  if (const auto model = LoadModelConfig(flags.model); !model.ok()) return model.status();
+  const auto model = LoadModelConfig(flags.model);
+  if (!model.ok()) return model.status();
   absl::StatusOr<size_t> bytes = ParseByteSize(flags.kv_cache_memory);
   if (!bytes.ok()) {
     return absl::InvalidArgumentError(
@@ -95,15 +97,17 @@ absl::StatusOr<bench::EngineBenchOptions> MakeOptions(const ModelBenchFlags& fla
     return absl::InvalidArgumentError(absl::StrCat("--dtype: ", dtype.status().message()));
   }
   options.dtype = *dtype;
-  const std::pair<const char*, std::vector<int>> positive[] = {
-      {"--batch", flags.batches},
-      {"--context", flags.contexts},
-      {"--tokens", {flags.tokens}},
-      {"--repeats", {flags.repeats}},
-      {"--prefill-tokens", {flags.prefill_tokens}}};
-  for (const auto& [flag, values] : positive) {
-    if (absl::Status status = CheckPositive(flag, values); !status.ok()) return status;
+  constexpr int kMostRequests = 65536, kMany = 1 << 30;
+  absl::Status status = CheckNumbers("--batch", flags.batches, kMostRequests);
+  status.Update(CheckNumbers("--context", flags.contexts, kMany));
+  status.Update(CheckNumbers("--tokens", {flags.tokens}, kMany));
+  status.Update(CheckNumbers("--repeats", {flags.repeats}, kMany));
+  status.Update(CheckNumbers("--prefill-tokens", {flags.prefill_tokens}, kMany));
+  for (const int context : flags.contexts) {
+    status.Update(
+        bench::CheckFits(context, flags.decodes ? flags.tokens : 0, model->MaxContextTokens()));
   }
+  if (!status.ok()) return status;
   const absl::StatusOr<int> device = ChooseDevice(flags.device);
   if (!device.ok()) return device.status();
   options.device = *device;
@@ -200,8 +204,10 @@ nlohmann::json ToJson(const std::string& policy, const bench::EngineCase& which,
                         {"context", which.context},
                         {"prefill_seconds", figures.prefill_seconds},
                         {"prefill_tokens_per_second", figures.prefill_tokens_per_second}};
-  if (has_parts) row["prefill_seconds_by_part"] = ToJson(figures.prefill_parts);
-  if (which.decode_tokens == 0) return row;
+  if (which.decode_tokens == 0) {
+    if (has_parts) row["prefill_seconds_by_part"] = ToJson(figures.prefill_parts);
+    return row;
+  }
   row["decode_steps"] = figures.steps;
   row["decode_seconds"] = figures.decode_seconds;
   row["decode_tokens_per_second"] = figures.decode_tokens_per_second;
@@ -216,16 +222,25 @@ int Fail(const ModelBenchFlags& flags, const absl::Status& status) {
                     absl::IsInvalidArgument(status) ? kExitUsage : kExitFailure);
 }
 
+absl::Status Prefixed(const char* flag, const absl::Status& status) {
+  return absl::Status(status.code(), absl::StrCat(flag, ": ", status.message()));
+}
+
+absl::Status WriteReport(const ModelBenchFlags& flags, const nlohmann::json& report) {
+  if (flags.json.empty()) return absl::OkStatus();
+  return Prefixed("--json", ReplaceFile(flags.json, report.dump(2) + '\n'));
+}
+
 int RunModelBench(const ModelBenchFlags& flags) {
   SetUpLogging(spdlog::level::warn);
   const auto options = MakeOptions(flags);
   if (!options.ok()) return Fail(flags, options.status());
   const auto policies = ParsePolicies(flags);
   if (!policies.ok()) return Fail(flags, policies.status());
-  std::ofstream json;
   if (!flags.json.empty()) {
-    json.open(flags.json);
-    if (!json) return Fail(flags, absl::UnknownError("--json: cannot write " + flags.json));
+    if (absl::Status status = CheckReplaceable(flags.json); !status.ok()) {
+      return Fail(flags, Prefixed("--json", status));
+    }
   }
   // Before the model and its pool take the memory of a GPU.
   const absl::StatusOr<double> bandwidth = Bandwidth(*options);
@@ -262,16 +277,18 @@ int RunModelBench(const ModelBenchFlags& flags) {
                                       .context = context,
                                       .decode_tokens = flags.decodes ? flags.tokens : 0};
         const auto figures = RunBest(**bench, which, flags.repeats);
-        if (!figures.ok()) return Fail(flags, figures.status());
+        if (!figures.ok()) {
+          // What has been measured is not lost.
+          report["error"] = std::string(figures.status().message());
+          WriteReport(flags, report).IgnoreError();
+          return Fail(flags, figures.status());
+        }
         PrintRow(flags, policy.text, which, *figures, !on_gpu);
         report["rows"].push_back(ToJson(policy.text, which, *figures, !on_gpu));
       }
     }
   }
-  if (flags.json.empty()) return kExitOk;
-  json << report.dump(2) << '\n';
-  json.close();
-  if (json.fail()) return Fail(flags, absl::UnknownError("--json: cannot write " + flags.json));
+  if (absl::Status status = WriteReport(flags, report); !status.ok()) return Fail(flags, status);
   return kExitOk;
 }
 

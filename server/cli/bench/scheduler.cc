@@ -150,17 +150,20 @@ int RunSchedulerBench(const SchedulerFlags& flags) {
       return Fail(absl::InvalidArgumentError(absl::StrCat("--layers: ", value, ", not 1 to 1024")));
     }
   }
+  std::vector<std::pair<std::string, std::shared_ptr<const Policy>>> policies;
+  for (const std::string& text :
+       flags.policies.empty() ? std::vector<std::string>{"full"} : flags.policies) {
+    const auto policy = ParsePolicy(text, {});
+    if (!policy.ok()) return Fail(policy.status());
+    policies.emplace_back(text, *policy);
+  }
   absl::PrintF("| %-24s | sequences | layers | schedule    | a layer   | sampling    |%s\n",
                "policy", flags.gpu_table ? " GPU's table |" : "");
   absl::PrintF("| --- | ---: | ---: | ---: | ---: | ---: |%s\n", flags.gpu_table ? " ---: |" : "");
-  const std::vector<std::string> policies =
-      flags.policies.empty() ? std::vector<std::string>{"full"} : flags.policies;
-  for (const std::string& text : policies) {
-    const auto policy = ParsePolicy(text, {});
-    if (!policy.ok()) return Fail(policy.status());
+  for (const auto& [text, policy] : policies) {
     for (const int layers : flags.layers) {
       for (const int sequences : flags.sequences) {
-        absl::Status status = PrintRow(text, *policy, sequences, layers, flags);
+        absl::Status status = PrintRow(text, policy, sequences, layers, flags);
         if (!status.ok()) return Fail(status);
       }
     }

@@ -3,6 +3,7 @@
 #include "absl/strings/str_cat.h"
 #include "server/cli/bench/load/lengths.h"
 #include "server/cli/shell_quote.h"
+#include "server/cli/validators.h"
 
 namespace ziggurat::bench {
 namespace {
@@ -48,19 +49,6 @@ CLI::Validator Length(LengthSide side) {
       "");
 }
 
-// CLI11's own says from where to where a double goes.
-CLI::Validator Positive() {
-  return CLI::Validator(
-      [](const std::string& text) {
-        double value = 0;
-        if (CLI::detail::lexical_cast(text, value) && value > 0 && value < 1e9) {
-          return std::string();
-        }
-        return "'" + text + "' must be a number above 0";
-      },
-      "");
-}
-
 void AddLoadFlags(CLI::App& serve, ServeFlags& flags) {
   serve
       .add_option("--clients", flags.clients,
@@ -71,17 +59,17 @@ void AddLoadFlags(CLI::App& serve, ServeFlags& flags) {
   serve
       .add_option("--rate", flags.rate,
                   "Open loop: so many requests arrive each second, at random (Poisson)")
-      ->check(Positive())
+      ->check(PositiveNumber())
       ->type_name("R");
   serve.add_option("--trace", flags.trace, "Replay: arrivals and lengths of a recorded trace")
       ->type_name("FILE");
   serve
       .add_option("--time-scale", flags.time_scale,
                   "Stretches the arrivals of the trace: 0.1 replays it ten times as fast")
-      ->check(Positive())
+      ->check(PositiveNumber())
       ->type_name("X");
   serve.add_option("--length-scale", flags.length_scale, "Scales the lengths of the trace")
-      ->check(Positive())
+      ->check(PositiveNumber())
       ->type_name("X");
   serve
       .add_option("--requests", flags.requests,
@@ -91,7 +79,7 @@ void AddLoadFlags(CLI::App& serve, ServeFlags& flags) {
   serve
       .add_option("--duration", flags.duration,
                   "Sends none after so many seconds; those under way are waited for")
-      ->check(Positive())
+      ->check(PositiveNumber())
       ->type_name("SECONDS");
   serve
       .add_option("--input-tokens", flags.input_tokens,
@@ -122,19 +110,19 @@ void AddServeFlags(CLI::App& serve, ServeFlags& flags) {
   serve
       .add_option("--ttft-goal", flags.goals.ttft_seconds,
                   "A good request has its first token within so many seconds")
-      ->check(Positive())
+      ->check(PositiveNumber())
       ->capture_default_str()
       ->type_name("SECONDS");
   serve
       .add_option("--itl-goal", flags.goals.itl_seconds,
                   "... and no more seconds between its tokens, on average")
-      ->check(Positive())
+      ->check(PositiveNumber())
       ->capture_default_str()
       ->type_name("SECONDS");
   serve
       .add_option("--timeout", flags.timeout,
                   "Seconds that a request may take; then it has failed (default: any time)")
-      ->check(Positive())
+      ->check(PositiveNumber())
       ->type_name("SECONDS");
   serve.add_option("--warmup", flags.warmup, "Requests that are made before, and not counted")
       ->check(CLI::Range(0, 100000))

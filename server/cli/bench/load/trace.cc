@@ -21,11 +21,14 @@ namespace {
 
 using Json = nlohmann::json;
 
+constexpr double kLongestTraceSeconds = 1e8;  // three years
+
 constexpr char kAzureHeader[] = "TIMESTAMP,ContextTokens,GeneratedTokens";
 
 absl::Status CheckTokens(const char* name, int64_t tokens) {
   if (tokens >= 1 && tokens <= 1 << 30) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat(name, " is ", tokens, ", must be at least 1"));
+  return absl::InvalidArgumentError(
+      absl::StrCat(name, " is ", tokens, ", must be from 1 to ", 1 << 30));
 }
 
 absl::Status ParseTokens(const char* name, const std::string& text, int64_t& tokens) {
@@ -65,7 +68,10 @@ absl::Status TokensField(const Json& object, const char* name, int64_t& tokens) 
     return absl::InvalidArgumentError(
         absl::StrCat("'", name, "' is ", Shown(*field), ", must be a number of tokens"));
   }
-  tokens = field->get<int64_t>();
+  // The largest numbers are unsigned.
+  tokens = field->is_number_unsigned()
+               ? static_cast<int64_t>(std::min<uint64_t>(field->get<uint64_t>(), int64_t{1} << 62))
+               : field->get<int64_t>();
   return CheckTokens(name, tokens);
 }
 
@@ -90,6 +96,8 @@ absl::StatusOr<TraceEntry> ParseMooncake(const std::string& line) {
 
 absl::StatusOr<std::vector<TraceEntry>> ParseTrace(const std::string& path,
                                                    std::string_view content) {
+  constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF";
+  if (content.starts_with(kByteOrderMark)) content.remove_prefix(kByteOrderMark.size());
   absl::StatusOr<TraceEntry> (*parse)(const std::string&) = nullptr;
   std::vector<TraceEntry> trace;
   int line_number = 0;
@@ -124,6 +132,12 @@ absl::StatusOr<std::vector<TraceEntry>> ParseTrace(const std::string& path,
   });
   const double first = trace.front().arrival_seconds;
   for (TraceEntry& entry : trace) entry.arrival_seconds -= first;
+  if (trace.back().arrival_seconds > kLongestTraceSeconds) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(path, ": its last request arrives ", trace.back().arrival_seconds,
+                     " seconds after its first, at most ", kLongestTraceSeconds,
+                     " are allowed; a timestamp is a number of milliseconds, or a time of day"));
+  }
   return trace;
 }
 

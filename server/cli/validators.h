@@ -1,0 +1,37 @@
+// What numbers of flags may be. CLI11's own validators let NaN pass, and write out the largest
+// double where they do not.
+#pragma once
+
+#include <string>
+
+#include "CLI/CLI.hpp"
+#include "absl/strings/str_cat.h"
+
+namespace ziggurat {
+
+inline CLI::Validator NumberBetween(double least, double most) {
+  return CLI::Validator(
+      [least, most](const std::string& text) {
+        double value = 0;
+        if (CLI::detail::lexical_cast(text, value) && value >= least && value <= most) {
+          return std::string();
+        }
+        return absl::StrCat("'", text, "' must be a number from ", least, " to ", most);
+      },
+      "");
+}
+
+/// Of seconds, rates and factors.
+inline CLI::Validator PositiveNumber() {
+  return CLI::Validator(
+      [](const std::string& text) {
+        double value = 0;
+        if (CLI::detail::lexical_cast(text, value) && value > 0 && value < 1e9) {
+          return std::string();
+        }
+        return "'" + text + "' must be a number above 0 and below 1e9";
+      },
+      "");
+}
+
+}  // namespace ziggurat
