@@ -274,9 +274,8 @@ class AttentionBackend : public BackendMemory {
   /// One query token of each item attends to all slots of all its segments; partial results of
   /// segments and of splits of long ones are merged by log-sum-exp. An item without any slot gets
   /// zeros and lse = -infinity. Segments that borrow their keys are attended with the item's
-  /// `low_q`, and left out for a KV head where all its query heads have 1 / (1 + exp(distant_lse -
-  /// near lse))
-  /// >= skip, the near lse being that of all other segments.
+  /// `low_q`. They are left out for a KV head where the near segments, all others, have at least
+  /// the share `skip` in each of its query heads: skip <= 1 / (1 + exp(distant_lse - near_lse)).
   ///   q, out  [items, num_q_heads, head_dim] f32
   ///   lse     [items, num_q_heads] f32, or nullptr
   virtual void DecodeAttention(const AttentionShape& shape, absl::Span<const DecodeItem> items,

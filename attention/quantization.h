@@ -49,8 +49,7 @@ ZIGGURAT_HOST_DEVICE inline uint8_t Fp8Code(float x, float scale) {
   return scaled != scaled ? uint8_t{0} : FloatToE4m3(scaled);
 }
 
-// ---- int4, int2: a scale and a zero for a group, asymmetric (KIVI, arXiv:2402.02750)
-// -------------
+// ---- int4, int2: a scale and a zero for a group, asymmetric (KIVI, arXiv:2402.02750) ----
 
 /// A stored channel stands for scale times its code, plus zero.
 struct GroupScale {

@@ -432,7 +432,7 @@ size_t LayerBlockTable::CountOwnedBlocks() const {
   return blocks;
 }
 
-void LayerBlockTable::AppendOwnedBlocks(std::vector<BlockId>* out) const {
+void LayerBlockTable::AppendReferences(std::vector<BlockId>* out) const {
   for (const Segment& s : segments_) {
     for (const std::vector<BlockId>& plane : s.planes) {
       out->insert(out->end(), plane.begin(), plane.end());

@@ -116,7 +116,7 @@ absl::Status CheckIntegrity(const BlockPool& pool,
     if (absl::Status status = sequences[i]->CheckIntegrity(); !status.ok()) {
       return absl::InternalError(absl::StrCat("sequence ", i, ": ", status.message()));
     }
-    sequences[i]->AppendOwnedBlocks(&owners);
+    sequences[i]->AppendReferences(&owners);
   }
   return pool.CheckIntegrity(owners);
 }

@@ -25,9 +25,9 @@ void SequenceCache::Clear() {
   }
 }
 
-void SequenceCache::AppendOwnedBlocks(std::vector<BlockId>* out) const {
+void SequenceCache::AppendReferences(std::vector<BlockId>* out) const {
   for (const LayerBlockTable& layer : layers_) {
-    layer.AppendOwnedBlocks(out);
+    layer.AppendReferences(out);
   }
 }
 

@@ -161,8 +161,9 @@ class alignas(64) LayerBlockTable {
   size_t blocks() const;
   /// The same without those of segments that refer to another layer's.
   size_t owned_blocks() const { return owned_blocks_; }
-  /// All block references held by this table, appended to `out` (for `BlockPool::CheckIntegrity`).
-  void AppendOwnedBlocks(std::vector<BlockId>* out) const;
+  /// All block references held by this table, shared and borrowed ones too, appended to `out` (for
+  /// `BlockPool::CheckIntegrity`).
+  void AppendReferences(std::vector<BlockId>* out) const;
   /// O(segments^2) for head groups, and O(blocks) for segments that share or borrow blocks.
   LayerOccupancy occupancy() const;
   /// The same, apart for each format, added to `by_format`. Formats that hold nothing are left out.
@@ -243,7 +244,7 @@ class SequenceCache {
   size_t blocks() const;
   void Clear();
   /// As LayerBlockTable's, for all layers. To prove conservation see occupancy.h.
-  void AppendOwnedBlocks(std::vector<BlockId>* out) const;
+  void AppendReferences(std::vector<BlockId>* out) const;
   absl::Status CheckIntegrity() const;
 
  private:

@@ -3,6 +3,7 @@
 // policies that state them and the engine and backends that carry them out.
 #pragma once
 
+#include <algorithm>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
@@ -91,7 +92,6 @@ struct LayerPlan {
   std::optional<LazyTest> lazy;
   MergeRole merge = MergeRole::kNone;  ///< kUpper: with the layer below
   size_t prompt_tokens_kept = 0;       ///< upper bound of tokens per KV head right after prefill
-  size_t max_tokens = 0;               ///< upper bound of tokens per KV head while decoding
 };
 
 // ---- How they are stored -----------------------------------------------------------------------
@@ -104,6 +104,8 @@ struct Quantization {
   /// values; tokens become codes in whole groups when residual + group of them are there.
   int group = 0;
   int residual = 0;
+
+  bool stores_groups() const { return kind == Kind::kInt4 || kind == Kind::kInt2; }
 };
 
 /// MiniCache (arXiv:2405.14366): pairs of layers hold one direction per token.
@@ -113,7 +115,8 @@ struct MergeOptions {
   /// Of the prompt, retain d >= d_max - retain * (d_max - d_min) instead of a count. Merges of
   /// generated tokens are by count in any case: their blocks must be there beforehand.
   bool by_threshold = false;
-  int tail = 128;  ///< generated tokens that wait before they are merged
+  int tail = 128;  ///< generated tokens that wait before they are merged, at most kLongestTail
+  static constexpr int kLongestTail = 4096;
 
   /// Tokens of a merge of `tokens` that stay unmerged, where it is by count.
   int Retained(int tokens) const {
@@ -171,7 +174,16 @@ struct CachePlan {
   DecideAt decide = DecideAt::kLayer;
   /// Of the first token's query, where importance is kLazyMass.
   LazyTest first_token_test;
+  /// The most sinks of a ring that a layer may become when the policy decides.
+  int most_sinks_decided = 0;
   PrefillNeeds needs;
+
+  /// Whether any layer keeps less than the whole prompt.
+  bool SelectsTokens() const {
+    return std::any_of(layers.begin(), layers.end(), [](const LayerPlan& layer) {
+      return !std::holds_alternative<KeepAll>(layer.edit);
+    });
+  }
 };
 
 }  // namespace ziggurat

@@ -49,8 +49,14 @@ class ComposedPolicy final : public Policy {
     } else {
       plan.layers.assign(context.num_layers, PlanKeepAll(limits));
     }
-    for (const auto& term : terms_) {
-      if (term->modifier() != nullptr) term->modifier()->Modify(context, limits, &plan);
+    // How tokens are stored comes first, since others may ask.
+    for (const bool quantizes : {true, false}) {
+      for (const auto& term : terms_) {
+        if (term->modifier() == nullptr || ((term->traits() & kQuantizes) != 0) != quantizes) {
+          continue;
+        }
+        term->modifier()->Modify(context, limits, &plan);
+      }
     }
     return CompletePlan(context, limits, std::move(plan));
   }
@@ -58,13 +64,7 @@ class ComposedPolicy final : public Policy {
   std::vector<LayerPlan> Decide(const PolicyContext& context, int tokens, int max_new_tokens,
                                 absl::Span<const double> importance) const override {
     if (decider_ == nullptr) return Policy::Decide(context, tokens, max_new_tokens, importance);
-    std::vector<LayerPlan> layers = decider_->Decide(context, tokens, max_new_tokens, importance);
-    const SequenceLimits limits{tokens, max_new_tokens};
-    for (const auto& term : terms_) {
-      if (term.get() == decider_ || term->modifier() == nullptr) continue;
-      term->modifier()->ModifyDecided(limits, absl::MakeSpan(layers));
-    }
-    return layers;
+    return decider_->Decide(context, tokens, max_new_tokens, importance);
   }
 
   bool wants_prompt_text() const override {

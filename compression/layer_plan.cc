@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "absl/algorithm/container.h"
+
 namespace ziggurat {
 namespace {
 
@@ -36,13 +38,16 @@ void AddNeeds(const PolicyContext& context, const LayerPlan& layer, PrefillNeeds
   if (layer.merge == MergeRole::kUpper) needs->lower_kv = true;
 }
 
+bool HasScores(const LayerPlan& layer) {
+  return std::holds_alternative<WindowScoreStatistic>(layer.statistic);
+}
+
 }  // namespace
 
 LayerPlan PlanKeepAll(const SequenceLimits& limits) {
   LayerPlan plan;
   plan.edit = KeepAll{};
   plan.prompt_tokens_kept = limits.prompt_tokens;
-  plan.max_tokens = limits.total_tokens();
   return plan;
 }
 
@@ -53,7 +58,6 @@ LayerPlan PlanKeepBest(const SequenceLimits& limits, const WindowScoreStatistic&
   plan.statistic = statistic;
   plan.edit = KeepBest{static_cast<int>(budget - statistic.window), statistic.window};
   plan.prompt_tokens_kept = static_cast<size_t>(budget);
-  plan.max_tokens = plan.prompt_tokens_kept + limits.appended_tokens();
   return plan;
 }
 
@@ -62,7 +66,6 @@ LayerPlan PlanKeepRing(const SequenceLimits& limits, int sinks, int recent) {
   LayerPlan plan;
   plan.edit = KeepRing{sinks, recent};
   plan.prompt_tokens_kept = std::min<int64_t>(limits.prompt_tokens, slots);
-  plan.max_tokens = std::min(limits.total_tokens(), slots);
   return plan;
 }
 
@@ -73,7 +76,6 @@ LayerPlan PlanKeepHeavy(const SequenceLimits& limits, const KeepHeavy& edit) {
   LayerPlan plan;
   plan.edit = edit;
   plan.prompt_tokens_kept = std::min<int64_t>(limits.prompt_tokens, slots - 1);
-  plan.max_tokens = std::min(limits.total_tokens(), slots);
   return plan;
 }
 
@@ -83,7 +85,6 @@ LayerPlan PlanKeepWindows(const SequenceLimits& limits, const KeepWindows& edit)
   LayerPlan plan;
   plan.edit = edit;
   plan.prompt_tokens_kept = static_cast<size_t>(kept);
-  plan.max_tokens = plan.prompt_tokens_kept + limits.appended_tokens();
   return plan;
 }
 
@@ -101,7 +102,7 @@ CachePlan CompletePlan(const PolicyContext& context, const SequenceLimits& limit
   // Within the near window of the last query nothing is distant.
   plan.needs.group_qk = plan.distant.has_value() &&
                         limits.prompt_tokens > int64_t{plan.distant->sinks} + plan.distant->recent;
-  if (plan.importance == LayerImportance::kEntropy || plan.importance == LayerImportance::kGini) {
+  if (plan.decide == DecideAt::kPrompt && absl::c_any_of(plan.layers, HasScores)) {
     plan.needs.stored_score_layers = static_cast<int>(plan.layers.size());
   }
   return plan;

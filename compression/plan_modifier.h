@@ -2,7 +2,6 @@
 // layers share. Alone they change the plan of `full`.
 #pragma once
 
-#include "absl/types/span.h"
 #include "compression/layer_plan.h"
 #include "compression/policy_descriptor.h"
 
@@ -12,13 +11,10 @@ class PlanModifier : public DescribedPolicy {
  public:
   using DescribedPolicy::DescribedPolicy;
 
-  /// Changes the plan of the policy that this one is composed with, bounds included. Whoever calls
-  /// it completes the plan (compression/layer_plan.h).
+  /// Changes the plan of the policy that this one is composed with. Whoever calls it completes the
+  /// plan (compression/layer_plan.h).
   virtual void Modify(const PolicyContext& context, const SequenceLimits& limits,
                       CachePlan* plan) const = 0;
-  /// The same for layers that the other policy decided later (Policy::Decide).
-  virtual void ModifyDecided(const SequenceLimits& /*limits*/,
-                             absl::Span<LayerPlan> /*layers*/) const {}
 
   CachePlan Plan(const PolicyContext& context, int prompt_tokens, int max_new_tokens) const final;
   const PlanModifier* modifier() const final { return this; }

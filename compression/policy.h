@@ -36,15 +36,19 @@ class Policy {
   /// INVALID_ARGUMENT where the policy does not suit the model (a group that does not divide the
   /// head size, a calibration of another model). Asked before `Plan`.
   virtual absl::Status Check(const PolicyContext& /*context*/) const { return absl::OkStatus(); }
-  /// Upper bounds for a prompt of `prompt_tokens` (>= 1) that generates up to `max_new_tokens`
-  /// (>= 0). The cache receives one token for each generated one but the last.
+  /// What each layer does of a prompt of `prompt_tokens` (>= 1) that generates up to
+  /// `max_new_tokens` (>= 0); from it follow the blocks that admission reserves. The cache receives
+  /// one token for each generated one but the last.
   virtual CachePlan Plan(const PolicyContext& context, int prompt_tokens,
                          int max_new_tokens) const = 0;
   /// What the layers keep once `CachePlan::importance` has been measured of each of them. Asked
   /// only where `CachePlan::decide` says so. `tokens` are those held then: the prompt's, and at
   /// DecideAt::kFirstToken the first generated one; `max_new_tokens` are those still to come,
-  /// counted as in `Plan`. No layer's `max_tokens` exceeds that of `Plan`, and
-  /// `prompt_tokens_kept` counts what is left of `tokens`.
+  /// counted as in `Plan`. `prompt_tokens_kept` counts what is left of `tokens`.
+  ///
+  /// A layer may become KeepAll; KeepRing, of at most `CachePlan::most_sinks_decided` sinks; at
+  /// DecideAt::kPrompt also KeepBest, by the statistic that the layer's plan had. Anything else
+  /// ends the request with INTERNAL, which names the policy and the layer.
   ///   importance  [num_layers]
   virtual std::vector<LayerPlan> Decide(const PolicyContext& context, int tokens,
                                         int max_new_tokens,

@@ -12,21 +12,15 @@ class QuantizingPolicy final : public PlanModifier {
       : PlanModifier(arguments), quantization_(quantization) {}
 
   PolicyTraits traits() const override {
-    return kQuantizes | (stores_groups() ? kQuantizesGroups : kNoTrait);
+    return kQuantizes | (quantization_.stores_groups() ? kQuantizesGroups : kNoTrait);
   }
 
   /// Groups must divide the head size, and a head must fill whole words of 32 bits.
   absl::Status Check(const PolicyContext& context) const override;
   void Modify(const PolicyContext& context, const SequenceLimits& limits,
               CachePlan* plan) const override;
-  void ModifyDecided(const SequenceLimits& limits, absl::Span<LayerPlan> layers) const override;
 
  private:
-  bool stores_groups() const {
-    return quantization_.kind == Quantization::Kind::kInt4 ||
-           quantization_.kind == Quantization::Kind::kInt2;
-  }
-
   Quantization quantization_;
 };
 

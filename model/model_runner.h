@@ -2,6 +2,7 @@
 // needs neither weights nor libtorch.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <string>
@@ -61,6 +62,18 @@ struct LayerMeasured {
   /// CachePlan::importance, where it is measured during prefill and before the layer ends.
   double importance = 0;
   DistantCounts distant;  ///< PoD: of this layer's prefill
+
+  /// The position of the i-th token that stays, of a prompt of `tokens` tokens.
+  int PositionOf(int head, int i, int tokens) const {
+    if (!kept.empty()) return kept[static_cast<size_t>(head) * kept_tokens + i];
+    return i < first_tokens ? i : tokens - kept_tokens + i;
+  }
+  /// The first `first` of `tokens` tokens stay, and the last `last`.
+  void KeepFirstAndLast(int first, int last, int tokens) {
+    kept = {};
+    first_tokens = std::min(first, tokens);
+    kept_tokens = std::min(first + last, tokens);
+  }
 };
 
 /// Tokens of a list that go to neighbouring slots of a segment, the same range for every head.
@@ -102,7 +115,7 @@ struct DecodeInput {
   int step = 0;                    ///< of the sequence, at least as_of of every layer
   /// The latest step as of which any layer is: nothing of the others need be looked at again.
   static constexpr int kUnknown = -1;
-  int changed = kUnknown;
+  int changed_at = kUnknown;
   uint64_t sequence = 0;  ///< the same in every step of a sequence, and no other's ever
 
   int StepsSince(const Layer& layer) const { return step - layer.as_of; }
@@ -188,7 +201,7 @@ class ModelRunner {
 
   virtual absl::Status BeginPrefill(absl::Span<const PrefillPrompt> prompts) = 0;
   /// Runs layer `layer` over the batch up to its attention, measures, and selects what stays.
-  ///   gone      [prompts] true: the request has gone, nothing is measured
+  ///   gone      [prompts] true: the request has gone, nothing more is computed of it
   ///   measured  [prompts]
   virtual absl::Status AttendLayer(int layer, const std::vector<bool>& gone,
                                    std::vector<LayerMeasured>* measured) = 0;

@@ -58,8 +58,8 @@ class Engine::Impl {
       : options_(options),
         geometry_(geometry),
         metrics_(metrics),
-        pool_(std::move(pool)),
         model_(std::move(model)),
+        pool_(std::move(pool)),
         loop_(options_, geometry_, pool_.get(), model_.get(), metrics_, &inbox_, &outbox_,
               &status_),
         thread_([this] { loop_.Run(); }) {}
@@ -88,8 +88,8 @@ class Engine::Impl {
   const EngineOptions options_;
   const CacheGeometry geometry_;
   Metrics* const metrics_;
-  std::unique_ptr<BlockPool> pool_;
   std::unique_ptr<ModelRunner> model_;
+  std::unique_ptr<BlockPool> pool_;  // its memory may be the model's
   Mailbox<EngineMessage> inbox_;
   Mailbox<EngineOutput> outbox_;
   mutable EngineStatus status_;

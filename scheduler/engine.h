@@ -29,7 +29,7 @@ struct EngineOptions {
   int max_queue = 1024;       ///< requests waiting for admission
   int max_prompt_tokens = 0;  ///< 0: the model's context less one
   int prefill_tokens = 8192;  ///< tokens of one prefill batch
-  /// Tokens times layers of prefill between two decode steps while requests are decoding.
+  /// Tokens times layers of prefill between two decode steps, but one layer of the batch at least.
   int slice_token_layers = 8192;
   int max_overtakes = 64;         ///< how often a large request may be passed over by later ones
   bool check_every_step = false;  ///< prove conservation after every step (always in debug and
@@ -92,12 +92,10 @@ class Engine {
 
   // ---- Any thread --------------------------------------------------------------------------
 
-  /// Queues a request. Refused at once with
-  ///   INVALID_ARGUMENT    empty or too long prompt, token ids outside the vocabulary, bad
-  ///   parameters RESOURCE_EXHAUSTED  the queue is full, or the request can never fit (needed and
-  ///   available
-  ///                       blocks are named)
-  ///   UNAVAILABLE         draining
+  /// Queues a request, or refuses it at once. INVALID_ARGUMENT: the prompt is empty or too long, a
+  /// token id outside the vocabulary, a parameter wrong. RESOURCE_EXHAUSTED: the queue is full, or
+  /// the request can never fit (the blocks that it needs and those that there are, are named).
+  /// UNAVAILABLE: draining.
   absl::StatusOr<RequestId> Submit(EngineRequest request);
 
   /// Ends a request early: kStop (a stop string was seen), kCancelled. Its blocks are free before

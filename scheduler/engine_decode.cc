@@ -50,7 +50,7 @@ void EngineLoop::DecodeStep() {
     input.position = sequence->logical_tokens;
     input.layers = *layers;
     input.step = store.step();
-    input.changed = store.changed();
+    input.changed_at = store.changed_at();
     const CachePlan& plan = sequence->block_plan.plan;
     if (plan.distant) {
       input.skip = plan.distant->skip;

@@ -18,11 +18,6 @@ constexpr auto kDeadlineSlack = std::chrono::milliseconds(50);
 
 double Seconds(Clock::duration duration) { return std::chrono::duration<double>(duration).count(); }
 
-template <typename Container, typename Value>
-void Erase(Container& container, const Value& value) {
-  container.erase(std::remove(container.begin(), container.end(), value), container.end());
-}
-
 absl::Status PastDeadline() {
   return absl::DeadlineExceededError("the request's deadline has passed");
 }
@@ -253,8 +248,8 @@ void EngineLoop::Finish(Sequence& sequence, FinishReason reason, absl::Status st
     metrics_->CountDistant(cache.distant.attended, cache.distant.skipped);
   }
   Report(sequence, reason, std::move(status), std::move(output));
-  Erase(to_prefill_, &sequence);
-  Erase(decoding_, &sequence);
+  std::erase(to_prefill_, &sequence);
+  std::erase(decoding_, &sequence);
   ledger_.Cancel(sequence.reservation);
   auto node = running_.extract(sequence.id);
   sequence.store.reset();

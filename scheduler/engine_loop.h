@@ -89,7 +89,7 @@ class EngineLoop {
 
   void StartPrefillBatch();
   absl::Status PrefillOneLayer();
-  absl::Status DecidePrompts();
+  void DecidePrompts();
   absl::Status DecideFirstToken(Sequence& sequence);
   void EditCaches();
   void FinishPrefillBatch();
@@ -104,7 +104,7 @@ class EngineLoop {
                                    absl::Span<float* const> logits);
   /// Passes the token of each sequence on; ends those whose last it was.
   void AcceptTokens(absl::Span<Sequence* const> sequences, std::vector<SampledToken> tokens);
-  /// False: it was a stop token, which is not passed on.
+  /// False: it was a stop token, which is not passed on, or no token at all (an error).
   bool AcceptToken(Sequence& sequence, SampledToken token, SteadyTime now);
   /// Releases everything that `sequence` holds and reports. The sequence is gone afterwards.
   ///   output  with the last token, or a result that has the stop token
@@ -143,6 +143,7 @@ class EngineLoop {
   SteadyTime next_deadline_ = SteadyTime::max();
   int finished_in_step_ = 0;
   int tokens_in_step_ = 0;     ///< computed; of a prompt, those of its last prefill step
+  bool shows_idle_ = true;     ///< the last step left nothing to do
   bool is_stale_ = false;      ///< a request was admitted or finished since the last snapshot
   double model_seconds_ = 0;   ///< of this step, attention included
   double sample_seconds_ = 0;  ///< of this step

@@ -15,6 +15,7 @@ void EngineLoop::PrefillSlice() {
   const int layers = std::max(1, options_.slice_token_layers / prefill_->tokens);
   for (int i = 0; i < layers && prefill_->next_layer < geometry_.num_layers; ++i) {
     if (absl::Status status = PrefillOneLayer(); !status.ok()) return FailPrefillBatch(status);
+    if (!prefill_.has_value()) return;  // none of them is left
   }
   if (prefill_->next_layer == geometry_.num_layers) FinishPrefillBatch();
 }
@@ -44,6 +45,7 @@ void EngineLoop::StartPrefillBatch() {
   if (absl::Status status = model_->BeginPrefill(prompts); !status.ok()) FailPrefillBatch(status);
 }
 
+/// A status that is not OK is the whole batch's.
 absl::Status EngineLoop::PrefillOneLayer() {
   const int layer = prefill_->next_layer;
   const std::vector<Sequence*>& batch = prefill_->sequences;
@@ -57,11 +59,16 @@ absl::Status EngineLoop::PrefillOneLayer() {
     }
   }
   std::vector<LayerWrite> writes(batch.size());
+  std::vector<std::pair<Sequence*, absl::Status>> failed;
   for (size_t i = 0; i < batch.size(); ++i) {
     if (batch[i] == nullptr) continue;
     absl::Status status = batch[i]->store->FillLayer(layer, measured[i], &writes[i]);
-    if (!status.ok()) return status;
-    if (measured[i].lazy && metrics_) metrics_->CountLazyLayer(layer);
+    if (!status.ok()) {
+      writes[i] = {};
+      failed.emplace_back(batch[i], std::move(status));
+    } else if (measured[i].lazy && metrics_) {
+      metrics_->CountLazyLayer(layer);
+    }
   }
   std::vector<double> cosines(batch.size());
   const ScopedSeconds timer(&model_seconds_);
@@ -75,30 +82,34 @@ absl::Status EngineLoop::PrefillOneLayer() {
     }
   }
   ++prefill_->next_layer;
+  for (const auto& [sequence, status] : failed) Finish(*sequence, FinishReason::kError, status);
   return absl::OkStatus();
 }
 
 /// Policies that wait for the last layer of the prompt.
-absl::Status EngineLoop::DecidePrompts() {
-  for (size_t i = 0; i < prefill_->sequences.size(); ++i) {
-    Sequence* sequence = prefill_->sequences[i];
-    if (sequence == nullptr || sequence->block_plan.plan.decide != DecideAt::kPrompt) continue;
-    absl::Status status = sequence->store->Decide(
-        *sequence->request.policy, PolicyContextOf(model_->shape()), sequence->prompt_tokens(),
-        sequence->request.max_new_tokens, static_cast<int>(i), model_);
-    if (!status.ok()) return status;
+void EngineLoop::DecidePrompts() {
+  const std::vector<Sequence*> batch = prefill_->sequences;
+  std::vector<std::pair<Sequence*, absl::Status>> failed;
+  for (size_t i = 0; i < batch.size(); ++i) {
+    if (batch[i] == nullptr || batch[i]->block_plan.plan.decide != DecideAt::kPrompt) continue;
+    const ScopedSeconds timer(&model_seconds_);
+    absl::Status status = batch[i]->store->Decide(
+        *batch[i]->request.policy, PolicyContextOf(model_->shape()), batch[i]->prompt_tokens(),
+        batch[i]->request.max_new_tokens, static_cast<int>(i), model_);
+    if (!status.ok()) failed.emplace_back(batch[i], std::move(status));
   }
-  return absl::OkStatus();
+  for (const auto& [sequence, status] : failed) Finish(*sequence, FinishReason::kError, status);
 }
 
 void EngineLoop::FinishPrefillBatch() {
+  DecidePrompts();
+  if (!prefill_.has_value()) return;  // none of them is left
   const size_t vocab = static_cast<size_t>(model_->shape().vocab_size);
   prefill_logits_.resize(prefill_->sequences.size() * vocab);
   absl::Status status;
   {
     const ScopedSeconds timer(&model_seconds_);
-    status = DecidePrompts();
-    if (status.ok()) status = model_->FinishPrefill(prefill_logits_.data());
+    status = model_->FinishPrefill(prefill_logits_.data());
   }
   if (!status.ok()) return FailPrefillBatch(status);
   const std::vector<Sequence*> sequences = std::move(prefill_->sequences);

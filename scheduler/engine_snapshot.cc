@@ -52,6 +52,7 @@ void EngineLoop::Publish() {
   // Whoever has got the last answer may count on an empty cache, so an idle engine says so first;
   // it has no sequence to look at. Otherwise no token waits for a snapshot.
   const bool is_idle = IsIdle();
+  const bool was_idle = std::exchange(shows_idle_, is_idle);
   if (is_idle) PublishSnapshot();
   {
     std::lock_guard lock(status_->mutex);
@@ -60,7 +61,9 @@ void EngineLoop::Publish() {
   }
   status_->changed.notify_all();
   outbox_->SendAll(outputs_);
-  if (!is_idle && IsSnapshotDue()) PublishSnapshot();
+  // The first step after a rest is shown at once: answers may be shorter than the time between
+  // two snapshots.
+  if (!is_idle && (was_idle || IsSnapshotDue())) PublishSnapshot();
 }
 
 bool EngineLoop::IsSnapshotDue() const {

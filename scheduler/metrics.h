@@ -37,7 +37,8 @@ struct MetricTotals {
   double reserved_blocks = 0;
 };
 
-/// Owns the registry. Safe from any thread. Label values are bounded: layers, states, policy names
+/// Owns the registry. Safe from any thread, but for DeclareLayers and SetOccupancy, which are one
+/// thread's, the engine's. Label values are bounded: layers, states, policy names
 /// and reasons; never a request id.
 class Metrics {
  public:

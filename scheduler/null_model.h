@@ -65,9 +65,8 @@ class NullModel final : public ModelRunner {
       }
       of_prompt.lazy = IsLazy(*prompts_[i].plan, layer);
       if (!of_prompt.lazy) continue;
-      of_prompt.kept_tokens = std::min(static_cast<int>(prompts_[i].token_ids.size()),
-                                       plan.lazy->sinks + plan.lazy->recent);
-      of_prompt.first_tokens = std::min(plan.lazy->sinks, of_prompt.kept_tokens);
+      of_prompt.KeepFirstAndLast(plan.lazy->sinks, plan.lazy->recent,
+                                 static_cast<int>(prompts_[i].token_ids.size()));
     }
     return absl::OkStatus();
   }

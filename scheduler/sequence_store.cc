@@ -1,6 +1,7 @@
 #include "scheduler/sequence_store.h"
 
 #include <algorithm>
+#include <string>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -14,8 +15,7 @@ LayerMeasured KeptBy(const LayerEdit& edit, int tokens) {
   LayerMeasured measured;
   measured.kept_tokens = measured.first_tokens = tokens;
   if (const auto* ring = std::get_if<KeepRing>(&edit)) {
-    measured.kept_tokens = std::min(tokens, ring->sinks + ring->recent);
-    measured.first_tokens = std::min(tokens, ring->sinks);
+    measured.KeepFirstAndLast(ring->sinks, ring->recent, tokens);
   } else if (const auto* best = std::get_if<KeepBest>(&edit)) {
     measured.kept_tokens = std::min(tokens, best->best + best->recent);
   }
@@ -30,13 +30,42 @@ std::vector<int32_t> SlotsOf(const LayerMeasured& measured, int tokens, int head
   slots.reserve(static_cast<size_t>(heads) * count);
   for (int head = 0; head < heads; ++head) {
     for (int i = first; i < first + count; ++i) {
-      const int row = i < measured.first_tokens ? i : tokens - measured.kept_tokens + i;
-      slots.push_back(measured.kept.empty()
-                          ? row
-                          : measured.kept[static_cast<size_t>(head) * measured.kept_tokens + i]);
+      slots.push_back(measured.PositionOf(head, i, tokens));
     }
   }
   return slots;
+}
+
+/// What Policy::Decide may answer.
+absl::Status CheckDecided(const Policy& policy, const CachePlan& plan,
+                          absl::Span<const LayerPlan> layers) {
+  const auto wrong = [&](size_t layer, const std::string& what) {
+    return absl::InternalError(
+        absl::StrCat(std::string(policy.name()), " decided that layer ", layer, " ", what));
+  };
+  if (layers.size() != plan.layers.size()) {
+    return absl::InternalError(absl::StrCat(std::string(policy.name()), " decided on ",
+                                            layers.size(), " layers of ", plan.layers.size()));
+  }
+  for (size_t i = 0; i < layers.size(); ++i) {
+    const LayerEdit& edit = layers[i].edit;
+    if (layers[i].lazy.has_value() || layers[i].merge != MergeRole::kNone) {
+      return wrong(i, "is to be tested or merged, which only a plan may ask");
+    }
+    if (const auto* ring = std::get_if<KeepRing>(&edit)) {
+      if (ring->sinks <= plan.most_sinks_decided) continue;
+      return wrong(i, absl::StrCat("has ", ring->sinks, " sinks, its plan said at most ",
+                                   plan.most_sinks_decided));
+    }
+    const bool has_scores = plan.decide == DecideAt::kPrompt &&
+                            std::holds_alternative<WindowScoreStatistic>(plan.layers[i].statistic);
+    if (std::holds_alternative<KeepAll>(edit)) continue;
+    if (!std::holds_alternative<KeepBest>(edit)) {
+      return wrong(i, "keeps what needs statistics that are gone by then");
+    }
+    if (!has_scores) return wrong(i, "keeps its best tokens, but its plan stored no scores");
+  }
+  return absl::OkStatus();
 }
 
 int StepAfter(int step, int tokens) {
@@ -119,6 +148,9 @@ absl::Status SequenceStore::Decide(const Policy& policy, const PolicyContext& co
   CatchUp();
   decided_plan_ = *plan_;
   decided_plan_.layers = policy.Decide(context, tokens, max_new_tokens, importance_);
+  if (absl::Status status = CheckDecided(policy, *plan_, decided_plan_.layers); !status.ok()) {
+    return status;
+  }
   decided_plan_.decide = DecideAt::kLayer;
   undecided_ = false;
   context_.plan = &decided_plan_;
@@ -146,8 +178,8 @@ absl::Status SequenceStore::RelayLayer(int layer, const LayerPlan& plan, int tok
   }
   const auto* ring = std::get_if<KeepRing>(&plan.edit);
   facts_[layer].lazy = ring != nullptr && plan_->importance == LayerImportance::kLazyMass;
-  // `tokens` may count the first generated one, which is not the prompt's.
-  facts_[layer].kept_tokens = std::min(measured.kept_tokens, held_.prompt_tokens);
+  // `tokens` may count the first generated one, which is not the prompt's, and always stays.
+  facts_[layer].kept_tokens = measured.kept_tokens - (tokens - held_.prompt_tokens);
   // It was measured of what the layer held then, which was everything.
   if (measured.kept_tokens < tokens) facts_[layer].attention_recall = -1;
 
@@ -232,7 +264,7 @@ absl::StatusOr<absl::Span<const DecodeInput::Layer>> SequenceStore::Append(int p
           --step_;  // for layers behind this one nothing has been appended
           return status;
         }
-        changed_ = step_;
+        changed_at_ = step_;
       }
       next_due_ = std::min(next_due_, due_[layer]);
     }

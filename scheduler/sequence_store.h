@@ -58,7 +58,7 @@ class SequenceStore {
   absl::StatusOr<absl::Span<const DecodeInput::Layer>> Append(int position);
   int step() const { return step_; }
   /// The latest step in which any layer was looked at.
-  int changed() const { return changed_; }
+  int changed_at() const { return changed_at_; }
   /// Lets the block tables count what Append left for later. Before anybody reads them but a step.
   void CatchUp();
 
@@ -99,7 +99,7 @@ class SequenceStore {
   std::vector<LayerFacts> facts_;
   std::vector<double> importance_;
   int step_ = 0;  ///< calls of Append
-  int changed_ = 0;
+  int changed_at_ = 0;
   std::vector<DecodeInput::Layer> places_;  ///< what Append returns
   std::vector<int> due_;                    ///< the step in which each layer must be looked at
   int next_due_ = 0;                        ///< the earliest of them

@@ -4,8 +4,16 @@
 #include <utility>
 
 namespace ziggurat {
+namespace {
+
+SteadyTime DeadlineOf(const Sequence& sequence) {
+  return sequence.request.deadline.value_or(SteadyTime::max());
+}
+
+}  // namespace
 
 void WaitingQueue::Push(std::unique_ptr<Sequence> sequence) {
+  next_deadline_ = std::min(next_deadline_, DeadlineOf(*sequence));
   queue_.push_back(std::move(sequence));
   hopeless_below_ = 0;
 }
@@ -38,15 +46,19 @@ std::unique_ptr<Sequence> WaitingQueue::Remove(RequestId id) {
 
 std::vector<std::unique_ptr<Sequence>> WaitingQueue::RemoveExpired(SteadyTime now) {
   std::vector<std::unique_ptr<Sequence>> expired;
-  for (auto it = queue_.begin(); it != queue_.end();) {
-    const std::optional<SteadyTime>& deadline = (*it)->request.deadline;
-    if (deadline.has_value() && *deadline <= now) {
-      expired.push_back(std::move(*it));
-      it = queue_.erase(it);
+  if (now < next_deadline_) return expired;
+  next_deadline_ = SteadyTime::max();
+  std::deque<std::unique_ptr<Sequence>> left;
+  for (std::unique_ptr<Sequence>& sequence : queue_) {
+    const SteadyTime deadline = DeadlineOf(*sequence);
+    if (deadline <= now) {
+      expired.push_back(std::move(sequence));
     } else {
-      ++it;
+      next_deadline_ = std::min(next_deadline_, deadline);
+      left.push_back(std::move(sequence));
     }
   }
+  queue_ = std::move(left);
   if (!expired.empty()) hopeless_below_ = 0;
   return expired;
 }

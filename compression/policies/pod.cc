@@ -47,7 +47,11 @@ class Pod final : public PlanModifier {
       if (!followed.has_value() || LeadsAnyHead(layer)) continue;
       plan->layers[layer] = PlanKeepAsLeader(plan->layers[*followed], KeepAsLeader{-1});
     }
-    if (shared && (MayBeDistant(limits) || SelectsTokens(*plan))) plan->distant = options_;
+    // Layers must follow the choice of the lowest layer of their groups; and whether the sinks
+    // become codes is not to depend on the length of the answer.
+    const bool is_grouped = plan->quantization && plan->quantization->stores_groups();
+    if (shared && (MayBeDistant(limits) || plan->SelectsTokens() || is_grouped))
+      plan->distant = options_;
   }
 
  private:
@@ -56,13 +60,6 @@ class Pod final : public PlanModifier {
   /// Nothing is distant from the last query of a sequence that the near window covers.
   bool MayBeDistant(const SequenceLimits& limits) const {
     return limits.total_tokens() > int64_t{options_.sinks} + options_.recent;
-  }
-
-  /// Whether layers must follow the choice of the lowest layer of their groups.
-  static bool SelectsTokens(const CachePlan& plan) {
-    return std::any_of(plan.layers.begin(), plan.layers.end(), [](const LayerPlan& layer) {
-      return !std::holds_alternative<KeepAll>(layer.edit);
-    });
   }
 
   bool Suits(const PolicyContext& context) const {

@@ -38,7 +38,6 @@ class SimLayerKv final : public PlanModifier {
     for (LayerPlan& layer : plan->layers) {
       layer.lazy = test;
       layer.prompt_tokens_kept = std::max(layer.prompt_tokens_kept, ring.prompt_tokens_kept);
-      layer.max_tokens = std::max(layer.max_tokens, ring.max_tokens);
     }
   }
 
@@ -62,6 +61,7 @@ class SimLayerKv final : public PlanModifier {
     plan->decide = DecideAt::kFirstToken;
     plan->first_token_test = test_;
     plan->first_token_test.last = 1;
+    plan->most_sinks_decided = test_.sinks;
   }
 
   LazyTest test_;

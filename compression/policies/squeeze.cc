@@ -44,10 +44,7 @@ class Squeeze final : public DescribedPolicy {
     if (limits.total_tokens() > SmallestBudget()) {
       plan.importance = LayerImportance::kCosine;
       plan.decide = DecideAt::kPrompt;
-      const auto largest = static_cast<size_t>(LargestBudget(num_layers));
-      for (LayerPlan& layer : plan.layers) {
-        layer.max_tokens = std::max(layer.prompt_tokens_kept, std::min(layer.max_tokens, largest));
-      }
+      plan.most_sinks_decided = kSinks;
     }
     return CompletePlan(context, limits, std::move(plan));
   }
@@ -83,11 +80,7 @@ class Squeeze final : public DescribedPolicy {
     return LargestRemainder(shares, budget_ * static_cast<int64_t>(groups.size()));
   }
 
-  /// Bounds over all groupings: the more layers give up, the more each other layer gets.
   int64_t SmallestBudget() const { return static_cast<int64_t>(std::floor(TopShare())); }
-  int64_t LargestBudget(int num_layers) const {
-    return static_cast<int64_t>(std::floor(OtherShare(num_layers, num_layers - 1))) + 1;
-  }
 
   static std::vector<LayerPlan> PlanRings(const SequenceLimits& limits,
                                           const std::vector<int64_t>& budgets) {

@@ -69,7 +69,6 @@ class WindowKv final : public DescribedPolicy {
       for (size_t i = 0; i < layers.size(); ++i) {
         layers[i].prompt_tokens_kept =
             std::max(layers[i].prompt_tokens_kept, other[i].prompt_tokens_kept);
-        layers[i].max_tokens = std::max(layers[i].max_tokens, other[i].max_tokens);
       }
     }
     return CompletePlan(context, limits, std::move(layers));

@@ -129,10 +129,8 @@ LayerMeasured PromptLayers::Measure(int layer, const PromptTensors& at) {
   measured.importance = importance_;
   measured.kept_tokens = measured.first_tokens = tokens_;
   const auto keep_ring = [&](int sinks, int recent) {
-    measured.kept = {};
     selection_stands_ = false;
-    measured.first_tokens = std::min(sinks, tokens_);
-    measured.kept_tokens = std::min(sinks + recent, tokens_);
+    measured.KeepFirstAndLast(sinks, recent, tokens_);
   };
   selection_stands_ = selected_ > 0;
   if (selection_stands_) {
@@ -154,7 +152,7 @@ LayerMeasured PromptLayers::Measure(int layer, const PromptTensors& at) {
     measured.retained_tokens = SelectRetained(*plan_->merge, at);
   }
   measured.distant = std::exchange(distant_counts_, {});
-  if (measures_recall_) measured.attention_recall = Recall(measured, at);
+  if (measures_recall_) measured.attention_recall = Recall(layer, measured, at);
   last_ = measured;
   return measured;
 }
@@ -234,20 +232,22 @@ void PromptLayers::SelectWindows(const KeepWindows& edit, const PromptTensors& a
 void PromptLayers::MeasureStored(const WindowScoreStatistic& statistic, int layer,
                                  const PromptTensors& at) {
   const int window = std::min(statistic.window, tokens_), candidates = tokens_ - window;
-  if (candidates <= 0) return;
+  // Without room for scores SelectStored says so.
+  if (candidates <= 0 || buffers_.stored_scores == nullptr) return;
   const auto measure = [&](int kernel, float* scores) {
     backend_->WindowScores(shape_, element_, LastQueries(window), LastLse(at, window), at.k,
                            tokens_, window, kernel, statistic.pooling, scores);
   };
   const size_t rows = shape_.num_kv_heads;
   measure(statistic.kernel, buffers_.stored_scores + layer * rows * tokens_);
+  const bool is_gini = plan_->importance == LayerImportance::kGini;
+  if (!is_gini && plan_->importance != LayerImportance::kEntropy) return;
   measure(1, buffers_.scores);
   std::vector<float> all(rows * candidates);
   backend_->Download(buffers_.scores, all.size() * sizeof(float), all.data());
   for (size_t head = 0; head < rows; ++head) {
     const absl::Span<const float> scores(all.data() + head * candidates, candidates);
-    importance_ += (plan_->importance == LayerImportance::kGini ? Gini(scores) : Entropy(scores)) /
-                   static_cast<double>(rows);
+    importance_ += (is_gini ? Gini(scores) : Entropy(scores)) / static_cast<double>(rows);
   }
 }
 
@@ -338,9 +338,11 @@ void PromptLayers::LastAttention(const PromptTensors& at, int rows, float* atten
   }
 }
 
-double PromptLayers::Recall(const LayerMeasured& measured, const PromptTensors& at) {
+double PromptLayers::Recall(int layer, const LayerMeasured& measured, const PromptTensors& at) {
   const int n = tokens_, heads = shape_.num_kv_heads;
   if (measured.kept_tokens == n) return 1;
+  // Distant tokens were weighed by another layer's queries and keys.
+  if (NeedsDistant(layer)) return -1;
   const int rows = std::min({kRecallRows, n, buffers_.window_rows});
   backend_->ColumnSums(shape_, element_, LastQueries(rows), LastLse(at, rows), at.k, n, rows, 0, n,
                        ScoreRows::kKvHeads, buffers_.recall_sums);
@@ -351,18 +353,13 @@ double PromptLayers::Recall(const LayerMeasured& measured, const PromptTensors& 
     selected.resize(static_cast<size_t>(heads) * selected_);
     backend_->Download(buffers_.selection, selected.size() * sizeof(int32_t), selected.data());
   }
+  LayerMeasured shown = measured;
+  shown.kept = selected;
   double share = 0;
   for (int head = 0; head < heads; ++head) {
     const float* of_head = sums.data() + static_cast<size_t>(head) * n;
     double kept = 0;
-    for (int i = 0; i < measured.kept_tokens; ++i) {
-      const int row = i < measured.first_tokens ? i : n - measured.kept_tokens + i;
-      kept += of_head[selected.empty()
-                          ? row
-                          : selected[static_cast<size_t>(head) * measured.kept_tokens + i]];
-    }
-    // The sum over all keys is `rows`, but of a head whose LSE is also that of another layer's keys
-    // (PoD).
+    for (int i = 0; i < shown.kept_tokens; ++i) kept += of_head[shown.PositionOf(head, i, n)];
     const double all = std::accumulate(of_head, of_head + n, 0.0);
     share += all > 0 ? kept / all : 0;
   }

@@ -60,7 +60,7 @@ class PromptLayers {
   void MeasureStored(const WindowScoreStatistic& statistic, int layer, const PromptTensors& at);
   bool IsLazy(const LazyTest& test, const PromptTensors& at);
   int SelectRetained(const MergeOptions& merge, const PromptTensors& at);
-  double Recall(const LayerMeasured& measured, const PromptTensors& at);
+  double Recall(int layer, const LayerMeasured& measured, const PromptTensors& at);
 
   /// Rows of the saved queries, and lse, of the last `rows` tokens.
   const void* LastQueries(int rows) const;

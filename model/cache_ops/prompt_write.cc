@@ -64,7 +64,7 @@ void PromptLayers::WriteRange(const PromptTensors& at, PoolView pool, const Segm
     first_row = end <= last_.first_tokens ? range.first_token : tokens_ - kept + range.first_token;
   } else {  // from the first tokens over to the last ones
     for (int i = range.first_token; i < end; ++i) {
-      rows.push_back(i < last_.first_tokens ? i : tokens_ - kept + i);
+      rows.push_back(last_.PositionOf(0, i, tokens_));
     }
     int32_t* listed = LendIndices(rows.size());
     backend_->Upload(rows.data(), rows.size() * sizeof(int32_t), listed);

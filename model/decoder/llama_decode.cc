@@ -62,7 +62,7 @@ absl::Status LlamaRunner::CheckInputs(absl::Span<const DecodeInput> inputs) cons
                                               shape().num_layers, " layers"));
     }
     // What stands there was looked at when it was new.
-    if (input.changed != DecodeInput::kUnknown && input.changed != input.step) continue;
+    if (input.changed_at != DecodeInput::kUnknown && input.changed_at != input.step) continue;
     for (const DecodeInput::Layer& layer : input.layers) {
       if (absl::Status status = CheckTargets(input, layer, shape().num_kv_heads); !status.ok()) {
         return absl::InternalError(absl::StrCat("sequence ", i, ": ", status.message()));

@@ -64,6 +64,7 @@ absl::Status LlamaRunner::BeginPrefill(absl::Span<const PrefillPrompt> prompts) 
   batch_.is_attended = false;
   batch_.offsets = {0};
   batch_.prompts.clear();
+  batch_.gone.assign(prompts.size(), false);
   for (const PrefillPrompt& prompt : prompts) {
     const int length = static_cast<int>(prompt.token_ids.size());
     batch_.offsets.push_back(batch_.offsets.back() + length);
@@ -108,18 +109,34 @@ absl::Status LlamaRunner::CheckTurn(int layer, bool attended) const {
                                  : std::string("no batch is under way")));
 }
 
+/// Runs `run(first, rows)` over the rows of the prompts that are still there, some at a time.
+absl::Status LlamaRunner::ForChunks(int layer,
+                                    absl::FunctionRef<absl::Status(int first, int rows)> run) {
+  const int prompts = batch_.num_prompts();
+  for (int i = 0; i < prompts; ++i) {
+    if (batch_.gone[i]) continue;
+    const int begin = batch_.offsets[i];
+    while (i + 1 < prompts && !batch_.gone[i + 1]) ++i;
+    const int end = batch_.offsets[i + 1];
+    const int chunk = ChunkRows(end - begin, options_.chunk_tokens);
+    for (int first = begin; first < end; first += chunk) {
+      const absl::Status status = run(first, std::min(chunk, end - first));
+      if (!status.ok()) {
+        return absl::Status(status.code(), absl::StrCat("layer ", layer, ": ", status.message()));
+      }
+    }
+  }
+  return absl::OkStatus();
+}
+
 absl::Status LlamaRunner::AttendLayer(int layer, const std::vector<bool>& gone,
                                       std::vector<LayerMeasured>* measured) {
   if (absl::Status status = CheckTurn(layer, false); !status.ok()) return status;
   UseThreads();
-  const int tokens = batch_.num_tokens();
-  const int chunk = ChunkRows(tokens, options_.chunk_tokens);
-  for (int first = 0; first < tokens; first += chunk) {
-    absl::Status status = Project(weights_->layer(layer), first, std::min(chunk, tokens - first));
-    if (!status.ok()) {
-      return absl::Status(status.code(), absl::StrCat("layer ", layer, ": ", status.message()));
-    }
-  }
+  batch_.gone = gone;
+  absl::Status status = ForChunks(
+      layer, [&](int first, int rows) { return Project(weights_->layer(layer), first, rows); });
+  if (!status.ok()) return status;
   const ScopedSeconds timer(&attention_seconds_);
   Attend(layer);
   for (int i = 0; i < batch_.num_prompts(); ++i) {
@@ -150,6 +167,10 @@ void LlamaRunner::Attend(int layer) {
   };
   int first = 0;
   for (int i = 0; i < batch_.num_prompts(); ++i) {
+    if (batch_.gone[i]) {
+      if (!offsets.empty()) attend_packed(first);
+      continue;
+    }
     batch_.prompts[i].Prepare(layer, TensorsOf(i));
     if (batch_.prompts[i].NeedsDistant(layer)) {
       if (!offsets.empty()) attend_packed(first);
@@ -183,15 +204,10 @@ absl::Status LlamaRunner::FinishLayer(int layer, absl::Span<const LayerWrite> wr
     }
   }
   std::fill(cosines->begin(), cosines->end(), 0.0);
-  const int tokens = batch_.num_tokens();
-  const int chunk = ChunkRows(tokens, options_.chunk_tokens);
-  for (int first = 0; first < tokens; first += chunk) {
-    absl::Status status =
-        EndRows(weights_->layer(layer), first, std::min(chunk, tokens - first), cosines);
-    if (!status.ok()) {
-      return absl::Status(status.code(), absl::StrCat("layer ", layer, ": ", status.message()));
-    }
-  }
+  absl::Status status = ForChunks(layer, [&](int first, int rows) {
+    return EndRows(weights_->layer(layer), first, rows, cosines);
+  });
+  if (!status.ok()) return status;
   batch_.is_attended = false;
   ++batch_.next_layer;
   return absl::OkStatus();

@@ -6,6 +6,7 @@
 #include <memory>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
@@ -80,6 +81,7 @@ class LlamaRunner final : public ModelRunner {
     bool is_attended = false;  ///< next_layer is, and waits to be finished
     PrefillLayout layout;
     std::vector<int> offsets;  ///< [prompts + 1] first token of each
+    std::vector<bool> gone;    ///< [prompts] nothing more is computed of it
     std::vector<PromptLayers> prompts;
 
     int num_prompts() const { return static_cast<int>(offsets.size()) - 1; }
@@ -99,6 +101,7 @@ class LlamaRunner final : public ModelRunner {
   absl::Status CheckPrompts(absl::Span<const PrefillPrompt> prompts) const;
   void EmbedPrompts(absl::Span<const PrefillPrompt> prompts);
   absl::Status CheckTurn(int layer, bool attended) const;
+  absl::Status ForChunks(int layer, absl::FunctionRef<absl::Status(int first, int rows)> run);
   absl::Status Project(const LlamaLayer& layer, int first, int rows);
   PromptTensors TensorsOf(int prompt) const;
   void Attend(int layer);

@@ -5,15 +5,9 @@
 
 namespace ziggurat {
 
-bool SelectsTokens(const CachePlan& plan) {
-  return std::any_of(plan.layers.begin(), plan.layers.end(), [](const LayerPlan& layer) {
-    return !std::holds_alternative<KeepAll>(layer.edit);
-  });
-}
-
 std::vector<HeadRun> HeadRunsOf(const CachePlan& plan) {
   const PodGroups& groups = *plan.distant->groups;
-  const bool apart = SelectsTokens(plan);
+  const bool apart = plan.SelectsTokens();
   std::vector<HeadRun> runs;
   for (int head = 0; head < groups.num_kv_heads; ++head) {
     bool alike = head > 0 && !apart;
@@ -32,12 +26,6 @@ std::vector<HeadRun> HeadRunsOf(const CachePlan& plan) {
 RunRole RoleOf(const PodGroups& groups, int layer, int head) {
   if (groups.Lowest(layer, head) != layer) return RunRole::kFollows;
   return groups.IsShared(layer, head) ? RunRole::kLowest : RunRole::kAlone;
-}
-
-int KeptPosition(const LayerMeasured& measured, int prompt, int head, int i) {
-  const int kept = measured.kept_tokens;
-  if (measured.kept.empty()) return i < measured.first_tokens ? i : prompt - kept + i;
-  return measured.kept[static_cast<size_t>(head) * kept + i];
 }
 
 }  // namespace ziggurat

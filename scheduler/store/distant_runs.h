@@ -21,9 +21,6 @@ struct HeadRun {
 };
 std::vector<HeadRun> HeadRunsOf(const CachePlan& plan);
 
-/// Whether a policy selects tokens of the prompt in any layer.
-bool SelectsTokens(const CachePlan& plan);
-
 /// What a run is in a layer.
 enum class RunRole : uint8_t {
   kAlone,    ///< a group of this layer alone: nothing is ever distant
@@ -31,9 +28,6 @@ enum class RunRole : uint8_t {
   kFollows,  ///< reads those of the lowest layer
 };
 RunRole RoleOf(const PodGroups& groups, int layer, int head);
-
-/// The position of the i-th token that `head` keeps of a prompt of `prompt` tokens.
-int KeptPosition(const LayerMeasured& measured, int prompt, int head, int i);
 
 /// The store where tokens become codes in groups (grouped_distant_store.cc).
 size_t MaxGroupedDistantBlocks(const StoreContext& context, int layer);

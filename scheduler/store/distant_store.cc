@@ -116,9 +116,7 @@ class DistantStore final : public LayerStore {
     Run& run = runs_[index];
     // Positions that the first head of the run keeps; the others of a run keep the same.
     const int kept = measured.kept_tokens, prompt = context_.prompt_tokens;
-    const auto position_of = [&](int i) {
-      return KeptPosition(measured, prompt, run.heads.first, i);
-    };
+    const auto position_of = [&](int i) { return measured.PositionOf(run.heads.first, i, prompt); };
     int sinks = 0, near_begin = 0;
     if (run.role != RunRole::kAlone) {
       while (sinks < kept && position_of(sinks) < options_.sinks) ++sinks;
@@ -182,7 +180,7 @@ size_t MaxDistantBlocks(const StoreContext& context, int layer) {
     blocks += geometry.BlocksFor(NearFormat(context), run.count, near);
     if (role == RunRole::kAlone) continue;
     // With a selection, sinks and recent tokens may all have been dropped.
-    const size_t distant = SelectsTokens(plan) ? tokens : tokens - near;
+    const size_t distant = plan.SelectsTokens() ? tokens : tokens - near;
     blocks += geometry.BlocksFor(DistantFormat(context, role), run.count, distant);
   }
   return blocks;

@@ -153,9 +153,7 @@ class GroupedDistantStore final : public LayerStore {
     AddSegments(index);
     const int kept = measured.kept_tokens, prompt = context_.prompt_tokens;
     const int group = format_.group();
-    const auto position_of = [&](int i) {
-      return KeptPosition(measured, prompt, run.heads.first, i);
-    };
+    const auto position_of = [&](int i) { return measured.PositionOf(run.heads.first, i, prompt); };
     while (run.sinks < kept && position_of(run.sinks) < options_.sinks) ++run.sinks;
     int near_begin = run.sinks;
     while (near_begin < kept && position_of(near_begin) < prompt - options_.recent) ++near_begin;
@@ -307,7 +305,7 @@ size_t MaxGroupedDistantBlocks(const StoreContext& context, int layer) {
   const size_t sinks = std::min<size_t>(plan.distant->sinks, tokens);
   MostTokens most{sinks, MostNear(context, format, tokens - sinks),
                   tokens - sinks - std::min(tokens - sinks, recent)};
-  if (SelectsTokens(plan)) {
+  if (plan.SelectsTokens()) {
     // Sinks and recent tokens of the prompt may all have been dropped.
     most.near = MostNear(context, format, tokens);
     most.distant = tokens - std::min(appended, recent);

@@ -5,9 +5,6 @@
 namespace ziggurat {
 namespace {
 
-/// Sinks of a ring that is decided on after the prompt (SqueezeAttention).
-constexpr int kSqueezeSinks = 4;
-
 size_t MaxEditBlocks(const StoreContext& context, const LayerPlan& plan) {
   if (const auto* ring = std::get_if<KeepRing>(&plan.edit)) return MaxRingBlocks(context, *ring);
   if (const auto* heavy = std::get_if<KeepHeavy>(&plan.edit)) {
@@ -31,8 +28,8 @@ size_t MaxLayerBlocks(const StoreContext& context, int layer) {
     const size_t full = MaxGrowingBlocks(plain, tokens);
     if (!plan.quantization) return full;
     // A ring has its sinks in a segment of their own, and with it one more tail in every plane.
-    const int sinks = std::max(plan.first_token_test.sinks, kSqueezeSinks);
-    return full + MaxGrowingBlocks(context, tokens) + MaxGrowingBlocks(plain, sinks) + kMaxPlanes;
+    return full + MaxGrowingBlocks(context, tokens) +
+           MaxGrowingBlocks(plain, plan.most_sinks_decided) + kMaxPlanes;
   }
   if (of_layer.merge != MergeRole::kNone) return MaxMergedBlocks(context, of_layer.merge);
   if (plan.distant) return MaxDistantBlocks(context, layer);

@@ -28,8 +28,8 @@ TEST_F(SharedSegmentTest, SharedSegmentLivesUntilBothLayersAreGone) {
   EXPECT_NE(view.keys.blocks, low.view()[0].keys.blocks) << "each table has a list of its own";
 
   std::vector<BlockId> owners;
-  low.AppendOwnedBlocks(&owners);
-  high.AppendOwnedBlocks(&owners);
+  low.AppendReferences(&owners);
+  high.AppendReferences(&owners);
   EXPECT_EQ(owners.size(), 7u);
   EXPECT_TRUE(pool_->CheckIntegrity(owners).ok());
 
@@ -180,7 +180,7 @@ TEST_F(SharedSegmentTest, FreeingOneLayerNeverFreesAnothersBlocksInAnyOrder) {
         ASSERT_TRUE(table.Extend(table.AddSegment({}), 20).ok());
       }
       std::vector<BlockId> all;
-      for (const LayerBlockTable& table : tables) table.AppendOwnedBlocks(&all);
+      for (const LayerBlockTable& table : tables) table.AppendReferences(&all);
       for (const BlockId id : all) {
         std::memset(pool_->view().Block(id), static_cast<int>(id % 251), kBlockBytes);
       }
@@ -190,12 +190,12 @@ TEST_F(SharedSegmentTest, FreeingOneLayerNeverFreesAnothersBlocksInAnyOrder) {
         ASSERT_TRUE(
             filler.Extend(filler.AddSegment({}), static_cast<int>(16 * pool_->free_blocks())).ok());
         std::vector<BlockId> filled, kept;
-        filler.AppendOwnedBlocks(&filled);
+        filler.AppendReferences(&filled);
         for (const BlockId id : filled) std::memset(pool_->view().Block(id), 0xff, kBlockBytes);
         for (size_t left = gone + 1; left < order.size(); ++left) {
           const LayerBlockTable& table = tables[order[left]];
           EXPECT_TRUE(table.CheckIntegrity().ok()) << table.CheckIntegrity();
-          table.AppendOwnedBlocks(&kept);
+          table.AppendReferences(&kept);
           EXPECT_EQ(table.view()[0].num_slots, order[left] == 2 && !format.merged ? 150 : 200);
         }
         for (const BlockId id : kept) {

@@ -93,7 +93,7 @@ class TableExhaustionTest : public TableFixture {
     std::vector<BlockId> owners = filler.blocks();
     for (const LayerBlockTable* table : {&pair.low, &pair.high}) {
       ASSERT_TRUE(table->CheckIntegrity().ok()) << table->CheckIntegrity();
-      table->AppendOwnedBlocks(&owners);
+      table->AppendReferences(&owners);
     }
     ASSERT_TRUE(pool_->CheckIntegrity(owners).ok()) << pool_->CheckIntegrity(owners);
   }

@@ -49,7 +49,7 @@ class TableFixture : public ::testing::Test {
     std::vector<BlockId> owners;
     for (const LayerBlockTable* table : tables) {
       EXPECT_TRUE(table->CheckIntegrity().ok()) << table->CheckIntegrity();
-      table->AppendOwnedBlocks(&owners);
+      table->AppendReferences(&owners);
     }
     EXPECT_TRUE(pool_->CheckIntegrity(owners).ok()) << pool_->CheckIntegrity(owners);
   }

@@ -48,7 +48,7 @@ struct TableSnapshot {
         blocks_to_append.push_back(table.BlocksToAppend(i, tokens));
       }
     }
-    table.AppendOwnedBlocks(&references);
+    table.AppendReferences(&references);
   }
   bool operator==(const TableSnapshot&) const = default;
 };

@@ -45,13 +45,6 @@ inline std::vector<size_t> Kept(const std::vector<LayerPlan>& layers) {
 }
 inline std::vector<size_t> Kept(const CachePlan& plan) { return Kept(plan.layers); }
 
-inline std::vector<size_t> Bounds(const std::vector<LayerPlan>& layers) {
-  std::vector<size_t> bounds;
-  for (const LayerPlan& layer : layers) bounds.push_back(layer.max_tokens);
-  return bounds;
-}
-inline std::vector<size_t> Bounds(const CachePlan& plan) { return Bounds(plan.layers); }
-
 inline size_t TotalKept(const std::vector<LayerPlan>& layers) {
   const std::vector<size_t> kept = Kept(layers);
   return std::accumulate(kept.begin(), kept.end(), size_t{0});

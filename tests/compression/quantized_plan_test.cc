@@ -18,7 +18,6 @@ TEST(QuantizedPlan, KeepsEverythingAsCodes) {
   EXPECT_EQ(kivi.quantization->group, 16);
   EXPECT_EQ(kivi.quantization->residual, 64);
   EXPECT_TRUE(AllAre<KeepAll>(kivi));
-  EXPECT_THAT(Bounds(kivi), Each(109u));
   EXPECT_EQ(Plan("kivi", 1, 9, 9).quantization->kind, Kind::kInt4);
   EXPECT_EQ(Plan("int8", 1, 9, 9).quantization->kind, Kind::kInt8);
   EXPECT_EQ(Plan("fp8", 1, 9, 9).quantization->kind, Kind::kFp8);
@@ -29,39 +28,8 @@ TEST(QuantizedPlan, LeavesEveryOtherDecisionToTheOtherPolicy) {
   const CachePlan both = Plan("snapkv(budget=50)+kivi", 2, 100, 10);
   ASSERT_TRUE(AllAre<KeepBest>(both));
   EXPECT_EQ(Kept(both), Kept(alone));
-  EXPECT_EQ(Bounds(both), Bounds(alone));
   EXPECT_EQ(both.needs.window_rows, alone.needs.window_rows);
   EXPECT_TRUE(both.quantization.has_value());
-}
-
-TEST(QuantizedPlan, ARingOfGroupsMayHoldOneTokenLessThanAGroupMore) {
-  EXPECT_THAT(Bounds(Plan("streaming(sinks=4,recent=60)+kivi(group=32)", 2, 500, 100)),
-              Each(64u + 31u));
-  EXPECT_THAT(Bounds(Plan("streaming(sinks=4,recent=60)+kivi(group=32)", 2, 70, 11)), Each(80u))
-      << "no more than there are";
-  EXPECT_THAT(Kept(Plan("streaming(sinks=4,recent=60)+kivi(group=32)", 2, 500, 100)), Each(64u));
-  EXPECT_THAT(Bounds(Plan("streaming(sinks=4,recent=60)+int8", 2, 500, 100)), Each(64u))
-      << "a single slot of int8 can be overwritten";
-}
-
-TEST(QuantizedPlan, ALazyLayersRingToo) {
-  EXPECT_THAT(Bounds(Plan("simlayerkv(sinks=4,recent=60)+snapkv(budget=40)+kivi", 2, 500, 100)),
-              Each(40u + 99u));
-  EXPECT_THAT(Bounds(Plan("simlayerkv(sinks=4,recent=160)+snapkv(budget=40)+kivi", 2, 500, 100)),
-              Each(164u + 31u));
-}
-
-TEST(QuantizedPlan, RingsThatAreDecidedLater) {
-  const auto policy = Parse("squeeze(budget=100)+kivi(group=32)");
-  const std::vector<double> cosines = {0.1, 0.5, 0.9};
-  const auto layers = policy->Decide(TestModel(3), 1000, 500, cosines);
-  EXPECT_THAT(Bounds(layers), testing::ElementsAre(135 + 31, 135 + 31, 30 + 31));
-  const auto decode = Parse("simlayerkv(sinks=4,recent=60,decide=decode)+kivi(group=32)");
-  const auto masses = std::vector<double>{1, 0, 1};
-  EXPECT_THAT(Bounds(decode->Decide(TestModel(3), 81, 10, masses)),
-              testing::ElementsAre(90, 90, 90));
-  EXPECT_THAT(Bounds(decode->Decide(TestModel(3), 81, 109, masses)),
-              testing::ElementsAre(95, 189, 95));
 }
 
 TEST(QuantizedPlan, MustSuitTheHeadSize) {

@@ -10,7 +10,7 @@ namespace {
 using ::testing::Each;
 using ::testing::ElementsAre;
 
-TEST(SimLayerKvPlan, TestsEveryLayerAndBoundsItAsIfItWereNotLazy) {
+TEST(SimLayerKvPlan, TestsEveryLayerAndPlansAsIfItWereNotLazy) {
   const CachePlan plan = Plan("simlayerkv(threshold=0.8,sinks=4,recent=60,last=16)", 3, 500, 11);
   EXPECT_TRUE(AllAre<KeepAll>(plan));
   for (const LayerPlan& layer : plan.layers) {
@@ -21,7 +21,6 @@ TEST(SimLayerKvPlan, TestsEveryLayerAndBoundsItAsIfItWereNotLazy) {
     EXPECT_EQ(layer.lazy->threshold, 0.8);
   }
   EXPECT_THAT(Kept(plan), Each(500u));
-  EXPECT_THAT(Bounds(plan), Each(510u));
   EXPECT_EQ(plan.needs.window_rows, 16);
   EXPECT_FALSE(plan.needs.selects);
   EXPECT_EQ(plan.decide, DecideAt::kLayer);
@@ -35,7 +34,6 @@ TEST(SimLayerKvPlan, TestsNothingWhereSinksAndRecentTokensAreAll) {
     EXPECT_FALSE(plan.layers[0].lazy.has_value());
     EXPECT_EQ(plan.needs.window_rows, 0);
     EXPECT_EQ(plan.decide, DecideAt::kLayer);
-    EXPECT_THAT(Bounds(plan), Each(163u));
   }
   EXPECT_TRUE(Plan("simlayerkv(sinks=4,recent=60)", 1, 65, 1).layers[0].lazy.has_value());
   EXPECT_EQ(Plan("simlayerkv(sinks=4,recent=60,decide=decode)", 1, 64, 10).decide,
@@ -53,7 +51,6 @@ TEST(SimLayerKvPlan, DecidingLaterHoldsEverythingUntilTheFirstToken) {
       Plan("simlayerkv(threshold=0.7,sinks=4,recent=60,decide=decode)", 3, 500, 11);
   EXPECT_TRUE(AllAre<KeepAll>(plan));
   EXPECT_FALSE(plan.layers[0].lazy.has_value());
-  EXPECT_THAT(Bounds(plan), Each(510u));
   EXPECT_EQ(plan.decide, DecideAt::kFirstToken);
   EXPECT_EQ(plan.importance, LayerImportance::kLazyMass);
   EXPECT_EQ(plan.first_token_test.sinks, 4);
@@ -74,7 +71,6 @@ TEST(SimLayerKvPlan, DecidesByMassesAboveTheThreshold) {
   EXPECT_TRUE(std::holds_alternative<KeepAll>(layers[1].edit)) << "not above the threshold";
   EXPECT_TRUE(std::holds_alternative<KeepAll>(layers[2].edit));
   EXPECT_THAT(Kept(layers), ElementsAre(64, 501, 501));
-  EXPECT_THAT(Bounds(layers), ElementsAre(64, 510, 510));
 }
 
 TEST(SimLayerKvPlan, DecidesNothingWhereNoTokenFollowsTheFirst) {
@@ -89,7 +85,6 @@ TEST(SimLayerKvPlan, LeavesToTheOtherPolicyWhatLayersKeepThatAreNotLazy) {
   ASSERT_TRUE(AllAre<KeepBest>(plan));
   EXPECT_TRUE(plan.layers[1].lazy.has_value());
   EXPECT_THAT(Kept(plan), Each(100u));
-  EXPECT_THAT(Bounds(plan), Each(110u));
   EXPECT_EQ(plan.needs.window_rows, 64);
 }
 
@@ -97,7 +92,6 @@ TEST(SimLayerKvPlan, BoundsTheLargerOfSelectionAndRing) {
   const CachePlan plan =
       Plan("simlayerkv(sinks=4,recent=200)+snapkv(budget=100,window=16)", 2, 500, 11);
   EXPECT_THAT(Kept(plan), Each(204u));
-  EXPECT_THAT(Bounds(plan), Each(204u));
 }
 
 }  // namespace

@@ -80,9 +80,6 @@ TEST(WindowKvPlan, BudgetsFallFromGroupToGroupAndSumExactly) {
   EXPECT_THAT(Kept(plan),
               ElementsAre(217, 217, 217, 217, 157, 157, 157, 157, 98, 98, 98, 98, 38, 38, 38, 38));
   EXPECT_EQ(std::get<KeepWindows>(plan.layers[4].edit).budget, 125);
-  for (const LayerPlan& layer : plan.layers) {
-    EXPECT_EQ(layer.max_tokens, layer.prompt_tokens_kept + 10);
-  }
 }
 
 TEST(WindowKvPlan, ASmallerLastGroupSharesItsBudgetAmongFewer) {
@@ -135,7 +132,6 @@ TEST(WindowKvPlan, WithoutATaskBoundsBoth) {
   EXPECT_NE(Kept(localization), Kept(aggregation));
   for (int i = 0; i < layers; ++i) {
     EXPECT_EQ(Kept(open)[i], std::max(Kept(localization)[i], Kept(aggregation)[i]));
-    EXPECT_EQ(Bounds(open)[i], std::max(Bounds(localization)[i], Bounds(aggregation)[i]));
   }
 }
 

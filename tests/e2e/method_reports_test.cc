@@ -205,7 +205,9 @@ TEST_P(MethodReports, ShapesOfThePyramidSpendTheSameTotal) {
 // ---- Lazy layers -------------------------------------------------------------------------------
 
 /// Lazy layers are a ring, the others hold everything; returns how many are lazy.
-int ExpectLazyOrAll(const v1::CacheReport& report, const Dtype& dtype, int slots) {
+///   kept_of_prompt  less than `slots` where the first generated token is among them
+int ExpectLazyOrAll(const v1::CacheReport& report, const Dtype& dtype, int slots,
+                    int kept_of_prompt) {
   int lazy = 0;
   for (const v1::LayerCacheReport& layer : report.layers()) {
     SCOPED_TRACE(absl::StrCat("layer ", layer.layer()));
@@ -213,7 +215,7 @@ int ExpectLazyOrAll(const v1::CacheReport& report, const Dtype& dtype, int slots
     expected.lazy = layer.lazy();
     if (layer.lazy()) {
       ++lazy;
-      expected.kept_of_prompt = slots;
+      expected.kept_of_prompt = kept_of_prompt;
       expected.evicted = kSeen - slots;
       expected.Hold(dtype.name, {slots, dtype.bits});
     } else {
@@ -236,15 +238,15 @@ TEST_P(MethodReports, SimLayerKvNamesItsLazyLayersAndCountsThem) {
   };
   EXPECT_EQ(counted(), std::vector<double>(kLayers, 0));
   const v1::CacheReport some = Ask("simlayerkv(threshold=0.6,sinks=4,recent=60)");
-  const int lazy = ExpectLazyOrAll(some, dtype(), 64);
+  const int lazy = ExpectLazyOrAll(some, dtype(), 64, 64);
   EXPECT_GT(lazy, 0) << "take another threshold";
   EXPECT_LT(lazy, kLayers) << "take another threshold";
   for (int layer = 0; layer < kLayers; ++layer) {
     EXPECT_EQ(counted()[layer], some.layers(layer).lazy() ? 1 : 0) << "layer " << layer;
   }
-  EXPECT_EQ(ExpectLazyOrAll(Ask("simlayerkv(threshold=0,sinks=4,recent=60)"), dtype(), 64),
+  EXPECT_EQ(ExpectLazyOrAll(Ask("simlayerkv(threshold=0,sinks=4,recent=60)"), dtype(), 64, 64),
             kLayers);
-  EXPECT_EQ(ExpectLazyOrAll(Ask("simlayerkv(threshold=1,sinks=4,recent=60)"), dtype(), 64), 0);
+  EXPECT_EQ(ExpectLazyOrAll(Ask("simlayerkv(threshold=1,sinks=4,recent=60)"), dtype(), 64, 64), 0);
   for (int layer = 0; layer < kLayers; ++layer) {
     EXPECT_EQ(counted()[layer], some.layers(layer).lazy() ? 2 : 1) << "layer " << layer;
   }
@@ -253,10 +255,10 @@ TEST_P(MethodReports, SimLayerKvNamesItsLazyLayersAndCountsThem) {
 TEST_P(MethodReports, SimLayerKvThatDecidesAtTheFirstTokenNamesThemToo) {
   v1::CacheReport all = Ask("simlayerkv(threshold=0,sinks=4,recent=60,decide=decode)");
   ASSERT_EQ(all.layers_size(), kLayers);
-  EXPECT_EQ(ExpectLazyOrAll(all, dtype(), 64), kLayers);
+  EXPECT_EQ(ExpectLazyOrAll(all, dtype(), 64, 63), kLayers);
   EXPECT_EQ(daemon_->Metrics().at("ziggurat_lazy_layers_total{layer=\"3\"}"), 1);
   const v1::CacheReport some = Ask("simlayerkv(threshold=0.5,sinks=4,recent=60,decide=decode)");
-  ExpectLazyOrAll(some, dtype(), 64);
+  ExpectLazyOrAll(some, dtype(), 64, 63);
 }
 
 // ---- Layers that share -------------------------------------------------------------------------
@@ -549,6 +551,10 @@ TEST_P(MethodReports, AttentionRecallIsReportedWhereItWasAskedFor) {
     // The test asks for the same mass, of the same queries.
     EXPECT_EQ(layer.lazy(), layer.attention_recall() < 0.9999) << layer.ShortDebugString();
     EXPECT_GT(layer.attention_recall(), 0.6);
+  }
+  const std::vector<double> pod = recall("pod(groups=fours,sinks=4,recent=60)+snapkv(budget=128)");
+  for (int layer = 0; layer < kLayers; ++layer) {
+    EXPECT_EQ(pod[layer] >= 0, layer % 4 == 0) << "the others attended with another layer's keys";
   }
   for (const double value : recall("squeeze(budget=100,p=0.4)")) {
     EXPECT_EQ(value, -1) << "it was measured before anything was dropped";

@@ -218,7 +218,7 @@ class GrowingSequence {
         targets_[layer] = {0, slots_};
         layers_[layer] = {{&views_[layer], 1}, {&targets_[layer], 1}, 0, input_.step};
       }
-      input_.changed = input_.step;
+      input_.changed_at = input_.step;
     }
     ++slots_;
     input_.position = slots_ - 1;

@@ -154,7 +154,7 @@ std::vector<Logits> DecoderHarness::Decode(const std::vector<TestSequence*>& seq
     input.position = sequence.length;
     input.layers = Append(sequence);
     input.step = sequence.store->step();
-    input.changed = sequence.store->changed();
+    input.changed_at = sequence.store->changed_at();
     if (plan.distant) {
       input.skip = plan.distant->skip;
       input.counts = &sequence.store->distant_counts;

@@ -256,8 +256,13 @@ TEST_P(PromptLayer, InPodEveryHeadKeepsWhatItsLowestLayerSelected) {
                 PodPlan(options_, 2, {best, best, PlanKeepAsLeader(best, {-1})}), true);
   for (int layer = 0; layer < 3; ++layer) {
     const LayerMeasured measured = lab.Run(layer);
-    EXPECT_GT(measured.attention_recall, 0);
-    EXPECT_LT(measured.attention_recall, 1);
+    const bool borrows = Groups()->Lowest(layer, 0) != layer || Groups()->Lowest(layer, 1) != layer;
+    if (borrows) {
+      EXPECT_LT(measured.attention_recall, 0) << "its own keys do not say";
+    } else {
+      EXPECT_GT(measured.attention_recall, 0);
+      EXPECT_LT(measured.attention_recall, 1);
+    }
     for (int head = 0; head < 2; ++head) {
       const int lowest = Groups()->Lowest(layer, head);
       // Without the lowest layers' keys: up to layer 1 the statistic of a head that selects is that

@@ -118,7 +118,7 @@ Looks LooksOf(const char* policy, int snapshot_every = 1000) {
       EXPECT_EQ(store.FinishEdits(), absl::OkStatus());
     }
     EXPECT_EQ(store.Append(position).status(), absl::OkStatus());
-    const bool was_looked_at = store.changed() == step;
+    const bool was_looked_at = store.changed_at() == step;
     EXPECT_TRUE(edits.empty() || was_looked_at) << "of what was moved nobody is told";
     looks.count += was_looked_at;
     if (step % snapshot_every == 0) {
