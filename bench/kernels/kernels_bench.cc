@@ -14,6 +14,7 @@
 #include <memory>
 #include <numeric>
 #include <random>
+#include <regex>
 #include <string>
 #include <vector>
 
@@ -238,6 +239,17 @@ void RegisterAll() {
   }
 }
 
+/// As the library will read it, which would only say that nothing matches.
+absl::Status CheckFilter(const std::string& filter) {
+  try {
+    const std::regex parsed(filter, std::regex::extended);
+    return absl::OkStatus();
+  } catch (const std::regex_error& error) {
+    return absl::InvalidArgumentError("--filter '" + filter +
+                                      "' is no regular expression: " + error.what());
+  }
+}
+
 }  // namespace
 
 absl::Status RunKernelsBench(const KernelsBenchOptions& options) {
@@ -245,6 +257,7 @@ absl::Status RunKernelsBench(const KernelsBenchOptions& options) {
   if (!(options.gigabytes >= 0.25 && options.gigabytes <= 256)) {
     return absl::InvalidArgumentError("--gigabytes must be from 0.25 to 256");
   }
+  if (absl::Status status = CheckFilter(options.filter); !status.ok()) return status;
   const auto backend = MakeCpuBackend(options.level, options.threads);
   if (!backend.ok()) return backend.status();
   machine.threads = options.threads;

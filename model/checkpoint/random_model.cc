@@ -105,7 +105,7 @@ absl::Status PrepareFolder(const fs::path& dir, bool force) {
   if (empty) return absl::OkStatus();
   if (!force) {
     return absl::AlreadyExistsError(
-        absl::StrCat(dir.string(), ": the folder is not empty; say force to write over it"));
+        absl::StrCat(dir.string(), ": the folder is not empty; --force writes over it"));
   }
   std::vector<fs::path> stale;
   for (fs::directory_iterator entry(dir, error), end; !error && entry != end;

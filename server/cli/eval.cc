@@ -208,7 +208,10 @@ int Ask(v1::Ziggurat::StubInterface& stub, const EvalFlags& flags,
 int Eval(const EvalFlags& flags) {
   TerminationSignals signals;  // before gRPC starts threads
   const absl::StatusOr<std::vector<TaskFile>> files = ReadTaskFiles(flags.tasks);
-  if (!files.ok()) return Fail(Message(files.status()));
+  if (!files.ok()) {
+    return Fail(Message(files.status()),
+                absl::IsInvalidArgument(files.status()) ? kExitUsage : kExitFailure);
+  }
   const absl::StatusOr<std::unique_ptr<ResultLog>> log = ResultLog::Open(flags.out);
   if (!log.ok()) return Fail(Message(log.status()));
 
@@ -269,7 +272,7 @@ int Eval(const EvalFlags& flags) {
         static_cast<long long>(failed), static_cast<long long>(asked));
   }
   if (std::fflush(stdout) != 0) return Fail("cannot write to stdout");
-  return failed == asked ? kExitFailure : kExitOk;
+  return failed == asked ? Fail("every request failed") : kExitOk;
 }
 
 // CLI11's own says from where to where a double goes.

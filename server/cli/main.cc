@@ -1,4 +1,5 @@
 // The binary `ziggurat`.
+#include <algorithm>
 #include <cstdio>
 #include <iostream>
 #include <sstream>
@@ -7,6 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/types/span.h"
 #include "attention/cpu_level.h"
 #include "model/cuda/cuda_decoder.h"
 #include "server/cli/command.h"
@@ -36,10 +38,18 @@ std::string Version() {
   return absl::StrCat("ziggurat ", VersionText(), "\nbackends: ", absl::StrJoin(backends, ", "));
 }
 
-bool HasCommand(const CLI::App& app, const std::string& name) {
-  const auto commands =
-      app.get_subcommands([&](const CLI::App* command) { return command->get_name() == name; });
-  return !commands.empty();
+/// Says which word is no command where one must stand, as CLI11 does not; empty: there is none.
+std::string WhyNoCommand(const CLI::App& app, absl::Span<char* const> words) {
+  const auto commands = app.get_subcommands([](const CLI::App*) { return true; });
+  if (commands.empty() || words.empty() || words[0][0] == '-') return "";
+  for (const CLI::App* command : commands) {
+    if (command->get_name() == words[0]) return WhyNoCommand(*command, words.subspan(1));
+  }
+  const std::string whole = app.get_parent() == nullptr
+                                ? app.get_name()
+                                : absl::StrCat(app.get_parent()->get_name(), " ", app.get_name());
+  return absl::StrCat(whole, ": '", Printable(words[0]), "' is no command; `", whole,
+                      " --help` lists them");
 }
 
 /// The command that was asked for, or nullptr.
@@ -66,6 +76,15 @@ std::string FlagWithoutValue(const CLI::App& app) {
   return "";
 }
 
+/// "ziggurat bench serve": as far as the commands were told.
+std::string CommandLine(const CLI::App& app) {
+  std::string line = app.get_name();
+  for (const CLI::App* command : app.get_subcommands()) {
+    absl::StrAppend(&line, " ", CommandLine(*command));
+  }
+  return line;
+}
+
 /// What was printed may not have arrived: a full disk, a closed pipe.
 int AfterFlush(int exit_code) {
   if (std::fflush(stdout) == 0 && std::ferror(stdout) == 0) return exit_code;
@@ -83,9 +102,9 @@ int Main(int argc, char** argv) {
       AddServe(app),     AddGenerate(app),  AddTokenize(app), AddCache(app),  AddEval(app),
       AddMakeModel(app), AddCalibrate(app), AddBench(app),    AddHealth(app), AddPlan(app)};
   app.footer(kExamples);  // commands that are added later would inherit it
-  if (argc > 1 && argv[1][0] != '-' && !HasCommand(app, argv[1])) {
-    std::fprintf(stderr, "ziggurat: '%s' is no command; `ziggurat --help` lists them\n",
-                 Printable(argv[1]).c_str());
+  const absl::Span<char* const> words(argv + 1, static_cast<size_t>(std::max(argc - 1, 0)));
+  if (const std::string wrong = WhyNoCommand(app, words); !wrong.empty()) {
+    std::fprintf(stderr, "%s\n", wrong.c_str());
     return kExitUsage;
   }
   try {
@@ -94,11 +113,11 @@ int Main(int argc, char** argv) {
     // Help and version arrive as exceptions too, with exit code 0.
     std::ostringstream wrong;
     if (app.exit(error, std::cout, wrong) == 0) return kExitOk;
-    std::fputs(PrintableLines(wrong.str()).c_str(), stderr);
+    std::fprintf(stderr, "%s: %s", CommandLine(app).c_str(), PrintableLines(wrong.str()).c_str());
     return kExitUsage;
   }
   if (const std::string flag = FlagWithoutValue(app); !flag.empty()) {
-    std::fprintf(stderr, "ziggurat: %s is empty\n", flag.c_str());
+    std::fprintf(stderr, "%s: %s is empty\n", CommandLine(app).c_str(), flag.c_str());
     return kExitUsage;
   }
   const Command* command = FindParsed(commands);

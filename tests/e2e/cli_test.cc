@@ -152,6 +152,9 @@ TEST(Cli, WrongFlagsAreNamedWithWhatIsAllowed) {
       {{"generate", "--server", "", "x"}, "--server is empty"},
       {{"plan", "--model", model, "--memory", ""}, "--memory is empty"},
       {{"bench", "decode", "--model", ""}, "--model is empty"},
+      {{"bench", "foo"}, "ziggurat bench: 'foo' is no command; `ziggurat bench --help` lists"},
+      {{"bench", "kernels", "--filter", "("}, "--filter '(' is no regular expression"},
+      {{"bench", "serve", "--clients", "0"}, "ziggurat bench serve: --clients: Value 0 not in"},
       {{"bench", "serve", "--clients", "\x1b[31m"}, "\\x1b[31m"},
       {{"\x1b[31mfoo"}, "\\x1b[31mfoo"}};
   for (const auto& [arguments, message] : wrong) {

@@ -211,7 +211,7 @@ TEST_F(Eval, WrongInputIsSaidBeforeAnythingRuns) {
        1,
        "none.jsonl: No"},
       {{"--server", server, "--out", out(), "--tasks", folder_ / "garbled.jsonl"},
-       1,
+       2,
        "garbled.jsonl:2: not JSON"},
       {{"--server", server, "--out", folder_ / "file", "--tasks", single}, 1, "file"},
       {{"--server", "127.0.0.1:1", "--out", out(), "--tasks", single}, 1, "Is a daemon serving"},

@@ -169,7 +169,10 @@ int Serve(const ServeFlags& flags) {
   TerminationSignals signals;  // before gRPC starts threads
   if (const std::string wrong = WrongFlags(flags); !wrong.empty()) return Fail(wrong, kExitUsage);
   absl::StatusOr<WorkloadOptions> workload = MakeWorkload(flags);
-  if (!workload.ok()) return Fail(workload.status());
+  if (!workload.ok()) {
+    return Fail(workload.status(),
+                absl::IsInvalidArgument(workload.status()) ? kExitUsage : kExitFailure);
+  }
   if (!flags.out.empty()) {
     std::error_code error;
     std::filesystem::create_directories(flags.out, error);

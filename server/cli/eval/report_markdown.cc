@@ -8,6 +8,7 @@
 #include "absl/strings/str_replace.h"
 #include "server/cli/eval/figures.h"
 #include "server/cli/eval/report.h"
+#include "server/printable.h"
 
 namespace ziggurat::eval {
 namespace {
@@ -15,11 +16,14 @@ namespace {
 constexpr char kTooLittle[] = "**does not count: compresses too little**";
 
 // Of a cell: a bar would end it, a line break the table.
+// Names come from files of others.
 std::string Cell(const std::string& text) {
-  return absl::StrReplaceAll(text, {{"|", "\\|"}, {"\n", " "}, {"\r", " "}});
+  return absl::StrReplaceAll(Printable(text), {{"|", "\\|"}, {"<", "&lt;"}});
 }
 
-std::string Code(const std::string& text) { return absl::StrCat("`", Cell(text), "`"); }
+std::string Code(const std::string& text) {
+  return absl::StrCat("`", absl::StrReplaceAll(Printable(text), {{"|", "\\|"}, {"`", "'"}}), "`");
+}
 
 // Of KV pairs: whole ones, but a few with a decimal.
 std::string Count(double value) {
