@@ -47,7 +47,8 @@ class Policy {
   /// counted as in `Plan`. `prompt_tokens_kept` counts what is left of `tokens`.
   ///
   /// A layer may become KeepAll; KeepRing, of at most `CachePlan::most_sinks_decided` sinks; at
-  /// DecideAt::kPrompt also KeepBest, by the statistic that the layer's plan had. Anything else
+  /// DecideAt::kPrompt also KeepBest, by the statistic that the layer's plan had, whose window is
+  /// then its `recent`. Anything else
   /// ends the request with INTERNAL, which names the policy and the layer.
   ///   importance  [num_layers]
   virtual std::vector<LayerPlan> Decide(const PolicyContext& context, int tokens,

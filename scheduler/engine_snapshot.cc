@@ -18,7 +18,8 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// A snapshot walks every running sequence, so its rate is bounded, and its share of the time.
+// A snapshot walks every running sequence, so its rate is bounded, and its share of the time; but
+// for the first step after a rest, in which few run.
 constexpr auto kPublishInterval = std::chrono::milliseconds(100);
 constexpr auto kStaleInterval = std::chrono::milliseconds(10);
 constexpr int kPublishRest = 100;  // times as long as the last one took, but ...

@@ -52,18 +52,25 @@ absl::Status CheckDecided(const Policy& policy, const CachePlan& plan,
     if (layers[i].lazy.has_value() || layers[i].merge != MergeRole::kNone) {
       return wrong(i, "is to be tested or merged, which only a plan may ask");
     }
+    if (std::holds_alternative<KeepAll>(edit)) continue;
     if (const auto* ring = std::get_if<KeepRing>(&edit)) {
+      if (ring->sinks < 0 || ring->recent < 1) {
+        return wrong(i, absl::StrCat("is a ring of ", ring->sinks, " + ", ring->recent, " tokens"));
+      }
       if (ring->sinks <= plan.most_sinks_decided) continue;
       return wrong(i, absl::StrCat("has ", ring->sinks, " sinks, its plan said at most ",
                                    plan.most_sinks_decided));
     }
-    const bool has_scores = plan.decide == DecideAt::kPrompt &&
-                            std::holds_alternative<WindowScoreStatistic>(plan.layers[i].statistic);
-    if (std::holds_alternative<KeepAll>(edit)) continue;
-    if (!std::holds_alternative<KeepBest>(edit)) {
-      return wrong(i, "keeps what needs statistics that are gone by then");
+    const auto* best = std::get_if<KeepBest>(&edit);
+    if (best == nullptr) return wrong(i, "keeps what needs statistics that are gone by then");
+    const auto* scores = std::get_if<WindowScoreStatistic>(&plan.layers[i].statistic);
+    if (plan.decide != DecideAt::kPrompt || scores == nullptr) {
+      return wrong(i, "keeps its best tokens, but its plan stored no scores");
     }
-    if (!has_scores) return wrong(i, "keeps its best tokens, but its plan stored no scores");
+    if (best->best < 0 || best->recent != scores->window) {
+      return wrong(i, absl::StrCat("keeps ", best->best, " + ", best->recent,
+                                   " tokens by scores of a window of ", scores->window));
+    }
   }
   return absl::OkStatus();
 }
@@ -109,16 +116,26 @@ absl::Status SequenceStore::FillLayer(int layer, const LayerMeasured& measured, 
   if (plan_->layers[layer].merge == MergeRole::kUpper) {
     if (absl::Status status = stores_[layer - 1]->FillLower(measured); !status.ok()) return status;
     NoteStore(layer - 1);
-    bounds_[layer - 1] = stores_[layer - 1]->MaxBlocks();
+    if (absl::Status status = LowerBound(layer - 1); !status.ok()) return status;
     if (absl::Status status = Settle(layer - 1); !status.ok()) return status;
   }
   if (absl::Status status = stores_[layer]->Fill(measured, write); !status.ok()) return status;
   NoteStore(layer);
   // What is still to be decided keeps the bound of what it may become.
   if (!undecided_ && plan_->layers[layer].merge != MergeRole::kLower) {
-    bounds_[layer] = stores_[layer]->MaxBlocks();
+    if (absl::Status status = LowerBound(layer); !status.ok()) return status;
   }
   return Settle(layer);
+}
+
+absl::Status SequenceStore::LowerBound(int layer) {
+  const size_t bound = stores_[layer]->MaxBlocks();
+  if (bound > bounds_[layer]) {
+    return absl::InternalError(absl::StrCat("layer ", layer, " may come to hold ", bound,
+                                            " blocks, its plan allows ", bounds_[layer]));
+  }
+  bounds_[layer] = bound;
+  return absl::OkStatus();
 }
 
 void SequenceStore::NoteStore(int layer) {
@@ -208,7 +225,7 @@ absl::Status SequenceStore::RelayLayer(int layer, const LayerPlan& plan, int tok
                                      : AdoptGrowingStore(context_, &table, kHeld);
   }
   NoteStore(layer);
-  bounds_[layer] = stores_[layer]->MaxBlocks();
+  if (absl::Status status = LowerBound(layer); !status.ok()) return status;
   return Settle(layer);
 }
 

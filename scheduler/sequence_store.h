@@ -78,6 +78,9 @@ class SequenceStore {
   void NoteEdits(int layer);
   void PrefetchAfter(int layer) const;
   void CatchUpLayer(int layer, int step);
+  /// Once it is known what the layer keeps: the most that it may own from now on, which is no more
+  /// than was promised, or INTERNAL.
+  absl::Status LowerBound(int layer);
   /// Sets the reservation of the layer to `bound` less what it holds.
   absl::Status Settle(int layer);
 

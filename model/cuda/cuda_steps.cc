@@ -155,7 +155,8 @@ DeviceCache CudaSteps::cache() const {
 // ---- A step -------------------------------------------------------------------------------------
 
 // What a step needs depends on the kinds of caches that happen to be in it, and admission knows
-// nothing of that: one that needs more than there is goes in two halves, and nobody fails.
+// nothing of that. One that needs more than there is goes in two halves, in every step anew, which
+// is slow (each half drops the rows of the other from the table) but ends nobody's request.
 
 absl::Status CudaSteps::Decode(absl::Span<const DecodeInput> inputs, float* logits) {
   absl::Status status = RunStep(inputs);

@@ -100,7 +100,7 @@ absl::StatusOr<std::vector<TextSection>> AddedTokenMatcher::Split(std::string_vi
       if (!inside.ok()) return inside.status();
       if (*inside) continue;
     }
-    if (token.lstrip) range.begin = std::max(SpacesBefore(text, done, range.begin), done);
+    if (token.lstrip) range.begin = SpacesBefore(text, done, range.begin);
     if (token.rstrip) {
       // Tokens may be of white space themselves: a run of it is walked through once.
       if (range.end >= spaces_end) spaces_end = SpacesBehind(text, range.end);

@@ -60,7 +60,8 @@ Command AddHealth(CLI::App& app) {
   auto flags = std::make_shared<HealthFlags>();
   AddServerFlags(*health, flags->server, "--address");
   health
-      ->add_option("--service", flags->service, "Which gRPC service; empty: the daemon as a whole")
+      ->add_option("--service", flags->service,
+                   "Which gRPC service (default: the daemon as a whole)")
       ->type_name("NAME");
   health->add_option("--timeout", flags->timeout_seconds, "Seconds that it has to answer")
       ->type_name("SECONDS")

@@ -85,11 +85,14 @@ std::string CommandLine(const CLI::App& app) {
   return line;
 }
 
-/// What was printed may not have arrived: a full disk, a closed pipe.
-int AfterFlush(int exit_code) {
-  if (std::fflush(stdout) == 0 && std::ferror(stdout) == 0) return exit_code;
+int AfterLoss(int exit_code) {
   std::fprintf(stderr, "ziggurat: the output could not be written\n");
   return exit_code == kExitOk ? kExitFailure : exit_code;
+}
+
+/// What was printed may not have arrived: a full disk, a closed pipe.
+int AfterFlush(int exit_code) {
+  return std::fflush(stdout) == 0 && std::ferror(stdout) == 0 ? exit_code : AfterLoss(exit_code);
 }
 
 int Main(int argc, char** argv) {
@@ -112,7 +115,10 @@ int Main(int argc, char** argv) {
   } catch (const CLI::ParseError& error) {
     // Help and version arrive as exceptions too, with exit code 0.
     std::ostringstream wrong;
-    if (app.exit(error, std::cout, wrong) == 0) return kExitOk;
+    if (app.exit(error, std::cout, wrong) == 0) {
+      std::cout.flush();
+      return std::cout ? AfterFlush(kExitOk) : AfterLoss(kExitOk);
+    }
     std::fprintf(stderr, "%s: %s", CommandLine(app).c_str(), PrintableLines(wrong.str()).c_str());
     return kExitUsage;
   }

@@ -20,7 +20,7 @@ absl::Status CannotWrite(const fs::path& path, int error) {
       absl::StrCat(path.string(), ": ", error != 0 ? std::strerror(error) : "cannot be written"));
 }
 
-/// Where a new file is made beside `path`; no file of anybody else has that name.
+/// Where a new file is made beside `path`.
 fs::path Beside(const fs::path& path) {
   return absl::StrCat(path.string(), ".", ::getpid(), ".partial");
 }
@@ -40,8 +40,8 @@ absl::Status CheckReplaceable(const fs::path& path) {
   }
   const fs::path parent = path.parent_path().empty() ? fs::path(".") : path.parent_path();
   const bool is_there = fs::exists(path, error);
-  const fs::path& asked = IsWrittenInto(path) && is_there ? path : parent;
-  if (::access(asked.c_str(), W_OK) != 0) return CannotWrite(path, errno);
+  if (is_there && ::access(path.c_str(), W_OK) != 0) return CannotWrite(path, errno);
+  if (!is_there && ::access(parent.c_str(), W_OK) != 0) return CannotWrite(path, errno);
   if (!fs::is_directory(parent, error)) return CannotWrite(path, ENOTDIR);
   return absl::OkStatus();
 }
@@ -49,13 +49,14 @@ absl::Status CheckReplaceable(const fs::path& path) {
 absl::Status ReplaceFile(const fs::path& path, const std::string& content) {
   if (IsWrittenInto(path)) return WriteFile(path, content);
   const fs::path partial = Beside(path);
-  absl::Status status = WriteFile(partial, content);
   std::error_code error;
-  if (status.ok()) fs::rename(partial, path, error);
-  if (status.ok() && !error) return absl::OkStatus();
-  const absl::Status failed = status.ok() ? CannotWrite(path, error.value()) : std::move(status);
+  if (WriteFile(partial, content).ok()) {
+    fs::rename(partial, path, error);
+    if (!error) return absl::OkStatus();
+  }
   fs::remove(partial, error);
-  return failed;
+  // A file that is a mount of its own, or in a folder where nothing may be made, is not replaced.
+  return WriteFile(path, content);
 }
 
 absl::Status WriteFile(const std::filesystem::path& path, const std::string& content) {

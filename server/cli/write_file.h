@@ -14,8 +14,8 @@ absl::Status WriteFile(const std::filesystem::path& path, const std::string& con
 /// Whether ReplaceFile will be able to write `path`: for asking before long work. Changes nothing.
 /// INVALID_ARGUMENT: it is a folder. FAILED_PRECONDITION as above.
 absl::Status CheckReplaceable(const std::filesystem::path& path);
-/// As WriteFile, but nobody ever sees half of it: what was there stays until all is written. What
-/// is no regular file (a pipe, a device, a link) is written into, not replaced.
+/// As WriteFile, but nobody sees half of it: what was there stays until all is written. What cannot
+/// be replaced, or is no regular file (a pipe, a device, a link), is written into.
 absl::Status ReplaceFile(const std::filesystem::path& path, const std::string& content);
 
 }  // namespace ziggurat

@@ -166,11 +166,13 @@ TEST(Cli, WrongFlagsAreNamedWithWhatIsAllowed) {
 }
 
 TEST(Cli, OutputThatIsLostIsNoSuccess) {
-  auto shell = ChildProcess::Start(
-      {"/bin/sh", "-c", R"("$0" plan --model "$1" > /dev/full)", Binary(), NeedleLlama()});
-  ASSERT_TRUE(shell.ok()) << shell.status();
-  EXPECT_EQ((*shell)->Wait(absl::Seconds(60)), 1);
-  EXPECT_THAT((*shell)->stderr_text(), testing::HasSubstr("could not be written"));
+  for (const char* command :
+       {R"("$0" plan --model "$1" > /dev/full)", R"("$0" --help > /dev/full)"}) {
+    auto shell = ChildProcess::Start({"/bin/sh", "-c", command, Binary(), NeedleLlama()});
+    ASSERT_TRUE(shell.ok()) << shell.status();
+    EXPECT_EQ((*shell)->Wait(absl::Seconds(60)), 1) << command;
+    EXPECT_THAT((*shell)->stderr_text(), testing::HasSubstr("could not be written"));
+  }
 }
 
 TEST(Cli, GenerateSaysWhatTheDaemonRefused) {

@@ -297,6 +297,31 @@ TEST_F(CudaDecoder, AStepOfMoreSequencesThanItWasMadeForGoesInTwo) {
   }
   Logits logits(inputs.size() * 120), again(inputs.size() * 120);
   EXPECT_TRUE(device.runner().Decode(inputs, logits.data()).ok());
+
+  // Drawn on the device, with lists of what each has seen: as the host draws from the same logits.
+  SamplingParameters parameters;
+  parameters.repetition_penalty = 1.5f;
+  parameters.logprobs = 2;
+  std::vector<Sampler> there, here;
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    const std::vector<int32_t> prompt = Ids(5 + static_cast<int>(i), static_cast<uint32_t>(i));
+    there.emplace_back(parameters, prompt, 120);
+    here.emplace_back(parameters, prompt, 120);
+  }
+  std::vector<TokenDraw> draws;
+  for (Sampler& sampler : there) draws.push_back({&sampler, {}});
+  for (int repeat = 0; repeat < 3; ++repeat) {
+    std::vector<SampledToken> tokens(inputs.size());
+    ASSERT_TRUE(device.runner().DecodeTokens(inputs, draws, tokens.data()).ok());
+    for (size_t i = 0; i < inputs.size(); ++i) {
+      Logits own(logits.begin() + static_cast<std::ptrdiff_t>(120 * i),
+                 logits.begin() + static_cast<std::ptrdiff_t>(120 * (i + 1)));
+      const SampledToken expected = here[i].Sample(absl::MakeSpan(own), {});
+      EXPECT_EQ(tokens[i].token_id, expected.token_id) << i << ", draw " << repeat;
+      EXPECT_NEAR(tokens[i].logprob, expected.logprob, 1e-4) << i;
+    }
+  }
+
   inputs.pop_back();
   EXPECT_TRUE(device.runner().Decode(inputs, again.data()).ok());
   again.resize(inputs.size() * 120);

@@ -176,17 +176,27 @@ TEST(SentencePieceModelTest, WhereExtraSpacesGoTextBeginsWithNone) {
   EXPECT_EQ(removes.tokenizer->Decode({space, space, hello, hello}).value(), "hello hello");
 }
 
-TEST(SentencePieceModelTest, ManyUserDefinedAndLongPiecesCostNoMoreThanTheText) {
-  std::string pieces = BpePieces() + Piece(std::string(100, 'h'), -20);
-  for (int i = 0; i < 5000; ++i) pieces += Piece("[" + std::to_string(i) + "]", 0, kUserDefined);
+TEST(SentencePieceModelTest, ManyUserDefinedPiecesCostNoMoreThanFew) {
   std::string text;
-  while (text.size() < 200000) text += "hello hell ";
+  while (text.size() < 100000) text += "hello hell ";
   for (const int algorithm : {kBpe, kUnigram}) {
-    const Loaded model(Model(algorithm, pieces, /*byte_fallback=*/true));
-    const auto start = std::chrono::steady_clock::now();
-    EXPECT_TRUE(model.tokenizer->Encode(text).ok());
-    // 0.1 s; it was 20 s while every symbol was tried everywhere. Sanitizers are slow.
-    EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(5));
+    const auto seconds = [&](int user_defined) {
+      std::string pieces = BpePieces() + Piece(std::string(100, 'h'), -20);
+      for (int i = 0; i < user_defined; ++i) {
+        pieces += Piece("[" + std::to_string(i) + "]", 0, kUserDefined);
+      }
+      const Loaded model(Model(algorithm, pieces, /*byte_fallback=*/true));
+      double best = 1e9;
+      for (int repeat = 0; repeat < 3; ++repeat) {
+        const auto start = std::chrono::steady_clock::now();
+        EXPECT_TRUE(model.tokenizer->Encode(text).ok());
+        const std::chrono::duration<double> taken = std::chrono::steady_clock::now() - start;
+        best = std::min(best, taken.count());
+      }
+      return best;
+    };
+    // A hundred times as long while every one of them was tried at every character.
+    EXPECT_LT(seconds(5000), 10 * seconds(5)) << algorithm;
   }
 }
 

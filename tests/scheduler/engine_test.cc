@@ -107,6 +107,7 @@ TEST(EngineTest, AWrongDecisionEndsItsRequestAndNoOtherOfItsBatch) {
       {KeepWindows{8, 4, 2, 16}, "wrong decided that layer 3 keeps what needs statistics"},
       {KeepHeavy{8, 4}, "wrong decided that layer 3 keeps what needs statistics"},
       {KeepRing{2, 30}, "wrong decided that layer 3 has 2 sinks, its plan said at most 0"},
+      {KeepRing{0, 0}, "wrong decided that layer 3 is a ring of 0 + 0 tokens"},
       {KeepBest{8, 8}, "wrong decided that layer 3 keeps its best tokens, but its plan stored"}};
   for (const auto& [edit, message] : wrong) {
     // While the first prompt is slow, the three behind it come together in one batch.
@@ -127,6 +128,54 @@ TEST(EngineTest, AWrongDecisionEndsItsRequestAndNoOtherOfItsBatch) {
     const absl::Status status = harness.Await(second).last.status;
     EXPECT_EQ(status.code(), absl::StatusCode::kInternal);
     EXPECT_THAT(std::string(status.message()), HasSubstr(message));
+  }
+  harness.ExpectEmptyPool();
+}
+
+/// Says of a layer that it keeps less than it does.
+class WrongPlanner final : public Policy {
+ public:
+  explicit WrongPlanner(int layer) : layer_(layer) {}
+  std::string ToString() const override { return "wrong"; }
+  std::string_view name() const override { return "wrong"; }
+  CachePlan Plan(const PolicyContext& context, int prompt_tokens,
+                 int max_new_tokens) const override {
+    const SequenceLimits limits{prompt_tokens, max_new_tokens};
+    std::vector<LayerPlan> layers(context.num_layers, PlanKeepRing(limits, 0, 16));
+    layers[layer_] = PlanKeepAll(limits);
+    layers[layer_].prompt_tokens_kept = 1;
+    return CompletePlan(context, limits, std::move(layers));
+  }
+
+ private:
+  int layer_;
+};
+
+TEST(EngineTest, APlanThatIsTooLowEndsItsRequestAndNoOtherOfItsBatch) {
+  EngineHarness harness(Options(6000));
+  for (int layer = 0; layer < kLayers; ++layer) {
+    for (const int others : {0, 2}) {
+      SCOPED_TRACE(testing::Message() << "layer " << layer << ", beside " << others);
+      harness.control->prefill_layer_delay_us = 20000;
+      const RequestId slow = harness.MustSubmit(harness.Request(30, 1));
+      const EngineRequest good = harness.Request(50, 10);
+      EngineRequest bad = harness.Request(200, 10);
+      bad.policy = std::make_shared<WrongPlanner>(layer);
+      std::vector<RequestId> right;
+      if (others > 0) right.push_back(harness.MustSubmit(good));
+      const RequestId wrong = harness.MustSubmit(bad);
+      if (others > 1) right.push_back(harness.MustSubmit(good));
+      harness.Await(slow);
+      harness.control->prefill_layer_delay_us = 0;
+      for (const RequestId id : right) {
+        const Collected result = harness.Await(id);
+        EXPECT_TRUE(result.last.status.ok()) << result.last.status;
+        EXPECT_EQ(result.tokens, harness.Expected(good));
+      }
+      const absl::Status status = harness.Await(wrong).last.status;
+      EXPECT_EQ(status.code(), absl::StatusCode::kInternal) << status;
+      EXPECT_THAT(std::string(status.message()), HasSubstr("its plan allows"));
+    }
   }
   harness.ExpectEmptyPool();
 }

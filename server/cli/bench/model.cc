@@ -278,9 +278,11 @@ int RunModelBench(const ModelBenchFlags& flags) {
                                       .decode_tokens = flags.decodes ? flags.tokens : 0};
         const auto figures = RunBest(**bench, which, flags.repeats);
         if (!figures.ok()) {
-          // What has been measured is not lost.
+          // What has been measured is not lost, nor a report of before for nothing.
           report["error"] = std::string(figures.status().message());
-          WriteReport(flags, report).IgnoreError();
+          const absl::Status written =
+              report["rows"].empty() ? absl::OkStatus() : WriteReport(flags, report);
+          if (!written.ok()) Fail(flags, written);
           return Fail(flags, figures.status());
         }
         PrintRow(flags, policy.text, which, *figures, !on_gpu);

@@ -1,0 +1,100 @@
+// Reports that are written as a whole, whatever is there already.
+#include "server/cli/write_file.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <string>
+
+namespace ziggurat {
+namespace {
+
+namespace fs = std::filesystem;
+using ::testing::HasSubstr;
+
+class WriteFileTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    folder_ = fs::path(::testing::TempDir()) / ("write-file-" + std::to_string(::getpid()));
+    fs::create_directories(folder_);
+  }
+  void TearDown() override { fs::remove_all(folder_); }
+
+  static std::string Read(const fs::path& path) {
+    std::ifstream file(path, std::ios::binary);
+    return {std::istreambuf_iterator<char>(file), {}};
+  }
+  /// So that none is left behind.
+  int Files() const {
+    return static_cast<int>(
+        std::distance(fs::directory_iterator(folder_), fs::directory_iterator()));
+  }
+
+  fs::path folder_;
+};
+
+TEST_F(WriteFileTest, ReplacesAFileAndLeavesNothingBeside) {
+  const fs::path path = folder_ / "report.json";
+  for (const std::string text : {"first", "second and longer", ""}) {
+    EXPECT_TRUE(CheckReplaceable(path).ok());
+    ASSERT_TRUE(ReplaceFile(path, text).ok());
+    EXPECT_EQ(Read(path), text);
+    EXPECT_EQ(Files(), 1);
+  }
+}
+
+TEST_F(WriteFileTest, CheckingChangesNothing) {
+  const fs::path there = folder_ / "there";
+  ASSERT_TRUE(WriteFile(there, "old").ok());
+  EXPECT_TRUE(CheckReplaceable(there).ok());
+  EXPECT_TRUE(CheckReplaceable(folder_ / "absent").ok());
+  EXPECT_EQ(Read(there), "old");
+  EXPECT_EQ(Files(), 1);
+}
+
+TEST_F(WriteFileTest, WritesIntoLinksAlsoThoseThatLeadNowhereYet) {
+  fs::create_symlink("target", folder_ / "link");
+  EXPECT_TRUE(CheckReplaceable(folder_ / "link").ok());
+  ASSERT_TRUE(ReplaceFile(folder_ / "link", "text").ok());
+  EXPECT_TRUE(fs::is_symlink(folder_ / "link"));
+  EXPECT_EQ(Read(folder_ / "target"), "text");
+  EXPECT_EQ(Files(), 2);
+}
+
+TEST_F(WriteFileTest, WritesIntoDevices) {
+  EXPECT_TRUE(CheckReplaceable("/dev/null").ok());
+  EXPECT_TRUE(ReplaceFile("/dev/null", "text").ok());
+  EXPECT_TRUE(fs::is_character_file("/dev/null"));
+  EXPECT_EQ(ReplaceFile("/dev/full", "text").code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_TRUE(fs::is_character_file("/dev/full"));
+}
+
+TEST_F(WriteFileTest, WritesIntoAFileThatCannotBeReplaced) {
+  // Longer names than this one there are none, so no file can be made beside it.
+  const fs::path path = folder_ / std::string(250, 'n');
+  ASSERT_TRUE(WriteFile(path, "old").ok());
+  EXPECT_TRUE(CheckReplaceable(path).ok());
+  ASSERT_TRUE(ReplaceFile(path, "new").ok());
+  EXPECT_EQ(Read(path), "new");
+  EXPECT_EQ(Files(), 1);
+}
+
+TEST_F(WriteFileTest, SaysBeforehandWhatCannotBeWritten) {
+  EXPECT_EQ(CheckReplaceable(folder_).code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(CheckReplaceable(folder_).message()), HasSubstr("is a folder"));
+  ASSERT_TRUE(WriteFile(folder_ / "file", "").ok());
+  for (const fs::path& path : {folder_ / "no" / "file", folder_ / "file" / "below"}) {
+    const absl::Status status = CheckReplaceable(path);
+    EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition) << path;
+    EXPECT_THAT(std::string(status.message()), HasSubstr(path.string()));
+    EXPECT_EQ(ReplaceFile(path, "text").code(), absl::StatusCode::kFailedPrecondition) << path;
+  }
+}
+
+}  // namespace
+}  // namespace ziggurat
