@@ -1,4 +1,4 @@
-// What many sequences hold together, for metrics and status calls, and the proof that nothing is
+// What many sequences hold together, and the proof that nothing is
 // lost between them and the pool.
 #pragma once
 
@@ -18,7 +18,8 @@ namespace ziggurat {
 /// over layers).
 ///
 /// Computed on demand, not kept: one `Add` costs O(layers x segments), about 10 ns each, plus
-/// O(blocks) of shared segments; so a scrape may call it, a step need not.
+/// O(blocks) of shared segments. What tests hold reports and metrics to; the engine adds its
+/// snapshots up itself.
 struct CacheOccupancy {
   explicit CacheOccupancy(int num_layers) : layers(num_layers) {}
 

@@ -104,7 +104,8 @@ struct DecodeInput {
   /// The layer's segments, which already count the slot of the new token, and where it goes: as of
   /// an earlier step. With every step since the slot of the one target has moved on by one, in a
   /// segment that has grown as far (but for kLowestScore, which stays); all else is as it was. So a
-  /// step costs the scheduler nothing for a layer in which no block is taken and nothing moves.
+  /// step costs the scheduler nothing for a layer in which no block is taken and nothing moves. An
+  /// example stands in docs/architecture.md, "A token in a layer".
   struct Layer {
     LayerView view;
     absl::Span<const TokenTarget> targets;

@@ -59,7 +59,8 @@ class LayerStore {
   /// Where the token at `position` goes. The span is valid until the next call.
   virtual absl::StatusOr<absl::Span<const TokenTarget>> Append(int position) = 0;
 
-  // So that a step need not ask a layer in which nothing happens:
+  // So that a step need not ask a layer in which nothing happens (docs/architecture.md, "A token in
+  // a layer"):
 
   static constexpr int kNever = std::numeric_limits<int>::max();
   /// At least so many tokens may come, from the next one on, before PrepareStep or PrepareFlush
