@@ -177,6 +177,7 @@ int Generate(const GenerateFlags& flags) {
   if (flags.attention_recall && !flags.report && !flags.json) {
     return Fail("--attention-recall is shown by --report or --json", kExitUsage);
   }
+  if (flags.logprobs && !flags.json) return Fail("--logprobs are shown by --json", kExitUsage);
   const std::string prompt = flags.prompt ? *flags.prompt
                                           : std::string((std::istreambuf_iterator<char>(std::cin)),
                                                         std::istreambuf_iterator<char>());

@@ -263,6 +263,10 @@ TEST(Cli, AttentionRecallNeedsSomethingThatShowsIt) {
       RunZiggurat({"generate", "--server", "127.0.0.1:1", "--attention-recall", "x"});
   EXPECT_EQ(result.exit_code, 2);
   EXPECT_THAT(result.err, testing::HasSubstr("--report"));
+  const CommandResult logprobs =
+      RunZiggurat({"generate", "--server", "127.0.0.1:1", "--logprobs", "2", "x"});
+  EXPECT_EQ(logprobs.exit_code, 2);
+  EXPECT_THAT(logprobs.err, testing::HasSubstr("--json"));
 }
 
 TEST(Cli, WhatTheDaemonNeverGivesIsAskedWrongly) {
