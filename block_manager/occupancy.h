@@ -1,5 +1,4 @@
-// What many sequences hold together, and the proof that nothing is
-// lost between them and the pool.
+// What many sequences hold together, and the proof that nothing is lost between them and the pool.
 #pragma once
 
 #include <map>

@@ -48,8 +48,8 @@ class Policy {
   ///
   /// A layer may become KeepAll; KeepRing, of at most `CachePlan::most_sinks_decided` sinks; at
   /// DecideAt::kPrompt also KeepBest, by the statistic that the layer's plan had, whose window is
-  /// then its `recent`. Anything else
-  /// ends the request with INTERNAL, which names the policy and the layer.
+  /// then its `recent`. Anything else ends the request with INTERNAL, which names the policy and
+  /// the layer.
   ///   importance  [num_layers]
   virtual std::vector<LayerPlan> Decide(const PolicyContext& context, int tokens,
                                         int max_new_tokens,

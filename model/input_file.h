@@ -36,8 +36,8 @@ class InputFile {
   size_t bytes_;
 };
 
-/// The whole of a regular file of at most `max_bytes`. Errors as InputFile's, and
-/// INVALID_ARGUMENT where it is too large.
+/// The whole of a regular file of at most `max_bytes`. Errors as InputFile's, and INVALID_ARGUMENT
+/// where it is too large.
 absl::StatusOr<std::string> ReadInputFile(const std::filesystem::path& path, size_t max_bytes);
 
 }  // namespace ziggurat

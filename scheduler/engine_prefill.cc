@@ -88,17 +88,19 @@ absl::Status EngineLoop::PrefillOneLayer() {
 
 /// Policies that wait for the last layer of the prompt.
 void EngineLoop::DecidePrompts() {
-  const std::vector<Sequence*> batch = prefill_->sequences;
-  std::vector<std::pair<Sequence*, absl::Status>> failed;
+  const std::vector<Sequence*> batch = prefill_->sequences;  // Finish changes the other
   for (size_t i = 0; i < batch.size(); ++i) {
-    if (batch[i] == nullptr || batch[i]->block_plan.plan.decide != DecideAt::kPrompt) continue;
-    const ScopedSeconds timer(&model_seconds_);
-    absl::Status status = batch[i]->store->Decide(
-        *batch[i]->request.policy, PolicyContextOf(model_->shape()), batch[i]->prompt_tokens(),
-        batch[i]->request.max_new_tokens, static_cast<int>(i), model_);
-    if (!status.ok()) failed.emplace_back(batch[i], std::move(status));
+    Sequence* sequence = batch[i];
+    if (sequence == nullptr || sequence->block_plan.plan.decide != DecideAt::kPrompt) continue;
+    absl::Status status;
+    {
+      const ScopedSeconds timer(&model_seconds_);
+      status = sequence->store->Decide(*sequence->request.policy, PolicyContextOf(model_->shape()),
+                                       sequence->prompt_tokens(), sequence->request.max_new_tokens,
+                                       static_cast<int>(i), model_);
+    }
+    if (!status.ok()) Finish(*sequence, FinishReason::kError, status);
   }
-  for (const auto& [sequence, status] : failed) Finish(*sequence, FinishReason::kError, status);
 }
 
 void EngineLoop::FinishPrefillBatch() {

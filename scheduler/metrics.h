@@ -38,8 +38,8 @@ struct MetricTotals {
 };
 
 /// Owns the registry. Safe from any thread, but for DeclareLayers and SetOccupancy, which are one
-/// thread's, the engine's. Label values are bounded: layers, states, policy names
-/// and reasons; never a request id.
+/// thread's, the engine's. Label values are bounded: layers, states, policy names and reasons;
+/// never a request id.
 class Metrics {
  public:
   Metrics();

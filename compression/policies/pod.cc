@@ -50,8 +50,9 @@ class Pod final : public PlanModifier {
     // Layers must follow the choice of the lowest layer of their groups; and whether the sinks
     // become codes is not to depend on the length of the answer.
     const bool is_grouped = plan->quantization && plan->quantization->stores_groups();
-    if (shared && (MayBeDistant(limits) || plan->SelectsTokens() || is_grouped))
+    if (shared && (MayBeDistant(limits) || plan->SelectsTokens() || is_grouped)) {
       plan->distant = options_;
+    }
   }
 
  private:

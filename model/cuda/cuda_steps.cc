@@ -154,35 +154,44 @@ DeviceCache CudaSteps::cache() const {
 
 // ---- A step -------------------------------------------------------------------------------------
 
-// What a step needs depends on the kinds of caches that happen to be in it, and admission knows
-// nothing of that. One that needs more than there is goes in two halves, in every step anew, which
-// is slow (each half drops the rows of the other from the table) but ends nobody's request.
+/// `run(first, count)` for all inputs at once. What that needs depends on the kinds of caches that
+/// happen to be in the step, and admission knows nothing of it: where it is more than there is
+/// (RESOURCE_EXHAUSTED), the step goes in two halves, in every step anew. That is slow, since each
+/// half drops the rows of the other from the table, but ends nobody's request.
+absl::Status CudaSteps::InParts(size_t first, size_t count,
+                                absl::FunctionRef<absl::Status(size_t first, size_t count)> run) {
+  absl::Status status = run(first, count);
+  if (!absl::IsResourceExhausted(status) || count <= 1) return status;
+  const size_t half = count / 2;
+  status = InParts(first, half, run);
+  return status.ok() ? InParts(first + half, count - half, run) : status;
+}
 
 absl::Status CudaSteps::Decode(absl::Span<const DecodeInput> inputs, float* logits) {
-  absl::Status status = RunStep(inputs);
-  if (absl::IsResourceExhausted(status) && inputs.size() > 1) {
-    const size_t half = inputs.size() / 2;
-    status = Decode(inputs.first(half), logits);
-    if (!status.ok()) return status;
-    return Decode(inputs.subspan(half), logits + half * options_.shape.model.vocab_size);
-  }
-  if (!status.ok()) return status;
+  return InParts(0, inputs.size(), [&](size_t first, size_t count) {
+    return DecodePart(inputs.subspan(first, count),
+                      logits + first * options_.shape.model.vocab_size);
+  });
+}
+
+absl::Status CudaSteps::DecodeTokens(absl::Span<const DecodeInput> inputs,
+                                     absl::Span<const TokenDraw> draws, SampledToken* tokens) {
+  return InParts(0, inputs.size(), [&](size_t first, size_t count) {
+    return DrawPart(inputs.subspan(first, count), draws.subspan(first, count), tokens + first);
+  });
+}
+
+absl::Status CudaSteps::DecodePart(absl::Span<const DecodeInput> inputs, float* logits) {
+  if (absl::Status status = RunStep(inputs); !status.ok()) return status;
   AskCounts(inputs);
   FetchLogits(inputs, logits);
   FetchMeasured(inputs);
   return absl::OkStatus();
 }
 
-absl::Status CudaSteps::DecodeTokens(absl::Span<const DecodeInput> inputs,
-                                     absl::Span<const TokenDraw> draws, SampledToken* tokens) {
-  absl::Status status = RunStep(inputs);
-  if (absl::IsResourceExhausted(status) && inputs.size() > 1) {
-    const size_t half = inputs.size() / 2;
-    status = DecodeTokens(inputs.first(half), draws.first(half), tokens);
-    if (!status.ok()) return status;
-    return DecodeTokens(inputs.subspan(half), draws.subspan(half), tokens + half);
-  }
-  if (!status.ok()) return status;
+absl::Status CudaSteps::DrawPart(absl::Span<const DecodeInput> inputs,
+                                 absl::Span<const TokenDraw> draws, SampledToken* tokens) {
+  if (absl::Status status = RunStep(inputs); !status.ok()) return status;
   std::vector<uint64_t> sequences;
   sequences.reserve(inputs.size());
   for (const DecodeInput& input : inputs) sequences.push_back(input.sequence);

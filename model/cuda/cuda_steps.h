@@ -11,6 +11,7 @@
 #include <memory>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "attention/cuda/cuda_backend.h"
 #include "attention/cuda/device.h"
 #include "model/cuda/memory_part.h"
@@ -72,6 +73,12 @@ class CudaSteps final : public StepDecoder {
   static DecodeBucket DecodeBucketOf(const CudaStepsOptions& options, int items,
                                      const StepKinds& kinds);
   StepBucket BucketOf(absl::Span<const DecodeInput> inputs) const;
+  absl::Status InParts(size_t first, size_t count,
+                       absl::FunctionRef<absl::Status(size_t first, size_t count)> run);
+  /// Decode and DecodeTokens of what goes at once.
+  absl::Status DecodePart(absl::Span<const DecodeInput> inputs, float* logits);
+  absl::Status DrawPart(absl::Span<const DecodeInput> inputs, absl::Span<const TokenDraw> draws,
+                        SampledToken* tokens);
   /// Everything up to the logits, which are on the device then, or are to be.
   absl::Status RunStep(absl::Span<const DecodeInput> inputs);
   void SendPatches();

@@ -39,8 +39,8 @@ class AddedTokenMatcher {
   /// pattern is never found.
   void Add(const AddedToken& token, std::string_view pattern);
 
-  /// The sections of `text` (valid UTF-8) in order; none is empty. Special tokens stay
-  /// ordinary text unless `parse_special`.
+  /// The sections of `text` (valid UTF-8) in order; none is empty. Special tokens stay ordinary
+  /// text unless `parse_special`.
   absl::StatusOr<std::vector<TextSection>> Split(std::string_view text, bool parse_special) const;
 
   bool empty() const { return tokens_.empty(); }

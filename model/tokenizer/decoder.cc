@@ -252,12 +252,13 @@ class ChainParser {
     if (*type == "Strip") {
       const absl::StatusOr<StripOptions> options = ParseStrip(component);
       if (!options.ok()) return options.status();
-      if (has_loose_bytes_ && !is_fused_) return BehindBytes("Strip");
+      if (has_loose_bytes_) return BehindBytes("Strip");
       is_fused_ ? Add<StripTextStage>(*options) : Add<StripPieceStage>(*options);
       return absl::OkStatus();
     }
     if (*type == "Fuse") {
       is_fused_ = true;
+      has_loose_bytes_ = false;
       return absl::OkStatus();
     }
     if (*type == "ByteLevel" || *type == "ByteFallback") {
@@ -268,6 +269,7 @@ class ChainParser {
       } else {
         Add<ByteLevelStage>();
         is_fused_ = true;
+        has_loose_bytes_ = false;
       }
       return absl::OkStatus();
     }
@@ -329,7 +331,7 @@ class ChainParser {
 
   std::vector<std::unique_ptr<DecoderStage>> stages_;
   bool is_fused_ = false;         ///< pieces are fragments of one text from here on
-  bool has_loose_bytes_ = false;  ///< there was a ByteFallback
+  bool has_loose_bytes_ = false;  ///< pieces may be parts of a run of bytes
 };
 
 }  // namespace

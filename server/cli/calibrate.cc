@@ -66,10 +66,6 @@ struct PodFlags {
   int threads = 0;
 };
 
-absl::Status Prefixed(const char* what, const absl::Status& status) {
-  return absl::Status(status.code(), absl::StrCat(what, ": ", std::string(status.message())));
-}
-
 absl::Status CheckFlags(const PodFlags& flags) {
   if (!(flags.delta >= 0 && flags.delta <= 1)) {
     return absl::InvalidArgumentError(

@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "attention/backend.h"
 #include "model/cuda/cuda_decoder.h"
+#include "server/cli/failure.h"
 #include "server/config.h"
 #include "spdlog/spdlog.h"
 
@@ -25,8 +26,7 @@ absl::StatusOr<int> ChooseDevice(const std::string& flag) {
     spdlog::info("on the CPU: {}", std::string(card.status().message()));
     return DeviceChoice::kCpu;
   }
-  return absl::Status(card.status().code(),
-                      absl::StrCat("--device ", flag, ": ", std::string(card.status().message())));
+  return Prefixed(absl::StrCat("--device ", flag), card.status());
 }
 
 int ThreadCount(int flag) {

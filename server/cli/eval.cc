@@ -271,7 +271,6 @@ int Eval(const EvalFlags& flags) {
         "same command asks them again\n",
         static_cast<long long>(failed), static_cast<long long>(asked));
   }
-  if (std::fflush(stdout) != 0) return Fail("cannot write to stdout");
   return failed == asked ? Fail("every request failed") : kExitOk;
 }
 

@@ -3,9 +3,15 @@
 #include <cstdio>
 #include <string>
 
+#include "absl/strings/str_cat.h"
 #include "server/printable.h"
 
 namespace ziggurat {
+
+absl::Status Prefixed(std::string_view what, const absl::Status& status) {
+  return absl::Status(status.code(),
+                      absl::StrCat(std::string(what), ": ", std::string(status.message())));
+}
 
 int SayFailure(std::string_view command, const absl::Status& status, int exit_code) {
   return SayFailure(command, PrintableMessage({status.message().data(), status.message().size()}),

@@ -38,6 +38,19 @@ std::string Version() {
   return absl::StrCat("ziggurat ", VersionText(), "\nbackends: ", absl::StrJoin(backends, ", "));
 }
 
+/// "ziggurat bench serve".
+std::string FullName(const CLI::App& command) {
+  const CLI::App* parent = command.get_parent();
+  return parent == nullptr ? command.get_name()
+                           : absl::StrCat(FullName(*parent), " ", command.get_name());
+}
+
+/// As far as the commands were told.
+std::string NameOfParsed(const CLI::App& app) {
+  const auto parsed = app.get_subcommands();
+  return parsed.empty() ? FullName(app) : NameOfParsed(*parsed.front());
+}
+
 /// Says which word is no command where one must stand, as CLI11 does not; empty: there is none.
 std::string WhyNoCommand(const CLI::App& app, absl::Span<char* const> words) {
   const auto commands = app.get_subcommands([](const CLI::App*) { return true; });
@@ -45,11 +58,8 @@ std::string WhyNoCommand(const CLI::App& app, absl::Span<char* const> words) {
   for (const CLI::App* command : commands) {
     if (command->get_name() == words[0]) return WhyNoCommand(*command, words.subspan(1));
   }
-  const std::string whole = app.get_parent() == nullptr
-                                ? app.get_name()
-                                : absl::StrCat(app.get_parent()->get_name(), " ", app.get_name());
-  return absl::StrCat(whole, ": '", Printable(words[0]), "' is no command; `", whole,
-                      " --help` lists them");
+  return absl::StrCat(FullName(app), ": '", Printable(words[0]), "' is no command; `",
+                      FullName(app), " --help` lists them");
 }
 
 /// The command that was asked for, or nullptr.
@@ -76,23 +86,11 @@ std::string FlagWithoutValue(const CLI::App& app) {
   return "";
 }
 
-/// "ziggurat bench serve": as far as the commands were told.
-std::string CommandLine(const CLI::App& app) {
-  std::string line = app.get_name();
-  for (const CLI::App* command : app.get_subcommands()) {
-    absl::StrAppend(&line, " ", CommandLine(*command));
-  }
-  return line;
-}
-
-int AfterLoss(int exit_code) {
+/// What was printed, by std::cout too, may not have arrived: a full disk, a closed pipe.
+int AfterFlush(int exit_code) {
+  if (std::fflush(stdout) == 0 && std::ferror(stdout) == 0) return exit_code;
   std::fprintf(stderr, "ziggurat: the output could not be written\n");
   return exit_code == kExitOk ? kExitFailure : exit_code;
-}
-
-/// What was printed may not have arrived: a full disk, a closed pipe.
-int AfterFlush(int exit_code) {
-  return std::fflush(stdout) == 0 && std::ferror(stdout) == 0 ? exit_code : AfterLoss(exit_code);
 }
 
 int Main(int argc, char** argv) {
@@ -115,15 +113,12 @@ int Main(int argc, char** argv) {
   } catch (const CLI::ParseError& error) {
     // Help and version arrive as exceptions too, with exit code 0.
     std::ostringstream wrong;
-    if (app.exit(error, std::cout, wrong) == 0) {
-      std::cout.flush();
-      return std::cout ? AfterFlush(kExitOk) : AfterLoss(kExitOk);
-    }
-    std::fprintf(stderr, "%s: %s", CommandLine(app).c_str(), PrintableLines(wrong.str()).c_str());
+    if (app.exit(error, std::cout, wrong) == 0) return AfterFlush(kExitOk);
+    std::fprintf(stderr, "%s: %s", NameOfParsed(app).c_str(), PrintableLines(wrong.str()).c_str());
     return kExitUsage;
   }
   if (const std::string flag = FlagWithoutValue(app); !flag.empty()) {
-    std::fprintf(stderr, "%s: %s is empty\n", CommandLine(app).c_str(), flag.c_str());
+    std::fprintf(stderr, "%s: %s is empty\n", NameOfParsed(app).c_str(), flag.c_str());
     return kExitUsage;
   }
   const Command* command = FindParsed(commands);

@@ -19,9 +19,7 @@ The text is taken byte for byte, so a line break at its end counts. No token is 
 
 int Tokenize(const TokenizeCommand& command) {
   const absl::Status status = RunTokenizeCommand(command, std::cin, std::cout);
-  if (status.ok() && std::cout.flush()) return kExitOk;
-  return SayFailure("tokenize",
-                    status.ok() ? absl::UnavailableError("cannot write to stdout") : status);
+  return status.ok() ? kExitOk : SayFailure("tokenize", status);
 }
 
 }  // namespace

@@ -6,7 +6,6 @@
 #include <cstring>
 #include <fstream>
 #include <system_error>
-#include <utility>
 
 #include "absl/strings/str_cat.h"
 

@@ -75,12 +75,16 @@ TEST(EngineTest, EveryPolicyIsAmongTheMethodsThatTheseTestsRun) {
   }
 }
 
-/// Holds everything, and decides after the prompt what no layer can become by then.
-class WrongDecider final : public Policy {
+class WrongPolicy : public Policy {
  public:
-  explicit WrongDecider(LayerEdit edit) : edit_(edit) {}
   std::string ToString() const override { return "wrong"; }
   std::string_view name() const override { return "wrong"; }
+};
+
+/// Holds everything, and decides after the prompt what no layer can become by then.
+class WrongDecider final : public WrongPolicy {
+ public:
+  explicit WrongDecider(LayerEdit edit) : edit_(edit) {}
   CachePlan Plan(const PolicyContext& context, int prompt_tokens,
                  int max_new_tokens) const override {
     const SequenceLimits limits{prompt_tokens, max_new_tokens};
@@ -101,6 +105,32 @@ class WrongDecider final : public Policy {
   LayerEdit edit_;
 };
 
+/// A prompt of `policy`, with `others` right ones around it in the same batch: it ends with
+/// INTERNAL and `message`, they are answered.
+void ExpectItAloneToEnd(EngineHarness& harness, std::shared_ptr<const Policy> policy,
+                        int prompt_tokens, int others, const char* message) {
+  // While the first prompt is slow, those behind it come together in one batch.
+  harness.control->prefill_layer_delay_us = 20000;
+  const RequestId slow = harness.MustSubmit(harness.Request(30, 1));
+  const EngineRequest good = harness.Request(50, 10);
+  EngineRequest bad = harness.Request(prompt_tokens, 10);
+  bad.policy = std::move(policy);
+  std::vector<RequestId> right;
+  for (int i = 0; i < others / 2; ++i) right.push_back(harness.MustSubmit(good));
+  const RequestId wrong = harness.MustSubmit(bad);
+  for (int i = others / 2; i < others; ++i) right.push_back(harness.MustSubmit(good));
+  harness.Await(slow);
+  harness.control->prefill_layer_delay_us = 0;
+  for (const RequestId id : right) {
+    const Collected result = harness.Await(id);
+    EXPECT_TRUE(result.last.status.ok()) << result.last.status;
+    EXPECT_EQ(result.tokens, harness.Expected(good));
+  }
+  const absl::Status status = harness.Await(wrong).last.status;
+  EXPECT_EQ(status.code(), absl::StatusCode::kInternal) << status;
+  EXPECT_THAT(std::string(status.message()), HasSubstr(message));
+}
+
 TEST(EngineTest, AWrongDecisionEndsItsRequestAndNoOtherOfItsBatch) {
   EngineHarness harness(Options(6000));
   const std::pair<LayerEdit, const char*> wrong[] = {
@@ -110,34 +140,15 @@ TEST(EngineTest, AWrongDecisionEndsItsRequestAndNoOtherOfItsBatch) {
       {KeepRing{0, 0}, "wrong decided that layer 3 is a ring of 0 + 0 tokens"},
       {KeepBest{8, 8}, "wrong decided that layer 3 keeps its best tokens, but its plan stored"}};
   for (const auto& [edit, message] : wrong) {
-    // While the first prompt is slow, the three behind it come together in one batch.
-    harness.control->prefill_layer_delay_us = 20000;
-    const RequestId slow = harness.MustSubmit(harness.Request(30, 1));
-    const EngineRequest good = harness.Request(50, 10);
-    EngineRequest bad = harness.Request(60, 10);
-    bad.policy = std::make_shared<WrongDecider>(edit);
-    const RequestId first = harness.MustSubmit(good), second = harness.MustSubmit(bad),
-                    third = harness.MustSubmit(good);
-    harness.Await(slow);
-    harness.control->prefill_layer_delay_us = 0;
-    for (const RequestId id : {first, third}) {
-      const Collected result = harness.Await(id);
-      EXPECT_TRUE(result.last.status.ok()) << result.last.status;
-      EXPECT_EQ(result.tokens, harness.Expected(good));
-    }
-    const absl::Status status = harness.Await(second).last.status;
-    EXPECT_EQ(status.code(), absl::StatusCode::kInternal);
-    EXPECT_THAT(std::string(status.message()), HasSubstr(message));
+    ExpectItAloneToEnd(harness, std::make_shared<WrongDecider>(edit), 60, 2, message);
   }
   harness.ExpectEmptyPool();
 }
 
 /// Says of a layer that it keeps less than it does.
-class WrongPlanner final : public Policy {
+class WrongPlanner final : public WrongPolicy {
  public:
   explicit WrongPlanner(int layer) : layer_(layer) {}
-  std::string ToString() const override { return "wrong"; }
-  std::string_view name() const override { return "wrong"; }
   CachePlan Plan(const PolicyContext& context, int prompt_tokens,
                  int max_new_tokens) const override {
     const SequenceLimits limits{prompt_tokens, max_new_tokens};
@@ -156,25 +167,8 @@ TEST(EngineTest, APlanThatIsTooLowEndsItsRequestAndNoOtherOfItsBatch) {
   for (int layer = 0; layer < kLayers; ++layer) {
     for (const int others : {0, 2}) {
       SCOPED_TRACE(testing::Message() << "layer " << layer << ", beside " << others);
-      harness.control->prefill_layer_delay_us = 20000;
-      const RequestId slow = harness.MustSubmit(harness.Request(30, 1));
-      const EngineRequest good = harness.Request(50, 10);
-      EngineRequest bad = harness.Request(200, 10);
-      bad.policy = std::make_shared<WrongPlanner>(layer);
-      std::vector<RequestId> right;
-      if (others > 0) right.push_back(harness.MustSubmit(good));
-      const RequestId wrong = harness.MustSubmit(bad);
-      if (others > 1) right.push_back(harness.MustSubmit(good));
-      harness.Await(slow);
-      harness.control->prefill_layer_delay_us = 0;
-      for (const RequestId id : right) {
-        const Collected result = harness.Await(id);
-        EXPECT_TRUE(result.last.status.ok()) << result.last.status;
-        EXPECT_EQ(result.tokens, harness.Expected(good));
-      }
-      const absl::Status status = harness.Await(wrong).last.status;
-      EXPECT_EQ(status.code(), absl::StatusCode::kInternal) << status;
-      EXPECT_THAT(std::string(status.message()), HasSubstr("its plan allows"));
+      ExpectItAloneToEnd(harness, std::make_shared<WrongPlanner>(layer), 200, others,
+                         "its plan allows");
     }
   }
   harness.ExpectEmptyPool();

@@ -192,11 +192,6 @@ LayerMeasured StubModel::MeasureLayer(int layer, Prompt& prompt) {
   };
   LayerMeasured measured;
   measured.kept_tokens = measured.first_tokens = n;
-  const auto keep_ring = [&](int sinks, int recent) {
-    measured.first_tokens = std::min(sinks, n);
-    measured.kept_tokens = std::min(sinks + recent, n);
-    measured.kept = {};
-  };
   if (const auto* best = std::get_if<KeepBest>(&plan.edit)) keep(best->best, best->recent);
   if (const auto* heavy = std::get_if<KeepHeavy>(&plan.edit)) keep(heavy->heavy, heavy->recent);
   if (const auto* windows = std::get_if<KeepWindows>(&plan.edit)) {
@@ -208,10 +203,12 @@ LayerMeasured StubModel::MeasureLayer(int layer, Prompt& prompt) {
     measured.first_tokens = 0;
     measured.kept = prompt.kept;
   }
-  if (const auto* ring = std::get_if<KeepRing>(&plan.edit)) keep_ring(ring->sinks, ring->recent);
+  if (const auto* ring = std::get_if<KeepRing>(&plan.edit)) {
+    measured.KeepFirstAndLast(ring->sinks, ring->recent, n);
+  }
   if (plan.lazy && layer % 2 == 0 && n > plan.lazy->sinks + plan.lazy->recent) {
     measured.lazy = true;
-    keep_ring(plan.lazy->sinks, plan.lazy->recent);
+    measured.KeepFirstAndLast(plan.lazy->sinks, plan.lazy->recent, n);
   }
   if (plan.merge == MergeRole::kUpper) {
     measured.retained_tokens =
@@ -237,7 +234,7 @@ absl::Status StubModel::FinishLayer(int layer, absl::Span<const LayerWrite> writ
 // Of a merged pair the first tokens are the retained ones.
 absl::Status StubModel::WriteLayer(int layer, const Prompt& prompt, const LayerWrite& write) {
   const LayerMeasured& measured = prompt.measured;
-  const int n = static_cast<int>(prompt.tokens.size()), kept = measured.kept_tokens;
+  const int n = static_cast<int>(prompt.tokens.size());
   if (!write.lower.empty()) {
     const int retained = measured.retained_tokens;
     const auto is_retained = [](int /*head*/, int index) { return index; };
@@ -248,10 +245,8 @@ absl::Status StubModel::WriteLayer(int layer, const Prompt& prompt, const LayerW
     }
     return WriteRanges(layer, prompt, write.view, write.ranges, n - retained, is_merged);
   }
-  return WriteRanges(layer, prompt, write.view, write.ranges, kept, [&](int head, int index) {
-    if (!measured.kept.empty()) return static_cast<int>(measured.kept[head * kept + index]);
-    return index < measured.first_tokens ? index : n - kept + index;
-  });
+  return WriteRanges(layer, prompt, write.view, write.ranges, measured.kept_tokens,
+                     [&](int head, int index) { return measured.PositionOf(head, index, n); });
 }
 
 absl::Status StubModel::WriteRanges(int layer, const Prompt& prompt, LayerView view,

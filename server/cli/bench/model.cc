@@ -222,10 +222,6 @@ int Fail(const ModelBenchFlags& flags, const absl::Status& status) {
                     absl::IsInvalidArgument(status) ? kExitUsage : kExitFailure);
 }
 
-absl::Status Prefixed(const char* flag, const absl::Status& status) {
-  return absl::Status(status.code(), absl::StrCat(flag, ": ", status.message()));
-}
-
 absl::Status WriteReport(const ModelBenchFlags& flags, const nlohmann::json& report) {
   if (flags.json.empty()) return absl::OkStatus();
   return Prefixed("--json", ReplaceFile(flags.json, report.dump(2) + '\n'));

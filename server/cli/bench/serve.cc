@@ -228,7 +228,6 @@ int Serve(const ServeFlags& flags) {
     }
     std::printf("\nreport: %s/result.json\n", flags.out.c_str());
   }
-  if (std::fflush(stdout) != 0) return Fail("cannot write to stdout");
   if (!ended.ok()) return Fail(WhyItEnded(ended, flags.server));
   return result.summary.done > 0 ? kExitOk : Fail("no request was done");
 }
