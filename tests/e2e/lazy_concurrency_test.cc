@@ -16,7 +16,7 @@ constexpr int kLayers = 8;
 constexpr int kSlotsPerBlock = 16;
 constexpr int kBlockBytes = 64 * 2 * 32;
 constexpr int kPromptTokens = 4200;
-constexpr int kNewTokens = 128;
+constexpr int kNewTokens = 256;
 
 /// The bundled model told that its context is twice as long.
 std::filesystem::path LongModel() {
@@ -64,10 +64,10 @@ TEST(LazyConcurrency, HalfOfTheLayersLazyHoldsMoreLongRequests) {
                         .kv_cache_memory = absl::StrCat(fitting * full_blocks * kBlockBytes)});
   const PromptSource prompts(daemon);
   std::mt19937 random(5);
-  std::vector<v1::GenerateRequest> requests;
-  for (int i = 0; i < 2 * fitting; ++i) {
-    requests.push_back(IdsRequest(prompts.Make(kPromptTokens, random), kNewTokens));
-  }
+  // One prompt for all, so that as many layers are lazy in each of them and it does not matter
+  // which come first.
+  std::vector<v1::GenerateRequest> requests(
+      2 * fitting, IdsRequest(prompts.Make(kPromptTokens, random), kNewTokens));
 
   // The threshold at which half of the layers are lazy, by the daemon's own report.
   std::string policy;
