@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <memory>
 #include <string_view>
 
@@ -37,6 +38,10 @@ struct AttentionShape {
 /// A packed batch of prompts: sequence i owns rows [offsets[i], offsets[i + 1]).
 struct PackedSequences {
   absl::Span<const int> offsets;  ///< [num_sequences + 1], offsets[0] == 0
+  /// Rows whose queries are attended; nothing is stored for the others
+  /// (AttentionBackend::attention_part_rows).
+  int first_row = 0;
+  int end_row = offsets.empty() ? 0 : offsets.back();
 
   int num_sequences() const { return static_cast<int>(offsets.size()) - 1; }
   int num_tokens() const { return offsets.back(); }
@@ -61,6 +66,9 @@ struct DistantPrefill {
   const uint8_t* borrows = nullptr;
   const void* low_q = nullptr;  ///< [n, num_q_heads, head_dim]
   const void* low_k = nullptr;  ///< [n, num_kv_heads, head_dim]
+  /// As PackedSequences has them.
+  int first_row = 0;
+  int end_row = std::numeric_limits<int>::max();
 };
 
 /// Where a new token goes. The targets of an item cover every KV head once.
@@ -138,6 +146,11 @@ class AttentionBackend : public BackendMemory {
       const = 0;  ///< "reference", "cpu-avx2", "cpu-avx512", "cpu-avx512bf16", ...
 
   // ---- Prefill: the contiguous workspace of one layer --------------------------------------
+
+  /// Attention of a long prompt can be called for part by part, so that others need not wait for
+  /// all of it: parts begin at multiples of so many rows of their prompt, and give the same bits.
+  /// 0: on this backend it cannot, and every call is for all rows.
+  virtual int attention_part_rows(const AttentionShape& /*shape*/) const { return 0; }
 
   /// Causal attention of every packed prompt to itself. Softmax in f32.
   ///   q, out  [tokens, num_q_heads, head_dim]   `out` may be `q` (in place)

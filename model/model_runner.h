@@ -9,6 +9,7 @@
 #include <variant>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
@@ -165,12 +166,17 @@ struct MergeEdit {
 };
 using CacheEdit = std::variant<CopyEdit, MergeEdit>;
 
+/// Asked between two parts of a layer's work, each of some tens of milliseconds on a CPU: whether
+/// the call shall return before it is done.
+using PauseTest = absl::FunctionRef<bool()>;
+inline bool NeverPause() { return false; }
+
 /// Runs a model layer by layer. One caller at a time (the engine thread).
 ///
-/// Prefill is layer-major: `BeginPrefill`, then for every layer in order `AttendLayer` and
-/// `FinishLayer`, then `FinishPrefill`; one batch at a time. `Decode` and `EditCache` may be called
-/// between any two of these: they use memory of their own. `AbandonPrefill` drops a batch half way
-/// and is always safe.
+/// Prefill is layer-major: `BeginPrefill`, then for every layer in order `AttendLayer`,
+/// `WriteLayer` and `FinishLayer`, then `FinishPrefill`; one batch at a time. A call that was
+/// paused is made again until it is done. `Decode` and `EditCache` may be called between any two of
+/// these: they use memory of their own. `AbandonPrefill` drops a batch half way and is always safe.
 class ModelRunner {
  public:
   virtual ~ModelRunner() = default;
@@ -201,16 +207,20 @@ class ModelRunner {
   virtual int max_prefill_tokens() const = 0;
 
   virtual absl::Status BeginPrefill(absl::Span<const PrefillPrompt> prompts) = 0;
+  /// A prompt of the batch has gone: nothing more is computed of it.
+  virtual void DropPrompt(int prompt) = 0;
   /// Runs layer `layer` over the batch up to its attention, measures, and selects what stays.
-  ///   gone      [prompts] true: the request has gone, nothing more is computed of it
+  /// False: paused, nothing has been measured yet.
   ///   measured  [prompts]
-  virtual absl::Status AttendLayer(int layer, const std::vector<bool>& gone,
-                                   std::vector<LayerMeasured>* measured) = 0;
-  /// Writes what each prompt keeps into its segments and ends the layer.
-  ///   writes   [prompts]
+  virtual absl::StatusOr<bool> AttendLayer(int layer, PauseTest pause,
+                                           std::vector<LayerMeasured>* measured) = 0;
+  /// Writes what each prompt keeps into its segments.
+  ///   writes  [prompts]
+  virtual absl::Status WriteLayer(int layer, absl::Span<const LayerWrite> writes) = 0;
+  /// Runs what is behind the layer's attention. False: paused.
   ///   cosines  [prompts] LayerImportance::kCosine of each prompt whose plan asks for it
-  virtual absl::Status FinishLayer(int layer, absl::Span<const LayerWrite> writes,
-                                   std::vector<double>* cosines) = 0;
+  virtual absl::StatusOr<bool> FinishLayer(int layer, PauseTest pause,
+                                           std::vector<double>* cosines) = 0;
   /// Once the layers are through: the tokens that `edit` keeps of a layer whose scores were stored
   /// (PrefillNeeds::stored_score_layers).   kept [num_kv_heads, best + recent] ascending
   virtual absl::Status SelectStored(int prompt, int layer, const KeepBest& edit,
@@ -245,7 +255,7 @@ class ModelRunner {
   /// Carries out edits of caches, in order, between steps.
   virtual absl::Status EditCache(absl::Span<const CacheEdit> edits) = 0;
 
-  /// For calibration, between AttendLayer and FinishLayer: the attention that each of the last
+  /// For calibration, between AttendLayer and WriteLayer: the attention that each of the last
   /// `rows` tokens of a prompt pays to every token, 0 to those behind it. `rows` is at most the
   /// plan's needs.window_rows.
   ///   attention  [num_q_heads, rows, prompt tokens] f32

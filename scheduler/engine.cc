@@ -28,6 +28,11 @@ absl::Status CheckOptions(const EngineOptions& options, const ModelShape& shape)
       return absl::InvalidArgumentError(absl::StrCat(name, " is ", value, ", must be at least 1"));
     }
   }
+  if (options.prefill_slice < absl::ZeroDuration() || options.prefill_slice > absl::Hours(1)) {
+    return absl::InvalidArgumentError(absl::StrCat("prefill_slice is ",
+                                                   absl::FormatDuration(options.prefill_slice),
+                                                   ", must be from 0 to an hour"));
+  }
   if (options.max_prompt_tokens >= shape.max_context_tokens) {
     return absl::InvalidArgumentError(
         absl::StrCat("max_prompt_tokens is ", options.max_prompt_tokens,

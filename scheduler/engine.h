@@ -29,7 +29,12 @@ struct EngineOptions {
   int max_queue = 1024;       ///< requests waiting for admission
   int max_prompt_tokens = 0;  ///< 0: the model's context less one
   int prefill_tokens = 8192;  ///< tokens of one prefill batch
-  /// Tokens times layers of prefill between two decode steps, but one layer of the batch at least.
+  /// How long prefill goes on between two decode steps, or twice as long as the last decode step
+  /// where that is more: it gets two thirds of the time at least. About: a model pauses where it
+  /// can (PauseTest).
+  absl::Duration prefill_slice = absl::Milliseconds(100);
+  /// And it ends after so many tokens times layers, but one layer of the batch at least: of a
+  /// device, which is only told what to compute, the clock sees little.
   int slice_token_layers = 8192;
   int max_overtakes = 64;         ///< how often a large request may be passed over by later ones
   bool check_every_step = false;  ///< prove conservation after every step (always in debug and

@@ -1,4 +1,5 @@
 // A decode step of the engine: what must move in the caches, the model, the tokens.
+#include <chrono>
 #include <utility>
 #include <vector>
 
@@ -32,6 +33,7 @@ void EngineLoop::EditCaches() {
 }
 
 void EngineLoop::DecodeStep() {
+  const SteadyTime start = std::chrono::steady_clock::now();
   EditCaches();
   decode_inputs_.clear();
   const std::vector<Sequence*> batch = decoding_;
@@ -63,6 +65,7 @@ void EngineLoop::DecodeStep() {
     ready.push_back(sequence);
   }
   if (!ready.empty()) DecodeAndDraw(ready);
+  decode_time_ = std::chrono::steady_clock::now() - start;
 }
 
 absl::Span<const int32_t> EngineLoop::Forbidden(const Sequence& sequence) {

@@ -258,6 +258,7 @@ void EngineLoop::Finish(Sequence& sequence, FinishReason reason, absl::Status st
   auto& batch = prefill_->sequences;
   const auto place = std::find(batch.begin(), batch.end(), &sequence);
   if (place == batch.end()) return;
+  model_->DropPrompt(static_cast<int>(place - batch.begin()));
   *place = nullptr;
   prefill_->gone.push_back(std::move(node.mapped()));
   if (std::all_of(batch.begin(), batch.end(), [](Sequence* s) { return s == nullptr; })) {

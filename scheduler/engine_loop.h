@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <chrono>
 #include <condition_variable>
 #include <deque>
 #include <memory>
@@ -64,6 +65,7 @@ class EngineLoop {
     std::vector<std::unique_ptr<Sequence>> gone;
     int tokens = 0;
     int next_layer = 0;
+    bool is_written = false;  ///< next_layer is, and waits to be finished
   };
 
   // Messages in.
@@ -88,7 +90,8 @@ class EngineLoop {
   void PublishSnapshot();
 
   void StartPrefillBatch();
-  absl::Status PrefillOneLayer();
+  absl::StatusOr<bool> PrefillLayer(PauseTest pause);
+  absl::StatusOr<bool> AttendAndWrite(PauseTest pause);
   void DecidePrompts();
   absl::Status DecideFirstToken(Sequence& sequence);
   void EditCaches();
@@ -147,6 +150,7 @@ class EngineLoop {
   bool is_stale_ = false;      ///< a request was admitted or finished since the last snapshot
   double model_seconds_ = 0;   ///< of this step, attention included
   double sample_seconds_ = 0;  ///< of this step
+  std::chrono::steady_clock::duration decode_time_{};  ///< of the last step
   SteadyTime last_published_;
   std::chrono::steady_clock::duration publish_cost_{};  ///< of the last snapshot
   std::optional<SteadyTime> drain_deadline_;

@@ -1,6 +1,7 @@
 // EngineLoop: one prefill batch on its way through the layers, a slice of them a step.
 
 #include <algorithm>
+#include <chrono>
 #include <utility>
 #include <vector>
 
@@ -8,16 +9,26 @@
 #include "scheduler/engine_loop.h"
 
 namespace ziggurat {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+}  // namespace
 
 void EngineLoop::PrefillSlice() {
   if (!prefill_.has_value()) StartPrefillBatch();
   if (!prefill_.has_value()) return;
-  const int layers = std::max(1, options_.slice_token_layers / prefill_->tokens);
-  for (int i = 0; i < layers && prefill_->next_layer < geometry_.num_layers; ++i) {
-    if (absl::Status status = PrefillOneLayer(); !status.ok()) return FailPrefillBatch(status);
-    if (!prefill_.has_value()) return;  // none of them is left
-  }
-  if (prefill_->next_layer == geometry_.num_layers) FinishPrefillBatch();
+  const SteadyTime end =
+      Clock::now() + std::max<Clock::duration>(absl::ToChronoNanoseconds(options_.prefill_slice),
+                                               2 * decode_time_);
+  const auto pause = [end] { return Clock::now() >= end; };
+  int layers = std::max(1, options_.slice_token_layers / prefill_->tokens);
+  do {
+    const absl::StatusOr<bool> done = PrefillLayer(pause);
+    if (!done.ok()) return FailPrefillBatch(done.status());
+    if (!*done || !prefill_.has_value()) return;  // it was paused, or none of the prompts is left
+    if (prefill_->next_layer == geometry_.num_layers) return FinishPrefillBatch();
+  } while (--layers > 0 && !pause());
 }
 
 void EngineLoop::StartPrefillBatch() {
@@ -45,18 +56,40 @@ void EngineLoop::StartPrefillBatch() {
   if (absl::Status status = model_->BeginPrefill(prompts); !status.ok()) FailPrefillBatch(status);
 }
 
-/// A status that is not OK is the whole batch's.
-absl::Status EngineLoop::PrefillOneLayer() {
-  const int layer = prefill_->next_layer;
+/// Goes on with the next layer. False: it is not done. A status that is not OK is the whole
+/// batch's.
+absl::StatusOr<bool> EngineLoop::PrefillLayer(PauseTest pause) {
+  if (!prefill_->is_written) {
+    const absl::StatusOr<bool> written = AttendAndWrite(pause);
+    if (!written.ok() || !*written || !prefill_.has_value()) return written;
+  }
   const std::vector<Sequence*>& batch = prefill_->sequences;
-  std::vector<bool> gone;
-  for (const Sequence* sequence : batch) gone.push_back(sequence == nullptr);
+  const int layer = prefill_->next_layer;
+  std::vector<double> cosines(batch.size());
+  {
+    const ScopedSeconds timer(&model_seconds_);
+    const absl::StatusOr<bool> done = model_->FinishLayer(layer, pause, &cosines);
+    if (!done.ok() || !*done) return done;
+  }
+  for (size_t i = 0; i < batch.size(); ++i) {
+    if (batch[i] == nullptr) continue;
+    if (batch[i]->block_plan.plan.importance == LayerImportance::kCosine) {
+      batch[i]->store->SetImportance(layer, cosines[i]);
+    }
+  }
+  prefill_->is_written = false;
+  ++prefill_->next_layer;
+  return true;
+}
+
+absl::StatusOr<bool> EngineLoop::AttendAndWrite(PauseTest pause) {
+  const std::vector<Sequence*>& batch = prefill_->sequences;
+  const int layer = prefill_->next_layer;
   std::vector<LayerMeasured> measured(batch.size());
   {
     const ScopedSeconds timer(&model_seconds_);
-    if (absl::Status status = model_->AttendLayer(layer, gone, &measured); !status.ok()) {
-      return status;
-    }
+    const absl::StatusOr<bool> done = model_->AttendLayer(layer, pause, &measured);
+    if (!done.ok() || !*done) return done;
   }
   std::vector<LayerWrite> writes(batch.size());
   std::vector<std::pair<Sequence*, absl::Status>> failed;
@@ -70,20 +103,14 @@ absl::Status EngineLoop::PrefillOneLayer() {
       metrics_->CountLazyLayer(layer);
     }
   }
-  std::vector<double> cosines(batch.size());
-  const ScopedSeconds timer(&model_seconds_);
-  if (absl::Status status = model_->FinishLayer(layer, writes, &cosines); !status.ok()) {
-    return status;
+  {
+    const ScopedSeconds timer(&model_seconds_);
+    absl::Status status = model_->WriteLayer(layer, writes);
+    if (!status.ok()) return status;
   }
-  for (size_t i = 0; i < batch.size(); ++i) {
-    if (batch[i] == nullptr) continue;
-    if (batch[i]->block_plan.plan.importance == LayerImportance::kCosine) {
-      batch[i]->store->SetImportance(layer, cosines[i]);
-    }
-  }
-  ++prefill_->next_layer;
+  prefill_->is_written = true;
   for (const auto& [sequence, status] : failed) Finish(*sequence, FinishReason::kError, status);
-  return absl::OkStatus();
+  return true;
 }
 
 /// Policies that wait for the last layer of the prompt.

@@ -73,7 +73,7 @@ absl::Status Rehearsal::LayPromptOut() {
   for (int layer = 0; layer < shape_.num_layers; ++layer) {
     LayerWrite write;
     measured[0] = LayerMeasured();
-    absl::Status status = model_.AttendLayer(layer, {false}, &measured);
+    absl::Status status = model_.AttendLayer(layer, NeverPause, &measured).status();
     measured[0].importance = Importance(layer);
     if (status.ok()) status = store_.FillLayer(layer, measured[0], &write);
     if (!status.ok()) return status;

@@ -49,8 +49,9 @@ class NullModel final : public ModelRunner {
     prompts_.assign(prompts.begin(), prompts.end());
     return absl::OkStatus();
   }
-  absl::Status AttendLayer(int layer, const std::vector<bool>& /*gone*/,
-                           std::vector<LayerMeasured>* measured) override {
+  void DropPrompt(int /*prompt*/) override {}
+  absl::StatusOr<bool> AttendLayer(int layer, PauseTest /*pause*/,
+                                   std::vector<LayerMeasured>* measured) override {
     for (size_t i = 0; i < prompts_.size(); ++i) {
       const LayerPlan& plan = prompts_[i].plan->layers[layer];
       LayerMeasured& of_prompt = (*measured)[i];
@@ -68,11 +69,14 @@ class NullModel final : public ModelRunner {
       of_prompt.KeepFirstAndLast(plan.lazy->sinks, plan.lazy->recent,
                                  static_cast<int>(prompts_[i].token_ids.size()));
     }
+    return true;
+  }
+  absl::Status WriteLayer(int /*layer*/, absl::Span<const LayerWrite> /*writes*/) override {
     return absl::OkStatus();
   }
-  absl::Status FinishLayer(int /*layer*/, absl::Span<const LayerWrite> /*writes*/,
-                           std::vector<double>* /*cosines*/) override {
-    return absl::OkStatus();
+  absl::StatusOr<bool> FinishLayer(int /*layer*/, PauseTest /*pause*/,
+                                   std::vector<double>* /*cosines*/) override {
+    return true;
   }
   absl::Status SelectStored(int /*prompt*/, int /*layer*/, const KeepBest& edit,
                             std::vector<int32_t>* kept) override {

@@ -201,9 +201,9 @@ absl::Status CheckMemoryShare(const ServeConfig& config, bool is_cpu) {
       "--kv-cache-memory as a share is for GPUs: on the CPU name its bytes, such as 2GiB");
 }
 
-absl::Status CheckDrainTimeout(absl::Duration timeout) {
-  if (timeout >= absl::ZeroDuration() && timeout <= absl::Hours(24)) return absl::OkStatus();
-  return absl::InvalidArgumentError("--drain-timeout must be from 0 to 86400 seconds");
+absl::Status CheckSeconds(const char* flag, absl::Duration time, int most) {
+  if (time >= absl::ZeroDuration() && time <= absl::Seconds(most)) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(flag, " must be from 0 to ", most, " seconds"));
 }
 
 absl::Status Validate(const ServeConfig& config) {
@@ -220,7 +220,8 @@ absl::Status Validate(const ServeConfig& config) {
       CheckRange("--prefill-tokens", config.prefill_tokens, 1, kMany),
       CheckRange("--max-message-bytes", config.max_message_bytes, 1024, kMany),
       CheckRange("--max-streams", config.max_streams, 0, 1 << 20),
-      CheckDrainTimeout(config.drain_timeout),
+      CheckSeconds("--prefill-slice", config.prefill_slice, 60),
+      CheckSeconds("--drain-timeout", config.drain_timeout, 86400),
       ParseLogLevel(config.log_level).status(),
       CheckDevice(config),
       CheckMetricsCompat(config.metrics_compat),

@@ -70,6 +70,7 @@ struct ServeConfig {
   std::string log_level = "info";
   std::string metrics_compat;  ///< "vllm": its metric names beside ours; empty: ours only
   bool page = true;            ///< the HTTP port serves the page and its JSON
+  absl::Duration prefill_slice = absl::Milliseconds(100);  ///< EngineOptions::prefill_slice
   absl::Duration drain_timeout = absl::Seconds(30);
   bool check_integrity = false;  ///< prove after every step that no block is lost; for tests
 

@@ -22,6 +22,7 @@ class CpuBackend final : public AttentionBackend {
 
   std::string_view name() const override { return name_; }
   // prefill_attention.cc
+  int attention_part_rows(const AttentionShape& shape) const override;
   void PrefillAttention(const AttentionShape& shape, const PackedSequences& sequences,
                         ElementType element, const void* q, const void* k, const void* v, void* out,
                         float* lse) override;

@@ -66,13 +66,16 @@ struct PrefillTask {
   int sequence, kv_head, first, count;
 };
 
-/// Tiles of queries, longest first: the later in its sequence, the more keys a tile attends to.
+/// Tiles of the queries asked for, longest first: the later in its sequence, the more keys a tile
+/// attends to.
 std::vector<PrefillTask> CutPrompts(const AttentionShape& shape, const PackedSequences& sequences,
                                     int tile) {
   std::vector<PrefillTask> tasks;
   for (int s = 0; s < sequences.num_sequences(); ++s) {
-    for (int first = 0; first < sequences.length(s); first += tile) {
-      const int count = std::min(tile, sequences.length(s) - first);
+    const int start = sequences.offsets[s];
+    const int end = std::min(sequences.length(s), sequences.end_row - start);
+    for (int first = std::max(0, sequences.first_row - start); first < end; first += tile) {
+      const int count = std::min(tile, end - first);
       for (int g = 0; g < shape.num_kv_heads; ++g) tasks.push_back({s, g, first, count});
     }
   }
@@ -82,6 +85,10 @@ std::vector<PrefillTask> CutPrompts(const AttentionShape& shape, const PackedSeq
 }
 
 }  // namespace
+
+int CpuBackend::attention_part_rows(const AttentionShape& shape) const {
+  return TokensPerTile(shape.group_size());
+}
 
 void CpuBackend::PrefillAttention(const AttentionShape& shape, const PackedSequences& sequences,
                                   ElementType element, const void* q, const void* k, const void* v,
@@ -105,7 +112,8 @@ void CpuBackend::PrefillDistantAttention(const AttentionShape& shape, int n, Ele
   const PrefillTensors tensors = {shape, element, q, k, v, out, lse};
   const int tile = TokensPerTile(shape.group_size());
   const int offsets[] = {0, n};
-  const std::vector<PrefillTask> tasks = CutPrompts(shape, {offsets}, tile);
+  const std::vector<PrefillTask> tasks =
+      CutPrompts(shape, {offsets, distant.first_row, std::min(n, distant.end_row)}, tile);
   scratch_.Reserve(
       DistantScratchFloats(static_cast<size_t>(tile) * shape.group_size(), shape.head_dim));
   std::vector<DistantCounts> of_threads(threads_);

@@ -11,6 +11,7 @@ class ReferenceBackend final : public AttentionBackend {
   std::string_view name() const override { return "reference"; }
 
   // reference_prefill.cc
+  int attention_part_rows(const AttentionShape& /*shape*/) const override { return 1; }
   void PrefillAttention(const AttentionShape& shape, const PackedSequences& sequences,
                         ElementType element, const void* q, const void* k, const void* v, void* out,
                         float* lse) override;

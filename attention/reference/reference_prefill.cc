@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <limits>
 #include <vector>
 
@@ -41,7 +42,9 @@ void ReferenceBackend::PrefillAttention(const AttentionShape& shape,
   std::vector<double> weights;
   for (int sequence = 0; sequence < sequences.num_sequences(); ++sequence) {
     const size_t first = sequences.offsets[sequence];
-    for (size_t i = first; i < static_cast<size_t>(sequences.offsets[sequence + 1]); ++i) {
+    const size_t from = std::max(sequences.offsets[sequence], sequences.first_row);
+    const size_t to = std::min(sequences.offsets[sequence + 1], sequences.end_row);
+    for (size_t i = from; i < to; ++i) {
       for (int h = 0; h < shape.num_q_heads; ++h) {
         const int g = h / shape.group_size();
         const size_t query = (i * shape.num_q_heads + h) * dim;
@@ -65,7 +68,7 @@ void ReferenceBackend::PrefillDistantAttention(const AttentionShape& shape, int 
   const auto is_distant = [&](int i, int j) {
     return j >= distant.sinks && i - j >= distant.recent;
   };
-  for (int i = 0; i < n; ++i) {
+  for (int i = distant.first_row; i < std::min(n, distant.end_row); ++i) {
     for (int g = 0; g < shape.num_kv_heads; ++g) {
       const bool borrows = distant.borrows[g] != 0;
       // Scores of the group's query heads to all keys, near ones alone, and distant ones alone.

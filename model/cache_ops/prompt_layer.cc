@@ -81,14 +81,14 @@ bool PromptLayers::NeedsDistant(int layer) const {
   return false;
 }
 
-void PromptLayers::AttendDistant(int layer, const PromptTensors& at) {
+void PromptLayers::AttendDistant(int layer, const PromptTensors& at, int first_row, int end_row) {
   const DistantOptions& options = *plan_->distant;
   borrows_.resize(shape_.num_kv_heads);
   for (int head = 0; head < shape_.num_kv_heads; ++head) {
     borrows_[head] = options.groups->Lowest(layer, head) != layer;
   }
-  const DistantPrefill distant{options.sinks,   options.recent, options.skip,
-                               borrows_.data(), buffers_.low_q, buffers_.low_k};
+  const DistantPrefill distant{options.sinks,  options.recent, options.skip, borrows_.data(),
+                               buffers_.low_q, buffers_.low_k, first_row,    end_row};
   backend_->PrefillDistantAttention(shape_, tokens_, element_, at.q, at.k, at.v, distant, at.q,
                                     at.lse, &distant_counts_);
 }

@@ -33,7 +33,8 @@ class PromptLayers {
   void Prepare(int layer, const PromptTensors& at);
   /// Whether the layer needs `AttendDistant` in place of AttentionBackend::PrefillAttention.
   bool NeedsDistant(int layer) const;
-  void AttendDistant(int layer, const PromptTensors& at);
+  /// Rows [first_row, end_row) of it (AttentionBackend::attention_part_rows).
+  void AttendDistant(int layer, const PromptTensors& at, int first_row, int end_row);
   /// After attention. Spans in the result are valid until the next call of any method.
   LayerMeasured Measure(int layer, const PromptTensors& at);
   /// ModelRunner::LastAttention, after attention. `rows` is at most what the plan keeps.

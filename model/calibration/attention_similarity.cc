@@ -65,15 +65,15 @@ absl::Status SimilarityMeter::RunLayers(absl::Span<const int32_t> tokens, int ro
   std::vector<LayerMeasured> measured(1);
   std::vector<double> cosines(1);
   const std::vector<LayerWrite> nothing_is_kept(1);
-  const std::vector<bool> gone = {false};
   absl::Status status = runner_->BeginPrefill({&prompt, 1});
   for (int layer = 0; layer < shape.num_layers && status.ok(); ++layer) {
-    status = runner_->AttendLayer(layer, gone, &measured);
+    status = runner_->AttendLayer(layer, NeverPause, &measured).status();
     if (!status.ok()) break;
     const size_t size = static_cast<size_t>(shape.num_q_heads) * rows * tokens.size();
     status = runner_->LastAttention(0, rows, attention_.data() + layer * size);
     if (!status.ok() || layer + 1 == shape.num_layers) break;
-    status = runner_->FinishLayer(layer, nothing_is_kept, &cosines);
+    status = runner_->WriteLayer(layer, nothing_is_kept);
+    if (status.ok()) status = runner_->FinishLayer(layer, NeverPause, &cosines).status();
   }
   return status;
 }

@@ -118,8 +118,9 @@ absl::Status LlamaRunner::WarmUp() {
     status = cache.layer(i).Extend(segment, tokens);
     write.view = cache.layer(i).view();
     write.ranges = {{segment, 0, 0, tokens}};
-    if (status.ok()) status = AttendLayer(i, {false}, &measured);
-    if (status.ok()) status = FinishLayer(i, {&write, 1}, &cosines);
+    if (status.ok()) status = AttendLayer(i, NeverPause, &measured).status();
+    if (status.ok()) status = WriteLayer(i, {&write, 1});
+    if (status.ok()) status = FinishLayer(i, NeverPause, &cosines).status();
   }
   if (status.ok()) status = LastLogits(logits.data());
   AbandonPrefill();

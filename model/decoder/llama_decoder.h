@@ -25,6 +25,9 @@ struct DecoderOptions {
   int max_prefill_tokens = 8192;  ///< tokens of one prefill batch; at least 1
   /// Most tokens whose activations exist at once during prefill; at least 16.
   int chunk_tokens = 256;
+  /// What a thread computes of a prompt's attention between two questions whether to pause: some
+  /// tens of milliseconds.
+  double attention_part_flops = 4e9;
   /// Runs a few tokens through the model at load, so that compiled kernels, thread pools and
   /// library buffers are there before the first request.
   bool warm_up = true;

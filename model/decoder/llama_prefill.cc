@@ -59,11 +59,9 @@ absl::Status LlamaRunner::BeginPrefill(absl::Span<const PrefillPrompt> prompts) 
   if (batch_.active) return absl::FailedPreconditionError("a prefill batch is under way");
   if (absl::Status status = CheckPrompts(prompts); !status.ok()) return status;
   UseThreads();
+  batch_ = Batch();
   batch_.active = true;
-  batch_.next_layer = 0;
-  batch_.is_attended = false;
   batch_.offsets = {0};
-  batch_.prompts.clear();
   batch_.gone.assign(prompts.size(), false);
   for (const PrefillPrompt& prompt : prompts) {
     const int length = static_cast<int>(prompt.token_ids.size());
@@ -98,52 +96,76 @@ void LlamaRunner::EmbedPrompts(absl::Span<const PrefillPrompt> prompts) {
   }
 }
 
-absl::Status LlamaRunner::CheckTurn(int layer, bool attended) const {
+const char* LlamaRunner::StageName(Stage stage) {
+  constexpr const char* kNames[] = {"its projection", "its attention", "its write", "its end"};
+  return kNames[static_cast<int>(stage)];
+}
+
+absl::Status LlamaRunner::CheckTurn(int layer, Stage stage) const {
   if (batch_.active && layer == batch_.next_layer && layer < shape().num_layers &&
-      attended == batch_.is_attended) {
+      stage == batch_.stage) {
     return absl::OkStatus();
   }
-  return absl::FailedPreconditionError(
-      absl::StrCat(attended ? "the end of layer " : "attention of layer ", layer, " while ",
-                   batch_.active ? absl::StrCat("layer ", batch_.next_layer, " is next")
-                                 : std::string("no batch is under way")));
+  if (!batch_.active) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("layer ", layer, ", ", StageName(stage), ", while no batch is under way"));
+  }
+  return absl::FailedPreconditionError(absl::StrCat("layer ", layer, ", ", StageName(stage),
+                                                    ", while layer ", batch_.next_layer, ", ",
+                                                    StageName(batch_.stage), ", is next"));
 }
 
-/// Runs `run(first, rows)` over the rows of the prompts that are still there, some at a time.
-absl::Status LlamaRunner::ForChunks(int layer,
-                                    absl::FunctionRef<absl::Status(int first, int rows)> run) {
+void LlamaRunner::DropPrompt(int prompt) {
+  if (batch_.active) batch_.gone[prompt] = true;
+}
+
+/// Runs `run(first, rows)` over the rows from next_row on of the prompts that are still there, some
+/// at a time. True: next_row is 0 again, for the next stage.
+absl::StatusOr<bool> LlamaRunner::ForChunks(
+    PauseTest pause, absl::FunctionRef<absl::Status(int first, int rows)> run) {
   const int prompts = batch_.num_prompts();
   for (int i = 0; i < prompts; ++i) {
-    if (batch_.gone[i]) continue;
-    const int begin = batch_.offsets[i];
+    if (batch_.gone[i] || batch_.offsets[i + 1] <= batch_.next_row) continue;
+    int first = std::max(batch_.offsets[i], batch_.next_row);
     while (i + 1 < prompts && !batch_.gone[i + 1]) ++i;
     const int end = batch_.offsets[i + 1];
-    const int chunk = ChunkRows(end - begin, options_.chunk_tokens);
-    for (int first = begin; first < end; first += chunk) {
-      const absl::Status status = run(first, std::min(chunk, end - first));
-      if (!status.ok()) {
-        return absl::Status(status.code(), absl::StrCat("layer ", layer, ": ", status.message()));
+    const int chunk = ChunkRows(end - first, options_.chunk_tokens);
+    while (first < end) {
+      const int rows = std::min(chunk, end - first);
+      if (absl::Status status = run(first, rows); !status.ok()) {
+        return absl::Status(status.code(),
+                            absl::StrCat("layer ", batch_.next_layer, ": ", status.message()));
       }
+      batch_.next_row = first += rows;
+      if (pause()) return false;
     }
   }
-  return absl::OkStatus();
+  batch_.next_row = 0;
+  return true;
 }
 
-absl::Status LlamaRunner::AttendLayer(int layer, const std::vector<bool>& gone,
-                                      std::vector<LayerMeasured>* measured) {
-  if (absl::Status status = CheckTurn(layer, false); !status.ok()) return status;
+absl::StatusOr<bool> LlamaRunner::AttendLayer(int layer, PauseTest pause,
+                                              std::vector<LayerMeasured>* measured) {
+  const bool is_projected = batch_.stage == Stage::kAttend;
+  const Stage stage = is_projected ? Stage::kAttend : Stage::kProject;
+  if (absl::Status status = CheckTurn(layer, stage); !status.ok()) return status;
   UseThreads();
-  batch_.gone = gone;
-  absl::Status status = ForChunks(
-      layer, [&](int first, int rows) { return Project(weights_->layer(layer), first, rows); });
-  if (!status.ok()) return status;
-  const ScopedSeconds timer(&attention_seconds_);
-  Attend(layer);
-  for (int i = 0; i < batch_.num_prompts(); ++i) {
-    if (!gone[i]) (*measured)[i] = batch_.prompts[i].Measure(layer, TensorsOf(i));
+  if (!is_projected) {
+    const absl::StatusOr<bool> done = ForChunks(
+        pause, [&](int first, int rows) { return Project(weights_->layer(layer), first, rows); });
+    if (!done.ok() || !*done) return done;
+    batch_.stage = Stage::kAttend;
   }
-  batch_.is_attended = true;
-  return absl::OkStatus();
+  const ScopedSeconds timer(&attention_seconds_);
+  while (AttendPart(layer)) {
+    if (pause()) return false;
+  }
+  for (int i = 0; i < batch_.num_prompts(); ++i) {
+    if (!batch_.gone[i]) (*measured)[i] = batch_.prompts[i].Measure(layer, TensorsOf(i));
+  }
+  batch_.next_row = 0;
+  batch_.stage = Stage::kWrite;
+  return true;
 }
 
 PromptTensors LlamaRunner::TensorsOf(int prompt) const {
@@ -156,61 +178,88 @@ PromptTensors LlamaRunner::TensorsOf(int prompt) const {
           Part<float>(at.lse, first, attention_shape_.num_q_heads)};
 }
 
-/// Neighbouring prompts are attended together, but those that attend with other layers' keys alone.
-void LlamaRunner::Attend(int layer) {
-  std::vector<int> offsets;
-  const auto attend_packed = [&](int first_prompt) {
-    const PromptTensors at = TensorsOf(first_prompt);
-    backend_->PrefillAttention(attention_shape_, {offsets}, element_, at.q, at.k, at.v, at.q,
-                               at.lse);
-    offsets.clear();
+/// Attends some of the rows from next_row on; false: none is left. Neighbouring prompts are
+/// attended together, but those that attend with other layers' keys alone.
+bool LlamaRunner::AttendPart(int layer) {
+  int i = 0;
+  const auto is_done = [&](int prompt) {
+    return batch_.gone[prompt] || batch_.offsets[prompt + 1] <= batch_.next_row;
   };
-  int first = 0;
-  for (int i = 0; i < batch_.num_prompts(); ++i) {
-    if (batch_.gone[i]) {
-      if (!offsets.empty()) attend_packed(first);
-      continue;
-    }
-    batch_.prompts[i].Prepare(layer, TensorsOf(i));
-    if (batch_.prompts[i].NeedsDistant(layer)) {
-      if (!offsets.empty()) attend_packed(first);
-      batch_.prompts[i].AttendDistant(layer, TensorsOf(i));
-      continue;
-    }
-    if (offsets.empty()) {
-      first = i;
-      offsets = {0};
-    }
-    offsets.push_back(batch_.offsets[i + 1] - batch_.offsets[first]);
+  while (i < batch_.num_prompts() && is_done(i)) ++i;
+  if (i == batch_.num_prompts()) return false;
+  const int first = i, start = batch_.offsets[first];
+  const int first_row = std::max(batch_.next_row - start, 0);
+  double flops = options_.attention_part_flops * options_.threads;
+  const PromptTensors at = TensorsOf(first);
+  if (first_row == 0) batch_.prompts[first].Prepare(layer, at);
+  int end_row = EndOfPart(first, first_row, &flops);
+  batch_.next_row = start + end_row;
+  if (batch_.prompts[first].NeedsDistant(layer)) {
+    batch_.prompts[first].AttendDistant(layer, at, first_row, end_row);
+    return true;
   }
-  if (!offsets.empty()) attend_packed(first);
+  std::vector<int> offsets = {0, batch_.offsets[first + 1] - start};
+  while (end_row == offsets.back() && flops > 0 && ++i < batch_.num_prompts()) {
+    if (batch_.gone[i] || batch_.prompts[i].NeedsDistant(layer)) break;
+    batch_.prompts[i].Prepare(layer, TensorsOf(i));
+    end_row = offsets.back() + EndOfPart(i, 0, &flops);
+    offsets.push_back(batch_.offsets[i + 1] - start);
+  }
+  batch_.next_row = start + end_row;
+  backend_->PrefillAttention(attention_shape_, {offsets, first_row, end_row}, element_, at.q, at.k,
+                             at.v, at.q, at.lse);
+  return true;
 }
 
-absl::Status LlamaRunner::FinishLayer(int layer, absl::Span<const LayerWrite> writes,
-                                      std::vector<double>* cosines) {
-  if (absl::Status status = CheckTurn(layer, true); !status.ok()) return status;
+/// A part of a prompt's attention from `first_row` on, counted in the prompt, that takes about
+/// `flops`: where it ends. What it takes is subtracted. All of it where the backend does not attend
+/// parts.
+int LlamaRunner::EndOfPart(int prompt, int first_row, double* flops) const {
+  const int tokens = batch_.prompts[prompt].tokens();
+  const int step = backend_->attention_part_rows(attention_shape_);
+  // A product of queries with keys and one of weights with values.
+  const double of_pair = 4.0 * attention_shape_.num_q_heads * attention_shape_.head_dim;
+  int end = step == 0 ? tokens : first_row;
+  while (*flops > 0 && end < tokens) {
+    const int next = std::min(end + step, tokens);
+    *flops -= of_pair * (next - end) * (end + next) / 2;
+    end = next;
+  }
+  return end;
+}
+
+absl::Status LlamaRunner::WriteLayer(int layer, absl::Span<const LayerWrite> writes) {
+  if (absl::Status status = CheckTurn(layer, Stage::kWrite); !status.ok()) return status;
   if (static_cast<int>(writes.size()) != batch_.num_prompts()) {
     return absl::InternalError(
         absl::StrCat(writes.size(), " writes for a batch of ", batch_.num_prompts(), " prompts"));
   }
   UseThreads();
+  const ScopedSeconds timer(&attention_seconds_);
   for (int i = 0; i < batch_.num_prompts(); ++i) {
     if (writes[i].view.empty()) continue;
     if (pool_.base == nullptr) return absl::FailedPreconditionError("no pool is attached");
-    const ScopedSeconds timer(&attention_seconds_);
     if (auto status = batch_.prompts[i].Write(TensorsOf(i), pool_, writes[i]); !status.ok()) {
       return absl::Status(status.code(), absl::StrCat("layer ", layer, ", prompt ", i, ": ",
                                                       std::string(status.message())));
     }
   }
-  std::fill(cosines->begin(), cosines->end(), 0.0);
-  absl::Status status = ForChunks(layer, [&](int first, int rows) {
-    return EndRows(weights_->layer(layer), first, rows, cosines);
-  });
-  if (!status.ok()) return status;
-  batch_.is_attended = false;
-  ++batch_.next_layer;
+  batch_.cosines.assign(batch_.num_prompts(), 0.0);
+  batch_.stage = Stage::kFinish;
   return absl::OkStatus();
+}
+
+absl::StatusOr<bool> LlamaRunner::FinishLayer(int layer, PauseTest pause,
+                                              std::vector<double>* cosines) {
+  if (absl::Status status = CheckTurn(layer, Stage::kFinish); !status.ok()) return status;
+  UseThreads();
+  const absl::StatusOr<bool> done = ForChunks(
+      pause, [&](int first, int rows) { return EndRows(weights_->layer(layer), first, rows); });
+  if (!done.ok() || !*done) return done;
+  *cosines = batch_.cosines;
+  batch_.stage = Stage::kProject;
+  ++batch_.next_layer;
+  return true;
 }
 
 absl::Status LlamaRunner::Project(const LlamaLayer& layer, int first, int rows) {
@@ -232,8 +281,7 @@ absl::Status LlamaRunner::Project(const LlamaLayer& layer, int first, int rows) 
 }
 
 /// Output projection and MLP of some rows.
-absl::Status LlamaRunner::EndRows(const LlamaLayer& layer, int first, int rows,
-                                  std::vector<double>* cosines) {
+absl::Status LlamaRunner::EndRows(const LlamaLayer& layer, int first, int rows) {
   const PrefillLayout& at = batch_.layout;
   const size_t hidden = shape().hidden_size;
   const size_t q_width =
@@ -246,13 +294,13 @@ absl::Status LlamaRunner::EndRows(const LlamaLayer& layer, int first, int rows,
   if (compares) backend_->Copy(residual, rows * hidden * sizeof(float), Part<float>(at.before));
   absl::Status status = layer.output->Accumulate(ElementPart(at.q, first, q_width), rows, residual);
   if (!status.ok()) return status;
-  if (compares) AddCosines(first, rows, cosines);
+  if (compares) AddCosines(first, rows);
   return RunMlp(layer, rows, residual, ElementPart(at.normed), ElementPart(at.wide),
                 ElementPart(at.gated));
 }
 
 /// Adds the share of rows [first, first + rows) to the mean cosine of the prompts that ask for it.
-void LlamaRunner::AddCosines(int first, int rows, std::vector<double>* cosines) const {
+void LlamaRunner::AddCosines(int first, int rows) {
   const size_t hidden = shape().hidden_size;
   for (int i = 0; i < batch_.num_prompts(); ++i) {
     if (batch_.prompts[i].plan().importance != LayerImportance::kCosine) continue;
@@ -262,7 +310,7 @@ void LlamaRunner::AddCosines(int first, int rows, std::vector<double>* cosines) 
     const double sum = backend_->CosineSum(Part<float>(batch_.layout.before, begin - first, hidden),
                                            Part<float>(batch_.layout.residual, begin, hidden),
                                            end - begin, static_cast<int>(hidden));
-    (*cosines)[i] += sum / batch_.prompts[i].tokens();
+    batch_.cosines[i] += sum / batch_.prompts[i].tokens();
   }
 }
 
@@ -276,7 +324,8 @@ absl::Status LlamaRunner::SelectStored(int prompt, int layer, const KeepBest& ed
 }
 
 absl::Status LlamaRunner::LastAttention(int prompt, int rows, float* attention) {
-  if (!batch_.active || !batch_.is_attended || prompt < 0 || prompt >= batch_.num_prompts()) {
+  if (!batch_.active || batch_.stage != Stage::kWrite || prompt < 0 ||
+      prompt >= batch_.num_prompts()) {
     return absl::FailedPreconditionError("no such prompt has just been attended");
   }
   const PromptLayers& layers = batch_.prompts[prompt];

@@ -49,10 +49,12 @@ class LlamaRunner final : public ModelRunner {
   int max_prefill_tokens() const override { return options_.max_prefill_tokens; }
 
   absl::Status BeginPrefill(absl::Span<const PrefillPrompt> prompts) override;
-  absl::Status AttendLayer(int layer, const std::vector<bool>& gone,
-                           std::vector<LayerMeasured>* measured) override;
-  absl::Status FinishLayer(int layer, absl::Span<const LayerWrite> writes,
-                           std::vector<double>* cosines) override;
+  void DropPrompt(int prompt) override;
+  absl::StatusOr<bool> AttendLayer(int layer, PauseTest pause,
+                                   std::vector<LayerMeasured>* measured) override;
+  absl::Status WriteLayer(int layer, absl::Span<const LayerWrite> writes) override;
+  absl::StatusOr<bool> FinishLayer(int layer, PauseTest pause,
+                                   std::vector<double>* cosines) override;
   absl::Status SelectStored(int prompt, int layer, const KeepBest& edit,
                             std::vector<int32_t>* kept) override;
   absl::Status LastAttention(int prompt, int rows, float* attention) override;
@@ -74,11 +76,17 @@ class LlamaRunner final : public ModelRunner {
   absl::Status WarmUp();
 
  private:
+  /// What comes next of a layer.
+  enum class Stage : uint8_t { kProject, kAttend, kWrite, kFinish };
+  static const char* StageName(Stage stage);
+
   /// The prefill batch at hand.
   struct Batch {
     bool active = false;
     int next_layer = 0;
-    bool is_attended = false;  ///< next_layer is, and waits to be finished
+    Stage stage = Stage::kProject;  ///< of next_layer
+    int next_row = 0;               ///< rows before it are done in this stage
+    std::vector<double> cosines;    ///< [prompts] of the rows that are done in kFinish
     PrefillLayout layout;
     std::vector<int> offsets;  ///< [prompts + 1] first token of each
     std::vector<bool> gone;    ///< [prompts] nothing more is computed of it
@@ -100,13 +108,15 @@ class LlamaRunner final : public ModelRunner {
   // llama_prefill.cc
   absl::Status CheckPrompts(absl::Span<const PrefillPrompt> prompts) const;
   void EmbedPrompts(absl::Span<const PrefillPrompt> prompts);
-  absl::Status CheckTurn(int layer, bool attended) const;
-  absl::Status ForChunks(int layer, absl::FunctionRef<absl::Status(int first, int rows)> run);
+  absl::Status CheckTurn(int layer, Stage stage) const;
+  absl::StatusOr<bool> ForChunks(PauseTest pause,
+                                 absl::FunctionRef<absl::Status(int first, int rows)> run);
   absl::Status Project(const LlamaLayer& layer, int first, int rows);
   PromptTensors TensorsOf(int prompt) const;
-  void Attend(int layer);
-  absl::Status EndRows(const LlamaLayer& layer, int first, int rows, std::vector<double>* cosines);
-  void AddCosines(int first, int rows, std::vector<double>* cosines) const;
+  bool AttendPart(int layer);
+  int EndOfPart(int prompt, int first_row, double* flops) const;
+  absl::Status EndRows(const LlamaLayer& layer, int first, int rows);
+  void AddCosines(int first, int rows);
   absl::Status LastLogits(float* logits);
 
   // llama_decode.cc

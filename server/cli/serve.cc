@@ -62,6 +62,7 @@ struct ServeFlags {
   std::string kv_cache_memory = "512MiB";
   std::string dtype = "bf16";
   std::vector<std::string> pod_groups;
+  double slice_seconds = absl::ToDoubleSeconds(config.prefill_slice);
   double drain_seconds = absl::ToDoubleSeconds(config.drain_timeout);
 };
 
@@ -91,6 +92,7 @@ absl::Status FillConfig(const ServeFlags& flags, ServeConfig& config) {
   const absl::StatusOr<ElementType> dtype = ParseElementType(flags.dtype);
   if (!dtype.ok()) return named("--dtype", dtype.status());
   config.dtype = *dtype;
+  config.prefill_slice = absl::Seconds(flags.slice_seconds);
   config.drain_timeout = absl::Seconds(flags.drain_seconds);
   return Validate(config);
 }
@@ -316,6 +318,12 @@ Command AddServe(CLI::App& app) {
   serve
       ->add_option("--prefill-tokens", config.prefill_tokens,
                    "Prompt tokens that are computed as one batch")
+      ->capture_default_str();
+  serve
+      ->add_option("--prefill-slice", flags->slice_seconds,
+                   "Seconds that answers under way wait for prompts, from token to token; less "
+                   "lets them flow more evenly, and the first token of others come later")
+      ->type_name("SECONDS")
       ->capture_default_str();
   serve
       ->add_option("--max-streams", config.max_streams,

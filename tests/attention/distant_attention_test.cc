@@ -161,17 +161,26 @@ struct Attended {
   DistantCounts counts;
 };
 
+/// Part by part, the last one first, where `part_rows` is not 0.
 Attended RunPrefill(AttentionBackend& backend, const AttentionShape& shape, const Prompt& p,
-                    DistantPrefill distant, const std::vector<uint8_t>& borrows, bool in_place) {
+                    DistantPrefill distant, const std::vector<uint8_t>& borrows, bool in_place,
+                    int part_rows = 0) {
   distant.borrows = borrows.data();
   distant.low_q = p.low_q.data();
   distant.low_k = p.low_k.data();
   Tensor out = p.q;
   Attended result;
   result.lse.assign(static_cast<size_t>(p.n) * shape.num_q_heads, NAN);
-  backend.PrefillDistantAttention(shape, p.n, p.q.element, in_place ? out.data() : p.q.data(),
-                                  p.k.data(), p.v.data(), distant, out.data(), result.lse.data(),
-                                  &result.counts);
+  const int step = part_rows > 0 ? part_rows : p.n;
+  for (int first = (p.n - 1) / step * step; first >= 0; first -= step) {
+    if (part_rows > 0) {
+      distant.first_row = first;
+      distant.end_row = first + step;
+    }
+    backend.PrefillDistantAttention(shape, p.n, p.q.element, in_place ? out.data() : p.q.data(),
+                                    p.k.data(), p.v.data(), distant, out.data(), result.lse.data(),
+                                    &result.counts);
+  }
   result.out = out.floats();
   return result;
 }
@@ -242,6 +251,25 @@ TEST(DistantPrefill, AgreesOverManyChunks) {
         EXPECT_EQ(actual.counts.skipped, expected.counts.skipped);
       }
     }
+  }
+}
+
+TEST(DistantPrefill, GivesTheSameBitsPartByPart) {
+  const AttentionShape shape = Shape(6, 2, 32);
+  const Prompt prompt(ElementType::kBf16, shape, 500, 2);
+  const DistantPrefill distant = {8, 40, 0.5};
+  std::vector<std::unique_ptr<AttentionBackend>> backends;
+  backends.push_back(MakeReferenceBackend());
+  for (CpuLevel level : SupportedCpuLevels()) backends.push_back(*MakeCpuBackend(level, 2));
+  for (auto& backend : backends) {
+    if (backend->attention_part_rows(shape) == 0) continue;  // a device
+    const Attended whole = RunPrefill(*backend, shape, prompt, distant, {1, 0}, true);
+    const Attended parts = RunPrefill(*backend, shape, prompt, distant, {1, 0}, true,
+                                      std::max(80, backend->attention_part_rows(shape)));
+    EXPECT_EQ(parts.out, whole.out) << backend->name();
+    EXPECT_EQ(parts.lse, whole.lse) << backend->name();
+    EXPECT_EQ(parts.counts.attended, whole.counts.attended) << backend->name();
+    EXPECT_EQ(parts.counts.skipped, whole.counts.skipped) << backend->name();
   }
 }
 

@@ -84,21 +84,25 @@ TestSequence DecoderHarness::NewSequence(const std::string& policy, int prompt_t
 }
 
 void DecoderHarness::PrefillLayer(int layer, const std::vector<TestSequence*>& sequences) {
-  std::vector<bool> gone;
-  for (const TestSequence* sequence : sequences) gone.push_back(sequence == nullptr);
+  for (size_t i = 0; i < sequences.size(); ++i) {
+    if (sequences[i] == nullptr) runner_->DropPrompt(static_cast<int>(i));
+  }
+  const auto pause = [this] { return between_parts_ != nullptr; };
   std::vector<LayerMeasured> measured(sequences.size());
-  Require(runner_->AttendLayer(layer, gone, &measured), "AttendLayer");
+  while (!Require(runner_->AttendLayer(layer, pause, &measured), "AttendLayer")) between_parts_();
   std::vector<LayerWrite> writes(sequences.size());
   for (size_t i = 0; i < sequences.size(); ++i) {
-    if (gone[i]) continue;
+    if (sequences[i] == nullptr) continue;
     Require(sequences[i]->store->FillLayer(layer, measured[i], &writes[i]), "FillLayer");
     sequences[i]->measured[layer] = measured[i];
     sequences[i]->measured[layer].kept = {};
   }
   std::vector<double> cosines(sequences.size());
-  Require(runner_->FinishLayer(layer, writes, &cosines), "FinishLayer");
+  Require(runner_->WriteLayer(layer, writes), "WriteLayer");
+  while (!Require(runner_->FinishLayer(layer, pause, &cosines), "FinishLayer")) between_parts_();
   for (size_t i = 0; i < sequences.size(); ++i) {
-    if (gone[i] || sequences[i]->plan->plan.importance != LayerImportance::kCosine) continue;
+    if (sequences[i] == nullptr || sequences[i]->plan->plan.importance != LayerImportance::kCosine)
+      continue;
     sequences[i]->store->SetImportance(layer, cosines[i]);
     sequences[i]->cosines.push_back(cosines[i]);
   }

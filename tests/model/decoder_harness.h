@@ -3,8 +3,10 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "attention/backend.h"
@@ -69,6 +71,8 @@ class DecoderHarness {
                              const std::vector<int32_t>& tokens);
   /// Runs layer `layer` over the batch that has been begun; null: the request has gone.
   void PrefillLayer(int layer, const std::vector<TestSequence*>& sequences);
+  /// From now on prefill pauses wherever it can, and this runs then.
+  void RunBetweenParts(std::function<void()> run) { between_parts_ = std::move(run); }
   /// The place of the sequence's next token in every layer, edits done; valid until the next call.
   absl::Span<const DecodeInput::Layer> Append(TestSequence& sequence);
 
@@ -81,6 +85,7 @@ class DecoderHarness {
   std::unique_ptr<ReservationLedger> ledger_;
   PolicyResources resources_;
   uint64_t next_id_ = 1;
+  std::function<void()> between_parts_;
 };
 
 int ArgMax(const Logits& logits);

@@ -304,6 +304,99 @@ TEST_F(DecoderTest, DecodingBetweenSlicesOfAPrefillDisturbsNeither) {
   EXPECT_LE(RelativeDifference(logits, expected[0]), kRounding);
 }
 
+/// Every chunk of rows and every few rows of attention are a part; with `between`, prefill pauses
+/// behind each.
+std::vector<Logits> PrefillInParts(DecoderHarness& harness,
+                                   const std::vector<std::string>& policies,
+                                   const std::vector<std::vector<int32_t>>& prompts,
+                                   std::function<void()> between) {
+  std::vector<TestSequence> sequences;
+  for (size_t i = 0; i < policies.size(); ++i) {
+    const int tokens = static_cast<int>(prompts[i].size());
+    sequences.push_back(harness.NewSequence(policies[i], tokens, 32));
+  }
+  std::vector<TestSequence*> batch;
+  for (TestSequence& sequence : sequences) batch.push_back(&sequence);
+  harness.RunBetweenParts(std::move(between));
+  std::vector<Logits> logits = harness.Prefill(batch, prompts);
+  harness.RunBetweenParts(nullptr);
+  for (int32_t token : {5, 7, 11}) {
+    for (Logits& of_step : harness.Decode(batch, std::vector<int32_t>(batch.size(), token))) {
+      logits.push_back(std::move(of_step));
+    }
+  }
+  return logits;
+}
+
+TEST_F(DecoderTest, PausesAndWhatIsDecodedInThemChangeNothing) {
+  DecoderOptions options = F32();
+  options.max_prefill_tokens = 400;
+  options.attention_part_flops = 1;  // the reference attends row by row then
+  for (const bool is_reference : {true, false}) {
+    DecoderHarness harness(dir_, options,
+                           is_reference ? MakeReferenceBackend() : MakeBestBackend(2), 1 << 22);
+    harness.resources().pod_groups = {Groups()};
+    TestSequence other = harness.NewSequence("snapkv(budget=12,window=4)", 40, 100);
+    harness.Prefill({&other}, {Ids(40, 9)});
+    int pauses = 0;
+    const auto decode_another = [&] {
+      if (++pauses % 4 == 0 && other.length < 120) harness.Decode({&other}, {3});
+    };
+    for (const std::vector<std::string>& policies : std::vector<std::vector<std::string>>{
+             {"full", "snapkv(budget=12,window=4)", "streaming(sinks=4,recent=20)"},
+             {"pod(groups=some,sinks=2,recent=10)", "full", "h2o(heavy=8,recent=6)"},
+             {"squeeze(budget=24,p=0.4)", "minicache(start=1,retain=0.1,tail=5)",
+              "simlayerkv(threshold=0.4,sinks=2,recent=12,last=8)"}}) {
+      const std::vector<std::vector<int32_t>> prompts = {Ids(61, 1), Ids(37, 2), Ids(52, 3)};
+      const std::vector<Logits> expected = PrefillInParts(harness, policies, prompts, nullptr);
+      pauses = 0;
+      EXPECT_EQ(PrefillInParts(harness, policies, prompts, decode_another), expected)
+          << policies[0];
+      // 150 rows in chunks of 16 twice a layer; and the rows of attention.
+      EXPECT_GE(pauses, 3 * (2 * 10 + (is_reference ? 150 : 3))) << policies[0];
+    }
+  }
+}
+
+TEST_F(DecoderTest, ARequestThatGoesInAPauseIsSkippedAndItsNeighboursUnharmed) {
+  DecoderOptions options = F32();
+  options.attention_part_flops = 1;
+  DecoderHarness harness(dir_, options, MakeReferenceBackend(), 1 << 22);
+  const std::vector<std::vector<int32_t>> ids = {Ids(40, 1), Ids(40, 2), Ids(40, 3)};
+  std::vector<std::vector<Logits>> expected;
+  for (const auto& prompt : ids) expected.push_back(Alone(harness, "full", prompt, {}));
+  for (const int goes : {0, 1, 2}) {
+    // Wherever in the second layer it goes: in its rows, before them, behind them.
+    for (int at_part : {1, 3, 5, 7, 20, 60, 100, 130, 135}) {
+      std::vector<TestSequence> sequences;
+      std::vector<PrefillPrompt> prompts;
+      for (int i = 0; i < 3; ++i) sequences.push_back(harness.NewSequence("full", 40, 8));
+      for (int i = 0; i < 3; ++i) prompts.push_back({ids[i], &sequences[i].plan->plan});
+      ASSERT_TRUE(harness.runner().BeginPrefill(prompts).ok());
+      std::vector<TestSequence*> batch = {&sequences[0], &sequences[1], &sequences[2]};
+      harness.PrefillLayer(0, batch);
+      int parts = 0;
+      harness.RunBetweenParts([&] {
+        if (++parts != at_part) return;
+        harness.runner().DropPrompt(goes);
+        batch[goes] = nullptr;
+      });
+      harness.PrefillLayer(1, batch);
+      harness.RunBetweenParts(nullptr);
+      ASSERT_EQ(batch[goes], nullptr) << "after " << parts << " parts";
+      harness.PrefillLayer(2, batch);
+      std::vector<float> logits(3 * 200);
+      ASSERT_TRUE(harness.runner().FinishPrefill(logits.data()).ok());
+      for (int i = 0; i < 3; ++i) {
+        if (i == goes) continue;
+        const auto row = logits.begin() + i * 200;
+        EXPECT_LE(RelativeDifference(Logits(row, row + 200), expected[i][0]), kRounding)
+            << i << " where " << goes << " goes in part " << at_part;
+      }
+    }
+  }
+}
+
 TEST_F(DecoderTest, ARequestThatIsGoneIsSkippedAndItsNeighbourUnharmed) {
   DecoderHarness harness = Harness();
   const auto gone = Ids(20, 1), stays = Ids(30, 2);
@@ -403,9 +496,9 @@ TEST_F(DecoderTest, WrongPromptsAreRefusedAndTheRunnerStaysUsable) {
   EXPECT_EQ(runner.BeginPrefill(two).code(), absl::StatusCode::kResourceExhausted);
   EXPECT_EQ(runner.FinishPrefill(nullptr).code(), absl::StatusCode::kFailedPrecondition);
   std::vector<LayerMeasured> measured;
-  EXPECT_EQ(runner.AttendLayer(0, {}, &measured).code(), absl::StatusCode::kFailedPrecondition);
-  std::vector<double> cosines;
-  EXPECT_EQ(runner.FinishLayer(0, {}, &cosines).code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(runner.AttendLayer(0, NeverPause, &measured).status().code(),
+            absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(runner.WriteLayer(0, {}).code(), absl::StatusCode::kFailedPrecondition);
   plan.layers.pop_back();
   EXPECT_EQ(refusal({1}).code(), absl::StatusCode::kInternal) << "a plan for two of three layers";
   EXPECT_EQ(Alone(harness, "full", Ids(10, 1), {1}).size(), 2u);
@@ -421,18 +514,21 @@ TEST_F(DecoderTest, LayersOutOfOrderAreRefused) {
   std::vector<double> cosines(1);
   const LayerWrite nothing;
   ASSERT_TRUE(runner.BeginPrefill({&prompt, 1}).ok());
-  EXPECT_EQ(runner.AttendLayer(1, {false}, &measured).code(),
+  EXPECT_EQ(runner.AttendLayer(1, NeverPause, &measured).status().code(),
             absl::StatusCode::kFailedPrecondition);
-  EXPECT_EQ(runner.FinishLayer(0, {&nothing, 1}, &cosines).code(),
-            absl::StatusCode::kFailedPrecondition)
+  EXPECT_EQ(runner.WriteLayer(0, {&nothing, 1}).code(), absl::StatusCode::kFailedPrecondition)
       << "it has not been attended";
-  ASSERT_TRUE(runner.AttendLayer(0, {false}, &measured).ok());
-  EXPECT_EQ(runner.AttendLayer(0, {false}, &measured).code(), absl::StatusCode::kFailedPrecondition)
-      << "it has been attended";
+  ASSERT_TRUE(runner.AttendLayer(0, NeverPause, &measured).ok());
+  EXPECT_THAT(runner.AttendLayer(0, NeverPause, &measured).status().ToString(),
+              HasSubstr("layer 0, its projection, while layer 0, its write, is next"));
+  EXPECT_EQ(runner.FinishLayer(0, NeverPause, &cosines).status().code(),
+            absl::StatusCode::kFailedPrecondition)
+      << "it has not been written";
   EXPECT_EQ(runner.FinishPrefill(nullptr).code(), absl::StatusCode::kFailedPrecondition);
-  EXPECT_EQ(runner.FinishLayer(0, {}, &cosines).code(), absl::StatusCode::kInternal)
+  EXPECT_EQ(runner.WriteLayer(0, {}).code(), absl::StatusCode::kInternal)
       << "no writes for one prompt";
-  EXPECT_TRUE(runner.FinishLayer(0, {&nothing, 1}, &cosines).ok());
+  EXPECT_TRUE(runner.WriteLayer(0, {&nothing, 1}).ok());
+  EXPECT_TRUE(runner.FinishLayer(0, NeverPause, &cosines).ok());
 }
 
 TEST_F(DecoderTest, WrongDecodeInputsAreRefused) {
@@ -480,13 +576,12 @@ TEST_F(DecoderTest, WritesThatItCannotDoNameLayerAndPrompt) {
     const PrefillPrompt prompt{ids, &sequence.plan->plan};
     EXPECT_TRUE(runner.BeginPrefill({&prompt, 1}).ok());
     std::vector<LayerMeasured> measured(1);
-    EXPECT_TRUE(runner.AttendLayer(0, {false}, &measured).ok());
+    EXPECT_TRUE(runner.AttendLayer(0, NeverPause, &measured).ok());
     EXPECT_EQ(measured[0].kept_tokens, 10);
     LayerWrite one;
     one.view = table.view();
     one.ranges = {range};
-    std::vector<double> cosines(1);
-    const absl::Status status = runner.FinishLayer(0, {&one, 1}, &cosines);
+    const absl::Status status = runner.WriteLayer(0, {&one, 1});
     runner.AbandonPrefill();
     return status.ToString();
   };

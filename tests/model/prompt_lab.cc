@@ -74,7 +74,7 @@ LayerMeasured PromptLab::Run(int layer) {
   const PromptTensors at = tensors();
   prompt_->Prepare(layer, at);
   if (prompt_->NeedsDistant(layer)) {
-    prompt_->AttendDistant(layer, at);
+    prompt_->AttendDistant(layer, at, 0, prompt_->tokens());
   } else {
     const int offsets[] = {0, options_.tokens};
     backend_->PrefillAttention(shape_, {offsets}, ElementType::kF32, at.q, at.k, at.v, at.q,

@@ -28,10 +28,12 @@ class EditingModel final : public ModelRunner {
   size_t workspace_high_water_bytes() const override { return 0; }
   int max_prefill_tokens() const override { return 0; }
   absl::Status BeginPrefill(absl::Span<const PrefillPrompt>) override { return Never(); }
-  absl::Status AttendLayer(int, const std::vector<bool>&, std::vector<LayerMeasured>*) override {
+  void DropPrompt(int) override {}
+  absl::StatusOr<bool> AttendLayer(int, PauseTest, std::vector<LayerMeasured>*) override {
     return Never();
   }
-  absl::Status FinishLayer(int, absl::Span<const LayerWrite>, std::vector<double>*) override {
+  absl::Status WriteLayer(int, absl::Span<const LayerWrite>) override { return Never(); }
+  absl::StatusOr<bool> FinishLayer(int, PauseTest, std::vector<double>*) override {
     return Never();
   }
   absl::Status SelectStored(int prompt, int layer, const KeepBest& edit,
@@ -167,7 +169,7 @@ absl::Status CacheLab::Prefill() {
     const PromptTensors at{q.data(), k_[l].data(), v_[l].data(), lse.data()};
     prompt.Prepare(l, at);
     if (prompt.NeedsDistant(l)) {
-      prompt.AttendDistant(l, at);
+      prompt.AttendDistant(l, at, 0, prompt.tokens());
     } else {
       backend_->PrefillAttention(shape_, {offsets}, model.element, q.data(), at.k, at.v, q.data(),
                                  lse.data());

@@ -16,7 +16,10 @@ TEST(EngineSoakTest, RandomLoadLeavesThePoolEmptyAndEveryFinishedAnswerRight) {
   options.max_queue = 64;
   options.prefill_tokens = 700;
   options.slice_token_layers = 600;
+  options.prefill_slice = absl::Milliseconds(1);
   EngineHarness harness(options);
+  harness.control->prefill_parts = 2;
+  harness.control->prefill_layer_delay_us = 2000;
   std::mt19937 random(20261120);
   const auto uniform = [&](int low, int high) {
     return std::uniform_int_distribution<int>(low, high)(random);

@@ -364,9 +364,10 @@ TEST(EngineTest, CancellingWorksInEveryState) {
 
 TEST(EngineTest, APromptThatGoesHalfWayLeavesTheOthersOfItsBatchAlone) {
   EngineOptions options = Options(8000);
-  options.slice_token_layers = 1;  // one layer a step
+  options.prefill_slice = absl::ZeroDuration();  // a third of half a layer a step
   EngineHarness harness(options);
   harness.control->prefill_layer_delay_us = 3000;
+  harness.control->prefill_parts = 3;
   for (const std::string& policy : PoliciesOfAllMethods()) {
     SCOPED_TRACE(policy);
     // The first keeps the engine busy while the others queue up for one batch. One of them would go
@@ -483,6 +484,42 @@ TEST(EngineTest, DecodingGoesOnBetweenTheSlicesOfALongPrefill) {
   const RequestId prompt = harness.MustSubmit(harness.Request(2000, 1));
   harness.Await(prompt);
   EXPECT_GE(harness.control->decode_steps - steps_before, kLayers - 1);
+  harness.engine->Cancel(running, FinishReason::kCancelled);
+  harness.ExpectEmptyPool();
+}
+
+TEST(EngineTest, DecodingGoesOnInsideALayerOfALongPrefill) {
+  EngineOptions options = Options(4000);
+  options.prefill_slice = absl::ZeroDuration();
+  EngineHarness harness(options);
+  harness.control->decode_delay_us = 500;
+  harness.control->prefill_parts = 10;
+  harness.control->prefill_layer_delay_us = 2 * 10 * 2000;  // longer than two decode steps a part
+  const RequestId running = harness.MustSubmit(harness.Request(10, 3000));
+  harness.AwaitTokens(running, 2);
+  const int64_t steps_before = harness.control->decode_steps;
+  const EngineRequest request = harness.Request(2000, 5);
+  EXPECT_EQ(harness.Await(harness.MustSubmit(request)).tokens, harness.Expected(request));
+  EXPECT_GE(harness.control->decode_steps - steps_before, kLayers * 10);
+  harness.engine->Cancel(running, FinishReason::kCancelled);
+  harness.ExpectEmptyPool();
+}
+
+TEST(EngineTest, PromptsGetTwoThirdsOfTheTimeHoweverLongADecodeStepTakes) {
+  EngineOptions options = Options(4000);
+  options.prefill_slice = absl::ZeroDuration();
+  EngineHarness harness(options);
+  harness.control->decode_delay_us = 20000;
+  harness.control->prefill_parts = 50;
+  harness.control->prefill_layer_delay_us = 2 * 50 * 1000;
+  const RequestId running = harness.MustSubmit(harness.Request(10, 3000));
+  harness.AwaitTokens(running, 2);
+  const int64_t steps_before = harness.control->decode_steps;
+  harness.Await(harness.MustSubmit(harness.Request(2000, 1)));
+  // 400 parts, some 35 of which are done in the 40 ms between two steps.
+  const int64_t steps = harness.control->decode_steps - steps_before;
+  EXPECT_GE(steps, 4);
+  EXPECT_LE(steps, 40);
   harness.engine->Cancel(running, FinishReason::kCancelled);
   harness.ExpectEmptyPool();
 }

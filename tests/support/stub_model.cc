@@ -154,19 +154,38 @@ absl::Status StubModel::BeginPrefill(absl::Span<const PrefillPrompt> prompts) {
     batch_.clear();
     return absl::InternalError(absl::StrCat("stub model: ", tokens, " tokens in a prefill batch"));
   }
-  next_layer_ = 0;
+  next_layer_ = done_parts_ = 0;
+  stage_ = Stage::kAttend;
   workspace_high_water_ = std::max(workspace_high_water_, WorkspaceBytes(tokens) + needs);
   return absl::OkStatus();
 }
 
-absl::Status StubModel::AttendLayer(int layer, const std::vector<bool>& gone,
-                                    std::vector<LayerMeasured>* measured) {
-  if (layer != next_layer_ || gone.size() != batch_.size()) {
-    return absl::InternalError(absl::StrCat("stub model: layer ", layer, " of ", gone.size(),
-                                            " prompts where layer ", next_layer_, " of ",
-                                            batch_.size(), " was due"));
+absl::Status StubModel::CheckTurn(int layer, Stage stage) const {
+  if (!batch_.empty() && layer == next_layer_ && stage == stage_) return absl::OkStatus();
+  return absl::InternalError(absl::StrCat(
+      "stub model: stage ", static_cast<int>(stage), " of layer ", layer, " of ", batch_.size(),
+      " prompts where stage ", static_cast<int>(stage_), " of layer ", next_layer_, " was due"));
+}
+
+/// The next parts of a stage. True: it is done.
+bool StubModel::WorkOn(PauseTest pause) {
+  const int parts = options_.control->prefill_parts;
+  while (done_parts_ < parts) {
+    SleepMicroseconds(options_.control->prefill_layer_delay_us / (2 * parts));
+    ++done_parts_;
+    if (pause()) return false;
   }
-  SleepMicroseconds(options_.control->prefill_layer_delay_us);
+  done_parts_ = 0;
+  return true;
+}
+
+absl::StatusOr<bool> StubModel::AttendLayer(int layer, PauseTest pause,
+                                            std::vector<LayerMeasured>* measured) {
+  if (absl::Status status = CheckTurn(layer, Stage::kAttend); !status.ok()) return status;
+  if (measured->size() != batch_.size()) {
+    return absl::InternalError(absl::StrCat("stub model: ", measured->size(), " results of ",
+                                            batch_.size(), " prompts are asked for"));
+  }
   // A decoder reads the plans of all prompts, also of those that have gone.
   for (const Prompt& prompt : batch_) {
     if (prompt.plan->layers.size() != static_cast<size_t>(options_.shape.num_layers)) {
@@ -174,10 +193,12 @@ absl::Status StubModel::AttendLayer(int layer, const std::vector<bool>& gone,
           "stub model: the plan of a prompt did not live as long as its batch");
     }
   }
+  if (!WorkOn(pause)) return false;
   for (size_t i = 0; i < batch_.size(); ++i) {
-    if (!gone[i]) (*measured)[i] = MeasureLayer(layer, batch_[i]);
+    if (!batch_[i].is_gone) (*measured)[i] = MeasureLayer(layer, batch_[i]);
   }
-  return absl::OkStatus();
+  stage_ = Stage::kWrite;
+  return true;
 }
 
 LayerMeasured StubModel::MeasureLayer(int layer, Prompt& prompt) {
@@ -219,20 +240,32 @@ LayerMeasured StubModel::MeasureLayer(int layer, Prompt& prompt) {
   return measured;
 }
 
-absl::Status StubModel::FinishLayer(int layer, absl::Span<const LayerWrite> writes,
-                                    std::vector<double>* cosines) {
+absl::Status StubModel::WriteLayer(int layer, absl::Span<const LayerWrite> writes) {
+  if (absl::Status status = CheckTurn(layer, Stage::kWrite); !status.ok()) return status;
   for (size_t i = 0; i < writes.size(); ++i) {
-    (*cosines)[i] = layer % 3 * 0.25;
     if (writes[i].view.empty()) continue;  // its request has gone
-    if (absl::Status status = WriteLayer(layer, batch_[i], writes[i]); !status.ok()) return status;
+    if (batch_[i].is_gone) {
+      return absl::InternalError("stub model: a prompt that has gone is written");
+    }
+    if (absl::Status status = WritePrompt(layer, batch_[i], writes[i]); !status.ok()) return status;
   }
-  ++next_layer_;
-  ++options_.control->prefill_layers;
+  stage_ = Stage::kFinish;
   return absl::OkStatus();
 }
 
+absl::StatusOr<bool> StubModel::FinishLayer(int layer, PauseTest pause,
+                                            std::vector<double>* cosines) {
+  if (absl::Status status = CheckTurn(layer, Stage::kFinish); !status.ok()) return status;
+  if (!WorkOn(pause)) return false;
+  cosines->assign(batch_.size(), layer % 3 * 0.25);
+  stage_ = Stage::kAttend;
+  ++next_layer_;
+  ++options_.control->prefill_layers;
+  return true;
+}
+
 // Of a merged pair the first tokens are the retained ones.
-absl::Status StubModel::WriteLayer(int layer, const Prompt& prompt, const LayerWrite& write) {
+absl::Status StubModel::WritePrompt(int layer, const Prompt& prompt, const LayerWrite& write) {
   const LayerMeasured& measured = prompt.measured;
   const int n = static_cast<int>(prompt.tokens.size());
   if (!write.lower.empty()) {

@@ -17,12 +17,13 @@ namespace ziggurat {
 struct StubControl {
   std::atomic<int64_t> decode_delay_us = 0;         ///< slept in every decode step
   std::atomic<int64_t> prefill_layer_delay_us = 0;  ///< slept in every prefill layer
-  std::atomic<bool> fail_decode = false;            ///< decode answers INTERNAL while this is set
-  std::atomic<bool> overflow = false;               ///< logits are no numbers while this is set
-  std::atomic<int64_t> decode_steps = 0;            ///< steps done
-  std::atomic<int64_t> decoded_tokens = 0;          ///< sequences of all steps
-  std::atomic<int64_t> prefill_layers = 0;          ///< layers of prefill batches done
-  std::atomic<int> largest_batch = 0;               ///< most sequences of one decode step
+  std::atomic<int> prefill_parts = 1;       ///< of attention in a layer, and of what is behind it
+  std::atomic<bool> fail_decode = false;    ///< decode answers INTERNAL while this is set
+  std::atomic<bool> overflow = false;       ///< logits are no numbers while this is set
+  std::atomic<int64_t> decode_steps = 0;    ///< steps done
+  std::atomic<int64_t> decoded_tokens = 0;  ///< sequences of all steps
+  std::atomic<int64_t> prefill_layers = 0;  ///< layers of prefill batches done
+  std::atomic<int> largest_batch = 0;       ///< most sequences of one decode step
 };
 
 struct StubModelOptions {
@@ -69,10 +70,12 @@ class StubModel : public ModelRunner {
   size_t workspace_high_water_bytes() const override { return workspace_high_water_; }
   int max_prefill_tokens() const override { return options_.max_prefill_tokens; }
   absl::Status BeginPrefill(absl::Span<const PrefillPrompt> prompts) override;
-  absl::Status AttendLayer(int layer, const std::vector<bool>& gone,
-                           std::vector<LayerMeasured>* measured) override;
-  absl::Status FinishLayer(int layer, absl::Span<const LayerWrite> writes,
-                           std::vector<double>* cosines) override;
+  void DropPrompt(int prompt) override { batch_[prompt].is_gone = true; }
+  absl::StatusOr<bool> AttendLayer(int layer, PauseTest pause,
+                                   std::vector<LayerMeasured>* measured) override;
+  absl::Status WriteLayer(int layer, absl::Span<const LayerWrite> writes) override;
+  absl::StatusOr<bool> FinishLayer(int layer, PauseTest pause,
+                                   std::vector<double>* cosines) override;
   absl::Status SelectStored(int prompt, int layer, const KeepBest& edit,
                             std::vector<int32_t>* kept) override;
   absl::Status EditCache(absl::Span<const CacheEdit> edits) override;
@@ -81,16 +84,21 @@ class StubModel : public ModelRunner {
   absl::Status Decode(absl::Span<const DecodeInput> inputs, float* logits) override;
 
  private:
+  /// What comes next of a layer.
+  enum class Stage : uint8_t { kAttend, kWrite, kFinish };
   struct Prompt {
     std::vector<int32_t> tokens;
     const CachePlan* plan = nullptr;
     uint32_t tag = 0;
+    bool is_gone = false;
     LayerMeasured measured;     ///< of the layer at hand
     std::vector<int32_t> kept;  ///< [KV heads, kept tokens]; a follower's are its leader's
     int kept_tokens = 0;        ///< 0: all
   };
   LayerMeasured MeasureLayer(int layer, Prompt& prompt);
-  absl::Status WriteLayer(int layer, const Prompt& prompt, const LayerWrite& write);
+  absl::Status CheckTurn(int layer, Stage stage) const;
+  bool WorkOn(PauseTest pause);
+  absl::Status WritePrompt(int layer, const Prompt& prompt, const LayerWrite& write);
   absl::Status DecodeLayer(int layer, const DecodeInput& input, uint32_t* tag);
   absl::Status WriteRanges(int layer, const Prompt& prompt, LayerView view,
                            absl::Span<const TokenRange> ranges, int listed,
@@ -103,6 +111,8 @@ class StubModel : public ModelRunner {
   PoolView pool_;
   std::vector<Prompt> batch_;
   int next_layer_ = 0;
+  Stage stage_ = Stage::kAttend;  ///< of next_layer_
+  int done_parts_ = 0;            ///< of the stage
   uint32_t next_tag_ = 1;
   size_t workspace_high_water_ = 0;
   std::vector<bool> seen_;  // positions of the layer and head at hand

@@ -115,6 +115,7 @@ absl::Status PrintRow(const std::string& text, std::shared_ptr<const Policy> pol
                          .max_running = sequences,
                          .max_queue = sequences,
                          .prefill_tokens = sequences * kContext,
+                         .prefill_slice = absl::Hours(1),
                          .slice_token_layers = std::numeric_limits<int>::max()});
   if (!bench.ok()) return bench.status();
   const auto figures = (*bench)->Run({.policy = std::move(policy),

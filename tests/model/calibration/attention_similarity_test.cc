@@ -86,10 +86,10 @@ class KnownModel : public StubModel {
     tokens_ = static_cast<int>(prompts[0].token_ids.size());
     return StubModel::BeginPrefill(prompts);
   }
-  absl::Status AttendLayer(int layer, const std::vector<bool>& gone,
-                           std::vector<LayerMeasured>* measured) override {
+  absl::StatusOr<bool> AttendLayer(int layer, PauseTest pause,
+                                   std::vector<LayerMeasured>* measured) override {
     layer_ = layer;
-    return StubModel::AttendLayer(layer, gone, measured);
+    return StubModel::AttendLayer(layer, pause, measured);
   }
   absl::Status LastAttention(int prompt, int rows, float* attention) override {
     EXPECT_EQ(prompt, 0);

@@ -92,7 +92,7 @@ TEST(MeasuredModel, ShowsItsAttentionOnlyBetweenAttendingAndFinishing) {
   EXPECT_EQ(code(0, 4), absl::StatusCode::kFailedPrecondition) << "no batch";
   ASSERT_TRUE(runner->BeginPrefill({&prompt, 1}).ok());
   EXPECT_EQ(code(0, 4), absl::StatusCode::kFailedPrecondition) << "not attended";
-  ASSERT_TRUE(runner->AttendLayer(0, {false}, &measured).ok());
+  ASSERT_TRUE(runner->AttendLayer(0, NeverPause, &measured).ok());
   EXPECT_EQ(code(1, 4), absl::StatusCode::kFailedPrecondition) << "no such prompt";
   EXPECT_EQ(code(0, 5), absl::StatusCode::kInvalidArgument) << "four rows are kept";
   EXPECT_EQ(code(0, 0), absl::StatusCode::kInvalidArgument);
@@ -103,7 +103,8 @@ TEST(MeasuredModel, ShowsItsAttentionOnlyBetweenAttendingAndFinishing) {
     EXPECT_NEAR(sum, 1, 1e-4) << "row " << row;
   }
   const std::vector<LayerWrite> nothing(1);
-  ASSERT_TRUE(runner->FinishLayer(0, nothing, &cosines).ok());
+  ASSERT_TRUE(runner->WriteLayer(0, nothing).ok());
+  ASSERT_TRUE(runner->FinishLayer(0, NeverPause, &cosines).ok());
   EXPECT_EQ(code(0, 4), absl::StatusCode::kFailedPrecondition) << "finished";
   runner->AbandonPrefill();
 }
