@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <variant>
 #include <vector>
@@ -36,10 +37,10 @@ struct ModelShape {
 /// Rows of queries that attention recall is measured by.
 inline constexpr int kRecallRows = 32;
 
-/// One prompt of a prefill batch.
+/// One prompt of a batch.
 struct PrefillPrompt {
   absl::Span<const int32_t> token_ids;
-  /// Alive until the batch is finished or abandoned: what each layer measures and keeps.
+  /// What each layer measures and keeps.
   const CachePlan* plan = nullptr;
   /// Wants LayerMeasured::attention_recall.
   bool measures_recall = false;
@@ -171,12 +172,58 @@ using CacheEdit = std::variant<CopyEdit, MergeEdit>;
 using PauseTest = absl::FunctionRef<bool()>;
 inline bool NeverPause() { return false; }
 
-/// Runs a model layer by layer. One caller at a time (the engine thread).
-///
-/// Prefill is layer-major: `BeginPrefill`, then for every layer in order `AttendLayer`,
-/// `WriteLayer` and `FinishLayer`, then `FinishPrefill`; one batch at a time. A call that was
-/// paused is made again until it is done. `Decode` and `EditCache` may be called between any two of
-/// these: they use memory of their own. `AbandonPrefill` drops a batch half way and is always safe.
+/// A part of the prefill workspace, in which one batch runs at a time, beside those of other lanes.
+struct PrefillLane {
+  int max_tokens = 0;  ///< of a batch
+  size_t capacity_bytes = 0;
+};
+
+/// A packed batch of prompts on its way through the layers; gives its lane back when it is
+/// destroyed, finished or not. Layer-major: for every layer in order `AttendLayer`, `WriteLayer`
+/// and `FinishLayer`, then `LastLogits`. A call that was paused is made again until it is done.
+/// Between any two of these the model may decode, edit caches and run batches of other lanes: all
+/// use memory of their own.
+class PromptBatch {
+ public:
+  virtual ~PromptBatch() = default;
+
+  /// The prompt's request has gone: nothing more is computed of it.
+  virtual void Drop(int prompt) = 0;
+  /// Runs layer `layer` over the batch up to its attention, measures, and selects what stays.
+  /// False: paused, nothing has been measured yet.
+  ///   measured  [prompts]
+  virtual absl::StatusOr<bool> AttendLayer(int layer, PauseTest pause,
+                                           std::vector<LayerMeasured>* measured) = 0;
+  /// Writes what each prompt keeps into its segments.
+  ///   writes  [prompts]
+  virtual absl::Status WriteLayer(int layer, absl::Span<const LayerWrite> writes) = 0;
+  /// Runs what is behind the layer's attention. False: paused.
+  ///   cosines  [prompts] LayerImportance::kCosine of each prompt whose plan asks for it
+  virtual absl::StatusOr<bool> FinishLayer(int layer, PauseTest pause,
+                                           std::vector<double>* cosines) = 0;
+  /// Once the layers are through: the tokens that `edit` keeps of a layer whose scores were stored
+  /// (PrefillNeeds::stored_score_layers).   kept [num_kv_heads, best + recent] ascending
+  virtual absl::Status SelectStored(int prompt, int layer, const KeepBest& edit,
+                                    std::vector<int32_t>* kept) = 0;
+  /// Once the layers are through.   logits [prompts, vocab_size] f32: after each last token
+  virtual absl::Status LastLogits(float* logits) = 0;
+
+  /// For calibration, between AttendLayer and WriteLayer: the attention that each of the last
+  /// `rows` tokens of a prompt pays to every token, 0 to those behind it. `rows` is at most the
+  /// plan's needs.window_rows.
+  ///   attention  [num_q_heads, rows, prompt tokens] f32
+  virtual absl::Status LastAttention(int /*prompt*/, int /*rows*/, float* /*attention*/) {
+    return absl::UnimplementedError("this model does not show its attention");
+  }
+};
+
+/// A prompt of a batch whose layers are through; of none where `batch` is null.
+struct BatchPrompt {
+  PromptBatch* batch = nullptr;
+  int index = 0;
+};
+
+/// Runs a model. One caller at a time (the engine thread).
 class ModelRunner {
  public:
   virtual ~ModelRunner() = default;
@@ -200,34 +247,20 @@ class ModelRunner {
   virtual size_t WorkspaceBytes(int tokens) const = 0;
   /// Workspace bytes of what one prompt needs besides.
   virtual size_t PromptNeedsBytes(int prompt_tokens, const PrefillNeeds& needs) const = 0;
+  /// The first takes any batch; the others, of which there may be none, shorter ones, which so need
+  /// not wait for it.
+  virtual absl::Span<const PrefillLane> lanes() const = 0;
   /// Bytes reserved at start, and the most that prefill batches have used so far.
-  virtual size_t workspace_capacity_bytes() const = 0;
+  size_t workspace_capacity_bytes() const {
+    size_t bytes = 0;
+    for (const PrefillLane& lane : lanes()) bytes += lane.capacity_bytes;
+    return bytes;
+  }
   virtual size_t workspace_high_water_bytes() const = 0;
-  /// Tokens of one batch that the workspace was made for.
-  virtual int max_prefill_tokens() const = 0;
 
-  virtual absl::Status BeginPrefill(absl::Span<const PrefillPrompt> prompts) = 0;
-  /// A prompt of the batch has gone: nothing more is computed of it.
-  virtual void DropPrompt(int prompt) = 0;
-  /// Runs layer `layer` over the batch up to its attention, measures, and selects what stays.
-  /// False: paused, nothing has been measured yet.
-  ///   measured  [prompts]
-  virtual absl::StatusOr<bool> AttendLayer(int layer, PauseTest pause,
-                                           std::vector<LayerMeasured>* measured) = 0;
-  /// Writes what each prompt keeps into its segments.
-  ///   writes  [prompts]
-  virtual absl::Status WriteLayer(int layer, absl::Span<const LayerWrite> writes) = 0;
-  /// Runs what is behind the layer's attention. False: paused.
-  ///   cosines  [prompts] LayerImportance::kCosine of each prompt whose plan asks for it
-  virtual absl::StatusOr<bool> FinishLayer(int layer, PauseTest pause,
-                                           std::vector<double>* cosines) = 0;
-  /// Once the layers are through: the tokens that `edit` keeps of a layer whose scores were stored
-  /// (PrefillNeeds::stored_score_layers).   kept [num_kv_heads, best + recent] ascending
-  virtual absl::Status SelectStored(int prompt, int layer, const KeepBest& edit,
-                                    std::vector<int32_t>* kept) = 0;
-  /// logits [prompts, vocab_size] f32: after the last token of each prompt.
-  virtual absl::Status FinishPrefill(float* logits) = 0;
-  virtual void AbandonPrefill() = 0;
+  /// The batch ends before the runner and the plans of its prompts do, also of those dropped.
+  virtual absl::StatusOr<std::unique_ptr<PromptBatch>> BeginPrefill(
+      int lane, absl::Span<const PrefillPrompt> prompts) = 0;
 
   /// logits [inputs, vocab_size] f32.
   virtual absl::Status Decode(absl::Span<const DecodeInput> inputs, float* logits) = 0;
@@ -243,7 +276,7 @@ class ModelRunner {
     return absl::UnimplementedError("this model draws no tokens");
   }
 
-  /// A token from each row of logits that Decode or FinishPrefill gave, on as many threads as the
+  /// A token from each row of logits that Decode or LastLogits gave, on as many threads as the
   /// model computes with. A sampler stands in one draw only.
   ///   logits  [draws] rows of vocab_size, scratch afterwards
   ///   tokens  [draws]
@@ -254,14 +287,6 @@ class ModelRunner {
 
   /// Carries out edits of caches, in order, between steps.
   virtual absl::Status EditCache(absl::Span<const CacheEdit> edits) = 0;
-
-  /// For calibration, between AttendLayer and WriteLayer: the attention that each of the last
-  /// `rows` tokens of a prompt pays to every token, 0 to those behind it. `rows` is at most the
-  /// plan's needs.window_rows.
-  ///   attention  [num_q_heads, rows, prompt tokens] f32
-  virtual absl::Status LastAttention(int /*prompt*/, int /*rows*/, float* /*attention*/) {
-    return absl::UnimplementedError("this model does not show its attention");
-  }
 
   /// Seconds spent in attention kernels (attend, measure, write) since start, for the metrics.
   virtual double attention_seconds() const { return 0; }

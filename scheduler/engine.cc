@@ -145,10 +145,11 @@ absl::Status Engine::Impl::CheckFits(const Sequence& sequence) const {
   }
   const size_t workspace = model_->WorkspaceBytes(sequence.prompt_tokens()) +
                            model_->PromptNeedsBytes(sequence.prompt_tokens(), plan.plan.needs);
-  if (workspace > model_->workspace_capacity_bytes()) {
+  const size_t capacity = model_->lanes().front().capacity_bytes;
+  if (workspace > capacity) {
     return absl::ResourceExhaustedError(
         absl::StrCat("the request can never fit: its prefill needs a workspace of ", workspace,
-                     " bytes, there are ", model_->workspace_capacity_bytes()));
+                     " bytes, there are ", capacity));
   }
   return absl::OkStatus();
 }
@@ -201,7 +202,7 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(const EngineOptions& opti
     filled.block_bytes = CacheGeometry::DefaultBlockBytes(shape.num_kv_heads, shape.head_dim);
   }
   if (filled.max_prompt_tokens == 0) filled.max_prompt_tokens = shape.max_context_tokens - 1;
-  filled.prefill_tokens = std::min(filled.prefill_tokens, model->max_prefill_tokens());
+  filled.prefill_tokens = std::min(filled.prefill_tokens, model->lanes().front().max_tokens);
 #if !defined(NDEBUG) || defined(ZIGGURAT_CHECK_EVERY_STEP)
   filled.check_every_step = true;
 #endif

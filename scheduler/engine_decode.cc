@@ -122,7 +122,7 @@ absl::Status EngineLoop::DecideFirstToken(Sequence& sequence) {
   const int tokens = sequence.logical_tokens;
   absl::Status status = sequence.store->Decide(
       *sequence.request.policy, PolicyContextOf(model_->shape()), tokens,
-      sequence.request.max_new_tokens - (tokens - sequence.prompt_tokens()), -1, model_);
+      sequence.request.max_new_tokens - (tokens - sequence.prompt_tokens()), {}, model_);
   if (!status.ok() || metrics_ == nullptr) return status;
   for (int layer = 0; layer < geometry_.num_layers; ++layer) {
     if (sequence.store->facts(layer).lazy) metrics_->CountLazyLayer(layer);

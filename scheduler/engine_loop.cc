@@ -48,6 +48,7 @@ EngineLoop::EngineLoop(const EngineOptions& options, const CacheGeometry& geomet
       status_(status),
       waiting_(options.max_overtakes),
       ledger_(geometry.num_layers),
+      prefills_(model->lanes().size()),
       last_published_(Clock::now()) {
   Publish();
 }
@@ -254,16 +255,18 @@ void EngineLoop::Finish(Sequence& sequence, FinishReason reason, absl::Status st
   auto node = running_.extract(sequence.id);
   sequence.store.reset();
   sequence.cache.reset();  // releases its blocks
-  if (!prefill_.has_value()) return;
-  auto& batch = prefill_->sequences;
-  const auto place = std::find(batch.begin(), batch.end(), &sequence);
-  if (place == batch.end()) return;
-  model_->DropPrompt(static_cast<int>(place - batch.begin()));
-  *place = nullptr;
-  prefill_->gone.push_back(std::move(node.mapped()));
-  if (std::all_of(batch.begin(), batch.end(), [](Sequence* s) { return s == nullptr; })) {
-    model_->AbandonPrefill();
-    prefill_.reset();
+  for (std::optional<PrefillBatch>& prefill : prefills_) {
+    if (!prefill.has_value()) continue;
+    auto& batch = prefill->sequences;
+    const auto place = std::find(batch.begin(), batch.end(), &sequence);
+    if (place == batch.end()) continue;
+    prefill->prompts->Drop(static_cast<int>(place - batch.begin()));
+    *place = nullptr;
+    prefill->gone.push_back(std::move(node.mapped()));
+    if (std::all_of(batch.begin(), batch.end(), [](Sequence* s) { return s == nullptr; })) {
+      prefill.reset();
+    }
+    return;
   }
 }
 

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <chrono>
 #include <condition_variable>
+#include <cstdint>
 #include <deque>
 #include <memory>
 #include <mutex>
@@ -58,14 +59,15 @@ class EngineLoop {
   void Run();
 
  private:
-  /// A packed batch of prompts on its way through the layers.
+  /// The batch of prompts in a lane.
   struct PrefillBatch {
     std::vector<Sequence*> sequences;  ///< null where the request has gone meanwhile
     /// Those that have gone: without blocks, but the model still reads their plans.
     std::vector<std::unique_ptr<Sequence>> gone;
     int tokens = 0;
     int next_layer = 0;
-    bool is_written = false;  ///< next_layer is, and waits to be finished
+    bool is_written = false;               ///< next_layer is, and waits to be finished
+    std::unique_ptr<PromptBatch> prompts;  ///< ends first: it reads the plans
   };
 
   // Messages in.
@@ -89,14 +91,21 @@ class EngineLoop {
   bool IsSnapshotDue() const;
   void PublishSnapshot();
 
-  void StartPrefillBatch();
-  absl::StatusOr<bool> PrefillLayer(PauseTest pause);
-  absl::StatusOr<bool> AttendAndWrite(PauseTest pause);
-  void DecidePrompts();
+  int NextLane();
+  void StartPrefillBatch(int lane);
+  /// Where a prompt goes that is next in order while a batch is put together.
+  enum class Place : uint8_t { kHere, kNextBatch, kOtherLane };
+  bool IsWorthOvertaking(int64_t tokens, int64_t of_other, int layers) const;
+  Place PlaceInFirstLane(const PrefillBatch& batch, int tokens) const;
+  Place PlaceBeside(const PrefillBatch& batch, int tokens, int lane) const;
+  void PrefillLayers(int lane);
+  absl::StatusOr<bool> PrefillLayer(int lane, PauseTest pause);
+  absl::StatusOr<bool> AttendAndWrite(int lane, PauseTest pause);
+  void DecidePrompts(int lane);
   absl::Status DecideFirstToken(Sequence& sequence);
   void EditCaches();
-  void FinishPrefillBatch();
-  void FailPrefillBatch(const absl::Status& status);
+  void FinishPrefillBatch(int lane);
+  void FailPrefillBatch(int lane, const absl::Status& status);
   /// What may not be drawn for a sequence now.
   static absl::Span<const int32_t> Forbidden(const Sequence& sequence);
   /// Runs the model, and gives the sequences that are still there their tokens.
@@ -134,7 +143,8 @@ class EngineLoop {
   ReservationLedger ledger_;
   std::unordered_map<RequestId, std::unique_ptr<Sequence>> running_;
   std::deque<Sequence*> to_prefill_;
-  std::optional<PrefillBatch> prefill_;
+  std::vector<std::optional<PrefillBatch>> prefills_;  ///< [lanes]
+  int last_lane_ = 0;                                  ///< that had a slice
   std::vector<Sequence*> decoding_;
 
   std::vector<float> prefill_logits_;

@@ -1,7 +1,10 @@
-// EngineLoop: one prefill batch on its way through the layers, a slice of them a step.
+// EngineLoop: batches of prompts on their way through the layers, a slice of one of them a step.
 
 #include <algorithm>
 #include <chrono>
+#include <cstdint>
+#include <memory>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -13,62 +16,128 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
+/// Side by side each prompt takes longer than alone, so it must be worth it.
+constexpr int kWorthOvertaking = 4;
+
 }  // namespace
 
 void EngineLoop::PrefillSlice() {
-  if (!prefill_.has_value()) StartPrefillBatch();
-  if (!prefill_.has_value()) return;
+  if (const int lane = NextLane(); lane >= 0) PrefillLayers(lane);
+}
+
+/// Lanes that have a batch take turns, so that neither short prompts nor long ones wait for all of
+/// the others. -1: none has one.
+int EngineLoop::NextLane() {
+  const int lanes = static_cast<int>(prefills_.size());
+  for (int lane = 0; lane < lanes; ++lane) {
+    if (!prefills_[lane].has_value()) StartPrefillBatch(lane);
+  }
+  for (int i = 1; i <= lanes; ++i) {
+    const int lane = (last_lane_ + i) % lanes;
+    if (prefills_[lane].has_value()) return last_lane_ = lane;
+  }
+  return -1;
+}
+
+void EngineLoop::PrefillLayers(int lane) {
+  std::optional<PrefillBatch>& prefill = prefills_[lane];
   const SteadyTime end =
       Clock::now() + std::max<Clock::duration>(absl::ToChronoNanoseconds(options_.prefill_slice),
                                                2 * decode_time_);
   const auto pause = [end] { return Clock::now() >= end; };
-  int layers = std::max(1, options_.slice_token_layers / prefill_->tokens);
+  int layers = std::max(1, options_.slice_token_layers / prefill->tokens);
   do {
-    const absl::StatusOr<bool> done = PrefillLayer(pause);
-    if (!done.ok()) return FailPrefillBatch(done.status());
-    if (!*done || !prefill_.has_value()) return;  // it was paused, or none of the prompts is left
-    if (prefill_->next_layer == geometry_.num_layers) return FinishPrefillBatch();
+    const absl::StatusOr<bool> done = PrefillLayer(lane, pause);
+    if (!done.ok()) return FailPrefillBatch(lane, done.status());
+    if (!*done || !prefill.has_value()) return;  // it was paused, or none of the prompts is left
+    if (prefill->next_layer == geometry_.num_layers) return FinishPrefillBatch(lane);
   } while (--layers > 0 && !pause());
 }
 
-void EngineLoop::StartPrefillBatch() {
+/// Whether a prompt of `tokens` tokens shall not wait for one of `of_other`, of which `layers` are
+/// left.
+bool EngineLoop::IsWorthOvertaking(int64_t tokens, int64_t of_other, int layers) const {
+  if (prefills_.size() == 1) return false;
+  const int short_tokens = model_->lanes()[1].max_tokens;
+  return tokens <= short_tokens && of_other > short_tokens &&
+         kWorthOvertaking * tokens * geometry_.num_layers <= of_other * layers;
+}
+
+/// The first lane takes prompts in the order of admission, but one that need not wait for another
+/// one is not in the same batch: behind it, it is left to the other lane, and before it, the batch
+/// ends.
+EngineLoop::Place EngineLoop::PlaceInFirstLane(const PrefillBatch& batch, int tokens) const {
+  if (batch.sequences.empty()) return Place::kHere;
+  if (batch.tokens + tokens > options_.prefill_tokens) return Place::kNextBatch;
+  for (const Sequence* other : batch.sequences) {
+    const int of_other = other->prompt_tokens();
+    if (IsWorthOvertaking(of_other, tokens, geometry_.num_layers)) return Place::kNextBatch;
+    if (IsWorthOvertaking(tokens, of_other, geometry_.num_layers)) return Place::kOtherLane;
+  }
+  return Place::kHere;
+}
+
+/// Other lanes take those that need not wait for one in the first.
+EngineLoop::Place EngineLoop::PlaceBeside(const PrefillBatch& batch, int tokens, int lane) const {
+  if (!prefills_[0].has_value()) return Place::kNextBatch;
+  if (batch.tokens + tokens > model_->lanes()[lane].max_tokens) return Place::kOtherLane;
+  const int layers = geometry_.num_layers - prefills_[0]->next_layer;
+  for (const Sequence* other : prefills_[0]->sequences) {
+    if (other != nullptr && IsWorthOvertaking(tokens, other->prompt_tokens(), layers)) {
+      return Place::kHere;
+    }
+  }
+  return Place::kOtherLane;
+}
+
+void EngineLoop::StartPrefillBatch(int lane) {
+  const size_t capacity = model_->lanes()[lane].capacity_bytes;
   PrefillBatch batch;
   std::vector<PrefillPrompt> prompts;
   size_t needs_bytes = 0;
-  while (!to_prefill_.empty()) {
-    Sequence* next = to_prefill_.front();
+  for (auto it = to_prefill_.begin(); it != to_prefill_.end();) {
+    Sequence* next = *it;
+    const int tokens = next->prompt_tokens();
     const CachePlan& plan = next->block_plan.plan;
-    const int tokens = batch.tokens + next->prompt_tokens();
-    const size_t needs = model_->PromptNeedsBytes(next->prompt_tokens(), plan.needs);
-    const bool fits =
-        tokens <= options_.prefill_tokens &&
-        model_->WorkspaceBytes(tokens) + needs_bytes + needs <= model_->workspace_capacity_bytes();
-    if (!batch.sequences.empty() && !fits) break;
-    to_prefill_.pop_front();
+    const size_t needs = model_->PromptNeedsBytes(tokens, plan.needs);
+    Place place = lane == 0 ? PlaceInFirstLane(batch, tokens) : PlaceBeside(batch, tokens, lane);
+    if (!batch.sequences.empty() &&
+        model_->WorkspaceBytes(batch.tokens + tokens) + needs_bytes + needs > capacity) {
+      place = lane == 0 ? Place::kNextBatch : Place::kOtherLane;
+    }
+    if (place == Place::kNextBatch) break;
+    if (place == Place::kOtherLane) {
+      ++it;
+      continue;
+    }
+    it = to_prefill_.erase(it);
     batch.sequences.push_back(next);
-    batch.tokens = tokens;
+    batch.tokens += tokens;
     needs_bytes += needs;
     prompts.push_back({next->request.prompt, &plan, next->request.report_attention_recall});
   }
   if (batch.sequences.empty()) return;
-  prefill_ = std::move(batch);
   const ScopedSeconds timer(&model_seconds_);
-  if (absl::Status status = model_->BeginPrefill(prompts); !status.ok()) FailPrefillBatch(status);
+  absl::StatusOr<std::unique_ptr<PromptBatch>> begun = model_->BeginPrefill(lane, prompts);
+  if (begun.ok()) batch.prompts = *std::move(begun);
+  prefills_[lane] = std::move(batch);
+  if (!begun.ok()) FailPrefillBatch(lane, begun.status());
 }
 
 /// Goes on with the next layer. False: it is not done. A status that is not OK is the whole
 /// batch's.
-absl::StatusOr<bool> EngineLoop::PrefillLayer(PauseTest pause) {
-  if (!prefill_->is_written) {
-    const absl::StatusOr<bool> written = AttendAndWrite(pause);
-    if (!written.ok() || !*written || !prefill_.has_value()) return written;
+absl::StatusOr<bool> EngineLoop::PrefillLayer(int lane, PauseTest pause) {
+  std::optional<PrefillBatch>& prefill = prefills_[lane];
+  if (!prefill->is_written) {
+    const absl::StatusOr<bool> written = AttendAndWrite(lane, pause);
+    if (!written.ok() || !*written || !prefill.has_value()) return written;
   }
-  const std::vector<Sequence*>& batch = prefill_->sequences;
-  const int layer = prefill_->next_layer;
+  const std::vector<Sequence*>& batch = prefill->sequences;
+  const int layer = prefill->next_layer;
   std::vector<double> cosines(batch.size());
   {
     const ScopedSeconds timer(&model_seconds_);
-    const absl::StatusOr<bool> done = model_->FinishLayer(layer, pause, &cosines);
+    const absl::StatusOr<bool> done = prefill->prompts->FinishLayer(layer, pause, &cosines);
     if (!done.ok() || !*done) return done;
   }
   for (size_t i = 0; i < batch.size(); ++i) {
@@ -77,18 +146,19 @@ absl::StatusOr<bool> EngineLoop::PrefillLayer(PauseTest pause) {
       batch[i]->store->SetImportance(layer, cosines[i]);
     }
   }
-  prefill_->is_written = false;
-  ++prefill_->next_layer;
+  prefill->is_written = false;
+  ++prefill->next_layer;
   return true;
 }
 
-absl::StatusOr<bool> EngineLoop::AttendAndWrite(PauseTest pause) {
-  const std::vector<Sequence*>& batch = prefill_->sequences;
-  const int layer = prefill_->next_layer;
+absl::StatusOr<bool> EngineLoop::AttendAndWrite(int lane, PauseTest pause) {
+  PrefillBatch& prefill = *prefills_[lane];
+  const std::vector<Sequence*>& batch = prefill.sequences;
+  const int layer = prefill.next_layer;
   std::vector<LayerMeasured> measured(batch.size());
   {
     const ScopedSeconds timer(&model_seconds_);
-    const absl::StatusOr<bool> done = model_->AttendLayer(layer, pause, &measured);
+    const absl::StatusOr<bool> done = prefill.prompts->AttendLayer(layer, pause, &measured);
     if (!done.ok() || !*done) return done;
   }
   std::vector<LayerWrite> writes(batch.size());
@@ -105,17 +175,18 @@ absl::StatusOr<bool> EngineLoop::AttendAndWrite(PauseTest pause) {
   }
   {
     const ScopedSeconds timer(&model_seconds_);
-    absl::Status status = model_->WriteLayer(layer, writes);
+    absl::Status status = prefill.prompts->WriteLayer(layer, writes);
     if (!status.ok()) return status;
   }
-  prefill_->is_written = true;
+  prefill.is_written = true;
   for (const auto& [sequence, status] : failed) Finish(*sequence, FinishReason::kError, status);
   return true;
 }
 
 /// Policies that wait for the last layer of the prompt.
-void EngineLoop::DecidePrompts() {
-  const std::vector<Sequence*> batch = prefill_->sequences;  // Finish changes the other
+void EngineLoop::DecidePrompts(int lane) {
+  const std::vector<Sequence*> batch = prefills_[lane]->sequences;  // Finish changes the other
+  PromptBatch* const prompts = prefills_[lane]->prompts.get();
   for (size_t i = 0; i < batch.size(); ++i) {
     Sequence* sequence = batch[i];
     if (sequence == nullptr || sequence->block_plan.plan.decide != DecideAt::kPrompt) continue;
@@ -124,25 +195,26 @@ void EngineLoop::DecidePrompts() {
       const ScopedSeconds timer(&model_seconds_);
       status = sequence->store->Decide(*sequence->request.policy, PolicyContextOf(model_->shape()),
                                        sequence->prompt_tokens(), sequence->request.max_new_tokens,
-                                       static_cast<int>(i), model_);
+                                       {prompts, static_cast<int>(i)}, model_);
     }
     if (!status.ok()) Finish(*sequence, FinishReason::kError, status);
   }
 }
 
-void EngineLoop::FinishPrefillBatch() {
-  DecidePrompts();
-  if (!prefill_.has_value()) return;  // none of them is left
+void EngineLoop::FinishPrefillBatch(int lane) {
+  DecidePrompts(lane);
+  if (!prefills_[lane].has_value()) return;  // none of them is left
+  PrefillBatch& prefill = *prefills_[lane];
   const size_t vocab = static_cast<size_t>(model_->shape().vocab_size);
-  prefill_logits_.resize(prefill_->sequences.size() * vocab);
+  prefill_logits_.resize(prefill.sequences.size() * vocab);
   absl::Status status;
   {
     const ScopedSeconds timer(&model_seconds_);
-    status = model_->FinishPrefill(prefill_logits_.data());
+    status = prefill.prompts->LastLogits(prefill_logits_.data());
   }
-  if (!status.ok()) return FailPrefillBatch(status);
-  const std::vector<Sequence*> sequences = std::move(prefill_->sequences);
-  prefill_.reset();
+  if (!status.ok()) return FailPrefillBatch(lane, status);
+  const std::vector<Sequence*> sequences = std::move(prefill.sequences);
+  prefills_[lane].reset();
   std::vector<Sequence*> there;
   std::vector<float*> logits;
   for (size_t i = 0; i < sequences.size(); ++i) {
@@ -159,10 +231,9 @@ void EngineLoop::FinishPrefillBatch() {
   AcceptTokens(there, Sample(there, logits));
 }
 
-void EngineLoop::FailPrefillBatch(const absl::Status& status) {
-  model_->AbandonPrefill();
-  const std::vector<Sequence*> sequences = std::move(prefill_->sequences);
-  prefill_.reset();
+void EngineLoop::FailPrefillBatch(int lane, const absl::Status& status) {
+  const std::vector<Sequence*> sequences = std::move(prefills_[lane]->sequences);
+  prefills_[lane].reset();
   for (Sequence* sequence : sequences) {
     if (sequence != nullptr) Finish(*sequence, FinishReason::kError, status);
   }

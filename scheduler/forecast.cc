@@ -39,7 +39,7 @@ class Rehearsal {
 
  private:
   absl::Status LayPromptOut();
-  absl::Status Decide(int tokens);
+  absl::Status Decide(int tokens, BatchPrompt prompt);
   absl::Status Step();
   /// Made up where it is not measured during prefill: it rises from layer to layer, and the lowest
   /// layers pass the test of the first token.
@@ -68,12 +68,13 @@ double Rehearsal::Importance(int layer) const {
 absl::Status Rehearsal::LayPromptOut() {
   const std::vector<int32_t> ids(options_.prompt_tokens);
   const PrefillPrompt prompt{ids, &plan_.plan};
-  if (absl::Status status = model_.BeginPrefill({&prompt, 1}); !status.ok()) return status;
+  absl::StatusOr<std::unique_ptr<PromptBatch>> batch = model_.BeginPrefill(0, {&prompt, 1});
+  if (!batch.ok()) return batch.status();
   std::vector<LayerMeasured> measured(1);
   for (int layer = 0; layer < shape_.num_layers; ++layer) {
     LayerWrite write;
     measured[0] = LayerMeasured();
-    absl::Status status = model_.AttendLayer(layer, NeverPause, &measured).status();
+    absl::Status status = (*batch)->AttendLayer(layer, NeverPause, &measured).status();
     measured[0].importance = Importance(layer);
     if (status.ok()) status = store_.FillLayer(layer, measured[0], &write);
     if (!status.ok()) return status;
@@ -81,12 +82,13 @@ absl::Status Rehearsal::LayPromptOut() {
       store_.SetImportance(layer, Importance(layer));
     }
   }
-  return plan_.plan.decide == DecideAt::kPrompt ? Decide(options_.prompt_tokens) : absl::OkStatus();
+  if (plan_.plan.decide != DecideAt::kPrompt) return absl::OkStatus();
+  return Decide(options_.prompt_tokens, {batch->get(), 0});
 }
 
-absl::Status Rehearsal::Decide(int tokens) {
+absl::Status Rehearsal::Decide(int tokens, BatchPrompt prompt) {
   const int to_come = options_.max_new_tokens - (tokens - options_.prompt_tokens);
-  return store_.Decide(policy_, PolicyContextOf(shape_), tokens, to_come, 0, &model_);
+  return store_.Decide(policy_, PolicyContextOf(shape_), tokens, to_come, prompt, &model_);
 }
 
 absl::Status Rehearsal::Step() {
@@ -102,7 +104,7 @@ absl::Status Rehearsal::Step() {
   for (int layer = 0; layer < shape_.num_layers; ++layer) {
     store_.lazy_mass()[layer] = Importance(layer);
   }
-  return Decide(position + 1);
+  return Decide(position + 1, {});
 }
 
 absl::StatusOr<RequestForecast> Rehearsal::Run() {

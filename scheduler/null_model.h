@@ -8,6 +8,7 @@
 #include <cmath>
 #include <functional>
 #include <limits>
+#include <memory>
 #include <thread>
 #include <utility>
 #include <variant>
@@ -28,9 +29,8 @@ class NullModel final : public ModelRunner {
   size_t PromptNeedsBytes(int /*tokens*/, const PrefillNeeds& /*needs*/) const override {
     return 0;
   }
-  size_t workspace_capacity_bytes() const override { return 0; }
+  absl::Span<const PrefillLane> lanes() const override { return {&lane_, 1}; }
   size_t workspace_high_water_bytes() const override { return 0; }
-  int max_prefill_tokens() const override { return std::numeric_limits<int>::max(); }
 
   /// Of the layers that a plan has tested, the lowest are found lazy, this share of them. 0 at
   /// first.
@@ -44,50 +44,11 @@ class NullModel final : public ModelRunner {
   /// Until then the second step that decodes the whole batch waits.
   void Continue() { may_continue_.store(true); }
 
-  absl::Status BeginPrefill(absl::Span<const PrefillPrompt> prompts) override {
+  absl::StatusOr<std::unique_ptr<PromptBatch>> BeginPrefill(
+      int /*lane*/, absl::Span<const PrefillPrompt> prompts) override {
     Await(may_start_);
-    prompts_.assign(prompts.begin(), prompts.end());
-    return absl::OkStatus();
+    return std::make_unique<Batch>(this, prompts);
   }
-  void DropPrompt(int /*prompt*/) override {}
-  absl::StatusOr<bool> AttendLayer(int layer, PauseTest /*pause*/,
-                                   std::vector<LayerMeasured>* measured) override {
-    for (size_t i = 0; i < prompts_.size(); ++i) {
-      const LayerPlan& plan = prompts_[i].plan->layers[layer];
-      LayerMeasured& of_prompt = (*measured)[i];
-      of_prompt.kept_tokens =
-          static_cast<int>(std::min<size_t>(prompts_[i].token_ids.size(), plan.prompt_tokens_kept));
-      of_prompt.first_tokens = of_prompt.kept_tokens;
-      if (const auto* ring = std::get_if<KeepRing>(&plan.edit)) {
-        of_prompt.first_tokens = std::min(ring->sinks, of_prompt.kept_tokens);
-      }
-      if (plan.merge == MergeRole::kUpper) {
-        of_prompt.retained_tokens = prompts_[i].plan->merge->Retained(of_prompt.kept_tokens);
-      }
-      of_prompt.lazy = IsLazy(*prompts_[i].plan, layer);
-      if (!of_prompt.lazy) continue;
-      of_prompt.KeepFirstAndLast(plan.lazy->sinks, plan.lazy->recent,
-                                 static_cast<int>(prompts_[i].token_ids.size()));
-    }
-    return true;
-  }
-  absl::Status WriteLayer(int /*layer*/, absl::Span<const LayerWrite> /*writes*/) override {
-    return absl::OkStatus();
-  }
-  absl::StatusOr<bool> FinishLayer(int /*layer*/, PauseTest /*pause*/,
-                                   std::vector<double>* /*cosines*/) override {
-    return true;
-  }
-  absl::Status SelectStored(int /*prompt*/, int /*layer*/, const KeepBest& edit,
-                            std::vector<int32_t>* kept) override {
-    kept->clear();
-    for (int head = 0; head < shape_.num_kv_heads; ++head) {
-      for (int i = 0; i < edit.best + edit.recent; ++i) kept->push_back(i);
-    }
-    return absl::OkStatus();
-  }
-  absl::Status FinishPrefill(float* logits) override { return ZeroLogits(prompts_.size(), logits); }
-  void AbandonPrefill() override { prompts_.clear(); }
   absl::Status Decode(absl::Span<const DecodeInput> inputs, float* logits) override {
     if (static_cast<int>(inputs.size()) == batch_ && ++whole_steps_ == 2) Await(may_continue_);
     if (on_decode_) on_decode_(inputs);
@@ -98,6 +59,60 @@ class NullModel final : public ModelRunner {
   }
 
  private:
+  class Batch final : public PromptBatch {
+   public:
+    Batch(const NullModel* model, absl::Span<const PrefillPrompt> prompts)
+        : model_(*model), prompts_(prompts.begin(), prompts.end()) {}
+
+    void Drop(int /*prompt*/) override {}
+    absl::StatusOr<bool> AttendLayer(int layer, PauseTest /*pause*/,
+                                     std::vector<LayerMeasured>* measured) override {
+      for (size_t i = 0; i < prompts_.size(); ++i) {
+        (*measured)[i] = model_.MeasureLayer(layer, prompts_[i]);
+      }
+      return true;
+    }
+    absl::Status WriteLayer(int /*layer*/, absl::Span<const LayerWrite> /*writes*/) override {
+      return absl::OkStatus();
+    }
+    absl::StatusOr<bool> FinishLayer(int /*layer*/, PauseTest /*pause*/,
+                                     std::vector<double>* /*cosines*/) override {
+      return true;
+    }
+    absl::Status SelectStored(int /*prompt*/, int /*layer*/, const KeepBest& edit,
+                              std::vector<int32_t>* kept) override {
+      kept->clear();
+      for (int head = 0; head < model_.shape_.num_kv_heads; ++head) {
+        for (int i = 0; i < edit.best + edit.recent; ++i) kept->push_back(i);
+      }
+      return absl::OkStatus();
+    }
+    absl::Status LastLogits(float* logits) override {
+      return model_.ZeroLogits(prompts_.size(), logits);
+    }
+
+   private:
+    const NullModel& model_;
+    std::vector<PrefillPrompt> prompts_;
+  };
+
+  LayerMeasured MeasureLayer(int layer, const PrefillPrompt& prompt) const {
+    const LayerPlan& plan = prompt.plan->layers[layer];
+    const int tokens = static_cast<int>(prompt.token_ids.size());
+    LayerMeasured measured;
+    measured.kept_tokens =
+        static_cast<int>(std::min<size_t>(prompt.token_ids.size(), plan.prompt_tokens_kept));
+    measured.first_tokens = measured.kept_tokens;
+    if (const auto* ring = std::get_if<KeepRing>(&plan.edit)) {
+      measured.first_tokens = std::min(ring->sinks, measured.kept_tokens);
+    }
+    if (plan.merge == MergeRole::kUpper) {
+      measured.retained_tokens = prompt.plan->merge->Retained(measured.kept_tokens);
+    }
+    measured.lazy = IsLazy(*prompt.plan, layer);
+    if (measured.lazy) measured.KeepFirstAndLast(plan.lazy->sinks, plan.lazy->recent, tokens);
+    return measured;
+  }
   static void Await(const std::atomic<bool>& permission) {
     while (!permission.load()) std::this_thread::sleep_for(std::chrono::microseconds(100));
   }
@@ -121,7 +136,7 @@ class NullModel final : public ModelRunner {
   std::function<void(absl::Span<const DecodeInput>)> on_decode_;
   std::atomic<bool> may_start_ = false;
   std::atomic<bool> may_continue_ = false;
-  std::vector<PrefillPrompt> prompts_;
+  PrefillLane lane_ = {.max_tokens = std::numeric_limits<int>::max()};
 };
 
 }  // namespace ziggurat

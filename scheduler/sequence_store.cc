@@ -161,7 +161,7 @@ absl::Status SequenceStore::Settle(int layer) {
 }
 
 absl::Status SequenceStore::Decide(const Policy& policy, const PolicyContext& context, int tokens,
-                                   int max_new_tokens, int prompt, ModelRunner* model) {
+                                   int max_new_tokens, BatchPrompt prompt, ModelRunner* model) {
   CatchUp();
   decided_plan_ = *plan_;
   decided_plan_.layers = policy.Decide(context, tokens, max_new_tokens, importance_);
@@ -180,8 +180,8 @@ absl::Status SequenceStore::Decide(const Policy& policy, const PolicyContext& co
   return absl::OkStatus();
 }
 
-absl::Status SequenceStore::RelayLayer(int layer, const LayerPlan& plan, int tokens, int prompt,
-                                       ModelRunner* model) {
+absl::Status SequenceStore::RelayLayer(int layer, const LayerPlan& plan, int tokens,
+                                       BatchPrompt prompt, ModelRunner* model) {
   LayerBlockTable& table = cache_->layer(layer);
   constexpr int kHeld = 0;  // the one segment of a layer that waits
   const int heads = context_.geometry->num_kv_heads;
@@ -189,8 +189,8 @@ absl::Status SequenceStore::RelayLayer(int layer, const LayerPlan& plan, int tok
   std::vector<int32_t> kept;
   const auto* best = std::get_if<KeepBest>(&plan.edit);
   if (best != nullptr && measured.kept_tokens < tokens) {
-    if (absl::Status status = model->SelectStored(prompt, layer, *best, &kept); !status.ok())
-      return status;
+    absl::Status status = prompt.batch->SelectStored(prompt.index, layer, *best, &kept);
+    if (!status.ok()) return status;
     measured.kept = kept;
   }
   const auto* ring = std::get_if<KeepRing>(&plan.edit);

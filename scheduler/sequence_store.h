@@ -43,9 +43,9 @@ class SequenceStore {
   bool IsUndecided() const { return undecided_; }
   /// Asks the policy and lays out every layer anew.
   ///   tokens  those held in every layer
-  ///   prompt  index in the prefill batch, whose stored scores select (DecideAt::kPrompt)
+  ///   prompt  its stored scores select (DecideAt::kPrompt)
   absl::Status Decide(const Policy& policy, const PolicyContext& context, int tokens,
-                      int max_new_tokens, int prompt, ModelRunner* model);
+                      int max_new_tokens, BatchPrompt prompt, ModelRunner* model);
 
   /// Makes room for what must move before the token at `position` is written, and orders it. Where
   /// it fails the sequence can only be ended.
@@ -70,7 +70,7 @@ class SequenceStore {
   DistantCounts distant_counts;
 
  private:
-  absl::Status RelayLayer(int layer, const LayerPlan& plan, int tokens, int prompt,
+  absl::Status RelayLayer(int layer, const LayerPlan& plan, int tokens, BatchPrompt prompt,
                           ModelRunner* model);
   /// Notes how the layer's store takes tokens from now on.
   void NoteStore(int layer);

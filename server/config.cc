@@ -218,6 +218,7 @@ absl::Status Validate(const ServeConfig& config) {
       CheckRange("--max-prompt-tokens", config.max_prompt_tokens, 0, kMany),
       CheckRange("--default-max-tokens", config.default_max_tokens, 1, kMany),
       CheckRange("--prefill-tokens", config.prefill_tokens, 1, kMany),
+      CheckRange("--short-prefill-tokens", config.short_prefill_tokens, 0, kMany),
       CheckRange("--max-message-bytes", config.max_message_bytes, 1024, kMany),
       CheckRange("--max-streams", config.max_streams, 0, 1 << 20),
       CheckSeconds("--prefill-slice", config.prefill_slice, 60),

@@ -65,6 +65,7 @@ struct ServeConfig {
   int max_prompt_tokens = 0;  ///< 0: the model's context less one
   int default_max_tokens = 512;
   int prefill_tokens = 8192;
+  int short_prefill_tokens = 1024;  ///< DecoderOptions::short_prefill_tokens
   int max_message_bytes = 16 << 20;  ///< of one gRPC message from a client
   int max_streams = 0;               ///< open Generate calls; 0: twice max_running + max_queue
   std::string log_level = "info";

@@ -47,9 +47,7 @@ size_t SimilarityMeter::AttentionBytes(const ModelShape& shape, int last, int to
 absl::Status SimilarityMeter::Add(absl::Span<const int32_t> tokens) {
   const int length = static_cast<int>(tokens.size()), rows = std::min(last_, length);
   attention_.resize(AttentionBytes(runner_->shape(), rows, length) / sizeof(float));
-  const absl::Status ran = RunLayers(tokens, rows);
-  runner_->AbandonPrefill();  // what comes after the last attention is not needed
-  if (!ran.ok()) return ran;
+  if (absl::Status status = RunLayers(tokens, rows); !status.ok()) return status;
   if (absl::Status status = Normalize(length, rows); !status.ok()) return status;
   Compare(length, rows);
   ++samples_;
@@ -65,15 +63,18 @@ absl::Status SimilarityMeter::RunLayers(absl::Span<const int32_t> tokens, int ro
   std::vector<LayerMeasured> measured(1);
   std::vector<double> cosines(1);
   const std::vector<LayerWrite> nothing_is_kept(1);
-  absl::Status status = runner_->BeginPrefill({&prompt, 1});
+  const absl::StatusOr<std::unique_ptr<PromptBatch>> batch = runner_->BeginPrefill(0, {&prompt, 1});
+  if (!batch.ok()) return batch.status();
+  absl::Status status;
   for (int layer = 0; layer < shape.num_layers && status.ok(); ++layer) {
-    status = runner_->AttendLayer(layer, NeverPause, &measured).status();
+    status = (*batch)->AttendLayer(layer, NeverPause, &measured).status();
     if (!status.ok()) break;
     const size_t size = static_cast<size_t>(shape.num_q_heads) * rows * tokens.size();
-    status = runner_->LastAttention(0, rows, attention_.data() + layer * size);
+    status = (*batch)->LastAttention(0, rows, attention_.data() + layer * size);
+    // What comes after the last attention is not needed.
     if (!status.ok() || layer + 1 == shape.num_layers) break;
-    status = runner_->WriteLayer(layer, nothing_is_kept);
-    if (status.ok()) status = runner_->FinishLayer(layer, NeverPause, &cosines).status();
+    status = (*batch)->WriteLayer(layer, nothing_is_kept);
+    if (status.ok()) status = (*batch)->FinishLayer(layer, NeverPause, &cosines).status();
   }
   return status;
 }

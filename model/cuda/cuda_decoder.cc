@@ -74,7 +74,7 @@ Plan MakePlan(const ModelConfig& config, const CudaDecoderOptions& options,
   plan.backend.upload_bytes =
       std::max<size_t>(size_t{2} << 20, 4 * context * heads.num_kv_heads * sizeof(int32_t));
   plan.weight_bytes = cuda::WeightBytes(config, options.decoder.element);
-  plan.workspace_bytes = WorkspaceCapacityBytes(plan.steps.shape, tokens);
+  plan.workspace_bytes = WorkspaceCapacityBytes(PrefillLanes(plan.steps.shape, options.decoder));
   return plan;
 }
 

@@ -39,15 +39,24 @@ size_t WeightsBytes(const ModelConfig& config, ElementType element) {
   return bytes;
 }
 
-size_t WorkspaceCapacityBytes(const WorkspaceShape& shape, int tokens) {
-  // Room for a batch of which every prompt needs everything that a plan may ask for; it becomes
-  // resident only as far as batches use it.
+std::vector<PrefillLane> PrefillLanes(const WorkspaceShape& shape, const DecoderOptions& options) {
   PrefillNeeds most;
   most.window_rows = -1;
   most.score_heads = shape.model.num_q_heads;
   most.selects = most.lower_kv = most.group_qk = most.recall = true;
   most.stored_score_layers = shape.model.num_layers;
-  return PrefillBytes(shape, 1, tokens, most);
+  std::vector<PrefillLane> lanes;
+  for (const int tokens : {options.max_prefill_tokens,
+                           std::min(options.short_prefill_tokens, options.max_prefill_tokens)}) {
+    if (tokens > 0) lanes.push_back({tokens, PrefillBytes(shape, 1, tokens, most)});
+  }
+  return lanes;
+}
+
+size_t WorkspaceCapacityBytes(absl::Span<const PrefillLane> lanes) {
+  size_t bytes = 0;
+  for (const PrefillLane& lane : lanes) bytes += lane.capacity_bytes;
+  return bytes;
 }
 
 size_t PrefillBytes(const WorkspaceShape& shape, int prompts, int tokens,

@@ -2,7 +2,9 @@
 #pragma once
 
 #include <cstddef>
+#include <vector>
 
+#include "absl/types/span.h"
 #include "model/checkpoint/model_config.h"
 #include "model/decoder/llama_decoder.h"
 #include "model/decoder/prefill_workspace.h"
@@ -17,9 +19,12 @@ WorkspaceShape MakeWorkspaceShape(const ModelConfig& config, const DecoderOption
 /// What packing adds to matrices of odd sizes is not counted.
 size_t WeightsBytes(const ModelConfig& config, ElementType element);
 
-/// What a prefill batch may need at most: the size of the region that is set aside for it. `tokens`
-/// are DecoderOptions::max_prefill_tokens.
-size_t WorkspaceCapacityBytes(const WorkspaceShape& shape, int tokens);
+/// The lanes of the prefill workspace, each with room for a batch that needs all that plans may ask
+/// for.
+std::vector<PrefillLane> PrefillLanes(const WorkspaceShape& shape, const DecoderOptions& options);
+
+/// All of them: the size of the region that is set aside.
+size_t WorkspaceCapacityBytes(absl::Span<const PrefillLane> lanes);
 
 /// What a batch of `prompts` prompts of `tokens` tokens each, all with the same needs, makes
 /// resident.

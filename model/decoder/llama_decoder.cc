@@ -12,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "block_manager/block_pool.h"
 #include "block_manager/sequence_cache.h"
+#include "model/cache_ops/prompt_needs.h"
 #include "model/decoder/decoder_memory.h"
 #include "model/decoder/llama_runner.h"
 
@@ -25,6 +26,12 @@ absl::Status CheckOptions(const DecoderOptions& options) {
   if (options.max_prefill_tokens < 1) {
     return absl::InvalidArgumentError(
         absl::StrCat("prefill tokens must be at least 1, not ", options.max_prefill_tokens));
+  }
+  if (options.short_prefill_tokens < 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("prefill tokens beside another batch must be 0 "
+                     "or more, not ",
+                     options.short_prefill_tokens));
   }
   if (options.chunk_tokens < 16) {
     return absl::InvalidArgumentError(
@@ -41,6 +48,8 @@ AttentionShape AttentionShapeOf(const ModelConfig& config, ElementType element) 
 LlamaRunner::LlamaRunner(const ModelConfig& config, const DecoderOptions& options, LlamaParts parts)
     : options_(options),
       workspace_shape_(MakeWorkspaceShape(config, options)),
+      lanes_(PrefillLanes(workspace_shape_, options)),
+      used_bytes_(lanes_.size()),
       attention_shape_(AttentionShapeOf(config, options.element)),
       element_(options.element),
       element_bytes_(ElementBytes(options.element)),
@@ -111,19 +120,21 @@ absl::Status LlamaRunner::WarmUp() {
   const PrefillPrompt prompt{ids, &plan, false};
   std::vector<LayerMeasured> measured(1);
   std::vector<double> cosines(1);
-  absl::Status status = BeginPrefill({&prompt, 1});
+  absl::StatusOr<std::unique_ptr<PromptBatch>> batch = BeginPrefill(0, {&prompt, 1});
+  if (!batch.ok()) return batch.status();
+  absl::Status status;
   for (int i = 0; status.ok() && i < model.num_layers; ++i) {
     LayerWrite write;
     const int segment = cache.layer(i).AddSegment({.format = format});
     status = cache.layer(i).Extend(segment, tokens);
     write.view = cache.layer(i).view();
     write.ranges = {{segment, 0, 0, tokens}};
-    if (status.ok()) status = AttendLayer(i, NeverPause, &measured).status();
-    if (status.ok()) status = WriteLayer(i, {&write, 1});
-    if (status.ok()) status = FinishLayer(i, NeverPause, &cosines).status();
+    if (status.ok()) status = (*batch)->AttendLayer(i, NeverPause, &measured).status();
+    if (status.ok()) status = (*batch)->WriteLayer(i, {&write, 1});
+    if (status.ok()) status = (*batch)->FinishLayer(i, NeverPause, &cosines).status();
   }
-  if (status.ok()) status = LastLogits(logits.data());
-  AbandonPrefill();
+  if (status.ok()) status = (*batch)->LastLogits(logits.data());
+  batch->reset();
   if (!status.ok()) return status;
 
   std::vector<DecodeInput::Layer> layers(model.num_layers);
@@ -140,7 +151,7 @@ absl::Status LlamaRunner::WarmUp() {
   status = Decode({&input, 1}, logits.data());
   AttachPool({});
   workspace_->ReleasePages();
-  workspace_high_water_ = 0;
+  high_water_bytes_ = 0;
   attention_seconds_ = 0;
   return status;
 }
@@ -158,7 +169,7 @@ absl::StatusOr<std::unique_ptr<ModelRunner>> LoadLlamaDecoder(
     malloc_trim(0);
     // It becomes resident only as far as batches use it.
     auto workspace = WorkspaceRegion::Create(
-        WorkspaceCapacityBytes(MakeWorkspaceShape(config, options), options.max_prefill_tokens));
+        WorkspaceCapacityBytes(PrefillLanes(MakeWorkspaceShape(config, options), options)));
     if (!workspace.ok()) return workspace.status();
     auto runner = std::make_unique<LlamaRunner>(
         config, options,

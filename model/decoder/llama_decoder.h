@@ -23,6 +23,9 @@ struct DecoderOptions {
   ElementType element = ElementType::kBf16;
   int threads = 1;                ///< OpenMP threads of the products, on whichever thread calls
   int max_prefill_tokens = 8192;  ///< tokens of one prefill batch; at least 1
+  /// Tokens of a batch that runs beside another one, so that short prompts need not wait for long
+  /// ones; 0: one batch at a time.
+  int short_prefill_tokens = 0;
   /// Most tokens whose activations exist at once during prefill; at least 16.
   int chunk_tokens = 256;
   /// What a thread computes of a prompt's attention between two questions whether to pause: some
@@ -45,7 +48,7 @@ struct DecoderOptions {
 ///   RESOURCE_EXHAUSTED  more tokens, or needs of prompts, than the workspace was made for
 ///   FAILED_PRECONDITION prefill calls out of order, no pool attached
 ///   INTERNAL            an edit that cannot be carried out on the segments given
-/// A call that fails leaves the runner usable; a prefill batch that failed must be abandoned.
+/// A call that fails leaves the runner usable; a prefill batch that failed goes no further.
 absl::StatusOr<std::unique_ptr<ModelRunner>> LoadLlamaDecoder(
     const ModelConfig& config, const Checkpoint& checkpoint, const DecoderOptions& options,
     std::unique_ptr<AttentionBackend> backend);

@@ -6,12 +6,10 @@
 #include <memory>
 #include <vector>
 
-#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "attention/backend.h"
-#include "model/cache_ops/prompt_layer.h"
 #include "model/decoder/decode_buffers.h"
 #include "model/decoder/llama_decoder.h"
 #include "model/decoder/llama_weights.h"
@@ -44,22 +42,11 @@ class LlamaRunner final : public ModelRunner {
 
   size_t WorkspaceBytes(int tokens) const override;
   size_t PromptNeedsBytes(int prompt_tokens, const PrefillNeeds& needs) const override;
-  size_t workspace_capacity_bytes() const override { return workspace_->bytes(); }
-  size_t workspace_high_water_bytes() const override { return workspace_high_water_; }
-  int max_prefill_tokens() const override { return options_.max_prefill_tokens; }
+  absl::Span<const PrefillLane> lanes() const override { return lanes_; }
+  size_t workspace_high_water_bytes() const override { return high_water_bytes_; }
 
-  absl::Status BeginPrefill(absl::Span<const PrefillPrompt> prompts) override;
-  void DropPrompt(int prompt) override;
-  absl::StatusOr<bool> AttendLayer(int layer, PauseTest pause,
-                                   std::vector<LayerMeasured>* measured) override;
-  absl::Status WriteLayer(int layer, absl::Span<const LayerWrite> writes) override;
-  absl::StatusOr<bool> FinishLayer(int layer, PauseTest pause,
-                                   std::vector<double>* cosines) override;
-  absl::Status SelectStored(int prompt, int layer, const KeepBest& edit,
-                            std::vector<int32_t>* kept) override;
-  absl::Status LastAttention(int prompt, int rows, float* attention) override;
-  absl::Status FinishPrefill(float* logits) override;
-  void AbandonPrefill() override { batch_ = Batch(); }
+  absl::StatusOr<std::unique_ptr<PromptBatch>> BeginPrefill(
+      int lane, absl::Span<const PrefillPrompt> prompts) override;
 
   absl::Status Decode(absl::Span<const DecodeInput> inputs, float* logits) override;
   bool draws_tokens() const override { return steps_ != nullptr; }
@@ -76,48 +63,9 @@ class LlamaRunner final : public ModelRunner {
   absl::Status WarmUp();
 
  private:
-  /// What comes next of a layer.
-  enum class Stage : uint8_t { kProject, kAttend, kWrite, kFinish };
-  static const char* StageName(Stage stage);
+  friend class LlamaBatch;
 
-  /// The prefill batch at hand.
-  struct Batch {
-    bool active = false;
-    int next_layer = 0;
-    Stage stage = Stage::kProject;  ///< of next_layer
-    int next_row = 0;               ///< rows before it are done in this stage
-    std::vector<double> cosines;    ///< [prompts] of the rows that are done in kFinish
-    PrefillLayout layout;
-    std::vector<int> offsets;  ///< [prompts + 1] first token of each
-    std::vector<bool> gone;    ///< [prompts] nothing more is computed of it
-    std::vector<PromptLayers> prompts;
-
-    int num_prompts() const { return static_cast<int>(offsets.size()) - 1; }
-    int num_tokens() const { return offsets.back(); }
-  };
-
-  /// A part of the workspace, `rows` rows of `row_width` elements in.
-  template <typename T>
-  T* Part(size_t offset, size_t rows = 0, size_t row_width = 0) const {
-    return reinterpret_cast<T*>(workspace_->base() + offset) + rows * row_width;
-  }
-  void* ElementPart(size_t offset, size_t rows = 0, size_t row_width = 0) const {
-    return workspace_->base() + offset + rows * row_width * element_bytes_;
-  }
-
-  // llama_prefill.cc
-  absl::Status CheckPrompts(absl::Span<const PrefillPrompt> prompts) const;
-  void EmbedPrompts(absl::Span<const PrefillPrompt> prompts);
-  absl::Status CheckTurn(int layer, Stage stage) const;
-  absl::StatusOr<bool> ForChunks(PauseTest pause,
-                                 absl::FunctionRef<absl::Status(int first, int rows)> run);
-  absl::Status Project(const LlamaLayer& layer, int first, int rows);
-  PromptTensors TensorsOf(int prompt) const;
-  bool AttendPart(int layer);
-  int EndOfPart(int prompt, int first_row, double* flops) const;
-  absl::Status EndRows(const LlamaLayer& layer, int first, int rows);
-  void AddCosines(int first, int rows);
-  absl::Status LastLogits(float* logits);
+  absl::Status CheckPrompts(int lane, absl::Span<const PrefillPrompt> prompts) const;
 
   // llama_decode.cc
   absl::Status CheckInputs(absl::Span<const DecodeInput> inputs) const;
@@ -134,6 +82,8 @@ class LlamaRunner final : public ModelRunner {
 
   const DecoderOptions options_;
   WorkspaceShape workspace_shape_;
+  std::vector<PrefillLane> lanes_;
+  std::vector<size_t> used_bytes_;  ///< [lanes] by the batch that runs there; 0: none does
   AttentionShape attention_shape_;
   ElementType element_;
   size_t element_bytes_;
@@ -143,10 +93,9 @@ class LlamaRunner final : public ModelRunner {
   std::unique_ptr<LlamaWeights> weights_;
   std::unique_ptr<WorkspaceRegion> workspace_;
   std::unique_ptr<StepDecoder> steps_;
-  size_t workspace_high_water_ = 0;
+  size_t high_water_bytes_ = 0;
   double attention_seconds_ = 0;
   PoolView pool_;
-  Batch batch_;
   DecodeBuffers decode_buffers_;
   // Of the layer at hand, kept for their capacity:
   std::vector<DecodeItem> items_;

@@ -126,6 +126,8 @@ Command AddPlan(CLI::App& app) {
       ->capture_default_str();
   command->add_option("--prefill-tokens", config.prefill_tokens, "As for serve")
       ->capture_default_str();
+  command->add_option("--short-prefill-tokens", config.short_prefill_tokens, "As for serve")
+      ->capture_default_str();
   command->add_flag("--json", flags->json, "All figures, as one JSON object");
   command->footer(kExamples);
   return {command, [flags] { return RunPlan(*flags); }};

@@ -140,6 +140,7 @@ absl::StatusOr<LoadedModel> LoadModel(const ServeConfig& config) {
   DecoderOptions options;
   options.threads = threads;
   options.max_prefill_tokens = config.WorkspaceTokens(model->MaxContextTokens());
+  options.short_prefill_tokens = config.short_prefill_tokens;
   options.element = config.dtype;
   const absl::StatusOr<int> device = ChooseDevice(config.device);
   if (!device.ok()) return device.status();
@@ -318,6 +319,11 @@ Command AddServe(CLI::App& app) {
   serve
       ->add_option("--prefill-tokens", config.prefill_tokens,
                    "Prompt tokens that are computed as one batch")
+      ->capture_default_str();
+  serve
+      ->add_option("--short-prefill-tokens", config.short_prefill_tokens,
+                   "Prompts of so many tokens in all are computed beside a longer one, instead of "
+                   "behind it; 0: they wait")
       ->capture_default_str();
   serve
       ->add_option("--prefill-slice", flags->slice_seconds,

@@ -83,13 +83,14 @@ TestSequence DecoderHarness::NewSequence(const std::string& policy, int prompt_t
   return sequence;
 }
 
-void DecoderHarness::PrefillLayer(int layer, const std::vector<TestSequence*>& sequences) {
+void DecoderHarness::PrefillLayer(PromptBatch& batch, int layer,
+                                  const std::vector<TestSequence*>& sequences) {
   for (size_t i = 0; i < sequences.size(); ++i) {
-    if (sequences[i] == nullptr) runner_->DropPrompt(static_cast<int>(i));
+    if (sequences[i] == nullptr) batch.Drop(static_cast<int>(i));
   }
   const auto pause = [this] { return between_parts_ != nullptr; };
   std::vector<LayerMeasured> measured(sequences.size());
-  while (!Require(runner_->AttendLayer(layer, pause, &measured), "AttendLayer")) between_parts_();
+  while (!Require(batch.AttendLayer(layer, pause, &measured), "AttendLayer")) between_parts_();
   std::vector<LayerWrite> writes(sequences.size());
   for (size_t i = 0; i < sequences.size(); ++i) {
     if (sequences[i] == nullptr) continue;
@@ -98,8 +99,8 @@ void DecoderHarness::PrefillLayer(int layer, const std::vector<TestSequence*>& s
     sequences[i]->measured[layer].kept = {};
   }
   std::vector<double> cosines(sequences.size());
-  Require(runner_->WriteLayer(layer, writes), "WriteLayer");
-  while (!Require(runner_->FinishLayer(layer, pause, &cosines), "FinishLayer")) between_parts_();
+  Require(batch.WriteLayer(layer, writes), "WriteLayer");
+  while (!Require(batch.FinishLayer(layer, pause, &cosines), "FinishLayer")) between_parts_();
   for (size_t i = 0; i < sequences.size(); ++i) {
     if (sequences[i] == nullptr || sequences[i]->plan->plan.importance != LayerImportance::kCosine)
       continue;
@@ -108,7 +109,7 @@ void DecoderHarness::PrefillLayer(int layer, const std::vector<TestSequence*>& s
   }
 }
 
-void DecoderHarness::Decide(TestSequence& sequence, int prompt) {
+void DecoderHarness::Decide(TestSequence& sequence, BatchPrompt prompt) {
   const PolicyContext context = PolicyContextOf(shape());
   Require(
       sequence.store->Decide(*sequence.policy, context, sequence.length,
@@ -117,23 +118,38 @@ void DecoderHarness::Decide(TestSequence& sequence, int prompt) {
       "Decide");
 }
 
-std::vector<Logits> DecoderHarness::Prefill(const std::vector<TestSequence*>& sequences,
-                                            const std::vector<std::vector<int32_t>>& prompts) {
+std::unique_ptr<PromptBatch> DecoderHarness::Begin(const std::vector<TestSequence*>& sequences,
+                                                   const std::vector<std::vector<int32_t>>& prompts,
+                                                   int lane) {
   std::vector<PrefillPrompt> batch;
   for (size_t i = 0; i < prompts.size(); ++i) {
     batch.push_back({prompts[i], &sequences[i]->plan->plan, sequences[i]->needs().recall});
     sequences[i]->length = static_cast<int>(prompts[i].size());
   }
-  Require(runner_->BeginPrefill(batch), "BeginPrefill");
-  for (int layer = 0; layer < shape().num_layers; ++layer) PrefillLayer(layer, sequences);
+  return Require(runner_->BeginPrefill(lane, batch), "BeginPrefill");
+}
+
+std::vector<Logits> DecoderHarness::Finish(std::unique_ptr<PromptBatch> batch,
+                                           const std::vector<TestSequence*>& sequences) {
   for (size_t i = 0; i < sequences.size(); ++i) {
-    if (sequences[i]->plan->plan.decide == DecideAt::kPrompt) {
-      Decide(*sequences[i], static_cast<int>(i));
-    }
+    if (sequences[i] == nullptr || sequences[i]->plan->plan.decide != DecideAt::kPrompt) continue;
+    Decide(*sequences[i], {batch.get(), static_cast<int>(i)});
   }
-  Logits logits(prompts.size() * shape().vocab_size);
-  Require(runner_->FinishPrefill(logits.data()), "FinishPrefill");
-  return Split(logits, prompts.size());
+  const size_t vocab = shape().vocab_size;
+  Logits logits(sequences.size() * vocab);
+  Require(batch->LastLogits(logits.data()), "LastLogits");
+  std::vector<Logits> of_prompts;
+  for (auto row = logits.begin(); row != logits.end(); row += vocab) {
+    of_prompts.emplace_back(row, row + vocab);
+  }
+  return of_prompts;
+}
+
+std::vector<Logits> DecoderHarness::Prefill(const std::vector<TestSequence*>& sequences,
+                                            const std::vector<std::vector<int32_t>>& prompts) {
+  std::unique_ptr<PromptBatch> batch = Begin(sequences, prompts);
+  for (int layer = 0; layer < shape().num_layers; ++layer) PrefillLayer(*batch, layer, sequences);
+  return Finish(std::move(batch), sequences);
 }
 
 absl::Span<const DecodeInput::Layer> DecoderHarness::Append(TestSequence& sequence) {
@@ -172,7 +188,7 @@ std::vector<Logits> DecoderHarness::Decode(const std::vector<TestSequence*>& seq
   Require(runner_->Decode(inputs, logits.data()), "Decode");
   for (TestSequence* sequence : sequences) {
     ++sequence->length;
-    if (sequence->store->IsUndecided()) Decide(*sequence, -1);
+    if (sequence->store->IsUndecided()) Decide(*sequence, {});
   }
   return Split(logits, sequences.size());
 }

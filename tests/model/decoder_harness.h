@@ -69,15 +69,22 @@ class DecoderHarness {
   /// One decode step; logits of each.
   std::vector<Logits> Decode(const std::vector<TestSequence*>& sequences,
                              const std::vector<int32_t>& tokens);
-  /// Runs layer `layer` over the batch that has been begun; null: the request has gone.
-  void PrefillLayer(int layer, const std::vector<TestSequence*>& sequences);
+  /// Prefill call by call: begins a batch, in the first lane or another.
+  std::unique_ptr<PromptBatch> Begin(const std::vector<TestSequence*>& sequences,
+                                     const std::vector<std::vector<int32_t>>& prompts,
+                                     int lane = 0);
+  /// Runs layer `layer` over it; null: the request has gone.
+  void PrefillLayer(PromptBatch& batch, int layer, const std::vector<TestSequence*>& sequences);
+  /// Once the layers are through.
+  std::vector<Logits> Finish(std::unique_ptr<PromptBatch> batch,
+                             const std::vector<TestSequence*>& sequences);
   /// From now on prefill pauses wherever it can, and this runs then.
   void RunBetweenParts(std::function<void()> run) { between_parts_ = std::move(run); }
   /// The place of the sequence's next token in every layer, edits done; valid until the next call.
   absl::Span<const DecodeInput::Layer> Append(TestSequence& sequence);
 
  private:
-  void Decide(TestSequence& sequence, int prompt);
+  void Decide(TestSequence& sequence, BatchPrompt prompt);
 
   std::unique_ptr<ModelRunner> runner_;
   CacheGeometry geometry_;

@@ -292,16 +292,14 @@ TEST_F(DecoderTest, DecodingBetweenSlicesOfAPrefillDisturbsNeither) {
   TestSequence decoding = harness.NewSequence("full", 25, 8);
   harness.Prefill({&decoding}, {other});
   TestSequence prefilling = harness.NewSequence("full", 40, 8);
-  const PrefillPrompt batch{prompt, &prefilling.plan->plan};
-  ASSERT_TRUE(harness.runner().BeginPrefill({&batch, 1}).ok());
+  auto batch = harness.Begin({&prefilling}, {prompt});
   for (int layer = 0; layer < 3; ++layer) {
-    harness.PrefillLayer(layer, {&prefilling});
+    harness.PrefillLayer(*batch, layer, {&prefilling});
     const auto logits = harness.Decode({&decoding}, {continuation[layer]});
     EXPECT_LE(RelativeDifference(logits[0], expected_other[layer + 1]), kRounding);
   }
-  Logits logits(200);
-  ASSERT_TRUE(harness.runner().FinishPrefill(logits.data()).ok());
-  EXPECT_LE(RelativeDifference(logits, expected[0]), kRounding);
+  const auto logits = harness.Finish(std::move(batch), {&prefilling});
+  EXPECT_LE(RelativeDifference(logits[0], expected[0]), kRounding);
 }
 
 /// Every chunk of rows and every few rows of attention are a part; with `between`, prefill pauses
@@ -369,31 +367,111 @@ TEST_F(DecoderTest, ARequestThatGoesInAPauseIsSkippedAndItsNeighboursUnharmed) {
     // Wherever in the second layer it goes: in its rows, before them, behind them.
     for (int at_part : {1, 3, 5, 7, 20, 60, 100, 130, 135}) {
       std::vector<TestSequence> sequences;
-      std::vector<PrefillPrompt> prompts;
       for (int i = 0; i < 3; ++i) sequences.push_back(harness.NewSequence("full", 40, 8));
-      for (int i = 0; i < 3; ++i) prompts.push_back({ids[i], &sequences[i].plan->plan});
-      ASSERT_TRUE(harness.runner().BeginPrefill(prompts).ok());
-      std::vector<TestSequence*> batch = {&sequences[0], &sequences[1], &sequences[2]};
-      harness.PrefillLayer(0, batch);
+      std::vector<TestSequence*> there = {&sequences[0], &sequences[1], &sequences[2]};
+      auto batch = harness.Begin(there, ids);
+      harness.PrefillLayer(*batch, 0, there);
       int parts = 0;
       harness.RunBetweenParts([&] {
         if (++parts != at_part) return;
-        harness.runner().DropPrompt(goes);
-        batch[goes] = nullptr;
+        batch->Drop(goes);
+        there[goes] = nullptr;
       });
-      harness.PrefillLayer(1, batch);
+      harness.PrefillLayer(*batch, 1, there);
       harness.RunBetweenParts(nullptr);
-      ASSERT_EQ(batch[goes], nullptr) << "after " << parts << " parts";
-      harness.PrefillLayer(2, batch);
-      std::vector<float> logits(3 * 200);
-      ASSERT_TRUE(harness.runner().FinishPrefill(logits.data()).ok());
+      ASSERT_EQ(there[goes], nullptr) << "after " << parts << " parts";
+      harness.PrefillLayer(*batch, 2, there);
+      const auto logits = harness.Finish(std::move(batch), there);
       for (int i = 0; i < 3; ++i) {
         if (i == goes) continue;
-        const auto row = logits.begin() + i * 200;
-        EXPECT_LE(RelativeDifference(Logits(row, row + 200), expected[i][0]), kRounding)
+        EXPECT_LE(RelativeDifference(logits[i], expected[i][0]), kRounding)
             << i << " where " << goes << " goes in part " << at_part;
       }
     }
+  }
+}
+
+TEST_F(DecoderTest, BatchesOfTwoLanesSideBySideDisturbNeither) {
+  DecoderOptions options = F32();
+  options.max_prefill_tokens = 400;
+  options.short_prefill_tokens = 60;
+  options.attention_part_flops = 1;
+  for (const bool is_reference : {true, false}) {
+    DecoderHarness harness(dir_, options,
+                           is_reference ? MakeReferenceBackend() : MakeBestBackend(2), 1 << 22);
+    harness.resources().pod_groups = {Groups()};
+    const std::vector<std::string> policies = {
+        "full", "snapkv(budget=12,window=4)", "pod(groups=some,sinks=2,recent=10)",
+        "squeeze(budget=24,p=0.4)", "minicache(start=1,retain=0.1,tail=5)"};
+    const auto long_ids = Ids(110, 1), short_ids = Ids(30, 2);
+    for (size_t i = 0; i < policies.size(); ++i) {
+      const std::string& of_long = policies[i];
+      const std::string& of_short = policies[(i + 1) % policies.size()];
+      SCOPED_TRACE(of_long + " beside " + of_short);
+      const auto expected_long = Alone(harness, of_long, long_ids, {3, 4});
+      const auto expected_short = Alone(harness, of_short, short_ids, {5, 6});
+      TestSequence longer = harness.NewSequence(of_long, 110, 32);
+      TestSequence shorter = harness.NewSequence(of_short, 30, 32);
+      auto batch = harness.Begin({&longer}, {long_ids});
+      std::unique_ptr<PromptBatch> beside;
+      std::vector<Logits> of_beside;
+      // The short prompt begins in the second layer of the long one, a layer in every fifth pause.
+      int pauses = 0, layer = 0;
+      bool is_inside = false;  // the short prompt pauses, too
+      harness.PrefillLayer(*batch, 0, {&longer});
+      harness.RunBetweenParts([&] {
+        if (is_inside || ++pauses % 5 != 0 || layer > 3) return;
+        is_inside = true;
+        if (layer == 0) beside = harness.Begin({&shorter}, {short_ids}, 1);
+        if (layer < 3) harness.PrefillLayer(*beside, layer, {&shorter});
+        if (layer == 3) of_beside = harness.Finish(std::move(beside), {&shorter});
+        ++layer;
+        is_inside = false;
+      });
+      harness.PrefillLayer(*batch, 1, {&longer});
+      harness.PrefillLayer(*batch, 2, {&longer});
+      harness.RunBetweenParts(nullptr);
+      ASSERT_EQ(layer, 4) << pauses << " pauses";
+      auto of_long_batch = harness.Finish(std::move(batch), {&longer});
+      EXPECT_EQ(of_long_batch[0], expected_long[0]);
+      EXPECT_EQ(of_beside[0], expected_short[0]);
+      const auto decoded = harness.Decode({&longer, &shorter}, {3, 5});
+      EXPECT_LE(RelativeDifference(decoded[0], expected_long[1]), kRounding);
+      EXPECT_LE(RelativeDifference(decoded[1], expected_short[1]), kRounding);
+    }
+  }
+}
+
+TEST_F(DecoderTest, ALaneTakesOneBatchAtATimeAndCountsItsBytes) {
+  DecoderOptions options = F32();
+  options.short_prefill_tokens = 60;
+  DecoderHarness harness = Harness(options);
+  ModelRunner& runner = harness.runner();
+  ASSERT_EQ(runner.lanes().size(), 2u);
+  EXPECT_EQ(runner.lanes()[0].max_tokens, 160);
+  EXPECT_EQ(runner.lanes()[1].max_tokens, 60);
+  EXPECT_EQ(runner.workspace_capacity_bytes(),
+            runner.lanes()[0].capacity_bytes + runner.lanes()[1].capacity_bytes);
+  const auto ids = Ids(60, 1), more = Ids(61, 1);
+  CachePlan plan;
+  plan.layers.resize(3);
+  const PrefillPrompt prompt{ids, &plan}, too_long{more, &plan};
+  {
+    const auto first = runner.BeginPrefill(0, {&prompt, 1});
+    const auto second = runner.BeginPrefill(1, {&prompt, 1});
+    ASSERT_TRUE(first.ok() && second.ok());
+    EXPECT_EQ(runner.workspace_high_water_bytes(), 2 * runner.WorkspaceBytes(60));
+    for (const int lane : {0, 1}) {
+      EXPECT_EQ(runner.BeginPrefill(lane, {&prompt, 1}).status().code(),
+                absl::StatusCode::kFailedPrecondition);
+    }
+  }
+  for (const int lane : {0, 1}) EXPECT_TRUE(runner.BeginPrefill(lane, {&prompt, 1}).ok());
+  EXPECT_EQ(runner.BeginPrefill(1, {&too_long, 1}).status().code(),
+            absl::StatusCode::kResourceExhausted);
+  for (const int lane : {-1, 2}) {
+    EXPECT_EQ(runner.BeginPrefill(lane, {&prompt, 1}).status().code(),
+              absl::StatusCode::kInvalidArgument);
   }
 }
 
@@ -403,15 +481,13 @@ TEST_F(DecoderTest, ARequestThatIsGoneIsSkippedAndItsNeighbourUnharmed) {
   // Both select, so that the one that is gone would have something to measure.
   TestSequence first = harness.NewSequence("snapkv(budget=12,window=4)", 20, 8);
   TestSequence sequence = harness.NewSequence("full", 30, 8);
-  const PrefillPrompt batch[] = {{gone, &first.plan->plan}, {stays, &sequence.plan->plan}};
-  ASSERT_TRUE(harness.runner().BeginPrefill(batch).ok());
-  harness.PrefillLayer(0, {&first, &sequence});
-  harness.PrefillLayer(1, {nullptr, &sequence});  // it goes between two layers
-  harness.PrefillLayer(2, {nullptr, &sequence});
-  std::vector<float> logits(400);
-  ASSERT_TRUE(harness.runner().FinishPrefill(logits.data()).ok());
+  auto batch = harness.Begin({&first, &sequence}, {gone, stays});
+  harness.PrefillLayer(*batch, 0, {&first, &sequence});
+  harness.PrefillLayer(*batch, 1, {nullptr, &sequence});  // it goes between two layers
+  harness.PrefillLayer(*batch, 2, {nullptr, &sequence});
+  const auto logits = harness.Finish(std::move(batch), {nullptr, &sequence});
   const auto expected = Alone(harness, "full", stays, {});
-  EXPECT_LE(RelativeDifference(Logits(logits.begin() + 200, logits.end()), expected[0]), kRounding);
+  EXPECT_LE(RelativeDifference(logits[1], expected[0]), kRounding);
 }
 
 TEST_F(DecoderTest, Bf16IsCloseToF32) {
@@ -480,25 +556,17 @@ TEST_F(DecoderTest, WrongPromptsAreRefusedAndTheRunnerStaysUsable) {
   plan.layers.resize(3);
   const auto refusal = [&](const std::vector<int32_t>& ids) {
     const PrefillPrompt prompt{ids, &plan};
-    return runner.BeginPrefill({&prompt, 1});
+    return runner.BeginPrefill(0, {&prompt, 1}).status();
   };
-  EXPECT_EQ(runner.BeginPrefill({}).code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(runner.BeginPrefill(0, {}).status().code(), absl::StatusCode::kInvalidArgument);
   EXPECT_EQ(refusal({}).code(), absl::StatusCode::kInvalidArgument);
   EXPECT_EQ(refusal({3, 200}).code(), absl::StatusCode::kInvalidArgument);
   EXPECT_THAT(std::string(refusal({3, -1}).message()), HasSubstr("-1"));
   EXPECT_EQ(refusal(Ids(129, 1)).code(), absl::StatusCode::kInvalidArgument) << "over the context";
   EXPECT_EQ(refusal(Ids(120, 1)).code(), absl::StatusCode::kOk);
-  EXPECT_EQ(refusal({1}).code(), absl::StatusCode::kFailedPrecondition) << "one is under way";
-  runner.AbandonPrefill();
-  runner.AbandonPrefill();
   const auto ids = Ids(81, 1);
   const PrefillPrompt two[] = {{ids, &plan}, {ids, &plan}};
-  EXPECT_EQ(runner.BeginPrefill(two).code(), absl::StatusCode::kResourceExhausted);
-  EXPECT_EQ(runner.FinishPrefill(nullptr).code(), absl::StatusCode::kFailedPrecondition);
-  std::vector<LayerMeasured> measured;
-  EXPECT_EQ(runner.AttendLayer(0, NeverPause, &measured).status().code(),
-            absl::StatusCode::kFailedPrecondition);
-  EXPECT_EQ(runner.WriteLayer(0, {}).code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(runner.BeginPrefill(0, two).status().code(), absl::StatusCode::kResourceExhausted);
   plan.layers.pop_back();
   EXPECT_EQ(refusal({1}).code(), absl::StatusCode::kInternal) << "a plan for two of three layers";
   EXPECT_EQ(Alone(harness, "full", Ids(10, 1), {1}).size(), 2u);
@@ -506,29 +574,30 @@ TEST_F(DecoderTest, WrongPromptsAreRefusedAndTheRunnerStaysUsable) {
 
 TEST_F(DecoderTest, LayersOutOfOrderAreRefused) {
   DecoderHarness harness = Harness();
-  ModelRunner& runner = harness.runner();
   const auto ids = Ids(8, 1);
   TestSequence sequence = harness.NewSequence("full", 8, 8);
   const PrefillPrompt prompt{ids, &sequence.plan->plan};
   std::vector<LayerMeasured> measured(1);
   std::vector<double> cosines(1);
   const LayerWrite nothing;
-  ASSERT_TRUE(runner.BeginPrefill({&prompt, 1}).ok());
-  EXPECT_EQ(runner.AttendLayer(1, NeverPause, &measured).status().code(),
+  const auto begun = harness.runner().BeginPrefill(0, {&prompt, 1});
+  ASSERT_TRUE(begun.ok());
+  PromptBatch& batch = **begun;
+  EXPECT_EQ(batch.AttendLayer(1, NeverPause, &measured).status().code(),
             absl::StatusCode::kFailedPrecondition);
-  EXPECT_EQ(runner.WriteLayer(0, {&nothing, 1}).code(), absl::StatusCode::kFailedPrecondition)
+  EXPECT_EQ(batch.WriteLayer(0, {&nothing, 1}).code(), absl::StatusCode::kFailedPrecondition)
       << "it has not been attended";
-  ASSERT_TRUE(runner.AttendLayer(0, NeverPause, &measured).ok());
-  EXPECT_THAT(runner.AttendLayer(0, NeverPause, &measured).status().ToString(),
+  ASSERT_TRUE(batch.AttendLayer(0, NeverPause, &measured).ok());
+  EXPECT_THAT(batch.AttendLayer(0, NeverPause, &measured).status().ToString(),
               HasSubstr("layer 0, its projection, while layer 0, its write, is next"));
-  EXPECT_EQ(runner.FinishLayer(0, NeverPause, &cosines).status().code(),
+  EXPECT_EQ(batch.FinishLayer(0, NeverPause, &cosines).status().code(),
             absl::StatusCode::kFailedPrecondition)
       << "it has not been written";
-  EXPECT_EQ(runner.FinishPrefill(nullptr).code(), absl::StatusCode::kFailedPrecondition);
-  EXPECT_EQ(runner.WriteLayer(0, {}).code(), absl::StatusCode::kInternal)
+  EXPECT_EQ(batch.LastLogits(nullptr).code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(batch.WriteLayer(0, {}).code(), absl::StatusCode::kInternal)
       << "no writes for one prompt";
-  EXPECT_TRUE(runner.WriteLayer(0, {&nothing, 1}).ok());
-  EXPECT_TRUE(runner.FinishLayer(0, NeverPause, &cosines).ok());
+  EXPECT_TRUE(batch.WriteLayer(0, {&nothing, 1}).ok());
+  EXPECT_TRUE(batch.FinishLayer(0, NeverPause, &cosines).ok());
 }
 
 TEST_F(DecoderTest, WrongDecodeInputsAreRefused) {
@@ -574,16 +643,15 @@ TEST_F(DecoderTest, WritesThatItCannotDoNameLayerAndPrompt) {
     const int segment = table.AddSegment({.format = CacheFormat::kF32});
     EXPECT_TRUE(table.Extend(segment, slots).ok());
     const PrefillPrompt prompt{ids, &sequence.plan->plan};
-    EXPECT_TRUE(runner.BeginPrefill({&prompt, 1}).ok());
+    const auto batch = runner.BeginPrefill(0, {&prompt, 1});
+    EXPECT_TRUE(batch.ok());
     std::vector<LayerMeasured> measured(1);
-    EXPECT_TRUE(runner.AttendLayer(0, NeverPause, &measured).ok());
+    EXPECT_TRUE((*batch)->AttendLayer(0, NeverPause, &measured).ok());
     EXPECT_EQ(measured[0].kept_tokens, 10);
     LayerWrite one;
     one.view = table.view();
     one.ranges = {range};
-    const absl::Status status = runner.WriteLayer(0, {&one, 1});
-    runner.AbandonPrefill();
-    return status.ToString();
+    return (*batch)->WriteLayer(0, {&one, 1}).ToString();
   };
   EXPECT_EQ(write(10, {0, 0, 0, 10}), "OK");
   EXPECT_THAT(write(9, {0, 0, 0, 10}), HasSubstr("layer 0, prompt 0: tokens 0 .. 10 of 10"));

@@ -15,20 +15,39 @@
 namespace ziggurat {
 namespace {
 
+absl::Status Never() { return absl::UnimplementedError("not a model"); }
+
 /// Only EditCache is needed of a model, by decisions that lay layers out anew.
 class EditingModel final : public ModelRunner {
  public:
-  EditingModel(AttentionBackend* backend, AttentionShape shape, PoolView pool,
-               std::vector<std::unique_ptr<PromptLayers>>* prompts)
-      : backend_(backend), shape_(shape), pool_(pool), prompts_(prompts) {}
+  EditingModel(AttentionBackend* backend, AttentionShape shape, PoolView pool)
+      : backend_(backend), shape_(shape), pool_(pool) {}
   const ModelShape& shape() const override { return model_shape_; }
   size_t WorkspaceBytes(int) const override { return 0; }
   size_t PromptNeedsBytes(int, const PrefillNeeds&) const override { return 0; }
-  size_t workspace_capacity_bytes() const override { return 0; }
+  absl::Span<const PrefillLane> lanes() const override { return {}; }
   size_t workspace_high_water_bytes() const override { return 0; }
-  int max_prefill_tokens() const override { return 0; }
-  absl::Status BeginPrefill(absl::Span<const PrefillPrompt>) override { return Never(); }
-  void DropPrompt(int) override {}
+  absl::StatusOr<std::unique_ptr<PromptBatch>> BeginPrefill(
+      int, absl::Span<const PrefillPrompt>) override {
+    return Never();
+  }
+  absl::Status Decode(absl::Span<const DecodeInput>, float*) override { return Never(); }
+  absl::Status EditCache(absl::Span<const CacheEdit> edits) override {
+    return RunCacheEdits(*backend_, shape_, pool_, edits);
+  }
+
+ private:
+  ModelShape model_shape_;
+  AttentionBackend* backend_;
+  AttentionShape shape_;
+  PoolView pool_;
+};
+
+/// And only SelectStored of a batch.
+class StoredScores final : public PromptBatch {
+ public:
+  explicit StoredScores(std::vector<std::unique_ptr<PromptLayers>>* prompts) : prompts_(*prompts) {}
+  void Drop(int) override {}
   absl::StatusOr<bool> AttendLayer(int, PauseTest, std::vector<LayerMeasured>*) override {
     return Never();
   }
@@ -38,22 +57,12 @@ class EditingModel final : public ModelRunner {
   }
   absl::Status SelectStored(int prompt, int layer, const KeepBest& edit,
                             std::vector<int32_t>* kept) override {
-    return (*prompts_)[prompt]->SelectStored(layer, edit, kept);
+    return prompts_[prompt]->SelectStored(layer, edit, kept);
   }
-  absl::Status FinishPrefill(float*) override { return Never(); }
-  void AbandonPrefill() override {}
-  absl::Status Decode(absl::Span<const DecodeInput>, float*) override { return Never(); }
-  absl::Status EditCache(absl::Span<const CacheEdit> edits) override {
-    return RunCacheEdits(*backend_, shape_, pool_, edits);
-  }
+  absl::Status LastLogits(float*) override { return Never(); }
 
  private:
-  static absl::Status Never() { return absl::UnimplementedError("not a model"); }
-  ModelShape model_shape_;
-  AttentionBackend* backend_;
-  AttentionShape shape_;
-  PoolView pool_;
-  std::vector<std::unique_ptr<PromptLayers>>* prompts_;
+  std::vector<std::unique_ptr<PromptLayers>>& prompts_;
 };
 
 double Dot(const float* a, const float* b, int dim) {
@@ -150,7 +159,7 @@ absl::Status CacheLab::Prefill() {
   std::vector<std::unique_ptr<PromptLayers>> prompts;
   prompts.push_back(std::make_unique<PromptLayers>(backend_.get(), shape_, model.element, n,
                                                    &block_plan_.plan, buffers, false));
-  editor_ = std::make_unique<EditingModel>(backend_.get(), shape_, pool_->view(), &prompts);
+  editor_ = std::make_unique<EditingModel>(backend_.get(), shape_, pool_->view());
   PromptLayers& prompt = *prompts[0];
   held_.assign(options_.num_layers, std::vector<Head>(options_.num_kv_heads));
   merged_k_.resize(options_.num_layers);
@@ -207,7 +216,8 @@ absl::Status CacheLab::Prefill() {
     for (Head& head : held_[l]) head = Head();
     SimulatePrompt(l, measured);
   }
-  return store_->Decide(*policy_, context, n, options_.new_tokens, 0, editor_.get());
+  StoredScores scores(&prompts);
+  return store_->Decide(*policy_, context, n, options_.new_tokens, {&scores, 0}, editor_.get());
 }
 
 /// The positions that should be held, from the meaning of the edits alone.
@@ -377,7 +387,7 @@ absl::Status CacheLab::Step() {
   const PolicyContext context = PolicyContextOf(model);
   const int left = options_.new_tokens - (tokens_ - options_.prompt_tokens);
   const auto decided = policy_->Decide(context, tokens_, left, importance_);
-  auto status = store_->Decide(*policy_, context, tokens_, left, -1, editor_.get());
+  auto status = store_->Decide(*policy_, context, tokens_, left, {}, editor_.get());
   for (int l = 0; l < options_.num_layers; ++l) {
     edits_[l] = decided[l].edit;
     const auto* ring = std::get_if<KeepRing>(&edits_[l]);

@@ -17,7 +17,9 @@ TEST(EngineSoakTest, RandomLoadLeavesThePoolEmptyAndEveryFinishedAnswerRight) {
   options.prefill_tokens = 700;
   options.slice_token_layers = 600;
   options.prefill_slice = absl::Milliseconds(1);
-  EngineHarness harness(options);
+  StubModelOptions model;
+  model.short_prefill_tokens = 100;
+  EngineHarness harness(options, model);
   harness.control->prefill_parts = 2;
   harness.control->prefill_layer_delay_us = 2000;
   std::mt19937 random(20261120);

@@ -524,6 +524,111 @@ TEST(EngineTest, PromptsGetTwoThirdsOfTheTimeHoweverLongADecodeStepTakes) {
   harness.ExpectEmptyPool();
 }
 
+StubModelOptions TwoLanes() {
+  StubModelOptions model;
+  model.short_prefill_tokens = 120;
+  return model;
+}
+
+/// A part of a layer is a slice.
+EngineOptions ShortestSlices() {
+  EngineOptions options = Options(4000);
+  options.prefill_slice = absl::ZeroDuration();
+  return options;
+}
+
+RequestState StateOf(const EngineHarness& harness, RequestId id) {
+  for (const RequestSnapshot& request : harness.engine->Snapshot()->requests) {
+    if (request.id == id) return request.state;
+  }
+  return RequestState::kWaiting;
+}
+
+TEST(EngineTest, ShortPromptsDoNotWaitForALongOne) {
+  EngineOptions options = Options(4000);
+  options.prefill_slice = absl::Milliseconds(20);
+  EngineHarness harness(options, TwoLanes());
+  harness.control->prefill_parts = 10;
+  harness.control->prefill_token_delay_us = 50;  // 100 ms a layer of 2,000
+  const EngineRequest longer = harness.Request(2000, 5);
+  const RequestId id = harness.MustSubmit(longer);
+  while (StateOf(harness, id) != RequestState::kPrefilling) absl::SleepFor(absl::Milliseconds(1));
+  const EngineRequest shorter = harness.Request(60, 3), too_long = harness.Request(121, 3);
+  std::vector<RequestId> behind;
+  const RequestId waits = harness.MustSubmit(too_long);
+  for (int i = 0; i < 4; ++i) behind.push_back(harness.MustSubmit(shorter));
+  for (const RequestId of : behind) {
+    EXPECT_EQ(harness.Await(of).tokens, harness.Expected(shorter));
+  }
+  // Two at a time have room.
+  EXPECT_EQ(harness.control->short_batches, 2);
+  EXPECT_EQ(StateOf(harness, id), RequestState::kPrefilling) << "it has been overtaken";
+  EXPECT_EQ(harness.Await(id).tokens, harness.Expected(longer));
+  EXPECT_EQ(harness.Await(waits).tokens, harness.Expected(too_long));
+  harness.ExpectEmptyPool();
+}
+
+TEST(EngineTest, ALongPromptDoesNotWaitForAllShortOnes) {
+  EngineHarness harness(ShortestSlices(), TwoLanes());
+  harness.control->prefill_layer_delay_us = 40000;
+  const EngineRequest longer = harness.Request(2000, 1), shorter = harness.Request(100, 1);
+  const RequestId id = harness.MustSubmit(longer);
+  std::vector<RequestId> behind;
+  for (int i = 0; i < 60; ++i) behind.push_back(harness.MustSubmit(shorter));
+  EXPECT_EQ(harness.Await(id).tokens, harness.Expected(longer));
+  // Side by side with it as many layers of others were done as of it, about.
+  EXPECT_LE(harness.control->short_batches, 3);
+  for (const RequestId of : behind) {
+    EXPECT_EQ(harness.Await(of).tokens, harness.Expected(shorter));
+  }
+  harness.ExpectEmptyPool();
+}
+
+TEST(EngineTest, AShortPromptIsInNoBatchWithALongOne) {
+  EngineHarness harness(ShortestSlices(), TwoLanes());
+  harness.control->prefill_layer_delay_us = 100000;
+  const RequestId first = harness.MustSubmit(harness.Request(400, 1));
+  while (StateOf(harness, first) != RequestState::kPrefilling) {
+    absl::SleepFor(absl::Milliseconds(1));
+  }
+  std::vector<std::pair<RequestId, EngineRequest>> sent;
+  for (int tokens : {110, 300, 2000, 500, 110}) {
+    const EngineRequest request = harness.Request(tokens, 1);
+    sent.emplace_back(harness.MustSubmit(request), request);
+  }
+  harness.control->prefill_layer_delay_us = 10000;
+  for (const auto& [id, request] : sent) {
+    EXPECT_EQ(harness.Await(id).tokens, harness.Expected(request));
+  }
+  // 400, for which 110 waits; 110 and 300, and as 2,000 comes next, no more; 2,000 with 500, and
+  // the other 110 beside them.
+  EXPECT_EQ(harness.control->prefill_layers, 4 * kLayers);
+  EXPECT_EQ(harness.control->short_batches, 1);
+  harness.ExpectEmptyPool();
+}
+
+TEST(EngineTest, RequestsOfTwoLanesCanBeCancelledInAnyOrder) {
+  EngineHarness harness(ShortestSlices(), TwoLanes());
+  harness.control->prefill_parts = 2;
+  for (const std::string& policy : PoliciesOfAllMethods()) {
+    SCOPED_TRACE(policy);
+    for (const bool long_goes_first : {true, false}) {
+      harness.control->prefill_layer_delay_us = 20000;
+      const int64_t before = harness.control->short_batches;
+      const RequestId longer = harness.MustSubmit(harness.Request(1000, 3000, policy));
+      const RequestId shorter = harness.MustSubmit(harness.Request(50, 3000, policy));
+      while (harness.control->short_batches == before) absl::SleepFor(absl::Milliseconds(1));
+      harness.control->prefill_layer_delay_us = 500;
+      for (const RequestId id :
+           long_goes_first ? std::vector{longer, shorter} : std::vector{shorter, longer}) {
+        harness.engine->Cancel(id, FinishReason::kCancelled);
+        EXPECT_EQ(harness.Await(id).last.reason, FinishReason::kCancelled);
+      }
+    }
+  }
+  harness.ExpectEmptyPool();
+}
+
 TEST(EngineTest, MoreRequestsRunAtOnceThanIfEveryLayerTookTheLargestLayersBlocks) {
   constexpr size_t kPool = 600;
   EngineHarness harness(Options(kPool));

@@ -115,6 +115,13 @@ std::vector<int32_t> StubGreedyTokens(const StubModelOptions& options,
 
 StubModel::StubModel(StubModelOptions options) : options_(std::move(options)) {
   if (!options_.control) options_.control = std::make_shared<StubControl>();
+  PrefillNeeds all;
+  all.window_rows = -1;
+  for (const int tokens : {options_.max_prefill_tokens, options_.short_prefill_tokens}) {
+    if (tokens == 0) continue;
+    lanes_.push_back({tokens, WorkspaceBytes(tokens) + PromptNeedsBytes(tokens, all)});
+  }
+  is_busy_.resize(lanes_.size());
 }
 
 size_t StubModel::WorkspaceBytes(int tokens) const {
@@ -130,48 +137,79 @@ size_t StubModel::PromptNeedsBytes(int prompt_tokens, const PrefillNeeds& needs)
   return rows * 4 * shape.num_q_heads * shape.head_dim;
 }
 
-size_t StubModel::workspace_capacity_bytes() const {
-  PrefillNeeds all;
-  all.window_rows = -1;
-  return WorkspaceBytes(options_.max_prefill_tokens) +
-         PromptNeedsBytes(options_.max_prefill_tokens, all);
-}
+/// Holds the prompts, and that the calls come in their order.
+class StubModel::Batch final : public PromptBatch {
+ public:
+  Batch(StubModel* model, int lane, std::vector<Prompt> prompts)
+      : model_(*model), lane_(lane), prompts_(std::move(prompts)) {
+    model_.is_busy_[lane] = true;
+  }
+  ~Batch() override { model_.is_busy_[lane_] = false; }
 
-absl::Status StubModel::BeginPrefill(absl::Span<const PrefillPrompt> prompts) {
-  if (!batch_.empty()) return absl::InternalError("stub model: a prefill batch is under way");
+  void Drop(int prompt) override { prompts_[prompt].is_gone = true; }
+  absl::StatusOr<bool> AttendLayer(int layer, PauseTest pause,
+                                   std::vector<LayerMeasured>* measured) override;
+  absl::Status WriteLayer(int layer, absl::Span<const LayerWrite> writes) override;
+  absl::StatusOr<bool> FinishLayer(int layer, PauseTest pause,
+                                   std::vector<double>* cosines) override;
+  absl::Status SelectStored(int prompt, int layer, const KeepBest& edit,
+                            std::vector<int32_t>* kept) override;
+  absl::Status LastLogits(float* logits) override;
+
+ private:
+  /// What comes next of a layer.
+  enum class Stage : uint8_t { kAttend, kWrite, kFinish };
+  absl::Status CheckTurn(int layer, Stage stage) const;
+  bool WorkOn(PauseTest pause);
+
+  StubModel& model_;
+  const int lane_;
+  std::vector<Prompt> prompts_;
+  int next_layer_ = 0;
+  Stage stage_ = Stage::kAttend;  ///< of next_layer_
+  int done_parts_ = 0;            ///< of the stage
+};
+
+absl::StatusOr<std::unique_ptr<PromptBatch>> StubModel::BeginPrefill(
+    int lane, absl::Span<const PrefillPrompt> prompts) {
+  if (is_busy_[lane]) return absl::InternalError("stub model: a prefill batch is under way");
   if (pool_.base == nullptr) return absl::InternalError("stub model: no pool attached");
+  std::vector<Prompt> batch;
   int tokens = 0;
   size_t needs = 0;
   for (const PrefillPrompt& prompt : prompts) {
-    Prompt& kept = batch_.emplace_back();
+    Prompt& kept = batch.emplace_back();
     kept.tokens.assign(prompt.token_ids.begin(), prompt.token_ids.end());
     kept.plan = prompt.plan;
     kept.tag = next_tag_++;
     tokens += static_cast<int>(prompt.token_ids.size());
     needs += PromptNeedsBytes(static_cast<int>(prompt.token_ids.size()), prompt.plan->needs);
   }
-  if (tokens > options_.max_prefill_tokens) {
-    batch_.clear();
+  if (tokens > lanes_[lane].max_tokens) {
     return absl::InternalError(absl::StrCat("stub model: ", tokens, " tokens in a prefill batch"));
   }
-  next_layer_ = done_parts_ = 0;
-  stage_ = Stage::kAttend;
+  if (lane > 0) ++options_.control->short_batches;
   workspace_high_water_ = std::max(workspace_high_water_, WorkspaceBytes(tokens) + needs);
-  return absl::OkStatus();
+  return std::make_unique<Batch>(this, lane, std::move(batch));
 }
 
-absl::Status StubModel::CheckTurn(int layer, Stage stage) const {
-  if (!batch_.empty() && layer == next_layer_ && stage == stage_) return absl::OkStatus();
+absl::Status StubModel::Batch::CheckTurn(int layer, Stage stage) const {
+  if (layer == next_layer_ && stage == stage_) return absl::OkStatus();
   return absl::InternalError(absl::StrCat(
-      "stub model: stage ", static_cast<int>(stage), " of layer ", layer, " of ", batch_.size(),
+      "stub model: stage ", static_cast<int>(stage), " of layer ", layer, " of ", prompts_.size(),
       " prompts where stage ", static_cast<int>(stage_), " of layer ", next_layer_, " was due"));
 }
 
 /// The next parts of a stage. True: it is done.
-bool StubModel::WorkOn(PauseTest pause) {
-  const int parts = options_.control->prefill_parts;
+bool StubModel::Batch::WorkOn(PauseTest pause) {
+  const int parts = model_.options_.control->prefill_parts;
   while (done_parts_ < parts) {
-    SleepMicroseconds(options_.control->prefill_layer_delay_us / (2 * parts));
+    const StubControl& control = *model_.options_.control;
+    int64_t delay = control.prefill_layer_delay_us;
+    for (const Prompt& prompt : prompts_) {
+      delay += control.prefill_token_delay_us * static_cast<int64_t>(prompt.tokens.size());
+    }
+    SleepMicroseconds(delay / (2 * parts));
     ++done_parts_;
     if (pause()) return false;
   }
@@ -179,23 +217,23 @@ bool StubModel::WorkOn(PauseTest pause) {
   return true;
 }
 
-absl::StatusOr<bool> StubModel::AttendLayer(int layer, PauseTest pause,
-                                            std::vector<LayerMeasured>* measured) {
+absl::StatusOr<bool> StubModel::Batch::AttendLayer(int layer, PauseTest pause,
+                                                   std::vector<LayerMeasured>* measured) {
   if (absl::Status status = CheckTurn(layer, Stage::kAttend); !status.ok()) return status;
-  if (measured->size() != batch_.size()) {
+  if (measured->size() != prompts_.size()) {
     return absl::InternalError(absl::StrCat("stub model: ", measured->size(), " results of ",
-                                            batch_.size(), " prompts are asked for"));
+                                            prompts_.size(), " prompts are asked for"));
   }
   // A decoder reads the plans of all prompts, also of those that have gone.
-  for (const Prompt& prompt : batch_) {
-    if (prompt.plan->layers.size() != static_cast<size_t>(options_.shape.num_layers)) {
+  for (const Prompt& prompt : prompts_) {
+    if (prompt.plan->layers.size() != static_cast<size_t>(model_.options_.shape.num_layers)) {
       return absl::InternalError(
           "stub model: the plan of a prompt did not live as long as its batch");
     }
   }
   if (!WorkOn(pause)) return false;
-  for (size_t i = 0; i < batch_.size(); ++i) {
-    if (!batch_[i].is_gone) (*measured)[i] = MeasureLayer(layer, batch_[i]);
+  for (size_t i = 0; i < prompts_.size(); ++i) {
+    if (!prompts_[i].is_gone) (*measured)[i] = model_.MeasureLayer(layer, prompts_[i]);
   }
   stage_ = Stage::kWrite;
   return true;
@@ -240,27 +278,28 @@ LayerMeasured StubModel::MeasureLayer(int layer, Prompt& prompt) {
   return measured;
 }
 
-absl::Status StubModel::WriteLayer(int layer, absl::Span<const LayerWrite> writes) {
+absl::Status StubModel::Batch::WriteLayer(int layer, absl::Span<const LayerWrite> writes) {
   if (absl::Status status = CheckTurn(layer, Stage::kWrite); !status.ok()) return status;
   for (size_t i = 0; i < writes.size(); ++i) {
     if (writes[i].view.empty()) continue;  // its request has gone
-    if (batch_[i].is_gone) {
+    if (prompts_[i].is_gone) {
       return absl::InternalError("stub model: a prompt that has gone is written");
     }
-    if (absl::Status status = WritePrompt(layer, batch_[i], writes[i]); !status.ok()) return status;
+    if (absl::Status status = model_.WritePrompt(layer, prompts_[i], writes[i]); !status.ok())
+      return status;
   }
   stage_ = Stage::kFinish;
   return absl::OkStatus();
 }
 
-absl::StatusOr<bool> StubModel::FinishLayer(int layer, PauseTest pause,
-                                            std::vector<double>* cosines) {
+absl::StatusOr<bool> StubModel::Batch::FinishLayer(int layer, PauseTest pause,
+                                                   std::vector<double>* cosines) {
   if (absl::Status status = CheckTurn(layer, Stage::kFinish); !status.ok()) return status;
   if (!WorkOn(pause)) return false;
-  cosines->assign(batch_.size(), layer % 3 * 0.25);
+  cosines->assign(prompts_.size(), layer % 3 * 0.25);
   stage_ = Stage::kAttend;
   ++next_layer_;
-  ++options_.control->prefill_layers;
+  ++model_.options_.control->prefill_layers;
   return true;
 }
 
@@ -314,11 +353,11 @@ absl::Status StubModel::WriteRanges(int layer, const Prompt& prompt, LayerView v
   return absl::OkStatus();
 }
 
-absl::Status StubModel::SelectStored(int prompt, int /*layer*/, const KeepBest& edit,
-                                     std::vector<int32_t>* kept) {
+absl::Status StubModel::Batch::SelectStored(int prompt, int /*layer*/, const KeepBest& edit,
+                                            std::vector<int32_t>* kept) {
   kept->clear();
-  const int n = static_cast<int>(batch_[prompt].tokens.size());
-  for (int head = 0; head < options_.shape.num_kv_heads; ++head) {
+  const int n = static_cast<int>(prompts_[prompt].tokens.size());
+  for (int head = 0; head < model_.options_.shape.num_kv_heads; ++head) {
     KeepSome(n, edit.best, edit.recent, head, kept);
   }
   return absl::OkStatus();
@@ -354,15 +393,14 @@ void StubModel::CopyRetained(const MergeEdit& edit) {
   }
 }
 
-absl::Status StubModel::FinishPrefill(float* logits) {
-  if (next_layer_ != options_.shape.num_layers) {
+absl::Status StubModel::Batch::LastLogits(float* logits) {
+  if (next_layer_ != model_.options_.shape.num_layers) {
     return absl::InternalError(absl::StrCat("stub model: finished after ", next_layer_, " layers"));
   }
-  for (const Prompt& prompt : batch_) {
-    FillLogits(prompt.tokens.back(), static_cast<int>(prompt.tokens.size()) - 1, logits);
-    logits += options_.shape.vocab_size;
+  for (const Prompt& prompt : prompts_) {
+    model_.FillLogits(prompt.tokens.back(), static_cast<int>(prompt.tokens.size()) - 1, logits);
+    logits += model_.options_.shape.vocab_size;
   }
-  batch_.clear();
   return absl::OkStatus();
 }
 

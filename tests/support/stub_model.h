@@ -17,12 +17,14 @@ namespace ziggurat {
 struct StubControl {
   std::atomic<int64_t> decode_delay_us = 0;         ///< slept in every decode step
   std::atomic<int64_t> prefill_layer_delay_us = 0;  ///< slept in every prefill layer
+  std::atomic<int64_t> prefill_token_delay_us = 0;  ///< and for each token of the batch
   std::atomic<int> prefill_parts = 1;       ///< of attention in a layer, and of what is behind it
   std::atomic<bool> fail_decode = false;    ///< decode answers INTERNAL while this is set
   std::atomic<bool> overflow = false;       ///< logits are no numbers while this is set
   std::atomic<int64_t> decode_steps = 0;    ///< steps done
   std::atomic<int64_t> decoded_tokens = 0;  ///< sequences of all steps
   std::atomic<int64_t> prefill_layers = 0;  ///< layers of prefill batches done
+  std::atomic<int64_t> short_batches = 0;   ///< batches begun in the second lane
   std::atomic<int> largest_batch = 0;       ///< most sequences of one decode step
 };
 
@@ -37,6 +39,7 @@ struct StubModelOptions {
                       .max_context_tokens = 4096,
                       .element = ElementType::kBf16};
   int max_prefill_tokens = 8192;
+  int short_prefill_tokens = 0;  ///< of a second lane; 0: there is none
   /// The most probable token after `token` at `position`; null: StubNextToken.
   std::function<int32_t(int32_t token, int position)> next_token;
   std::shared_ptr<StubControl> control;  ///< null: one of its own
@@ -66,26 +69,15 @@ class StubModel : public ModelRunner {
   void AttachPool(PoolView pool) override { pool_ = pool; }
   size_t WorkspaceBytes(int tokens) const override;
   size_t PromptNeedsBytes(int prompt_tokens, const PrefillNeeds& needs) const override;
-  size_t workspace_capacity_bytes() const override;
+  absl::Span<const PrefillLane> lanes() const override { return lanes_; }
   size_t workspace_high_water_bytes() const override { return workspace_high_water_; }
-  int max_prefill_tokens() const override { return options_.max_prefill_tokens; }
-  absl::Status BeginPrefill(absl::Span<const PrefillPrompt> prompts) override;
-  void DropPrompt(int prompt) override { batch_[prompt].is_gone = true; }
-  absl::StatusOr<bool> AttendLayer(int layer, PauseTest pause,
-                                   std::vector<LayerMeasured>* measured) override;
-  absl::Status WriteLayer(int layer, absl::Span<const LayerWrite> writes) override;
-  absl::StatusOr<bool> FinishLayer(int layer, PauseTest pause,
-                                   std::vector<double>* cosines) override;
-  absl::Status SelectStored(int prompt, int layer, const KeepBest& edit,
-                            std::vector<int32_t>* kept) override;
+  absl::StatusOr<std::unique_ptr<PromptBatch>> BeginPrefill(
+      int lane, absl::Span<const PrefillPrompt> prompts) override;
   absl::Status EditCache(absl::Span<const CacheEdit> edits) override;
-  absl::Status FinishPrefill(float* logits) override;
-  void AbandonPrefill() override { batch_.clear(); }
   absl::Status Decode(absl::Span<const DecodeInput> inputs, float* logits) override;
 
  private:
-  /// What comes next of a layer.
-  enum class Stage : uint8_t { kAttend, kWrite, kFinish };
+  class Batch;
   struct Prompt {
     std::vector<int32_t> tokens;
     const CachePlan* plan = nullptr;
@@ -96,8 +88,6 @@ class StubModel : public ModelRunner {
     int kept_tokens = 0;        ///< 0: all
   };
   LayerMeasured MeasureLayer(int layer, Prompt& prompt);
-  absl::Status CheckTurn(int layer, Stage stage) const;
-  bool WorkOn(PauseTest pause);
   absl::Status WritePrompt(int layer, const Prompt& prompt, const LayerWrite& write);
   absl::Status DecodeLayer(int layer, const DecodeInput& input, uint32_t* tag);
   absl::Status WriteRanges(int layer, const Prompt& prompt, LayerView view,
@@ -109,10 +99,8 @@ class StubModel : public ModelRunner {
 
   StubModelOptions options_;
   PoolView pool_;
-  std::vector<Prompt> batch_;
-  int next_layer_ = 0;
-  Stage stage_ = Stage::kAttend;  ///< of next_layer_
-  int done_parts_ = 0;            ///< of the stage
+  std::vector<PrefillLane> lanes_;
+  std::vector<bool> is_busy_;  ///< [lanes]
   uint32_t next_tag_ = 1;
   size_t workspace_high_water_ = 0;
   std::vector<bool> seen_;  // positions of the layer and head at hand

@@ -28,17 +28,20 @@ MemoryParts EstimateMemory(const ModelConfig& model, const ServeConfig& config, 
   DecoderOptions options;
   options.element = element;
   options.max_prefill_tokens = config.WorkspaceTokens(model.MaxContextTokens());
+  options.short_prefill_tokens = config.short_prefill_tokens;
   const WorkspaceShape shape = MakeWorkspaceShape(model, options);
   MemoryParts parts;
   parts.program = ResidentBytes() + kServingBytes;
   parts.weights = WeightsBytes(model, element);
-  parts.workspace_capacity = WorkspaceCapacityBytes(shape, options.max_prefill_tokens);
+  parts.workspace_capacity = WorkspaceCapacityBytes(PrefillLanes(shape, options));
   // A batch takes as many prompts as `prefill_tokens` allow, and one that is longer alone.
   const int batch = std::max(1, config.prefill_tokens / std::max(1, prompts.usual));
+  const int beside = std::min(config.short_prefill_tokens, prompts.largest);
   for (const PrefillNeeds& of_policy : needs) {
-    parts.workspace =
-        std::max({parts.workspace, PrefillBytes(shape, batch, prompts.usual, of_policy),
-                  PrefillBytes(shape, 1, prompts.largest, of_policy)});
+    const size_t longest = std::max(PrefillBytes(shape, batch, prompts.usual, of_policy),
+                                    PrefillBytes(shape, 1, prompts.largest, of_policy));
+    const size_t shorter = beside > 0 ? PrefillBytes(shape, 1, beside, of_policy) : 0;
+    parts.workspace = std::max(parts.workspace, longest + shorter);
   }
   parts.decode = DecodeStepBytes(shape, config.max_running);
   return parts;

@@ -82,32 +82,58 @@ class KnownModel : public StubModel {
     AttachPool({&block_, 1});  // the stub wants one; nothing is written
   }
 
-  absl::Status BeginPrefill(absl::Span<const PrefillPrompt> prompts) override {
-    tokens_ = static_cast<int>(prompts[0].token_ids.size());
-    return StubModel::BeginPrefill(prompts);
-  }
-  absl::StatusOr<bool> AttendLayer(int layer, PauseTest pause,
-                                   std::vector<LayerMeasured>* measured) override {
-    layer_ = layer;
-    return StubModel::AttendLayer(layer, pause, measured);
-  }
-  absl::Status LastAttention(int prompt, int rows, float* attention) override {
-    EXPECT_EQ(prompt, 0);
-    for (int head = 0; head < shape().num_q_heads; ++head) {
-      for (int row = 0; row < rows; ++row, attention += tokens_) {
-        const Distribution of_row = attention_(layer_, head, tokens_ - rows + row + 1);
-        std::fill_n(attention, tokens_, 0.0f);
-        std::copy(of_row.begin(), of_row.end(), attention);
-      }
-    }
-    return absl::OkStatus();
+  absl::StatusOr<std::unique_ptr<PromptBatch>> BeginPrefill(
+      int lane, absl::Span<const PrefillPrompt> prompts) override {
+    auto stub = StubModel::BeginPrefill(lane, prompts);
+    if (!stub.ok()) return stub.status();
+    return std::make_unique<Batch>(this, static_cast<int>(prompts[0].token_ids.size()),
+                                   *std::move(stub));
   }
 
  private:
+  class Batch final : public PromptBatch {
+   public:
+    Batch(const KnownModel* model, int tokens, std::unique_ptr<PromptBatch> stub)
+        : model_(*model), tokens_(tokens), stub_(std::move(stub)) {}
+    void Drop(int prompt) override { stub_->Drop(prompt); }
+    absl::StatusOr<bool> AttendLayer(int layer, PauseTest pause,
+                                     std::vector<LayerMeasured>* measured) override {
+      layer_ = layer;
+      return stub_->AttendLayer(layer, pause, measured);
+    }
+    absl::Status WriteLayer(int layer, absl::Span<const LayerWrite> writes) override {
+      return stub_->WriteLayer(layer, writes);
+    }
+    absl::StatusOr<bool> FinishLayer(int layer, PauseTest pause,
+                                     std::vector<double>* cosines) override {
+      return stub_->FinishLayer(layer, pause, cosines);
+    }
+    absl::Status SelectStored(int prompt, int layer, const KeepBest& edit,
+                              std::vector<int32_t>* kept) override {
+      return stub_->SelectStored(prompt, layer, edit, kept);
+    }
+    absl::Status LastLogits(float* logits) override { return stub_->LastLogits(logits); }
+    absl::Status LastAttention(int prompt, int rows, float* attention) override {
+      EXPECT_EQ(prompt, 0);
+      for (int head = 0; head < model_.shape().num_q_heads; ++head) {
+        for (int row = 0; row < rows; ++row, attention += tokens_) {
+          const Distribution of_row = model_.attention_(layer_, head, tokens_ - rows + row + 1);
+          std::fill_n(attention, tokens_, 0.0f);
+          std::copy(of_row.begin(), of_row.end(), attention);
+        }
+      }
+      return absl::OkStatus();
+    }
+
+   private:
+    const KnownModel& model_;
+    const int tokens_;
+    std::unique_ptr<PromptBatch> stub_;
+    int layer_ = 0;
+  };
+
   Attention attention_;
   std::byte block_{};
-  int tokens_ = 0;
-  int layer_ = 0;
 };
 
 const StubModelOptions kOptions;  // 4 layers, 4 query heads, 2 KV heads

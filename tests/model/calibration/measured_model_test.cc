@@ -86,13 +86,13 @@ TEST(MeasuredModel, ShowsItsAttentionOnlyBetweenAttendingAndFinishing) {
   std::vector<LayerMeasured> measured(1);
   std::vector<double> cosines(1);
   std::vector<float> attention(runner->shape().num_q_heads * 4 * ids.size());
+  auto batch = runner->BeginPrefill(0, {&prompt, 1});
+  ASSERT_TRUE(batch.ok());
   const auto code = [&](int of_prompt, int rows) {
-    return runner->LastAttention(of_prompt, rows, attention.data()).code();
+    return (*batch)->LastAttention(of_prompt, rows, attention.data()).code();
   };
-  EXPECT_EQ(code(0, 4), absl::StatusCode::kFailedPrecondition) << "no batch";
-  ASSERT_TRUE(runner->BeginPrefill({&prompt, 1}).ok());
   EXPECT_EQ(code(0, 4), absl::StatusCode::kFailedPrecondition) << "not attended";
-  ASSERT_TRUE(runner->AttendLayer(0, NeverPause, &measured).ok());
+  ASSERT_TRUE((*batch)->AttendLayer(0, NeverPause, &measured).ok());
   EXPECT_EQ(code(1, 4), absl::StatusCode::kFailedPrecondition) << "no such prompt";
   EXPECT_EQ(code(0, 5), absl::StatusCode::kInvalidArgument) << "four rows are kept";
   EXPECT_EQ(code(0, 0), absl::StatusCode::kInvalidArgument);
@@ -103,10 +103,9 @@ TEST(MeasuredModel, ShowsItsAttentionOnlyBetweenAttendingAndFinishing) {
     EXPECT_NEAR(sum, 1, 1e-4) << "row " << row;
   }
   const std::vector<LayerWrite> nothing(1);
-  ASSERT_TRUE(runner->WriteLayer(0, nothing).ok());
-  ASSERT_TRUE(runner->FinishLayer(0, NeverPause, &cosines).ok());
+  ASSERT_TRUE((*batch)->WriteLayer(0, nothing).ok());
+  ASSERT_TRUE((*batch)->FinishLayer(0, NeverPause, &cosines).ok());
   EXPECT_EQ(code(0, 4), absl::StatusCode::kFailedPrecondition) << "finished";
-  runner->AbandonPrefill();
 }
 
 }  // namespace

@@ -1,0 +1,376 @@
+// Layer-major prefill of a packed batch of prompts.
+#include "model/decoder/llama_batch.h"
+
+#include <algorithm>
+#include <numeric>
+
+#include "absl/strings/str_cat.h"
+#include "model/scoped_seconds.h"
+
+namespace ziggurat {
+namespace {
+
+/// Rows of each chunk (the last may have fewer): as few chunks as `most` allows, of about equal
+/// size, so that none is a remnant of a few rows that would read all weights again.
+int ChunkRows(int tokens, int most) {
+  const int chunks = (tokens + most - 1) / most;
+  const int even = (tokens + chunks - 1) / chunks;
+  return std::min(most, (even + 15) / 16 * 16);
+}
+
+}  // namespace
+
+absl::Status LlamaRunner::CheckPrompts(int lane, absl::Span<const PrefillPrompt> prompts) const {
+  if (lane < 0 || lane >= static_cast<int>(lanes_.size())) {
+    return absl::InvalidArgumentError(absl::StrCat("there is no prefill lane ", lane));
+  }
+  if (used_bytes_[lane] > 0) return absl::FailedPreconditionError("a prefill batch is under way");
+  if (prompts.empty()) return absl::InvalidArgumentError("a prefill batch without prompts");
+  int64_t tokens = 0;
+  size_t needs = 0;
+  for (size_t i = 0; i < prompts.size(); ++i) {
+    const auto& ids = prompts[i].token_ids;
+    if (ids.empty()) return absl::InvalidArgumentError(absl::StrCat("prompt ", i, " is empty"));
+    if (ids.size() > static_cast<size_t>(shape().max_context_tokens)) {
+      return absl::InvalidArgumentError(absl::StrCat("prompt ", i, " has ", ids.size(),
+                                                     " tokens, the context holds ",
+                                                     shape().max_context_tokens));
+    }
+    for (const int32_t id : ids) {
+      if (id < 0 || id >= shape().vocab_size) {
+        return absl::InvalidArgumentError(absl::StrCat("token id ", id, " of prompt ", i,
+                                                       " is outside the vocabulary of ",
+                                                       shape().vocab_size));
+      }
+    }
+    const CachePlan* plan = prompts[i].plan;
+    if (plan == nullptr || static_cast<int>(plan->layers.size()) != shape().num_layers) {
+      return absl::InternalError(
+          absl::StrCat("prompt ", i, " comes without a plan for every layer"));
+    }
+    tokens += static_cast<int64_t>(ids.size());
+    needs += PromptNeedsBytes(static_cast<int>(ids.size()), plan->needs);
+  }
+  if (tokens > lanes_[lane].max_tokens ||
+      WorkspaceBytes(static_cast<int>(tokens)) + needs > lanes_[lane].capacity_bytes) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("a prefill batch of ", tokens, " tokens that needs ", needs,
+                     " bytes besides; the workspace is for ", lanes_[lane].max_tokens,
+                     " tokens and has ", lanes_[lane].capacity_bytes, " bytes"));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::unique_ptr<PromptBatch>> LlamaRunner::BeginPrefill(
+    int lane, absl::Span<const PrefillPrompt> prompts) {
+  if (absl::Status status = CheckPrompts(lane, prompts); !status.ok()) return status;
+  UseThreads();
+  return std::make_unique<LlamaBatch>(this, lane, prompts);
+}
+
+LlamaBatch::LlamaBatch(LlamaRunner* runner, int lane, absl::Span<const PrefillPrompt> prompts)
+    : runner_(*runner),
+      backend_(*runner->backend_),
+      weights_(*runner->weights_),
+      shape_(runner->shape()),
+      heads_(runner->attention_shape_),
+      element_(runner->element_),
+      lane_(lane),
+      base_(runner->workspace_->base()),
+      gone_(prompts.size()),
+      cosines_(prompts.size()) {
+  for (int below = 0; below < lane; ++below) base_ += runner_.lanes_[below].capacity_bytes;
+  for (const PrefillPrompt& prompt : prompts) {
+    offsets_.push_back(offsets_.back() + static_cast<int>(prompt.token_ids.size()));
+  }
+  layout_ = PrefillLayout::Of(runner_.workspace_shape_, num_tokens());
+  size_t used = layout_.total_bytes;
+  for (const PrefillPrompt& prompt : prompts) {
+    const int length = static_cast<int>(prompt.token_ids.size());
+    PromptBuffers buffers;
+    used += LayPromptNeeds(shape_, length, prompt.plan->needs, base_ + used, &buffers);
+    prompts_.emplace_back(&backend_, heads_, element_, length, prompt.plan, buffers,
+                          prompt.measures_recall);
+  }
+  runner_.used_bytes_[lane] = used;
+  runner_.high_water_bytes_ =
+      std::max(runner_.high_water_bytes_,
+               std::accumulate(runner_.used_bytes_.begin(), runner_.used_bytes_.end(), size_t{0}));
+  EmbedPrompts(prompts);
+}
+
+LlamaBatch::~LlamaBatch() { runner_.used_bytes_[lane_] = 0; }
+
+void LlamaBatch::EmbedPrompts(absl::Span<const PrefillPrompt> prompts) {
+  const int hidden = shape_.hidden_size;
+  const size_t half = runner_.inverse_frequencies_.size();
+  for (size_t i = 0; i < prompts.size(); ++i) {
+    const auto& ids = prompts[i].token_ids;
+    const size_t first = offsets_[i];
+    backend_.EmbedTokens(element_, weights_.embedding(), ids, hidden,
+                         Part<float>(layout_.residual, first, hidden));
+    backend_.FillAngles(runner_.inverse_frequencies_, 0, static_cast<int>(ids.size()),
+                        Part<float>(layout_.cos, first, half),
+                        Part<float>(layout_.sin, first, half));
+  }
+}
+
+const char* LlamaBatch::StageName(Stage stage) {
+  constexpr const char* kNames[] = {"its projection", "its attention", "its write", "its end"};
+  return kNames[static_cast<int>(stage)];
+}
+
+absl::Status LlamaBatch::CheckTurn(int layer, Stage stage) const {
+  if (layer == next_layer_ && layer < shape_.num_layers && stage == stage_) {
+    return absl::OkStatus();
+  }
+  return absl::FailedPreconditionError(absl::StrCat("layer ", layer, ", ", StageName(stage),
+                                                    ", while layer ", next_layer_, ", ",
+                                                    StageName(stage_), ", is next"));
+}
+
+/// Runs `run(first, rows)` over the rows from next_row on of the prompts that are still there, some
+/// at a time. True: next_row is 0 again, for the next stage.
+absl::StatusOr<bool> LlamaBatch::ForChunks(
+    PauseTest pause, absl::FunctionRef<absl::Status(int first, int rows)> run) {
+  const int prompts = num_prompts();
+  for (int i = 0; i < prompts; ++i) {
+    if (gone_[i] || offsets_[i + 1] <= next_row_) continue;
+    int first = std::max(offsets_[i], next_row_);
+    while (i + 1 < prompts && !gone_[i + 1]) ++i;
+    const int end = offsets_[i + 1];
+    const int chunk = ChunkRows(end - first, runner_.options_.chunk_tokens);
+    while (first < end) {
+      const int rows = std::min(chunk, end - first);
+      if (absl::Status status = run(first, rows); !status.ok()) {
+        return absl::Status(status.code(),
+                            absl::StrCat("layer ", next_layer_, ": ", status.message()));
+      }
+      next_row_ = first += rows;
+      if (pause()) return false;
+    }
+  }
+  next_row_ = 0;
+  return true;
+}
+
+absl::StatusOr<bool> LlamaBatch::AttendLayer(int layer, PauseTest pause,
+                                             std::vector<LayerMeasured>* measured) {
+  const bool is_projected = stage_ == Stage::kAttend;
+  const Stage stage = is_projected ? Stage::kAttend : Stage::kProject;
+  if (absl::Status status = CheckTurn(layer, stage); !status.ok()) return status;
+  runner_.UseThreads();
+  if (!is_projected) {
+    const absl::StatusOr<bool> done = ForChunks(
+        pause, [&](int first, int rows) { return Project(weights_.layer(layer), first, rows); });
+    if (!done.ok() || !*done) return done;
+    stage_ = Stage::kAttend;
+  }
+  const ScopedSeconds timer(&runner_.attention_seconds_);
+  while (AttendPart(layer)) {
+    if (pause()) return false;
+  }
+  for (int i = 0; i < num_prompts(); ++i) {
+    if (!gone_[i]) (*measured)[i] = prompts_[i].Measure(layer, TensorsOf(i));
+  }
+  next_row_ = 0;
+  stage_ = Stage::kWrite;
+  return true;
+}
+
+PromptTensors LlamaBatch::TensorsOf(int prompt) const {
+  const PrefillLayout& at = layout_;
+  const size_t dim = heads_.head_dim, first = offsets_[prompt];
+  const size_t q_width = heads_.num_q_heads * dim;
+  const size_t kv_width = heads_.num_kv_heads * dim;
+  return {ElementPart(at.q, first, q_width), ElementPart(at.k, first, kv_width),
+          ElementPart(at.v, first, kv_width), Part<float>(at.lse, first, heads_.num_q_heads)};
+}
+
+/// Attends some of the rows from next_row on; false: none is left. Neighbouring prompts are
+/// attended together, but those that attend with other layers' keys alone.
+bool LlamaBatch::AttendPart(int layer) {
+  int i = 0;
+  const auto is_done = [&](int prompt) {
+    return gone_[prompt] || offsets_[prompt + 1] <= next_row_;
+  };
+  while (i < num_prompts() && is_done(i)) ++i;
+  if (i == num_prompts()) return false;
+  const int first = i, start = offsets_[first];
+  const int first_row = std::max(next_row_ - start, 0);
+  double flops = runner_.options_.attention_part_flops * runner_.options_.threads;
+  const PromptTensors at = TensorsOf(first);
+  if (first_row == 0) prompts_[first].Prepare(layer, at);
+  int end_row = EndOfPart(first, first_row, &flops);
+  next_row_ = start + end_row;
+  if (prompts_[first].NeedsDistant(layer)) {
+    prompts_[first].AttendDistant(layer, at, first_row, end_row);
+    return true;
+  }
+  std::vector<int> offsets = {0, offsets_[first + 1] - start};
+  while (end_row == offsets.back() && flops > 0 && ++i < num_prompts()) {
+    if (gone_[i] || prompts_[i].NeedsDistant(layer)) break;
+    prompts_[i].Prepare(layer, TensorsOf(i));
+    end_row = offsets.back() + EndOfPart(i, 0, &flops);
+    offsets.push_back(offsets_[i + 1] - start);
+  }
+  next_row_ = start + end_row;
+  backend_.PrefillAttention(heads_, {offsets, first_row, end_row}, element_, at.q, at.k, at.v, at.q,
+                            at.lse);
+  return true;
+}
+
+/// A part of a prompt's attention from `first_row` on, counted in the prompt, that takes about
+/// `flops`: where it ends. What it takes is subtracted. All of it where the backend does not attend
+/// parts.
+int LlamaBatch::EndOfPart(int prompt, int first_row, double* flops) const {
+  const int tokens = prompts_[prompt].tokens();
+  const int step = backend_.attention_part_rows(heads_);
+  // A product of queries with keys and one of weights with values.
+  const double of_pair = 4.0 * heads_.num_q_heads * heads_.head_dim;
+  int end = step == 0 ? tokens : first_row;
+  while (*flops > 0 && end < tokens) {
+    const int next = std::min(end + step, tokens);
+    *flops -= of_pair * (next - end) * (end + next) / 2;
+    end = next;
+  }
+  return end;
+}
+
+absl::Status LlamaBatch::WriteLayer(int layer, absl::Span<const LayerWrite> writes) {
+  if (absl::Status status = CheckTurn(layer, Stage::kWrite); !status.ok()) return status;
+  if (static_cast<int>(writes.size()) != num_prompts()) {
+    return absl::InternalError(
+        absl::StrCat(writes.size(), " writes for a batch of ", num_prompts(), " prompts"));
+  }
+  runner_.UseThreads();
+  const ScopedSeconds timer(&runner_.attention_seconds_);
+  for (int i = 0; i < num_prompts(); ++i) {
+    if (writes[i].view.empty()) continue;
+    if (runner_.pool_.base == nullptr) return absl::FailedPreconditionError("no pool is attached");
+    if (auto status = prompts_[i].Write(TensorsOf(i), runner_.pool_, writes[i]); !status.ok()) {
+      return absl::Status(status.code(), absl::StrCat("layer ", layer, ", prompt ", i, ": ",
+                                                      std::string(status.message())));
+    }
+  }
+  cosines_.assign(num_prompts(), 0.0);
+  stage_ = Stage::kFinish;
+  return absl::OkStatus();
+}
+
+absl::StatusOr<bool> LlamaBatch::FinishLayer(int layer, PauseTest pause,
+                                             std::vector<double>* cosines) {
+  if (absl::Status status = CheckTurn(layer, Stage::kFinish); !status.ok()) return status;
+  runner_.UseThreads();
+  const absl::StatusOr<bool> done = ForChunks(
+      pause, [&](int first, int rows) { return EndRows(weights_.layer(layer), first, rows); });
+  if (!done.ok() || !*done) return done;
+  *cosines = cosines_;
+  stage_ = Stage::kProject;
+  ++next_layer_;
+  return true;
+}
+
+absl::Status LlamaBatch::Project(const LlamaLayer& layer, int first, int rows) {
+  const PrefillLayout& at = layout_;
+  const AttentionShape& heads = heads_;
+  const size_t q_width = static_cast<size_t>(heads.num_q_heads) * heads.head_dim;
+  const size_t kv_width = static_cast<size_t>(heads.num_kv_heads) * heads.head_dim;
+  const size_t half = runner_.inverse_frequencies_.size();
+  void* normed = ElementPart(at.normed);
+  void* qkv = ElementPart(at.wide);
+  backend_.RmsNorm(Part<float>(at.residual, first, shape_.hidden_size), layer.attention_norm,
+                   runner_.norm_epsilon_, rows, shape_.hidden_size, element_, normed);
+  if (auto status = layer.qkv->Run(normed, rows, element_, qkv); !status.ok()) return status;
+  backend_.SplitAndRotate(heads, element_, qkv, Part<float>(at.cos, first, half),
+                          Part<float>(at.sin, first, half), rows, element_,
+                          ElementPart(at.q, first, q_width), ElementPart(at.k, first, kv_width),
+                          ElementPart(at.v, first, kv_width));
+  return absl::OkStatus();
+}
+
+/// Output projection and MLP of some rows.
+absl::Status LlamaBatch::EndRows(const LlamaLayer& layer, int first, int rows) {
+  const PrefillLayout& at = layout_;
+  const size_t hidden = shape_.hidden_size;
+  const size_t q_width = static_cast<size_t>(heads_.num_q_heads) * heads_.head_dim;
+  float* residual = Part<float>(at.residual, first, hidden);
+  const bool compares =
+      std::any_of(prompts_.begin(), prompts_.end(), [](const PromptLayers& prompt) {
+        return prompt.plan().importance == LayerImportance::kCosine;
+      });
+  if (compares) backend_.Copy(residual, rows * hidden * sizeof(float), Part<float>(at.before));
+  absl::Status status = layer.output->Accumulate(ElementPart(at.q, first, q_width), rows, residual);
+  if (!status.ok()) return status;
+  if (compares) AddCosines(first, rows);
+  return runner_.RunMlp(layer, rows, residual, ElementPart(at.normed), ElementPart(at.wide),
+                        ElementPart(at.gated));
+}
+
+/// Adds the share of rows [first, first + rows) to the mean cosine of the prompts that ask for it.
+void LlamaBatch::AddCosines(int first, int rows) {
+  const size_t hidden = shape_.hidden_size;
+  for (int i = 0; i < num_prompts(); ++i) {
+    if (prompts_[i].plan().importance != LayerImportance::kCosine) continue;
+    const int begin = std::max(first, offsets_[i]);
+    const int end = std::min(first + rows, offsets_[i + 1]);
+    if (begin >= end) continue;
+    const double sum = backend_.CosineSum(Part<float>(layout_.before, begin - first, hidden),
+                                          Part<float>(layout_.residual, begin, hidden), end - begin,
+                                          static_cast<int>(hidden));
+    cosines_[i] += sum / prompts_[i].tokens();
+  }
+}
+
+absl::Status LlamaBatch::SelectStored(int prompt, int layer, const KeepBest& edit,
+                                      std::vector<int32_t>* kept) {
+  if (prompt < 0 || prompt >= num_prompts()) {
+    return absl::FailedPreconditionError("no such prompt is under way");
+  }
+  runner_.UseThreads();
+  return prompts_[prompt].SelectStored(layer, edit, kept);
+}
+
+absl::Status LlamaBatch::LastAttention(int prompt, int rows, float* attention) {
+  if (stage_ != Stage::kWrite || prompt < 0 || prompt >= num_prompts()) {
+    return absl::FailedPreconditionError("no such prompt has just been attended");
+  }
+  const PromptLayers& layers = prompts_[prompt];
+  if (rows < 1 || rows > layers.window_rows()) {
+    return absl::InvalidArgumentError(absl::StrCat("attention of the last ", rows, " tokens where ",
+                                                   layers.window_rows(), " were kept"));
+  }
+  runner_.UseThreads();
+  layers.LastAttention(TensorsOf(prompt), rows, attention);
+  return absl::OkStatus();
+}
+
+absl::Status LlamaBatch::LastLogits(float* logits) {
+  if (next_layer_ != shape_.num_layers) {
+    return absl::FailedPreconditionError("prefill is not through all layers");
+  }
+  runner_.UseThreads();
+  const int hidden = shape_.hidden_size;
+  int most = std::min(num_tokens(), runner_.options_.chunk_tokens);
+  if (runner_.steps_ != nullptr) most = std::min(most, runner_.steps_->rows());
+  for (int first = 0; first < num_prompts(); first += most) {
+    const int rows = std::min(most, num_prompts() - first);
+    for (int i = 0; i < rows; ++i) {
+      const int last = offsets_[first + i + 1] - 1;
+      backend_.RmsNorm(Part<float>(layout_.residual, last, hidden), weights_.final_norm(),
+                       runner_.norm_epsilon_, 1, hidden, element_,
+                       ElementPart(layout_.normed, i, hidden));
+    }
+    float* of_rows = logits + static_cast<size_t>(first) * shape_.vocab_size;
+    float* computed = runner_.steps_ != nullptr ? runner_.steps_->logits() : of_rows;
+    absl::Status status =
+        weights_.head().Run(ElementPart(layout_.normed), rows, ElementType::kF32, computed);
+    if (!status.ok()) return status;
+    if (runner_.steps_ != nullptr) {
+      backend_.Download(computed, sizeof(float) * rows * shape_.vocab_size, of_rows);
+    }
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace ziggurat

@@ -1,0 +1,80 @@
+// A prefill batch of LlamaRunner.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "absl/functional/function_ref.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "model/cache_ops/prompt_layer.h"
+#include "model/decoder/llama_runner.h"
+
+namespace ziggurat {
+
+class LlamaBatch final : public PromptBatch {
+ public:
+  /// The prompts have been checked, and the lane is free.
+  LlamaBatch(LlamaRunner* runner, int lane, absl::Span<const PrefillPrompt> prompts);
+  ~LlamaBatch() override;
+
+  void Drop(int prompt) override { gone_[prompt] = true; }
+  absl::StatusOr<bool> AttendLayer(int layer, PauseTest pause,
+                                   std::vector<LayerMeasured>* measured) override;
+  absl::Status WriteLayer(int layer, absl::Span<const LayerWrite> writes) override;
+  absl::StatusOr<bool> FinishLayer(int layer, PauseTest pause,
+                                   std::vector<double>* cosines) override;
+  absl::Status SelectStored(int prompt, int layer, const KeepBest& edit,
+                            std::vector<int32_t>* kept) override;
+  absl::Status LastLogits(float* logits) override;
+  absl::Status LastAttention(int prompt, int rows, float* attention) override;
+
+ private:
+  /// What comes next of a layer.
+  enum class Stage : uint8_t { kProject, kAttend, kWrite, kFinish };
+  static const char* StageName(Stage stage);
+
+  int num_prompts() const { return static_cast<int>(offsets_.size()) - 1; }
+  int num_tokens() const { return offsets_.back(); }
+  /// A part of the workspace, `rows` rows of `row_width` elements in.
+  template <typename T>
+  T* Part(size_t offset, size_t rows = 0, size_t row_width = 0) const {
+    return reinterpret_cast<T*>(base_ + offset) + rows * row_width;
+  }
+  void* ElementPart(size_t offset, size_t rows = 0, size_t row_width = 0) const {
+    return base_ + offset + rows * row_width * ElementBytes(element_);
+  }
+  PromptTensors TensorsOf(int prompt) const;
+
+  void EmbedPrompts(absl::Span<const PrefillPrompt> prompts);
+  absl::Status CheckTurn(int layer, Stage stage) const;
+  absl::StatusOr<bool> ForChunks(PauseTest pause,
+                                 absl::FunctionRef<absl::Status(int first, int rows)> run);
+  absl::Status Project(const LlamaLayer& layer, int first, int rows);
+  bool AttendPart(int layer);
+  int EndOfPart(int prompt, int first_row, double* flops) const;
+  absl::Status EndRows(const LlamaLayer& layer, int first, int rows);
+  void AddCosines(int first, int rows);
+
+  LlamaRunner& runner_;
+  AttentionBackend& backend_;
+  const LlamaWeights& weights_;
+  const ModelShape& shape_;
+  const AttentionShape& heads_;
+  const ElementType element_;
+  const int lane_;
+  std::byte* base_;  ///< of the lane
+
+  PrefillLayout layout_;
+  std::vector<int> offsets_ = {0};  ///< [prompts + 1] first token of each
+  std::vector<bool> gone_;          ///< [prompts] nothing more is computed of it
+  std::vector<PromptLayers> prompts_;
+  int next_layer_ = 0;
+  Stage stage_ = Stage::kProject;  ///< of next_layer_
+  int next_row_ = 0;               ///< rows before it are done in this stage
+  std::vector<double> cosines_;    ///< [prompts] of the rows that are done in kFinish
+};
+
+}  // namespace ziggurat
