@@ -247,8 +247,10 @@ class ModelRunner {
   virtual size_t WorkspaceBytes(int tokens) const = 0;
   /// Workspace bytes of what one prompt needs besides.
   virtual size_t PromptNeedsBytes(int prompt_tokens, const PrefillNeeds& needs) const = 0;
-  /// The first takes any batch; the others, of which there may be none, shorter ones, which so need
-  /// not wait for it.
+  /// Whether a device computes behind the caller's back, so that a clock sees little of it.
+  virtual bool is_asynchronous() const { return false; }
+
+  /// The first takes any batch; a second one, where there is one, shorter ones beside it.
   virtual absl::Span<const PrefillLane> lanes() const = 0;
   /// Bytes reserved at start, and the most that prefill batches have used so far.
   size_t workspace_capacity_bytes() const {

@@ -22,7 +22,7 @@ absl::Status CheckOptions(const EngineOptions& options, const ModelShape& shape)
       {"max_queue", options.max_queue},
       {"max_prompt_tokens", options.max_prompt_tokens},
       {"prefill_tokens", options.prefill_tokens},
-      {"slice_token_layers", options.slice_token_layers}};
+      {"device_slice_token_layers", options.device_slice_token_layers}};
   for (const auto& [name, value] : positive) {
     if (value < 1) {
       return absl::InvalidArgumentError(absl::StrCat(name, " is ", value, ", must be at least 1"));

@@ -30,12 +30,12 @@ struct EngineOptions {
   int max_prompt_tokens = 0;  ///< 0: the model's context less one
   int prefill_tokens = 8192;  ///< tokens of one prefill batch
   /// How long prefill goes on between two decode steps, or twice as long as the last decode step
-  /// where that is more: it gets two thirds of the time at least. About: a model pauses where it
-  /// can (PauseTest).
+  /// where that is more (up to a second): it gets two thirds of the time. About: a model pauses
+  /// where it can (PauseTest).
   absl::Duration prefill_slice = absl::Milliseconds(100);
-  /// And it ends after so many tokens times layers, but one layer of the batch at least: of a
-  /// device, which is only told what to compute, the clock sees little.
-  int slice_token_layers = 8192;
+  /// On a device (ModelRunner::is_asynchronous), of which the clock sees little, so many tokens
+  /// times layers, but one layer of the batch at least.
+  int device_slice_token_layers = 8192;
   int max_overtakes = 64;         ///< how often a large request may be passed over by later ones
   bool check_every_step = false;  ///< prove conservation after every step (always in debug and
                                   ///< sanitizer builds)

@@ -22,6 +22,10 @@ constexpr int kWorthOvertaking = 4;
 }  // namespace
 
 void EngineLoop::PrefillSlice() {
+  const int lanes = static_cast<int>(prefills_.size());
+  for (int lane = 0; lane < lanes; ++lane) {
+    if (!prefills_[lane].has_value()) StartPrefillBatch(lane);
+  }
   if (const int lane = NextLane(); lane >= 0) PrefillLayers(lane);
 }
 
@@ -29,9 +33,6 @@ void EngineLoop::PrefillSlice() {
 /// the others. -1: none has one.
 int EngineLoop::NextLane() {
   const int lanes = static_cast<int>(prefills_.size());
-  for (int lane = 0; lane < lanes; ++lane) {
-    if (!prefills_[lane].has_value()) StartPrefillBatch(lane);
-  }
   for (int i = 1; i <= lanes; ++i) {
     const int lane = (last_lane_ + i) % lanes;
     if (prefills_[lane].has_value()) return last_lane_ = lane;
@@ -41,11 +42,16 @@ int EngineLoop::NextLane() {
 
 void EngineLoop::PrefillLayers(int lane) {
   std::optional<PrefillBatch>& prefill = prefills_[lane];
+  // An odd step, such as the first of all, takes nobody's time for long.
+  const auto share = std::min<Clock::duration>(2 * decode_time_, std::chrono::seconds(1));
   const SteadyTime end =
-      Clock::now() + std::max<Clock::duration>(absl::ToChronoNanoseconds(options_.prefill_slice),
-                                               2 * decode_time_);
+      Clock::now() +
+      std::max<Clock::duration>(absl::ToChronoNanoseconds(options_.prefill_slice), share);
   const auto pause = [end] { return Clock::now() >= end; };
-  int layers = std::max(1, options_.slice_token_layers / prefill->tokens);
+  int layers = geometry_.num_layers;
+  if (model_->is_asynchronous()) {
+    layers = std::max(1, options_.device_slice_token_layers / prefill->tokens);
+  }
   do {
     const absl::StatusOr<bool> done = PrefillLayer(lane, pause);
     if (!done.ok()) return FailPrefillBatch(lane, done.status());
@@ -77,7 +83,7 @@ EngineLoop::Place EngineLoop::PlaceInFirstLane(const PrefillBatch& batch, int to
   return Place::kHere;
 }
 
-/// Other lanes take those that need not wait for one in the first.
+/// The second lane takes those that need not wait for one in the first.
 EngineLoop::Place EngineLoop::PlaceBeside(const PrefillBatch& batch, int tokens, int lane) const {
   if (!prefills_[0].has_value()) return Place::kNextBatch;
   if (batch.tokens + tokens > model_->lanes()[lane].max_tokens) return Place::kOtherLane;

@@ -116,7 +116,7 @@ struct Metrics::Series {
         workspace_capacity(OneGauge(r, "ziggurat_workspace_capacity_bytes",
                                     "Bytes reserved for the prefill workspace")),
         workspace_high_water(OneGauge(r, "ziggurat_workspace_high_water_bytes",
-                                      "Most bytes a prefill batch has used")),
+                                      "Most bytes that prefill batches have used")),
         running(OneGauge(r, "ziggurat_requests_running", "Admitted requests")),
         waiting(OneGauge(r, "ziggurat_requests_waiting", "Requests waiting for admission")),
         prompt_tokens(OneCounter(r, "ziggurat_prompt_tokens_total", "Prompt tokens prefilled")),

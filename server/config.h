@@ -65,7 +65,7 @@ struct ServeConfig {
   int max_prompt_tokens = 0;  ///< 0: the model's context less one
   int default_max_tokens = 512;
   int prefill_tokens = 8192;
-  int short_prefill_tokens = 1024;  ///< DecoderOptions::short_prefill_tokens
+  int short_prefill_tokens = 1024;   ///< DecoderOptions::short_prefill_tokens
   int max_message_bytes = 16 << 20;  ///< of one gRPC message from a client
   int max_streams = 0;               ///< open Generate calls; 0: twice max_running + max_queue
   std::string log_level = "info";
@@ -77,8 +77,8 @@ struct ServeConfig {
 
   /// Tokens of the longest prompt that is taken, by a model with that context.
   int LongestPrompt(int max_context_tokens) const;
-  /// Tokens that the prefill workspace is made for: the larger of one batch and the longest
-  /// prompt.
+  /// Tokens that the first lane of the prefill workspace is made for: the larger of one batch and
+  /// the longest prompt.
   int WorkspaceTokens(int max_context_tokens) const;
   int StreamLimit() const { return max_streams > 0 ? max_streams : 2 * (max_running + max_queue); }
 };

@@ -37,7 +37,7 @@ class PromptLayers {
   void AttendDistant(int layer, const PromptTensors& at, int first_row, int end_row);
   /// After attention. Spans in the result are valid until the next call of any method.
   LayerMeasured Measure(int layer, const PromptTensors& at);
-  /// ModelRunner::LastAttention, after attention. `rows` is at most what the plan keeps.
+  /// PromptBatch::LastAttention, after attention. `rows` is at most what the plan keeps.
   void LastAttention(const PromptTensors& at, int rows, float* attention) const;
   int window_rows() const { return buffers_.window_rows; }
   /// Writes the layer. INTERNAL names a range that does not fit the segments or the tokens that

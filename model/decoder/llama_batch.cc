@@ -2,7 +2,6 @@
 #include "model/decoder/llama_batch.h"
 
 #include <algorithm>
-#include <numeric>
 
 #include "absl/strings/str_cat.h"
 #include "model/scoped_seconds.h"
@@ -93,9 +92,8 @@ LlamaBatch::LlamaBatch(LlamaRunner* runner, int lane, absl::Span<const PrefillPr
                           prompt.measures_recall);
   }
   runner_.used_bytes_[lane] = used;
-  runner_.high_water_bytes_ =
-      std::max(runner_.high_water_bytes_,
-               std::accumulate(runner_.used_bytes_.begin(), runner_.used_bytes_.end(), size_t{0}));
+  size_t& high_water = runner_.high_water_bytes_[lane];
+  high_water = std::max(high_water, used);
   EmbedPrompts(prompts);
 }
 
@@ -147,7 +145,7 @@ absl::StatusOr<bool> LlamaBatch::ForChunks(
                             absl::StrCat("layer ", next_layer_, ": ", status.message()));
       }
       next_row_ = first += rows;
-      if (pause()) return false;
+      if (first < EndOfRows() && pause()) return false;
     }
   }
   next_row_ = 0;
@@ -167,8 +165,9 @@ absl::StatusOr<bool> LlamaBatch::AttendLayer(int layer, PauseTest pause,
     stage_ = Stage::kAttend;
   }
   const ScopedSeconds timer(&runner_.attention_seconds_);
-  while (AttendPart(layer)) {
-    if (pause()) return false;
+  while (next_row_ < EndOfRows()) {
+    AttendPart(layer);
+    if (next_row_ < EndOfRows() && pause()) return false;
   }
   for (int i = 0; i < num_prompts(); ++i) {
     if (!gone_[i]) (*measured)[i] = prompts_[i].Measure(layer, TensorsOf(i));
@@ -187,15 +186,18 @@ PromptTensors LlamaBatch::TensorsOf(int prompt) const {
           ElementPart(at.v, first, kv_width), Part<float>(at.lse, first, heads_.num_q_heads)};
 }
 
-/// Attends some of the rows from next_row on; false: none is left. Neighbouring prompts are
+/// Behind the last row of the prompts that are still there.
+int LlamaBatch::EndOfRows() const {
+  int last = num_prompts();
+  while (last > 0 && gone_[last - 1]) --last;
+  return offsets_[last];
+}
+
+/// Attends some of the rows from next_row on, of which there are some. Neighbouring prompts are
 /// attended together, but those that attend with other layers' keys alone.
-bool LlamaBatch::AttendPart(int layer) {
+void LlamaBatch::AttendPart(int layer) {
   int i = 0;
-  const auto is_done = [&](int prompt) {
-    return gone_[prompt] || offsets_[prompt + 1] <= next_row_;
-  };
-  while (i < num_prompts() && is_done(i)) ++i;
-  if (i == num_prompts()) return false;
+  while (gone_[i] || offsets_[i + 1] <= next_row_) ++i;
   const int first = i, start = offsets_[first];
   const int first_row = std::max(next_row_ - start, 0);
   double flops = runner_.options_.attention_part_flops * runner_.options_.threads;
@@ -204,8 +206,7 @@ bool LlamaBatch::AttendPart(int layer) {
   int end_row = EndOfPart(first, first_row, &flops);
   next_row_ = start + end_row;
   if (prompts_[first].NeedsDistant(layer)) {
-    prompts_[first].AttendDistant(layer, at, first_row, end_row);
-    return true;
+    return prompts_[first].AttendDistant(layer, at, first_row, end_row);
   }
   std::vector<int> offsets = {0, offsets_[first + 1] - start};
   while (end_row == offsets.back() && flops > 0 && ++i < num_prompts()) {
@@ -217,15 +218,17 @@ bool LlamaBatch::AttendPart(int layer) {
   next_row_ = start + end_row;
   backend_.PrefillAttention(heads_, {offsets, first_row, end_row}, element_, at.q, at.k, at.v, at.q,
                             at.lse);
-  return true;
 }
 
 /// A part of a prompt's attention from `first_row` on, counted in the prompt, that takes about
-/// `flops`: where it ends. What it takes is subtracted. All of it where the backend does not attend
-/// parts.
+/// `flops`: where it ends. What it takes is subtracted. Where the backend does not attend parts all
+/// of the prompt, and nothing is subtracted.
 int LlamaBatch::EndOfPart(int prompt, int first_row, double* flops) const {
+  constexpr int kJobsOfAThread = 4;  // so that threads end at about the same time
   const int tokens = prompts_[prompt].tokens();
-  const int step = backend_.attention_part_rows(heads_);
+  const int jobs = kJobsOfAThread * runner_.options_.threads;  // one a KV head and tile of rows
+  const int step = backend_.attention_part_rows(heads_) *
+                   ((jobs + heads_.num_kv_heads - 1) / heads_.num_kv_heads);
   // A product of queries with keys and one of weights with values.
   const double of_pair = 4.0 * heads_.num_q_heads * heads_.head_dim;
   int end = step == 0 ? tokens : first_row;

@@ -53,7 +53,8 @@ class LlamaBatch final : public PromptBatch {
   absl::StatusOr<bool> ForChunks(PauseTest pause,
                                  absl::FunctionRef<absl::Status(int first, int rows)> run);
   absl::Status Project(const LlamaLayer& layer, int first, int rows);
-  bool AttendPart(int layer);
+  int EndOfRows() const;
+  void AttendPart(int layer);
   int EndOfPart(int prompt, int first_row, double* flops) const;
   absl::Status EndRows(const LlamaLayer& layer, int first, int rows);
   void AddCosines(int first, int rows);

@@ -7,6 +7,7 @@
 #include <cmath>
 #include <exception>
 #include <new>
+#include <numeric>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -33,6 +34,9 @@ absl::Status CheckOptions(const DecoderOptions& options) {
                      "or more, not ",
                      options.short_prefill_tokens));
   }
+  if (!(options.attention_part_flops > 0)) {
+    return absl::InvalidArgumentError("a part of attention must be more than nothing");
+  }
   if (options.chunk_tokens < 16) {
     return absl::InvalidArgumentError(
         absl::StrCat("chunk tokens must be at least 16, not ", options.chunk_tokens));
@@ -50,6 +54,7 @@ LlamaRunner::LlamaRunner(const ModelConfig& config, const DecoderOptions& option
       workspace_shape_(MakeWorkspaceShape(config, options)),
       lanes_(PrefillLanes(workspace_shape_, options)),
       used_bytes_(lanes_.size()),
+      high_water_bytes_(lanes_.size()),
       attention_shape_(AttentionShapeOf(config, options.element)),
       element_(options.element),
       element_bytes_(ElementBytes(options.element)),
@@ -77,6 +82,10 @@ absl::StatusOr<size_t> LlamaRunner::FreePoolBytes() {
 
 size_t LlamaRunner::WorkspaceBytes(int tokens) const {
   return PrefillLayout::Of(workspace_shape_, tokens).total_bytes;
+}
+
+size_t LlamaRunner::workspace_high_water_bytes() const {
+  return std::accumulate(high_water_bytes_.begin(), high_water_bytes_.end(), size_t{0});
 }
 
 size_t LlamaRunner::PromptNeedsBytes(int prompt_tokens, const PrefillNeeds& needs) const {
@@ -151,7 +160,7 @@ absl::Status LlamaRunner::WarmUp() {
   status = Decode({&input, 1}, logits.data());
   AttachPool({});
   workspace_->ReleasePages();
-  high_water_bytes_ = 0;
+  high_water_bytes_.assign(lanes_.size(), 0);
   attention_seconds_ = 0;
   return status;
 }

@@ -42,8 +42,9 @@ class LlamaRunner final : public ModelRunner {
 
   size_t WorkspaceBytes(int tokens) const override;
   size_t PromptNeedsBytes(int prompt_tokens, const PrefillNeeds& needs) const override;
+  bool is_asynchronous() const override { return steps_ != nullptr; }
   absl::Span<const PrefillLane> lanes() const override { return lanes_; }
-  size_t workspace_high_water_bytes() const override { return high_water_bytes_; }
+  size_t workspace_high_water_bytes() const override;
 
   absl::StatusOr<std::unique_ptr<PromptBatch>> BeginPrefill(
       int lane, absl::Span<const PrefillPrompt> prompts) override;
@@ -83,7 +84,9 @@ class LlamaRunner final : public ModelRunner {
   const DecoderOptions options_;
   WorkspaceShape workspace_shape_;
   std::vector<PrefillLane> lanes_;
-  std::vector<size_t> used_bytes_;  ///< [lanes] by the batch that runs there; 0: none does
+  /// [lanes] Bytes that the batch there uses, 0 where none runs; and the most so far, which stays
+  /// resident.
+  std::vector<size_t> used_bytes_, high_water_bytes_;
   AttentionShape attention_shape_;
   ElementType element_;
   size_t element_bytes_;
@@ -93,7 +96,6 @@ class LlamaRunner final : public ModelRunner {
   std::unique_ptr<LlamaWeights> weights_;
   std::unique_ptr<WorkspaceRegion> workspace_;
   std::unique_ptr<StepDecoder> steps_;
-  size_t high_water_bytes_ = 0;
   double attention_seconds_ = 0;
   PoolView pool_;
   DecodeBuffers decode_buffers_;

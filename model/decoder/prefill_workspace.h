@@ -1,9 +1,10 @@
-// The one region of memory that prefill batches run in.
+// The region of memory that prefill batches run in, each in a lane of it.
 //
 // Layer-major prefill needs, for a batch of n tokens, the hidden states and *one* layer's queries,
 // keys and values: the only memory of size O(n) besides the blocks that are kept. The region is
 // reserved once, at load, and becomes resident as batches touch it; a batch of n tokens uses
-// exactly its first `PrefillLayout(...).total_bytes` bytes.
+// exactly the first `PrefillLayout::Of(shape, n).total_bytes` bytes of its lane, and what its
+// prompts need besides behind them.
 #pragma once
 
 #include <cstddef>
@@ -23,7 +24,7 @@ struct WorkspaceShape {
   int chunk_tokens = 0;  ///< most tokens whose activations exist at once
 };
 
-/// Where each part of a batch lies, as byte offsets from the start of the region; every part starts
+/// Where each part of a batch lies, as byte offsets from the start of its lane; every part starts
 /// at a multiple of 64. With n tokens, c = min(n, chunk_tokens), e element bytes, H query heads, G
 /// KV heads of size D, hidden size h and MLP size f. What single prompts need besides
 /// (model/cache_ops/prompt_needs.h) lies behind.

@@ -41,6 +41,8 @@ TEST(Cli, HelpNamesEveryCommandAndPolicy) {
                            "--max-prompt-tokens",
                            "--default-max-tokens",
                            "--prefill-tokens",
+                           "--prefill-slice",
+                           "--short-prefill-tokens",
                            "--allow-compression",
                            "--log-level",
                            "--pod-groups",

@@ -16,7 +16,7 @@ constexpr int kLayers = 8;
 constexpr int kSlotsPerBlock = 16;
 constexpr int kBlockBytes = 64 * 2 * 32;
 constexpr int kPromptTokens = 4200;
-constexpr int kNewTokens = 256;
+constexpr int kNewTokens = 128;
 
 /// The bundled model told that its context is twice as long.
 std::filesystem::path LongModel() {
@@ -61,7 +61,9 @@ TEST(LazyConcurrency, HalfOfTheLayersLazyHoldsMoreLongRequests) {
   const int fitting = 8;
   START_DAEMON(daemon, {.model = LongModel(),
                         .dtype = "bf16",
-                        .kv_cache_memory = absl::StrCat(fitting * full_blocks * kBlockBytes)});
+                        .kv_cache_memory = absl::StrCat(fitting * full_blocks * kBlockBytes),
+                        // A prompt is computed in one step, so that none ends before all are there.
+                        .flags = {"--prefill-slice", "60"}});
   const PromptSource prompts(daemon);
   std::mt19937 random(5);
   // One prompt for all, so that as many layers are lazy in each of them and it does not matter

@@ -23,13 +23,16 @@ constexpr char kConfig[] = R"({"architectures":["LlamaForCausalLM"],"model_type"
 const DecoderOptions kOptions = {.element = ElementType::kF32,
                                  .threads = 1,
                                  .max_prefill_tokens = 120,
+                                 .short_prefill_tokens = 20,
                                  .chunk_tokens = 64,
                                  .warm_up = false};
 
 EngineRequest MakeRequest(int i, const std::string& policy) {
   EngineRequest request;
   request.name = std::to_string(i);
-  for (int t = 0; t < 25 + 13 * (i % 5); ++t) request.prompt.push_back((7 * i + 11 * t * t) % 300);
+  // Every fourth is short enough to run beside a longer one.
+  const int tokens = i % 4 == 3 ? 9 + i % 7 : 25 + 13 * (i % 5);
+  for (int t = 0; t < tokens; ++t) request.prompt.push_back((7 * i + 11 * t * t) % 300);
   request.policy = *ParsePolicy(policy);
   request.max_new_tokens = 20 + i % 7;
   if (i % 3 == 1) {
@@ -76,6 +79,7 @@ std::map<RequestId, Answer> AnswersOf(std::unique_ptr<ModelRunner> runner) {
   options.kv_cache_bytes = size_t{1} << 20;
   options.max_running = 8;
   options.max_prompt_tokens = 120;
+  options.device_slice_token_layers = 1;  // a layer of one lane, then one of the other
   options.check_every_step = true;
   auto engine = Engine::Create(options, std::move(runner), nullptr);
   EXPECT_TRUE(engine.ok()) << engine.status();

@@ -329,7 +329,7 @@ std::vector<Logits> PrefillInParts(DecoderHarness& harness,
 TEST_F(DecoderTest, PausesAndWhatIsDecodedInThemChangeNothing) {
   DecoderOptions options = F32();
   options.max_prefill_tokens = 400;
-  options.attention_part_flops = 1;  // the reference attends row by row then
+  options.attention_part_flops = 1;  // the reference attends few rows at a time then
   for (const bool is_reference : {true, false}) {
     DecoderHarness harness(dir_, options,
                            is_reference ? MakeReferenceBackend() : MakeBestBackend(2), 1 << 22);
@@ -350,8 +350,9 @@ TEST_F(DecoderTest, PausesAndWhatIsDecodedInThemChangeNothing) {
       pauses = 0;
       EXPECT_EQ(PrefillInParts(harness, policies, prompts, decode_another), expected)
           << policies[0];
-      // 150 rows in chunks of 16 twice a layer; and the rows of attention.
-      EXPECT_GE(pauses, 3 * (2 * 10 + (is_reference ? 150 : 3))) << policies[0];
+      // Between 150 rows in chunks of 16, twice a layer, and between the parts of attention: two
+      // rows each, or a prompt.
+      EXPECT_GE(pauses, 3 * (2 * 9 + (is_reference ? 75 : 2))) << policies[0];
     }
   }
 }
@@ -365,7 +366,7 @@ TEST_F(DecoderTest, ARequestThatGoesInAPauseIsSkippedAndItsNeighboursUnharmed) {
   for (const auto& prompt : ids) expected.push_back(Alone(harness, "full", prompt, {}));
   for (const int goes : {0, 1, 2}) {
     // Wherever in the second layer it goes: in its rows, before them, behind them.
-    for (int at_part : {1, 3, 5, 7, 20, 60, 100, 130, 135}) {
+    for (int at_part : {1, 3, 5, 7, 8, 20, 40, 60, 66, 67, 70, 73}) {
       std::vector<TestSequence> sequences;
       for (int i = 0; i < 3; ++i) sequences.push_back(harness.NewSequence("full", 40, 8));
       std::vector<TestSequence*> there = {&sequences[0], &sequences[1], &sequences[2]};
@@ -380,6 +381,9 @@ TEST_F(DecoderTest, ARequestThatGoesInAPauseIsSkippedAndItsNeighboursUnharmed) {
       harness.PrefillLayer(*batch, 1, there);
       harness.RunBetweenParts(nullptr);
       ASSERT_EQ(there[goes], nullptr) << "after " << parts << " parts";
+      // Between 120 rows in chunks of 16, twice, and between two and two of attention: 73. At the
+      // end there may be none of its left.
+      EXPECT_LE(parts, at_part < 66 ? 72 : 73) << "what is left of it is not computed";
       harness.PrefillLayer(*batch, 2, there);
       const auto logits = harness.Finish(std::move(batch), there);
       for (int i = 0; i < 3; ++i) {

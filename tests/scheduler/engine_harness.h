@@ -18,6 +18,16 @@
 
 namespace ziggurat {
 
+/// The stub's cache: 4 layers, 2 KV heads of 8, bf16: 1,024 bytes are 16 tokens of one layer.
+inline constexpr size_t kBlockBytes = 1024;
+inline constexpr int kLayers = 4;
+
+inline EngineOptions Options(size_t blocks) {
+  EngineOptions options;
+  options.kv_cache_bytes = blocks * kBlockBytes;
+  return options;
+}
+
 /// The stub's four layers in two groups: of both heads, `pairs`, or in one head alone, `head`.
 inline PolicyResources StubPodGroups() {
   PolicyResources resources;

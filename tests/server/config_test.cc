@@ -127,6 +127,15 @@ TEST(ConfigTest, NamesTheFlagAndTheValueThatIsWrong) {
   config.prefill_tokens = -5;
   ExpectRefused(config, "--prefill-tokens", "-5");
   config = Valid();
+  config.short_prefill_tokens = -1;
+  ExpectRefused(config, "--short-prefill-tokens", "-1");
+  config = Valid();
+  config.prefill_slice = absl::Seconds(61);
+  ExpectRefused(config, "--prefill-slice", "61");
+  config = Valid();
+  config.drain_timeout = absl::Seconds(-3);
+  ExpectRefused(config, "--drain-timeout", "-3");
+  config = Valid();
   config.kv_cache_bytes = 0;
   ExpectRefused(config, "--kv-cache-memory", "0");
   config = Valid();

@@ -185,7 +185,8 @@ absl::StatusOr<std::unique_ptr<PromptBatch>> StubModel::BeginPrefill(
     tokens += static_cast<int>(prompt.token_ids.size());
     needs += PromptNeedsBytes(static_cast<int>(prompt.token_ids.size()), prompt.plan->needs);
   }
-  if (tokens > lanes_[lane].max_tokens) {
+  if (tokens > lanes_[lane].max_tokens ||
+      WorkspaceBytes(tokens) + needs > lanes_[lane].capacity_bytes) {
     return absl::InternalError(absl::StrCat("stub model: ", tokens, " tokens in a prefill batch"));
   }
   if (lane > 0) ++options_.control->short_batches;

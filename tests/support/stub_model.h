@@ -40,6 +40,7 @@ struct StubModelOptions {
                       .element = ElementType::kBf16};
   int max_prefill_tokens = 8192;
   int short_prefill_tokens = 0;  ///< of a second lane; 0: there is none
+  bool is_asynchronous = false;
   /// The most probable token after `token` at `position`; null: StubNextToken.
   std::function<int32_t(int32_t token, int position)> next_token;
   std::shared_ptr<StubControl> control;  ///< null: one of its own
@@ -69,6 +70,7 @@ class StubModel : public ModelRunner {
   void AttachPool(PoolView pool) override { pool_ = pool; }
   size_t WorkspaceBytes(int tokens) const override;
   size_t PromptNeedsBytes(int prompt_tokens, const PrefillNeeds& needs) const override;
+  bool is_asynchronous() const override { return options_.is_asynchronous; }
   absl::Span<const PrefillLane> lanes() const override { return lanes_; }
   size_t workspace_high_water_bytes() const override { return workspace_high_water_; }
   absl::StatusOr<std::unique_ptr<PromptBatch>> BeginPrefill(

@@ -106,7 +106,8 @@ absl::StatusOr<std::unique_ptr<EngineBench>> EngineBench::Create(
       bench->Start(std::move(runner->runner), {.kv_cache_bytes = options.kv_cache_bytes,
                                                .max_running = std::max(options.max_batch, 1),
                                                .max_queue = std::max(options.max_batch, 1),
-                                               .prefill_tokens = options.prefill_tokens});
+                                               .prefill_tokens = options.prefill_tokens,
+                                               .prefill_slice = absl::Hours(1)});
   if (!started.ok()) return started;
   return bench;
 }
@@ -166,8 +167,9 @@ StepParts EngineBench::PartsOnceIdle() {
 }
 
 absl::StatusOr<std::vector<RequestId>> EngineBench::SubmitAll(const EngineCase& which) {
-  // Those that are prefilled first decode on while the others are prefilled, a step for at most
-  // every layer of every batch of prompts; the first prompt may be a batch of its own.
+  // Those that are prefilled first decode on while the others are prefilled, a step for every batch
+  // of prompts, on a device for at most every layer of each; the first prompt may be a batch of its
+  // own.
   const int64_t tokens = static_cast<int64_t>(which.batch) * which.context;
   const int64_t per_batch = std::max(engine_->options().prefill_tokens, which.context);
   // And a small model may take steps for a while before the reader of its outputs gets a turn.

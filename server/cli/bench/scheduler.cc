@@ -110,13 +110,12 @@ absl::Status PrintRow(const std::string& text, std::shared_ptr<const Policy> pol
                    cache_bytes / CacheGeometry::DefaultBlockBytes(kKvHeads, kHeadDim));
     model->set_on_decode([&](absl::Span<const DecodeInput> inputs) { tables->Update(inputs); });
   }
-  auto bench = bench::EngineBench::CreateWith(
-      std::move(model), {.kv_cache_bytes = cache_bytes,
-                         .max_running = sequences,
-                         .max_queue = sequences,
-                         .prefill_tokens = sequences * kContext,
-                         .prefill_slice = absl::Hours(1),
-                         .slice_token_layers = std::numeric_limits<int>::max()});
+  auto bench =
+      bench::EngineBench::CreateWith(std::move(model), {.kv_cache_bytes = cache_bytes,
+                                                        .max_running = sequences,
+                                                        .max_queue = sequences,
+                                                        .prefill_tokens = sequences * kContext,
+                                                        .prefill_slice = absl::Hours(1)});
   if (!bench.ok()) return bench.status();
   const auto figures = (*bench)->Run({.policy = std::move(policy),
                                       .batch = sequences,

@@ -36,13 +36,16 @@ MemoryParts EstimateMemory(const ModelConfig& model, const ServeConfig& config, 
   parts.workspace_capacity = WorkspaceCapacityBytes(PrefillLanes(shape, options));
   // A batch takes as many prompts as `prefill_tokens` allow, and one that is longer alone.
   const int batch = std::max(1, config.prefill_tokens / std::max(1, prompts.usual));
-  const int beside = std::min(config.short_prefill_tokens, prompts.largest);
+  // Beside prompts that are longer there may be a batch of short ones.
+  const int beside =
+      prompts.largest > config.short_prefill_tokens ? config.short_prefill_tokens : 0;
+  size_t in_first_lane = 0, in_second = 0;
   for (const PrefillNeeds& of_policy : needs) {
-    const size_t longest = std::max(PrefillBytes(shape, batch, prompts.usual, of_policy),
-                                    PrefillBytes(shape, 1, prompts.largest, of_policy));
-    const size_t shorter = beside > 0 ? PrefillBytes(shape, 1, beside, of_policy) : 0;
-    parts.workspace = std::max(parts.workspace, longest + shorter);
+    in_first_lane = std::max({in_first_lane, PrefillBytes(shape, batch, prompts.usual, of_policy),
+                              PrefillBytes(shape, 1, prompts.largest, of_policy)});
+    if (beside > 0) in_second = std::max(in_second, PrefillBytes(shape, 1, beside, of_policy));
   }
+  parts.workspace = in_first_lane + in_second;
   parts.decode = DecodeStepBytes(shape, config.max_running);
   return parts;
 }

@@ -1,0 +1,204 @@
+// Prompts on their way through the layers: slices, pauses inside a layer, a second lane.
+#include <utility>
+#include <vector>
+
+#include "tests/scheduler/engine_harness.h"
+
+namespace ziggurat {
+namespace {
+
+TEST(EnginePrefillTest, APromptThatGoesHalfWayLeavesTheOthersOfItsBatchAlone) {
+  EngineOptions options = Options(8000);
+  options.prefill_slice = absl::ZeroDuration();  // a third of half a layer a step
+  EngineHarness harness(options);
+  harness.control->prefill_layer_delay_us = 3000;
+  harness.control->prefill_parts = 3;
+  for (const std::string& policy : PoliciesOfAllMethods()) {
+    SCOPED_TRACE(policy);
+    // The first keeps the engine busy while the others queue up for one batch. One of them would go
+    // on for long, so that it is cancelled however late that comes.
+    const RequestId first = harness.MustSubmit(harness.Request(10, 1));
+    const EngineRequest request = harness.Request(100, 5, policy);
+    const RequestId gone = harness.MustSubmit(harness.Request(100, 3000, policy));
+    const RequestId stays = harness.MustSubmit(request);
+    harness.Await(first);
+    harness.engine->Cancel(gone, FinishReason::kCancelled);
+    EXPECT_EQ(harness.Await(gone).last.reason, FinishReason::kCancelled);
+    EXPECT_EQ(harness.Await(stays).tokens, harness.Expected(request));
+  }
+  harness.ExpectEmptyPool();
+}
+
+TEST(EnginePrefillTest, DecodingGoesOnBetweenTheLayersOfALongPrefillOfADevice) {
+  EngineOptions options = Options(4000);
+  options.device_slice_token_layers = 1000;  // a 2,000-token prompt advances one layer a step
+  StubModelOptions device;
+  device.is_asynchronous = true;
+  EngineHarness harness(options, device);
+  harness.control->decode_delay_us = 500;
+  const RequestId running = harness.MustSubmit(harness.Request(10, 1000));
+  harness.AwaitTokens(running, 2);
+  const int64_t steps_before = harness.control->decode_steps;
+  const RequestId prompt = harness.MustSubmit(harness.Request(2000, 1));
+  harness.Await(prompt);
+  EXPECT_GE(harness.control->decode_steps - steps_before, kLayers - 1);
+  harness.engine->Cancel(running, FinishReason::kCancelled);
+  harness.ExpectEmptyPool();
+}
+
+TEST(EnginePrefillTest, DecodingGoesOnInsideALayerOfALongPrefill) {
+  EngineOptions options = Options(4000);
+  options.prefill_slice = absl::ZeroDuration();
+  EngineHarness harness(options);
+  harness.control->decode_delay_us = 500;
+  harness.control->prefill_parts = 10;
+  harness.control->prefill_layer_delay_us = 2 * 10 * 2000;  // longer than two decode steps a part
+  const RequestId running = harness.MustSubmit(harness.Request(10, 3000));
+  harness.AwaitTokens(running, 2);
+  const int64_t steps_before = harness.control->decode_steps;
+  const EngineRequest request = harness.Request(2000, 5);
+  EXPECT_EQ(harness.Await(harness.MustSubmit(request)).tokens, harness.Expected(request));
+  EXPECT_GE(harness.control->decode_steps - steps_before, 3 * kLayers) << "whole layers: kLayers";
+  harness.engine->Cancel(running, FinishReason::kCancelled);
+  harness.ExpectEmptyPool();
+}
+
+TEST(EnginePrefillTest, PromptsGetTwoThirdsOfTheTimeHoweverLongADecodeStepTakes) {
+  EngineOptions options = Options(4000);
+  options.prefill_slice = absl::ZeroDuration();
+  EngineHarness harness(options);
+  harness.control->decode_delay_us = 20000;
+  harness.control->prefill_parts = 50;
+  harness.control->prefill_layer_delay_us = 2 * 50 * 1000;
+  const RequestId running = harness.MustSubmit(harness.Request(10, 3000));
+  harness.AwaitTokens(running, 2);
+  const int64_t steps_before = harness.control->decode_steps;
+  harness.Await(harness.MustSubmit(harness.Request(2000, 1)));
+  // 400 parts, some 35 of which are done in the 40 ms between two steps.
+  const int64_t steps = harness.control->decode_steps - steps_before;
+  EXPECT_GE(steps, 4);
+  EXPECT_LE(steps, 40);
+  harness.engine->Cancel(running, FinishReason::kCancelled);
+  harness.ExpectEmptyPool();
+}
+
+StubModelOptions TwoLanes() {
+  StubModelOptions model;
+  model.short_prefill_tokens = 120;
+  return model;
+}
+
+/// A part of a layer is a slice.
+EngineOptions ShortestSlices() {
+  EngineOptions options = Options(4000);
+  options.prefill_slice = absl::ZeroDuration();
+  return options;
+}
+
+RequestState StateOf(const EngineHarness& harness, RequestId id) {
+  for (const RequestSnapshot& request : harness.engine->Snapshot()->requests) {
+    if (request.id == id) return request.state;
+  }
+  return RequestState::kWaiting;
+}
+
+void AwaitPrefilling(const EngineHarness& harness, RequestId id) {
+  for (int i = 0; i < 10000 && StateOf(harness, id) != RequestState::kPrefilling; ++i) {
+    absl::SleepFor(absl::Milliseconds(1));
+  }
+  ASSERT_EQ(StateOf(harness, id), RequestState::kPrefilling);
+}
+
+TEST(EnginePrefillTest, ShortPromptsDoNotWaitForALongOne) {
+  EngineOptions options = Options(4000);
+  options.prefill_slice = absl::Milliseconds(20);
+  EngineHarness harness(options, TwoLanes());
+  harness.control->prefill_parts = 10;
+  harness.control->prefill_token_delay_us = 50;  // 100 ms a layer of 2,000
+  const EngineRequest longer = harness.Request(2000, 5);
+  const RequestId id = harness.MustSubmit(longer);
+  AwaitPrefilling(harness, id);
+  const EngineRequest shorter = harness.Request(60, 3), too_long = harness.Request(121, 3);
+  std::vector<RequestId> behind;
+  const RequestId waits = harness.MustSubmit(too_long);
+  for (int i = 0; i < 4; ++i) behind.push_back(harness.MustSubmit(shorter));
+  for (const RequestId of : behind) {
+    EXPECT_EQ(harness.Await(of).tokens, harness.Expected(shorter));
+  }
+  // Two at a time have room.
+  EXPECT_GE(harness.control->short_batches, 2);
+  EXPECT_EQ(StateOf(harness, id), RequestState::kPrefilling) << "it has been overtaken";
+  EXPECT_EQ(harness.Await(id).tokens, harness.Expected(longer));
+  EXPECT_EQ(harness.Await(waits).tokens, harness.Expected(too_long));
+  harness.ExpectEmptyPool();
+}
+
+TEST(EnginePrefillTest, ALongPromptDoesNotWaitForAllShortOnes) {
+  EngineHarness harness(ShortestSlices(), TwoLanes());
+  harness.control->prefill_layer_delay_us = 40000;
+  const EngineRequest longer = harness.Request(2000, 1), shorter = harness.Request(100, 1);
+  const RequestId id = harness.MustSubmit(longer);
+  std::vector<RequestId> behind;
+  for (int i = 0; i < 60; ++i) behind.push_back(harness.MustSubmit(shorter));
+  EXPECT_EQ(harness.Await(id).tokens, harness.Expected(longer));
+  // Side by side with it as many layers of others were done as of it, about.
+  EXPECT_LE(harness.control->short_batches, 3);
+  for (const RequestId of : behind) {
+    EXPECT_EQ(harness.Await(of).tokens, harness.Expected(shorter));
+  }
+  harness.ExpectEmptyPool();
+}
+
+TEST(EnginePrefillTest, AShortPromptIsInNoBatchWithALongOne) {
+  EngineHarness harness(ShortestSlices(), TwoLanes());
+  harness.control->prefill_layer_delay_us = 100000;
+  const RequestId first = harness.MustSubmit(harness.Request(400, 1));
+  AwaitPrefilling(harness, first);
+  std::vector<std::pair<RequestId, EngineRequest>> sent;
+  for (int tokens : {110, 300, 2000, 500, 110}) {
+    const EngineRequest request = harness.Request(tokens, 1);
+    sent.emplace_back(harness.MustSubmit(request), request);
+  }
+  harness.control->prefill_layer_delay_us = 10000;
+  for (const auto& [id, request] : sent) {
+    EXPECT_EQ(harness.Await(id).tokens, harness.Expected(request));
+  }
+  // 400, for which 110 waits; 110 and 300, and as 2,000 comes next, no more; 2,000 with 500, and
+  // the other 110 beside them.
+  EXPECT_EQ(harness.control->prefill_layers, 4 * kLayers);
+  EXPECT_EQ(harness.control->short_batches, 1);
+  harness.ExpectEmptyPool();
+}
+
+TEST(EnginePrefillTest, RequestsOfTwoLanesCanBeCancelledInAnyOrder) {
+  EngineHarness harness(ShortestSlices(), TwoLanes());
+  harness.control->prefill_parts = 2;
+  for (const std::string& policy : PoliciesOfAllMethods()) {
+    SCOPED_TRACE(policy);
+    for (const bool long_goes_first : {true, false}) {
+      EngineRequest of_long = harness.Request(1000, 3000, policy);
+      EngineRequest of_short = harness.Request(50, 3000, policy);
+      const int64_t before = harness.control->short_batches;
+      harness.control->prefill_layer_delay_us = 40000;
+      const RequestId longer = harness.MustSubmit(std::move(of_long));
+      const RequestId shorter = harness.MustSubmit(std::move(of_short));
+      for (int i = 0; i < 10000 && harness.control->short_batches == before; ++i) {
+        absl::SleepFor(absl::Milliseconds(1));
+      }
+      EXPECT_EQ(harness.control->short_batches, before + 1);
+      for (const RequestId id :
+           long_goes_first ? std::vector{longer, shorter} : std::vector{shorter, longer}) {
+        harness.engine->Cancel(id, FinishReason::kCancelled);
+      }
+      for (const RequestId id : {longer, shorter}) {
+        const Collected result = harness.Await(id);
+        EXPECT_EQ(result.last.reason, FinishReason::kCancelled);
+        EXPECT_TRUE(result.tokens.empty()) << "it was cancelled in prefill";
+      }
+    }
+  }
+  harness.ExpectEmptyPool();
+}
+
+}  // namespace
+}  // namespace ziggurat
