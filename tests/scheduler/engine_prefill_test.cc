@@ -1,4 +1,5 @@
 // Prompts on their way through the layers: slices, pauses inside a layer, a second lane.
+#include <memory>
 #include <utility>
 #include <vector>
 
@@ -96,7 +97,8 @@ EngineOptions ShortestSlices() {
 }
 
 RequestState StateOf(const EngineHarness& harness, RequestId id) {
-  for (const RequestSnapshot& request : harness.engine->Snapshot()->requests) {
+  const std::shared_ptr<const EngineSnapshot> snapshot = harness.engine->Snapshot();
+  for (const RequestSnapshot& request : snapshot->requests) {
     if (request.id == id) return request.state;
   }
   return RequestState::kWaiting;
