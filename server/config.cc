@@ -204,7 +204,7 @@ absl::Status CheckMemoryShare(const ServeConfig& config, bool is_cpu) {
 absl::Status CheckSeconds(const char* flag, absl::Duration time, int most) {
   if (time >= absl::ZeroDuration() && time <= absl::Seconds(most)) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrCat(flag, " is ", absl::ToDoubleSeconds(time),
-                                                 ", must be from 0 to ", most, " seconds"));
+                                                 ": must be from 0 to ", most, " seconds"));
 }
 
 absl::Status Validate(const ServeConfig& config) {
