@@ -178,6 +178,13 @@ struct PrefillLane {
   size_t capacity_bytes = 0;
 };
 
+/// Of all lanes together: what is set aside for the workspace.
+inline size_t WorkspaceCapacityBytes(absl::Span<const PrefillLane> lanes) {
+  size_t bytes = 0;
+  for (const PrefillLane& lane : lanes) bytes += lane.capacity_bytes;
+  return bytes;
+}
+
 /// A packed batch of prompts on its way through the layers; gives its lane back when it is
 /// destroyed, finished or not. Layer-major: for every layer in order `AttendLayer`, `WriteLayer`
 /// and `FinishLayer`, then `LastLogits`. A call that was paused is made again until it is done.
@@ -253,11 +260,7 @@ class ModelRunner {
   /// The first takes any batch; a second one, where there is one, shorter ones beside it.
   virtual absl::Span<const PrefillLane> lanes() const = 0;
   /// Bytes reserved at start, and the most that prefill batches have used so far.
-  size_t workspace_capacity_bytes() const {
-    size_t bytes = 0;
-    for (const PrefillLane& lane : lanes()) bytes += lane.capacity_bytes;
-    return bytes;
-  }
+  size_t workspace_capacity_bytes() const { return WorkspaceCapacityBytes(lanes()); }
   virtual size_t workspace_high_water_bytes() const = 0;
 
   /// The batch ends before the runner and the plans of its prompts do, also of those dropped.

@@ -97,7 +97,8 @@ class EngineLoop {
   enum class Place : uint8_t { kHere, kNextBatch, kOtherLane };
   bool IsWorthOvertaking(int64_t tokens, int64_t of_other, int layers) const;
   Place PlaceInFirstLane(const PrefillBatch& batch, int tokens) const;
-  Place PlaceBeside(const PrefillBatch& batch, int tokens, int lane) const;
+  Place PlaceBeside(const PrefillBatch& batch, int tokens, int longest) const;
+  static int LongestPrompt(const PrefillBatch& batch);
   void PrefillLayers(int lane);
   absl::StatusOr<bool> PrefillLayer(int lane, PauseTest pause);
   absl::StatusOr<bool> AttendAndWrite(int lane, PauseTest pause);

@@ -60,6 +60,15 @@ void EngineLoop::PrefillLayers(int lane) {
   } while (--layers > 0 && !pause());
 }
 
+/// Of those that are still there.
+int EngineLoop::LongestPrompt(const PrefillBatch& batch) {
+  int longest = 0;
+  for (const Sequence* sequence : batch.sequences) {
+    if (sequence != nullptr) longest = std::max(longest, sequence->prompt_tokens());
+  }
+  return longest;
+}
+
 /// Whether a prompt of `tokens` tokens shall not wait for one of `of_other`, of which `layers` are
 /// left.
 bool EngineLoop::IsWorthOvertaking(int64_t tokens, int64_t of_other, int layers) const {
@@ -83,20 +92,18 @@ EngineLoop::Place EngineLoop::PlaceInFirstLane(const PrefillBatch& batch, int to
   return Place::kHere;
 }
 
-/// The second lane takes those that need not wait for one in the first.
-EngineLoop::Place EngineLoop::PlaceBeside(const PrefillBatch& batch, int tokens, int lane) const {
-  if (!prefills_[0].has_value()) return Place::kNextBatch;
-  if (batch.tokens + tokens > model_->lanes()[lane].max_tokens) return Place::kOtherLane;
+/// The second lane takes those that need not wait for the longest one in the first.
+EngineLoop::Place EngineLoop::PlaceBeside(const PrefillBatch& batch, int tokens,
+                                          int longest) const {
+  if (batch.tokens + tokens > model_->lanes()[1].max_tokens) return Place::kOtherLane;
   const int layers = geometry_.num_layers - prefills_[0]->next_layer;
-  for (const Sequence* other : prefills_[0]->sequences) {
-    if (other != nullptr && IsWorthOvertaking(tokens, other->prompt_tokens(), layers)) {
-      return Place::kHere;
-    }
-  }
-  return Place::kOtherLane;
+  return IsWorthOvertaking(tokens, longest, layers) ? Place::kHere : Place::kOtherLane;
 }
 
 void EngineLoop::StartPrefillBatch(int lane) {
+  const int longest = lane > 0 && prefills_[0].has_value() ? LongestPrompt(*prefills_[0]) : 0;
+  // Asked in every step: mostly there is no long prompt, and the queue need not be looked through.
+  if (lane > 0 && longest <= model_->lanes()[1].max_tokens) return;
   const size_t capacity = model_->lanes()[lane].capacity_bytes;
   PrefillBatch batch;
   std::vector<PrefillPrompt> prompts;
@@ -106,7 +113,7 @@ void EngineLoop::StartPrefillBatch(int lane) {
     const int tokens = next->prompt_tokens();
     const CachePlan& plan = next->block_plan.plan;
     const size_t needs = model_->PromptNeedsBytes(tokens, plan.needs);
-    Place place = lane == 0 ? PlaceInFirstLane(batch, tokens) : PlaceBeside(batch, tokens, lane);
+    Place place = lane == 0 ? PlaceInFirstLane(batch, tokens) : PlaceBeside(batch, tokens, longest);
     if (!batch.sequences.empty() &&
         model_->WorkspaceBytes(batch.tokens + tokens) + needs_bytes + needs > capacity) {
       place = lane == 0 ? Place::kNextBatch : Place::kOtherLane;

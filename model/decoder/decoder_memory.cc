@@ -53,12 +53,6 @@ std::vector<PrefillLane> PrefillLanes(const WorkspaceShape& shape, const Decoder
   return lanes;
 }
 
-size_t WorkspaceCapacityBytes(absl::Span<const PrefillLane> lanes) {
-  size_t bytes = 0;
-  for (const PrefillLane& lane : lanes) bytes += lane.capacity_bytes;
-  return bytes;
-}
-
 size_t PrefillBytes(const WorkspaceShape& shape, int prompts, int tokens,
                     const PrefillNeeds& needs) {
   PromptBuffers counted;

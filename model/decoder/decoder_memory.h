@@ -4,7 +4,6 @@
 #include <cstddef>
 #include <vector>
 
-#include "absl/types/span.h"
 #include "model/checkpoint/model_config.h"
 #include "model/decoder/llama_decoder.h"
 #include "model/decoder/prefill_workspace.h"
@@ -22,9 +21,6 @@ size_t WeightsBytes(const ModelConfig& config, ElementType element);
 /// The lanes of the prefill workspace, each with room for a batch that needs all that plans may ask
 /// for.
 std::vector<PrefillLane> PrefillLanes(const WorkspaceShape& shape, const DecoderOptions& options);
-
-/// All of them: the size of the region that is set aside.
-size_t WorkspaceCapacityBytes(absl::Span<const PrefillLane> lanes);
 
 /// What a batch of `prompts` prompts of `tokens` tokens each, all with the same needs, makes
 /// resident.
