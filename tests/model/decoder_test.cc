@@ -1,71 +1,16 @@
 // What must hold of the decoder whatever the weights: batches equal their members, chunks do not
 // show, workspace bytes are those of the formula, and what is wrong is refused by name.
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-#include <unistd.h>
-
 #include <filesystem>
 #include <fstream>
 #include <limits>
 #include <random>
 
-#include "tests/model/decoder_harness.h"
-#include "tests/model/plain_llama.h"
+#include "tests/model/decoder_fixture.h"
 
 namespace ziggurat::testing {
 namespace {
 
 using ::testing::HasSubstr;
-
-constexpr char kConfig[] = R"({"architectures":["LlamaForCausalLM"],"model_type":"llama",
-  "hidden_size":64,"intermediate_size":90,"num_hidden_layers":3,"num_attention_heads":4,
-  "num_key_value_heads":2,"head_dim":16,"vocab_size":200,"max_position_embeddings":128,
-  "rms_norm_eps":1e-5,"rope_theta":10000.0,"tie_word_embeddings":false})";
-
-/// Batches change the order in which a product's rows are blocked, never the sums of a row by more
-/// than rounding.
-constexpr double kRounding = 2e-6;
-
-class DecoderTest : public ::testing::Test {
- protected:
-  static void SetUpTestSuite() {
-    dir_ = std::filesystem::path(::testing::TempDir()) /
-           ("ziggurat-decoder-" + std::to_string(getpid()));
-    WriteTinyModel(dir_, kConfig, 11);
-  }
-  static void TearDownTestSuite() { std::filesystem::remove_all(dir_); }
-
-  static DecoderOptions F32(int chunk_tokens = 16) {
-    return {.element = ElementType::kF32,
-            .threads = 1,
-            .max_prefill_tokens = 160,
-            .chunk_tokens = chunk_tokens};
-  }
-  static std::vector<int32_t> Ids(int count, uint32_t seed) {
-    std::mt19937 random(seed);
-    std::vector<int32_t> ids(count);
-    for (int32_t& id : ids) id = static_cast<int32_t>(random() % 200);
-    return ids;
-  }
-  static DecoderHarness Harness(const DecoderOptions& options = F32()) {
-    return DecoderHarness(dir_, options, MakeBestBackend(1), 1 << 22);
-  }
-  /// Logits after the prompt and after each of `continuation`, one sequence by itself.
-  static std::vector<Logits> Alone(DecoderHarness& harness, const std::string& policy,
-                                   const std::vector<int32_t>& prompt,
-                                   const std::vector<int32_t>& continuation) {
-    TestSequence sequence = harness.NewSequence(policy, static_cast<int>(prompt.size()), 32);
-    std::vector<Logits> logits = harness.Prefill({&sequence}, {prompt});
-    for (const int32_t id : continuation) logits.push_back(harness.Decode({&sequence}, {id})[0]);
-    return logits;
-  }
-  static absl::Status Load(const std::filesystem::path& dir) {
-    return LoadLlamaDecoder(dir, F32(), MakeReferenceBackend()).status();
-  }
-
-  static std::filesystem::path dir_;
-};
-std::filesystem::path DecoderTest::dir_;
 
 TEST_F(DecoderTest, TokensDrawnOnManyThreadsAreThoseOfEachSampler) {
   DecoderOptions options = F32();
@@ -146,16 +91,6 @@ TEST_F(DecoderTest, PackedPromptsAndBatchedStepsEqualEachAlone) {
   }
   for (TestSequence& sequence : sequences) sequence.cache->Clear();
   EXPECT_EQ(harness.pool().used_blocks(), 0u);
-}
-
-/// Layers 0 and 1 share keys in the one head, 1 and 2 in the other.
-std::shared_ptr<const PodGroups> Groups() {
-  auto groups = std::make_shared<PodGroups>();
-  groups->name = "some";
-  groups->num_layers = 3;
-  groups->num_kv_heads = 2;
-  groups->lowest = {0, 0, 0, 1, 2, 1};
-  return groups;
 }
 
 TEST_F(DecoderTest, EveryMethodGivesInABatchWhatItGivesAlone) {
@@ -282,216 +217,6 @@ TEST_F(DecoderTest, ABatchOfManyPromptsGetsTheLogitsOfEach) {
     EXPECT_LE(RelativeDifference(together[i], Alone(harness, "full", prompts[i], {})[0]), kRounding)
         << i;
   }
-}
-
-TEST_F(DecoderTest, DecodingBetweenSlicesOfAPrefillDisturbsNeither) {
-  DecoderHarness harness = Harness();
-  const auto prompt = Ids(40, 1), other = Ids(25, 2), continuation = Ids(3, 3);
-  const auto expected = Alone(harness, "full", prompt, {});
-  const auto expected_other = Alone(harness, "full", other, continuation);
-  TestSequence decoding = harness.NewSequence("full", 25, 8);
-  harness.Prefill({&decoding}, {other});
-  TestSequence prefilling = harness.NewSequence("full", 40, 8);
-  auto batch = harness.Begin({&prefilling}, {prompt});
-  for (int layer = 0; layer < 3; ++layer) {
-    harness.PrefillLayer(*batch, layer, {&prefilling});
-    const auto logits = harness.Decode({&decoding}, {continuation[layer]});
-    EXPECT_LE(RelativeDifference(logits[0], expected_other[layer + 1]), kRounding);
-  }
-  const auto logits = harness.Finish(std::move(batch), {&prefilling});
-  EXPECT_LE(RelativeDifference(logits[0], expected[0]), kRounding);
-}
-
-/// Every chunk of rows and every few rows of attention are a part; with `between`, prefill pauses
-/// behind each.
-std::vector<Logits> PrefillInParts(DecoderHarness& harness,
-                                   const std::vector<std::string>& policies,
-                                   const std::vector<std::vector<int32_t>>& prompts,
-                                   std::function<void()> between) {
-  std::vector<TestSequence> sequences;
-  for (size_t i = 0; i < policies.size(); ++i) {
-    const int tokens = static_cast<int>(prompts[i].size());
-    sequences.push_back(harness.NewSequence(policies[i], tokens, 32));
-  }
-  std::vector<TestSequence*> batch;
-  for (TestSequence& sequence : sequences) batch.push_back(&sequence);
-  harness.RunBetweenParts(std::move(between));
-  std::vector<Logits> logits = harness.Prefill(batch, prompts);
-  harness.RunBetweenParts(nullptr);
-  for (int32_t token : {5, 7, 11}) {
-    for (Logits& of_step : harness.Decode(batch, std::vector<int32_t>(batch.size(), token))) {
-      logits.push_back(std::move(of_step));
-    }
-  }
-  return logits;
-}
-
-TEST_F(DecoderTest, PausesAndWhatIsDecodedInThemChangeNothing) {
-  DecoderOptions options = F32();
-  options.max_prefill_tokens = 400;
-  options.attention_part_flops = 1;  // the reference attends few rows at a time then
-  for (const bool is_reference : {true, false}) {
-    DecoderHarness harness(dir_, options,
-                           is_reference ? MakeReferenceBackend() : MakeBestBackend(2), 1 << 22);
-    harness.resources().pod_groups = {Groups()};
-    TestSequence other = harness.NewSequence("snapkv(budget=12,window=4)", 40, 100);
-    harness.Prefill({&other}, {Ids(40, 9)});
-    int pauses = 0;
-    const auto decode_another = [&] {
-      if (++pauses % 4 == 0 && other.length < 120) harness.Decode({&other}, {3});
-    };
-    for (const std::vector<std::string>& policies : std::vector<std::vector<std::string>>{
-             {"full", "snapkv(budget=12,window=4)", "streaming(sinks=4,recent=20)"},
-             {"pod(groups=some,sinks=2,recent=10)", "full", "h2o(heavy=8,recent=6)"},
-             {"squeeze(budget=24,p=0.4)", "minicache(start=1,retain=0.1,tail=5)",
-              "simlayerkv(threshold=0.4,sinks=2,recent=12,last=8)"}}) {
-      const std::vector<std::vector<int32_t>> prompts = {Ids(61, 1), Ids(37, 2), Ids(52, 3)};
-      const std::vector<Logits> expected = PrefillInParts(harness, policies, prompts, nullptr);
-      pauses = 0;
-      EXPECT_EQ(PrefillInParts(harness, policies, prompts, decode_another), expected)
-          << policies[0];
-      // Between 150 rows in chunks of 16, twice a layer, and between the parts of attention: two
-      // rows each, or a prompt.
-      EXPECT_GE(pauses, 3 * (2 * 9 + (is_reference ? 75 : 2))) << policies[0];
-    }
-  }
-}
-
-TEST_F(DecoderTest, ARequestThatGoesInAPauseIsSkippedAndItsNeighboursUnharmed) {
-  DecoderOptions options = F32();
-  options.attention_part_flops = 1;
-  DecoderHarness harness(dir_, options, MakeReferenceBackend(), 1 << 22);
-  const std::vector<std::vector<int32_t>> ids = {Ids(40, 1), Ids(40, 2), Ids(40, 3)};
-  std::vector<std::vector<Logits>> expected;
-  for (const auto& prompt : ids) expected.push_back(Alone(harness, "full", prompt, {}));
-  for (const int goes : {0, 1, 2}) {
-    // Wherever in the second layer it goes: in its rows, before them, behind them.
-    for (int at_part : {1, 3, 5, 7, 8, 20, 40, 60, 66, 67, 70, 73}) {
-      std::vector<TestSequence> sequences;
-      for (int i = 0; i < 3; ++i) sequences.push_back(harness.NewSequence("full", 40, 8));
-      std::vector<TestSequence*> there = {&sequences[0], &sequences[1], &sequences[2]};
-      auto batch = harness.Begin(there, ids);
-      harness.PrefillLayer(*batch, 0, there);
-      int parts = 0;
-      harness.RunBetweenParts([&] {
-        if (++parts != at_part) return;
-        batch->Drop(goes);
-        there[goes] = nullptr;
-      });
-      harness.PrefillLayer(*batch, 1, there);
-      harness.RunBetweenParts(nullptr);
-      ASSERT_EQ(there[goes], nullptr) << "after " << parts << " parts";
-      // Between 120 rows in chunks of 16, twice, and between two and two of attention: 73. At the
-      // end there may be none of its left.
-      EXPECT_LE(parts, at_part < 66 ? 72 : 73) << "what is left of it is not computed";
-      harness.PrefillLayer(*batch, 2, there);
-      const auto logits = harness.Finish(std::move(batch), there);
-      for (int i = 0; i < 3; ++i) {
-        if (i == goes) continue;
-        EXPECT_LE(RelativeDifference(logits[i], expected[i][0]), kRounding)
-            << i << " where " << goes << " goes in part " << at_part;
-      }
-    }
-  }
-}
-
-TEST_F(DecoderTest, BatchesOfTwoLanesSideBySideDisturbNeither) {
-  DecoderOptions options = F32();
-  options.max_prefill_tokens = 400;
-  options.short_prefill_tokens = 60;
-  options.attention_part_flops = 1;
-  for (const bool is_reference : {true, false}) {
-    DecoderHarness harness(dir_, options,
-                           is_reference ? MakeReferenceBackend() : MakeBestBackend(2), 1 << 22);
-    harness.resources().pod_groups = {Groups()};
-    const std::vector<std::string> policies = {
-        "full", "snapkv(budget=12,window=4)", "pod(groups=some,sinks=2,recent=10)",
-        "squeeze(budget=24,p=0.4)", "minicache(start=1,retain=0.1,tail=5)"};
-    const auto long_ids = Ids(110, 1), short_ids = Ids(30, 2);
-    for (size_t i = 0; i < policies.size(); ++i) {
-      const std::string& of_long = policies[i];
-      const std::string& of_short = policies[(i + 1) % policies.size()];
-      SCOPED_TRACE(of_long + " beside " + of_short);
-      const auto expected_long = Alone(harness, of_long, long_ids, {3, 4});
-      const auto expected_short = Alone(harness, of_short, short_ids, {5, 6});
-      TestSequence longer = harness.NewSequence(of_long, 110, 32);
-      TestSequence shorter = harness.NewSequence(of_short, 30, 32);
-      auto batch = harness.Begin({&longer}, {long_ids});
-      std::unique_ptr<PromptBatch> beside;
-      std::vector<Logits> of_beside;
-      // The short prompt begins in the second layer of the long one, a layer in every fifth pause.
-      int pauses = 0, layer = 0;
-      bool is_inside = false;  // the short prompt pauses, too
-      harness.PrefillLayer(*batch, 0, {&longer});
-      harness.RunBetweenParts([&] {
-        if (is_inside || ++pauses % 5 != 0 || layer > 3) return;
-        is_inside = true;
-        if (layer == 0) beside = harness.Begin({&shorter}, {short_ids}, 1);
-        if (layer < 3) harness.PrefillLayer(*beside, layer, {&shorter});
-        if (layer == 3) of_beside = harness.Finish(std::move(beside), {&shorter});
-        ++layer;
-        is_inside = false;
-      });
-      harness.PrefillLayer(*batch, 1, {&longer});
-      harness.PrefillLayer(*batch, 2, {&longer});
-      harness.RunBetweenParts(nullptr);
-      ASSERT_EQ(layer, 4) << pauses << " pauses";
-      auto of_long_batch = harness.Finish(std::move(batch), {&longer});
-      EXPECT_EQ(of_long_batch[0], expected_long[0]);
-      EXPECT_EQ(of_beside[0], expected_short[0]);
-      const auto decoded = harness.Decode({&longer, &shorter}, {3, 5});
-      EXPECT_LE(RelativeDifference(decoded[0], expected_long[1]), kRounding);
-      EXPECT_LE(RelativeDifference(decoded[1], expected_short[1]), kRounding);
-    }
-  }
-}
-
-TEST_F(DecoderTest, ALaneTakesOneBatchAtATimeAndCountsItsBytes) {
-  DecoderOptions options = F32();
-  options.short_prefill_tokens = 60;
-  DecoderHarness harness = Harness(options);
-  ModelRunner& runner = harness.runner();
-  ASSERT_EQ(runner.lanes().size(), 2u);
-  EXPECT_EQ(runner.lanes()[0].max_tokens, 160);
-  EXPECT_EQ(runner.lanes()[1].max_tokens, 60);
-  EXPECT_EQ(runner.workspace_capacity_bytes(),
-            runner.lanes()[0].capacity_bytes + runner.lanes()[1].capacity_bytes);
-  const auto ids = Ids(60, 1), more = Ids(61, 1);
-  CachePlan plan;
-  plan.layers.resize(3);
-  const PrefillPrompt prompt{ids, &plan}, too_long{more, &plan};
-  {
-    const auto first = runner.BeginPrefill(0, {&prompt, 1});
-    const auto second = runner.BeginPrefill(1, {&prompt, 1});
-    ASSERT_TRUE(first.ok() && second.ok());
-    EXPECT_EQ(runner.workspace_high_water_bytes(), 2 * runner.WorkspaceBytes(60));
-    for (const int lane : {0, 1}) {
-      EXPECT_EQ(runner.BeginPrefill(lane, {&prompt, 1}).status().code(),
-                absl::StatusCode::kFailedPrecondition);
-    }
-  }
-  for (const int lane : {0, 1}) EXPECT_TRUE(runner.BeginPrefill(lane, {&prompt, 1}).ok());
-  EXPECT_EQ(runner.BeginPrefill(1, {&too_long, 1}).status().code(),
-            absl::StatusCode::kResourceExhausted);
-  for (const int lane : {-1, 2}) {
-    EXPECT_EQ(runner.BeginPrefill(lane, {&prompt, 1}).status().code(),
-              absl::StatusCode::kInvalidArgument);
-  }
-}
-
-TEST_F(DecoderTest, ARequestThatIsGoneIsSkippedAndItsNeighbourUnharmed) {
-  DecoderHarness harness = Harness();
-  const auto gone = Ids(20, 1), stays = Ids(30, 2);
-  // Both select, so that the one that is gone would have something to measure.
-  TestSequence first = harness.NewSequence("snapkv(budget=12,window=4)", 20, 8);
-  TestSequence sequence = harness.NewSequence("full", 30, 8);
-  auto batch = harness.Begin({&first, &sequence}, {gone, stays});
-  harness.PrefillLayer(*batch, 0, {&first, &sequence});
-  harness.PrefillLayer(*batch, 1, {nullptr, &sequence});  // it goes between two layers
-  harness.PrefillLayer(*batch, 2, {nullptr, &sequence});
-  const auto logits = harness.Finish(std::move(batch), {nullptr, &sequence});
-  const auto expected = Alone(harness, "full", stays, {});
-  EXPECT_LE(RelativeDifference(logits[1], expected[0]), kRounding);
 }
 
 TEST_F(DecoderTest, Bf16IsCloseToF32) {

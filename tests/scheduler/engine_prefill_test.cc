@@ -30,6 +30,18 @@ TEST(EnginePrefillTest, APromptThatGoesHalfWayLeavesTheOthersOfItsBatchAlone) {
   harness.ExpectEmptyPool();
 }
 
+/// Steps of a request that decodes while `prompt` is on its way.
+int64_t StepsBeside(EngineHarness& harness, const EngineRequest& prompt) {
+  const RequestId running = harness.MustSubmit(harness.Request(10, 3000));
+  harness.AwaitTokens(running, 2);
+  const int64_t before = harness.control->decode_steps;
+  EXPECT_EQ(harness.Await(harness.MustSubmit(prompt)).tokens, harness.Expected(prompt));
+  const int64_t steps = harness.control->decode_steps - before;
+  harness.engine->Cancel(running, FinishReason::kCancelled);
+  harness.ExpectEmptyPool();
+  return steps;
+}
+
 TEST(EnginePrefillTest, DecodingGoesOnBetweenTheLayersOfALongPrefillOfADevice) {
   EngineOptions options = Options(4000);
   options.device_slice_token_layers = 1000;  // a 2,000-token prompt advances one layer a step
@@ -37,14 +49,7 @@ TEST(EnginePrefillTest, DecodingGoesOnBetweenTheLayersOfALongPrefillOfADevice) {
   device.is_asynchronous = true;
   EngineHarness harness(options, device);
   harness.control->decode_delay_us = 500;
-  const RequestId running = harness.MustSubmit(harness.Request(10, 1000));
-  harness.AwaitTokens(running, 2);
-  const int64_t steps_before = harness.control->decode_steps;
-  const RequestId prompt = harness.MustSubmit(harness.Request(2000, 1));
-  harness.Await(prompt);
-  EXPECT_GE(harness.control->decode_steps - steps_before, kLayers - 1);
-  harness.engine->Cancel(running, FinishReason::kCancelled);
-  harness.ExpectEmptyPool();
+  EXPECT_GE(StepsBeside(harness, harness.Request(2000, 1)), kLayers - 1);
 }
 
 TEST(EnginePrefillTest, DecodingGoesOnInsideALayerOfALongPrefill) {
@@ -54,14 +59,7 @@ TEST(EnginePrefillTest, DecodingGoesOnInsideALayerOfALongPrefill) {
   harness.control->decode_delay_us = 500;
   harness.control->prefill_parts = 10;
   harness.control->prefill_layer_delay_us = 2 * 10 * 2000;  // longer than two decode steps a part
-  const RequestId running = harness.MustSubmit(harness.Request(10, 3000));
-  harness.AwaitTokens(running, 2);
-  const int64_t steps_before = harness.control->decode_steps;
-  const EngineRequest request = harness.Request(2000, 5);
-  EXPECT_EQ(harness.Await(harness.MustSubmit(request)).tokens, harness.Expected(request));
-  EXPECT_GE(harness.control->decode_steps - steps_before, 3 * kLayers) << "whole layers: kLayers";
-  harness.engine->Cancel(running, FinishReason::kCancelled);
-  harness.ExpectEmptyPool();
+  EXPECT_GE(StepsBeside(harness, harness.Request(2000, 5)), 3 * kLayers) << "whole layers: kLayers";
 }
 
 TEST(EnginePrefillTest, PromptsGetTwoThirdsOfTheTimeHoweverLongADecodeStepTakes) {
@@ -71,16 +69,10 @@ TEST(EnginePrefillTest, PromptsGetTwoThirdsOfTheTimeHoweverLongADecodeStepTakes)
   harness.control->decode_delay_us = 20000;
   harness.control->prefill_parts = 50;
   harness.control->prefill_layer_delay_us = 2 * 50 * 1000;
-  const RequestId running = harness.MustSubmit(harness.Request(10, 3000));
-  harness.AwaitTokens(running, 2);
-  const int64_t steps_before = harness.control->decode_steps;
-  harness.Await(harness.MustSubmit(harness.Request(2000, 1)));
   // 400 parts, some 35 of which are done in the 40 ms between two steps.
-  const int64_t steps = harness.control->decode_steps - steps_before;
+  const int64_t steps = StepsBeside(harness, harness.Request(2000, 1));
   EXPECT_GE(steps, 4);
   EXPECT_LE(steps, 40);
-  harness.engine->Cancel(running, FinishReason::kCancelled);
-  harness.ExpectEmptyPool();
 }
 
 StubModelOptions TwoLanes() {
