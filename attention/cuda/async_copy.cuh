@@ -18,6 +18,9 @@ class AsyncCopies {
  public:
   /// 16 bytes, both ends aligned to 16; zeros where not `is_live`, and nothing is read.
   __device__ void Copy16(void* shared, const void* global, bool is_live);
+  /// kBytes (4, 8 or 16), both ends aligned to as many.
+  template <int kBytes>
+  __device__ void Copy(void* shared, const void* global);
   __device__ void Commit();
   /// Until at most kGroups, the latest, are under way. Others see what was copied after a barrier.
   template <int kGroups>
@@ -26,21 +29,23 @@ class AsyncCopies {
 #if !defined(__CUDACC__)
 
  private:
-  struct Copy {
+  struct Asked {
     void* shared;
     const void* global;
+    int bytes;
     bool is_live;
 
     void Perform() const {
       if (is_live) {
-        std::memcpy(shared, global, 16);
+        std::memcpy(shared, global, bytes);
       } else {
-        std::memset(shared, 0, 16);
+        std::memset(shared, 0, bytes);
       }
     }
   };
+  void Ask(const Asked& copy);
   const bool at_once_ = cuda_emulator::CopiesAtOnce();
-  std::vector<std::vector<Copy>> groups_ = {{}};  ///< the last one is not committed
+  std::vector<std::vector<Asked>> groups_ = {{}};  ///< the last one is not committed
 #endif
 };
 
@@ -51,6 +56,17 @@ __device__ inline void AsyncCopies::Copy16(void* shared, const void* global, boo
                    static_cast<uint32_t>(__cvta_generic_to_shared(shared))),
                "l"(global), "r"(is_live ? 16 : 0)
                : "memory");
+}
+
+template <int kBytes>
+__device__ void AsyncCopies::Copy(void* shared, const void* global) {
+  const auto to = static_cast<uint32_t>(__cvta_generic_to_shared(shared));
+  if constexpr (kBytes == 16) {  // past the first cache
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;\n" ::"r"(to), "l"(global) : "memory");
+  } else {
+    asm volatile("cp.async.ca.shared.global [%0], [%1], %2;\n" ::"r"(to), "l"(global), "n"(kBytes)
+                 : "memory");
+  }
 }
 
 __device__ inline void AsyncCopies::Commit() {
@@ -64,12 +80,24 @@ __device__ void AsyncCopies::Wait() {
 
 #else
 
+inline void AsyncCopies::Ask(const Asked& copy) {
+  for (const void* end : {static_cast<const void*>(copy.shared), copy.global}) {
+    if (reinterpret_cast<uintptr_t>(end) % copy.bytes != 0) {
+      cuda_emulator::Fail("a misaligned copy", std::source_location::current());
+    }
+  }
+  groups_.back().push_back(copy);
+  if (at_once_) copy.Perform();
+}
+
 inline void AsyncCopies::Copy16(void* shared, const void* global, bool is_live) {
-  const auto where = std::source_location::current();
-  cuda_emulator::CheckAligned(static_cast<const uint4*>(shared), where);
-  cuda_emulator::CheckAligned(static_cast<const uint4*>(global), where);
-  groups_.back().push_back({shared, global, is_live});
-  if (at_once_) groups_.back().back().Perform();
+  Ask({shared, global, 16, is_live});
+}
+
+template <int kBytes>
+void AsyncCopies::Copy(void* shared, const void* global) {
+  static_assert(kBytes == 4 || kBytes == 8 || kBytes == 16);
+  Ask({shared, global, kBytes, true});
 }
 
 inline void AsyncCopies::Commit() { groups_.emplace_back(); }
@@ -77,7 +105,7 @@ inline void AsyncCopies::Commit() { groups_.emplace_back(); }
 template <int kGroups>
 void AsyncCopies::Wait() {
   while (groups_.size() > kGroups + 1) {
-    for (const Copy& copy : groups_.front()) {
+    for (const Asked& copy : groups_.front()) {
       if (!at_once_) copy.Perform();
     }
     groups_.erase(groups_.begin());

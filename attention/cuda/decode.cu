@@ -37,7 +37,7 @@ __global__ void __launch_bounds__(kPlanThreads)
         const DeviceSegment& segment = cache.segment(item, s);
         if (!Takes(plan.takes, segment, shape.head_dim)) continue;
         runs += segment.num_kv_heads * PassesOf(shape);
-        chunks += segment.num_kv_heads * PassesOf(shape) * ChunksOf(segment);
+        chunks += segment.num_kv_heads * PassesOf(shape) * LengthInLine(segment);
       }
     }
     __syncthreads();  // the sums of the items before
@@ -75,14 +75,15 @@ __device__ void ForEachStretch(const DecodeArguments& a, const DecodePlan& plan,
   for (int s = 0; s < item.num_segments; ++s) {
     const DeviceSegment& segment = a.cache.segment(item, s);
     if (!Takes(plan.takes, segment, a.shape.head_dim)) continue;
-    const int chunks = ChunksOf(segment), runs = segment.num_kv_heads * passes;
-    if (chunks > 0 && segment.covers(kv_head)) {
+    const int length = LengthInLine(segment), runs = segment.num_kv_heads * passes;
+    if (length > 0 && segment.covers(kv_head)) {
       const int own = (kv_head - segment.first_kv_head) * passes + pass;
-      const int begin = first + own * chunks;
-      const int worker = shares.WorkerOf(begin), last = shares.WorkerOf(begin + chunks - 1);
+      const int begin = first + own * length;
+      const int worker = shares.WorkerOf(begin + kChunksOfRun);
+      const int last = shares.WorkerOf(begin + length - 1);
       visit(segment, Stretch{(worker + run + own) * heads + in_pass, heads, last - worker + 1});
     }
-    first += runs * chunks;
+    first += runs * length;
     run += runs;
   }
 }

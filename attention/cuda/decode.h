@@ -64,7 +64,7 @@ ZIGGURAT_HOST_DEVICE inline bool FitsTensorCores(const DeviceSegment& s, int hea
 struct DecodePlan {
   SegmentClass takes;
   int32_t workers = 0;             ///< warps
-  int32_t* first_chunk = nullptr;  ///< [max_items + 1] chunks before each item
+  int32_t* first_chunk = nullptr;  ///< [max_items + 1] where in the line of chunks each item begins
   int32_t* first_run = nullptr;    ///< [max_items + 1] (segment, head, pass)s before each item
   float* out = nullptr;            ///< [workers + runs, heads of a pass, head_dim]
   float* lse = nullptr;            ///< [workers + runs, heads of a pass]

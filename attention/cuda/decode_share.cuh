@@ -17,13 +17,19 @@ __device__ inline bool Takes(const SegmentClass& of, const DeviceSegment& s, int
 __device__ inline int ChunksOf(const DeviceSegment& s) {
   return (s.num_slots + kChunkSlots - 1) / kChunkSlots;
 }
+/// What a run takes besides its chunks (queries, the first loads, its result), as so many chunks.
+constexpr int kChunksOfRun = 1;
+/// Its part of the line that workers share, of a run of each KV head; chunks come last.
+__device__ inline int LengthInLine(const DeviceSegment& s) {
+  const int chunks = ChunksOf(s);
+  return chunks == 0 ? 0 : kChunksOfRun + chunks;
+}
 /// Rows of a partial result.
 ZIGGURAT_HOST_DEVICE inline int HeadsOfPass(const DeviceShape& shape) {
   return shape.group_size() < kHeadsPerPass ? shape.group_size() : kHeadsPerPass;
 }
 
-/// The line of chunks is cut into `workers` equal parts; with fewer chunks than workers, each
-/// worker that has one takes one.
+/// The line of runs and their chunks is cut into `workers` equal parts, of at least a chunk.
 struct Shares {
   int chunks;
   int workers;
@@ -72,23 +78,23 @@ __device__ void ForEachRun(const DecodeArguments& a, const DecodePlan& plan, int
     DecodeRun run;
     run.item = &a.items.item(a.cache, i);
     run.item_index = i;
-    int first = plan.first_chunk[i];  // chunks before the run
+    int first = plan.first_chunk[i];  // in the line, where the run begins
     run.partial = worker + plan.first_run[i];
     for (int s = 0; s < run.item->num_segments && chunk < end; ++s) {
       run.segment = &a.cache.segment(*run.item, s);
       if (!Takes(plan.takes, *run.segment, a.shape.head_dim)) continue;
-      const int chunks = ChunksOf(*run.segment);
+      const int length = LengthInLine(*run.segment);
       const int runs = run.segment->num_kv_heads * passes;
-      for (int j = 0; j < runs; ++j, ++run.partial, first += chunks) {
-        if (first + chunks <= chunk || chunk >= end) continue;
-        const int last = min(first + chunks, end);
+      for (int j = 0; j < runs; ++j, ++run.partial, first += length) {
+        if (first + length <= chunk || chunk >= end) continue;
+        const int last = min(first + length, end);
         run.head = j / passes;
         const int skipped = j % passes * kHeadsPerPass;
         run.first_q_head = (run.segment->first_kv_head + run.head) * group + skipped;
         run.heads = min(kHeadsPerPass, group - skipped);
-        run.begin = (chunk - first) * kChunkSlots;
-        run.end = min((last - first) * kChunkSlots, run.segment->num_slots);
-        attend(run);
+        run.begin = max(chunk - first - kChunksOfRun, 0) * kChunkSlots;
+        run.end = min((last - first - kChunksOfRun) * kChunkSlots, run.segment->num_slots);
+        if (run.begin < run.end) attend(run);
         chunk = last;
       }
     }

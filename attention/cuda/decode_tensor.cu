@@ -15,7 +15,10 @@ template <Encoding kEncoding, int kMaxDim>
 __global__ void __launch_bounds__(kWarpsPerBlock* kWarp, kMaxDim <= 128 ? 3 : 2)
     TensorPartials(DecodeArguments a, DecodePlan plan) {
   const int worker = static_cast<int>(blockIdx.x) * kWarpsPerBlock + WarpOfThread();
-  TensorAttend<kEncoding, kMaxDim> attend{a, plan};
+  using Staged = StagedChunks<kEncoding, kMaxDim>;
+  ZIGGURAT_SHARED_MEMORY(shared);
+  TensorAttend<kEncoding, kMaxDim> attend{a, plan,
+                                          Staged(shared + WarpOfThread() * Staged::kBytes)};
   ForEachRun(a, plan, worker, [&](const DecodeRun& run) { attend(run); });
 }
 
@@ -29,16 +32,19 @@ template <Encoding kEncoding>
 void LaunchEncoding(const DecodeArguments& arguments, const DecodePlan& plan, cudaStream_t stream) {
   const dim3 grid{static_cast<unsigned>(plan.workers + kWarpsPerBlock - 1) / kWarpsPerBlock};
   const dim3 block{kWarpsPerBlock * kWarp};
-  const auto launch = [&](auto kernel) { Launch(kernel, grid, block, 0, stream, arguments, plan); };
+  const auto launch = [&]<int kMaxDim>() {
+    constexpr size_t kShared = kWarpsPerBlock * StagedChunks<kEncoding, kMaxDim>::kBytes;
+    Launch(TensorPartials<kEncoding, kMaxDim>, grid, block, kShared, stream, arguments, plan);
+  };
   switch (TensorHeadDim(arguments.shape.head_dim)) {
     case 32:
-      return launch(TensorPartials<kEncoding, 32>);
+      return launch.template operator()<32>();
     case 64:
-      return launch(TensorPartials<kEncoding, 64>);
+      return launch.template operator()<64>();
     case 128:
-      return launch(TensorPartials<kEncoding, 128>);
+      return launch.template operator()<128>();
     default:
-      return launch(TensorPartials<kEncoding, 256>);
+      return launch.template operator()<256>();
   }
 }
 

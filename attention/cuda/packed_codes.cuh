@@ -9,67 +9,68 @@ template <Encoding kEncoding>
 struct CellTraits {
   static constexpr int kChannels = 32 / EncodingBits(kEncoding);
   static constexpr int kPairs = kChannels / 2;
-  /// Codes of 4 and 2 bits come out of shifts and masks as (j, j + kPairs); others as neighbours.
-  static constexpr bool kApart = IsGrouped(kEncoding);
 
-  /// Channel of a cell that stands in the lower (0) or upper (1) half of pair `pair`.
-  __device__ static constexpr int ChannelOf(int pair, int half) {
-    return kApart ? pair + half * kPairs : 2 * pair + half;
-  }
+  /// Channel of a cell that stands in the lower (0) or upper (1) half of pair `pair`: shifts and
+  /// masks bring out those that are half a cell apart.
+  __device__ static constexpr int ChannelOf(int pair, int half) { return pair + half * kPairs; }
 };
 
 /// 128 + code in both halves: the seven bits of a bf16's mantissa count ones from 128 on.
 constexpr uint32_t kBiasPair = 0x43004300u;
 constexpr uint32_t kMinusBiasPair = 0xc300c300u;
 constexpr uint32_t kOnePair = 0x3f803f80u;
+constexpr uint32_t kMinusZeroPair = 0x80008000u;
 
-/// An int8 as f32: its bits in the mantissa of 2^23, which then is taken away again.
-__device__ inline float Int8ToFloat(uint32_t cell, int byte) {
-  const uint32_t biased = (cell >> (8 * byte) & 0xff) ^ 0x80;
-  return __uint_as_float(0x4b000000u | biased) - 8388736.0f;
+/// About the middle of codes of 4 and 2 bits, and 128 more with a minus, as pairs.
+template <Encoding kEncoding>
+constexpr uint32_t kMiddlePair = kEncoding == Encoding::kInt4 ? 0x41004100u : 0x40004000u;
+template <Encoding kEncoding>
+constexpr uint32_t kMinusBiasedMiddlePair = kMinusBiasPair + (kEncoding == Encoding::kInt4
+                                                                  ? 0x00080008u
+                                                                  : 0x00020002u);
+
+/// Pair `pair` of a cell of 4 or 2 bits, each code plus 128.
+template <Encoding kEncoding>
+__device__ uint32_t BiasedPairOfCell(uint32_t cell, int pair) {
+  static_assert(IsGrouped(kEncoding));
+  constexpr uint32_t kMask = kEncoding == Encoding::kInt4 ? 0x000f000fu : 0x00030003u;
+  return (cell >> (pair * EncodingBits(kEncoding)) & kMask) | kBiasPair;
 }
 
-/// An e4m3 that is a number: its exponent and mantissa as those of an f32 2^120 times smaller.
-__device__ inline float Fp8ToFloat(uint32_t cell, int byte) {
-  const uint32_t code = cell >> (8 * byte);
-  return __uint_as_float((code & 0x80) << 24 | (code & 0x7f) << 20) * 0x1p120f;
-}
-
-/// Two numbers that are bf16 already.
-__device__ inline uint32_t PackExact(float low, float high) {
-  return __byte_perm(__float_as_uint(low), __float_as_uint(high), 0x7632);
-}
-
-/// Pair `pair` of a cell; of codes of 4 and 2 bits without scale and zero.
+/// Pair `pair` of a cell; of codes of 4 and 2 bits without scale and zero. Exact.
 template <Encoding kEncoding>
 __device__ uint32_t PairOfCell(uint32_t cell, int pair) {
   if constexpr (kEncoding == Encoding::kBf16) return cell;
   if constexpr (kEncoding == Encoding::kInt8) {
-    return PackExact(Int8ToFloat(cell, 2 * pair), Int8ToFloat(cell, 2 * pair + 1));
+    // Seven bits count from 128 on; from that, 128 is taken away, or 256 where the sign is set.
+    const uint32_t codes = cell >> (8 * pair);
+    return FusedBf16((codes & 0x007f007fu) | kBiasPair, kOnePair,
+                     (codes & 0x00800080u) | kMinusBiasPair);
   }
   if constexpr (kEncoding == Encoding::kFp8) {
-    return PackExact(Fp8ToFloat(cell, 2 * pair), Fp8ToFloat(cell, 2 * pair + 1));
+    // Exponent and mantissa as those of a bf16 2^120 times smaller.
+    constexpr uint32_t kPower = 0x7b807b80u;
+    const uint32_t codes = cell << (8 - 8 * pair);
+    return FusedBf16((codes >> 4 & 0x07f007f0u) | (codes & 0x80008000u), kPower, kMinusZeroPair);
   }
-  constexpr uint32_t kMask = kEncoding == Encoding::kInt4 ? 0x000f000fu : 0x00030003u;
-  const int shift = pair * EncodingBits(kEncoding);
-  return FusedBf16((cell >> shift & kMask) | kBiasPair, kOnePair, kMinusBiasPair);
+  if constexpr (IsGrouped(kEncoding)) {
+    return FusedBf16(BiasedPairOfCell<kEncoding>(cell, pair), kOnePair, kMinusBiasPair);
+  }
 }
 
 /// Channel `channel` of the cells of two slots: the first slot's in the lower half.
 template <Encoding kEncoding>
 __device__ uint32_t PairOfSlots(uint32_t first, uint32_t second, int channel) {
-  if constexpr (kEncoding == Encoding::kBf16) {
-    return __byte_perm(first, second, channel == 0 ? 0x5410 : 0x7632);
-  }
-  if constexpr (kEncoding == Encoding::kInt8) {
-    return PackExact(Int8ToFloat(first, channel), Int8ToFloat(second, channel));
-  }
-  if constexpr (kEncoding == Encoding::kFp8) {
-    return PackExact(Fp8ToFloat(first, channel), Fp8ToFloat(second, channel));
-  }
   constexpr int kHalf = CellTraits<kEncoding>::kPairs;
   const uint32_t halves = __byte_perm(first, second, channel < kHalf ? 0x5410 : 0x7632);
   return PairOfCell<kEncoding>(halves, channel % kHalf);
+}
+
+/// The bf16 of channels (pair, pair + kPairs) of a cell, out of the words of all its channels.
+template <Encoding kEncoding>
+__device__ uint32_t PairOfChannels(const uint32_t* words, int pair) {
+  constexpr int kPairs = CellTraits<kEncoding>::kPairs;
+  return __byte_perm(words[pair / 2], words[(pair + kPairs) / 2], pair % 2 == 0 ? 0x5410 : 0x7632);
 }
 
 }  // namespace ziggurat::cuda

@@ -10,10 +10,14 @@
 // The output is O[channel, head] = V[channel, slot] P[slot, head]: the weights are transposed
 // inside the warp, lane 4 r + c loads 16 bytes of the rows of slots 8 c .. 8 c + 7, and pairs of
 // slots are put together by byte permutation.
+//
+// Whole chunks of codes come by way of shared memory, some chunks ahead (staged_chunks.cuh).
 #pragma once
 
 #include "attention/cuda/decode_share.cuh"
 #include "attention/cuda/packed_codes.cuh"
+#include "attention/cuda/run_plane.cuh"
+#include "attention/cuda/staged_chunks.cuh"
 
 namespace ziggurat::cuda {
 
@@ -35,18 +39,23 @@ struct TensorShape {
   static constexpr int kTiles = kPieceChannels / 2;  ///< of 16 channels, in a pass
 };
 
+constexpr float kLog2E = 1.44269504088896341f, kLn2 = 0.693147180559945309f;
+
 template <Encoding kEncoding, int kMaxDim>
 struct TensorAttend {
   using Traits = TensorShape<kEncoding, kMaxDim>;
   using Cell = typename Traits::Cell;
+  using Staged = StagedChunks<kEncoding, kMaxDim>;
+  using Plane = RunPlane<false>;
 
   const DecodeArguments& a;
   const DecodePlan& plan;
+  Staged staged;
   const int r = LaneOfThread() / 4;
   const int c = LaneOfThread() % 4;
   uint32_t queries[Traits::kKeyPairs] = {};
   float out[Traits::kPasses][Traits::kTiles][4] = {};
-  float highest[2] = {};  ///< of heads 2 c and 2 c + 1
+  float highest[2] = {};  ///< of heads 2 c and 2 c + 1; of scores times log2(e)
   float sum[2] = {};
 
   __device__ void operator()(const DecodeRun& run) {
@@ -62,21 +71,45 @@ struct TensorAttend {
     }
     highest[0] = highest[1] = -INFINITY;
     sum[0] = sum[1] = 0;
-    for (int begin = run.begin; begin < run.end; begin += kChunkSlots) {
+    int begin = run.begin;
+    if constexpr (Staged::kExists) {
+      if (Staged::Fits(*run.segment, a.shape.head_dim)) begin = AttendStaged(run);
+    }
+    if (begin < run.end) AttendDirectly(run, begin);
+    Store(run);
+  }
+
+  /// From `begin` on, whatever the segment.
+  __device__ void AttendDirectly(const DecodeRun& run, int begin) {
+    const DeviceSegment& s = *run.segment;
+    const Plane keys(a.cache, s.keys, run.head), rows(a.cache, s.values, run.head);
+    const bool has_factors =
+        IsPerToken(kEncoding) || s.key_norms.exists() || s.value_norms.exists();
+    for (; begin < run.end; begin += kChunkSlots) {
       // Where they fit the registers, values are under way while scores are computed.
       Values values;
-      if constexpr (Traits::kPasses == 1) LoadValues(run, begin, 0, values);
+      if constexpr (Traits::kPasses == 1) LoadValues(run, rows, begin, 0, values);
       float scores[2][4] = {};
-      AddScores(run, begin, scores);
+      AddScores(run, keys, begin, scores);
+      const int slot = begin + 4 * r, live = run.end - slot;
+      float key_factors[4] = {1, 1, 1, 1}, value_factors[4] = {1, 1, 1, 1};
+      if (has_factors) {
+        ZIGGURAT_UNROLL
+        for (int i = 0; i < 4; ++i) {
+          if (i >= live) continue;
+          key_factors[i] = SlotFactor(a.cache, s, Side::kKeys, run.head, slot + i);
+          value_factors[i] = SlotFactor(a.cache, s, Side::kValues, run.head, slot + i);
+        }
+        __syncwarp();
+      }
       uint32_t weights[4];
-      AddWeights(run, begin, scores, weights);
+      AddWeights(live, key_factors, value_factors, scores, weights);
       ZIGGURAT_UNROLL
       for (int pass = 0; pass < Traits::kPasses; ++pass) {
-        if constexpr (Traits::kPasses > 1) LoadValues(run, begin, pass, values);
+        if constexpr (Traits::kPasses > 1) LoadValues(run, rows, begin, pass, values);
         MultiplyValues(run, pass, values, weights);
       }
     }
-    Store(run);
   }
 
   // ---- Queries and keys -------------------------------------------------------------------------
@@ -88,26 +121,37 @@ struct TensorAttend {
     ZIGGURAT_UNROLL
     for (int load = 0; load < Traits::kKeyLoads; ++load) {
       const int first = (4 * load + c) * Cell::kChannels;
+      float channels[Cell::kChannels] = {};
+      if (r < run.heads && first < dim) {
+        ZIGGURAT_UNROLL
+        for (int i = 0; i < Cell::kChannels; i += 2) {
+          const float2 two = *reinterpret_cast<const float2*>(row + first + i);
+          channels[i] = two.x, channels[i + 1] = two.y;
+        }
+      }
       ZIGGURAT_UNROLL
       for (int pair = 0; pair < Cell::kPairs; ++pair) {
-        const int low = first + Cell::ChannelOf(pair, 0), high = first + Cell::ChannelOf(pair, 1);
-        const bool is_live = r < run.heads && first < dim;
-        queries[load * Cell::kPairs + pair] = is_live ? PackBf16(row[low], row[high]) : 0;
+        queries[load * Cell::kPairs + pair] =
+            PackBf16(channels[Cell::ChannelOf(pair, 0)], channels[Cell::ChannelOf(pair, 1)]);
       }
     }
   }
 
-  __device__ void AddScores(const DecodeRun& run, int begin, float (&scores)[2][4]) {
+  __device__ void AddScores(const DecodeRun& run, const Plane& plane, int begin,
+                            float (&scores)[2][4]) {
     const DeviceSegment& s = *run.segment;
     const int cells = a.shape.head_dim / Cell::kChannels, slot = begin + 4 * r;
-    const uint32_t stride = s.keys.slots_per_block;
     const bool is_live = slot < run.end;
     const unsigned char* area = nullptr;
-    if (is_live) area = AreaOf(a.cache, s.keys, run.head, slot) + 4 * (slot % stride);
+    if (is_live) {
+      const Plane::Place place = plane.PlaceOf(a.cache, slot);
+      area = place.area + 4 * place.in_block;
+    }
     const uint16_t* scales = nullptr;
     if (IsGrouped(kEncoding) && is_live && s.group % 4 == 0) {
       scales = GroupEntryOf(a.cache, s, Side::kKeys, run.head, slot, 0, a.shape.head_dim);
     }
+    const size_t stride = size_t{4} * plane.slots_per_block();  // bytes from cell to cell
     ZIGGURAT_UNROLL
     for (int first = 0; first < Traits::kKeyLoads; first += Traits::kKeyBatch) {
       uint4 keys[Traits::kKeyBatch];
@@ -116,7 +160,7 @@ struct TensorAttend {
         const int cell = 4 * (first + i) + c;
         keys[i] = make_uint4(0, 0, 0, 0);
         if (is_live && cell < cells) {
-          keys[i] = __ldg(reinterpret_cast<const uint4*>(area + size_t{4} * cell * stride));
+          keys[i] = __ldg(reinterpret_cast<const uint4*>(area + cell * stride));
         }
       }
       MultiplyKeys(keys, scales, first, cells, scores);
@@ -130,20 +174,26 @@ struct TensorAttend {
     ZIGGURAT_UNROLL
     for (int i = 0; i < Traits::kKeyBatch; ++i) {
       const uint32_t of_slots[4] = {keys[i].x, keys[i].y, keys[i].z, keys[i].w};
-      const bool is_live = scales != nullptr && 4 * (first + i) + c < cells;
+      uint32_t scale_words[Cell::kPairs] = {}, zero_words[Cell::kPairs] = {};
+      if (IsGrouped(kEncoding) && scales != nullptr && 4 * (first + i) + c < cells) {
+        const auto* of_cell =
+            reinterpret_cast<const uint32_t*>(scales + (4 * (first + i) + c) * Cell::kChannels);
+        ZIGGURAT_UNROLL
+        for (int word = 0; word < Cell::kPairs; ++word) {
+          scale_words[word] = __ldg(of_cell + word);
+          zero_words[word] = __ldg(of_cell + a.shape.head_dim / 2 + word);
+        }
+      }
       ZIGGURAT_UNROLL
       for (int pair = 0; pair < Cell::kPairs; ++pair) {
         const int index = (first + i) * Cell::kPairs + pair, half = index % 2;
-        uint32_t scale = 0, zero = 0;
-        if (IsGrouped(kEncoding) && is_live) {
-          const int channel = (4 * (first + i) + c) * Cell::kChannels;
-          scale = ScalePair(scales + channel, pair);
-          zero = ScalePair(scales + a.shape.head_dim + channel, pair);
-        }
         uint32_t x[4];
         for (int slot = 0; slot < 4; ++slot) {
           x[slot] = PairOfCell<kEncoding>(of_slots[slot], pair);
-          if (IsGrouped(kEncoding)) x[slot] = FusedBf16(x[slot], scale, zero);
+          if constexpr (IsGrouped(kEncoding)) {
+            x[slot] = FusedBf16(x[slot], PairOfChannels<kEncoding>(scale_words, pair),
+                                PairOfChannels<kEncoding>(zero_words, pair));
+          }
         }
         a0[2 * half] = x[0];
         a0[2 * half + 1] = x[1];
@@ -156,33 +206,24 @@ struct TensorAttend {
     }
   }
 
-  /// The bf16 of channels (pair, pair + kPairs) of a cell, out of the words of all its channels.
-  __device__ static uint32_t ScalePair(const uint16_t* of_cell, int pair) {
-    const auto* words = reinterpret_cast<const uint32_t*>(of_cell);
-    return __byte_perm(__ldg(words + pair / 2), __ldg(words + (pair + Cell::kPairs) / 2),
-                       pair % 2 == 0 ? 0x5410 : 0x7632);
-  }
-
   // ---- Softmax ----------------------------------------------------------------------------------
 
   /// Scores become weights relative to the highest so far. `weights[i]`: of head r, those of slots
   /// 8 c + i and 8 c + 4 + i.
-  __device__ void AddWeights(const DecodeRun& run, int begin, float (&scores)[2][4],
+  ///   live      how many of this lane's slots 4 r .. 4 r + 3 live
+  ///   factors   what their keys and values are multiplied by besides
+  __device__ void AddWeights(int live, const float (&key_factors)[4],
+                             const float (&value_factors)[4], float (&scores)[2][4],
                              uint32_t (&weights)[4]) {
-    float top[2] = {-INFINITY, -INFINITY}, factors[4] = {};
+    float top[2] = {-INFINITY, -INFINITY};
+    const float scale = a.shape.scale * kLog2E;
     ZIGGURAT_UNROLL
     for (int i = 0; i < 4; ++i) {  // slot 4 r + i: row r or r + 8 of fragment i / 2
-      const int slot = begin + 4 * r + i;
-      const bool is_live = slot < run.end;
-      float factor = a.shape.scale;
-      if (is_live) {
-        factor *= SlotFactor(a.cache, *run.segment, Side::kKeys, run.head, slot);
-        factors[i] = SlotFactor(a.cache, *run.segment, Side::kValues, run.head, slot);
-      }
+      const float factor = scale * key_factors[i];
       ZIGGURAT_UNROLL
       for (int head = 0; head < 2; ++head) {
         float& score = scores[i / 2][2 * (i % 2) + head];
-        score = is_live ? score * factor : -INFINITY;
+        score = i < live ? score * factor : -INFINITY;
         top[head] = fmaxf(top[head], score);
       }
     }
@@ -193,20 +234,24 @@ struct TensorAttend {
         top[head] = fmaxf(top[head], __shfl_xor_sync(kAllLanes, top[head], lanes));
       }
       top[head] = fmaxf(top[head], highest[head]);
-      shrink[head] = __expf(highest[head] - top[head]);
+      shrink[head] = Exp2(highest[head] - top[head]);
       highest[head] = top[head];
-      sum[head] *= shrink[head];
     }
+    ZIGGURAT_UNROLL
+    for (int head = 0; head < 2; ++head) sum[head] *= shrink[head];
     ZIGGURAT_UNROLL
     for (int i = 0; i < 4; ++i) {
       float weight[2];
       ZIGGURAT_UNROLL
       for (int head = 0; head < 2; ++head) {
-        weight[head] = __expf(scores[i / 2][2 * (i % 2) + head] - top[head]);
+        weight[head] = Exp2(scores[i / 2][2 * (i % 2) + head] - top[head]);
         sum[head] += weight[head];
+        weight[head] *= value_factors[i];
       }
-      weights[i] = Transpose(PackBf16(weight[0] * factors[i], weight[1] * factors[i]));
+      weights[i] = Transpose(PackBf16(weight[0], weight[1]));
     }
+    // After the first chunks a new highest score is rare.
+    if (!__any_sync(kAllLanes, shrink[0] != 1 || shrink[1] != 1)) return;
     ZIGGURAT_UNROLL
     for (int pass = 0; pass < Traits::kPasses; ++pass) {
       ZIGGURAT_UNROLL
@@ -246,7 +291,8 @@ struct TensorAttend {
     uint32_t zeros[4];
   };
 
-  __device__ void LoadValues(const DecodeRun& run, int begin, int pass, Values& values) {
+  __device__ void LoadValues(const DecodeRun& run, const Plane& plane, int begin, int pass,
+                             Values& values) {
     const DeviceSegment& s = *run.segment;
     const int row_bytes = a.shape.head_dim / Cell::kChannels * 4;
     const int at = (8 * pass + r) * Traits::kPieceBytes, first = begin + 8 * c;
@@ -256,8 +302,8 @@ struct TensorAttend {
     values.group_scales = nullptr;
     const unsigned char* rows = nullptr;
     if (is_live) {
-      rows = AreaOf(a.cache, s.values, run.head, first) + at +
-             first % s.values.slots_per_block * row_bytes;
+      const Plane::Place place = plane.PlaceOf(a.cache, first);
+      rows = place.area + at + place.in_block * row_bytes;
       if constexpr (IsGrouped(kEncoding)) {
         values.group_scales =
             GroupEntryOf(a.cache, s, Side::kValues, run.head, first, 0, a.shape.head_dim);
@@ -296,27 +342,130 @@ struct TensorAttend {
         LoadValueScales(run, values.channel + cell * Cell::kChannels, values);
         __syncwarp();  // lanes that have nothing to load are ahead
       }
+      uint32_t cells[8];
       ZIGGURAT_UNROLL
-      for (int j = 0; j < Cell::kPairs; ++j) {  // channels 2 j and 2 j + 1 of the cell
-        uint32_t x[2][4];
+      for (int i = 0; i < 8; ++i) cells[i] = values.pieces[i].cells[cell];
+      MultiplyCells(cells, values.scales, values.zeros, weights, &out[pass][cell * Cell::kPairs]);
+    }
+  }
+
+  /// `cells[i]`: of slot 8 c + i. `to`: the tiles of their channels.
+  __device__ static void MultiplyCells(const uint32_t (&cells)[8], const uint32_t (&scales)[4],
+                                       const uint32_t (&zeros)[4], const uint32_t (&weights)[4],
+                                       float (*to)[4]) {
+    ZIGGURAT_UNROLL
+    for (int j = 0; j < Cell::kPairs; ++j) {  // channels 2 j and 2 j + 1 of the cell
+      uint32_t x[2][4];
+      ZIGGURAT_UNROLL
+      for (int odd = 0; odd < 2; ++odd) {
         ZIGGURAT_UNROLL
-        for (int odd = 0; odd < 2; ++odd) {
+        for (int i = 0; i < 4; ++i) {
+          x[odd][i] = PairOfSlots<kEncoding>(cells[i], cells[i + 4], 2 * j + odd);
+          if constexpr (IsGrouped(kEncoding)) x[odd][i] = FusedBf16(x[odd][i], scales[i], zeros[i]);
+        }
+      }
+      ZIGGURAT_UNROLL
+      for (int i = 0; i < 4; i += 2) {
+        const uint32_t fragment[4] = {x[0][i], x[1][i], x[0][i + 1], x[1][i + 1]};
+        MultiplyAdd(fragment, weights[i], weights[i + 1], to[j]);
+      }
+    }
+  }
+
+  // ---- Whole chunks by way of shared memory -----------------------------------------------------
+
+  /// The whole chunks from the run's first slot on. Returns where they end.
+  __device__ int AttendStaged(const DecodeRun& run) {
+    const int chunks = (run.end - run.begin) / kChunkSlots;
+    staged.Begin(a.cache, *run.segment, run.head, run.begin, chunks);
+    for (int i = 0; i < chunks; ++i) {
+      staged.Await(a.cache);
+      float scores[2][4] = {};
+      AddStagedScores(scores);
+      float key_factors[4], value_factors[4];
+      staged.Factors(key_factors, value_factors);
+      uint32_t weights[4];
+      AddWeights(4, key_factors, value_factors, scores, weights);
+      MultiplyStagedValues(weights);
+      staged.Leave();
+    }
+    return run.begin + chunks * kChunkSlots;
+  }
+
+  /// Of codes in groups, the scale multiplies the query and not the 32 keys that have it, and codes
+  /// stay as they come, plus 128. With m in the middle of codes
+  ///   sum (code scale + zero) q
+  ///     = sum (128 + code) (scale q) - (128 + m) sum (scale q) + sum (zero + m scale) q,
+  /// where scale q is rounded once and is the same in both sums, so that 128 cancels in f32.
+  __device__ void AddStagedScores(float (&scores)[2][4]) {
+    constexpr int kPairs = Cell::kPairs;
+    constexpr uint32_t kShift = kMinusBiasedMiddlePair<kEncoding>;
+    constexpr uint32_t kShifts[4] = {kShift, kShift, kShift, kShift};
+    float base[4] = {};
+    ZIGGURAT_UNROLL
+    for (int load = 0; load < Traits::kKeyLoads; ++load) {
+      const uint4 keys = staged.Keys(load);
+      const uint32_t of_slots[4] = {keys.x, keys.y, keys.z, keys.w};
+      uint32_t scale_words[kPairs], zero_words[kPairs];
+      if constexpr (IsGrouped(kEncoding)) staged.KeyScales(load, scale_words, zero_words);
+      ZIGGURAT_UNROLL
+      for (int pair = 0; pair < kPairs; pair += 2) {
+        const int index = load * kPairs + pair;
+        uint32_t q[2] = {queries[index], queries[index + 1]}, x[2][4];
+        if constexpr (IsGrouped(kEncoding)) {
+          uint32_t middles[2], scaled[2];
           ZIGGURAT_UNROLL
-          for (int i = 0; i < 4; ++i) {
-            x[odd][i] = PairOfSlots<kEncoding>(values.pieces[i].cells[cell],
-                                               values.pieces[i + 4].cells[cell], 2 * j + odd);
-            if (IsGrouped(kEncoding)) {
-              x[odd][i] = FusedBf16(x[odd][i], values.scales[i], values.zeros[i]);
+          for (int half = 0; half < 2; ++half) {
+            const uint32_t scale = PairOfChannels<kEncoding>(scale_words, pair + half);
+            middles[half] = FusedBf16(scale, kMiddlePair<kEncoding>,
+                                      PairOfChannels<kEncoding>(zero_words, pair + half));
+            scaled[half] = FusedBf16(q[half], scale, kMinusZeroPair);
+          }
+          const uint32_t fragment[4] = {middles[0], middles[0], middles[1], middles[1]};
+          MultiplyAdd(fragment, q[0], q[1], base);
+          q[0] = scaled[0], q[1] = scaled[1];
+          MultiplyAdd(kShifts, q[0], q[1], base);
+        }
+        ZIGGURAT_UNROLL
+        for (int half = 0; half < 2; ++half) {
+          ZIGGURAT_UNROLL
+          for (int slot = 0; slot < 4; ++slot) {
+            if constexpr (IsGrouped(kEncoding)) {
+              x[half][slot] = BiasedPairOfCell<kEncoding>(of_slots[slot], pair + half);
+            } else {
+              x[half][slot] = PairOfCell<kEncoding>(of_slots[slot], pair + half);
             }
           }
         }
-        float(&tile)[4] = out[pass][cell * Cell::kPairs + j];
         ZIGGURAT_UNROLL
-        for (int i = 0; i < 4; i += 2) {
-          const uint32_t fragment[4] = {x[0][i], x[1][i], x[0][i + 1], x[1][i + 1]};
-          MultiplyAdd(fragment, weights[i], weights[i + 1], tile);
+        for (int i = 0; i < 2; ++i) {
+          const uint32_t fragment[4] = {x[0][2 * i], x[0][2 * i + 1], x[1][2 * i], x[1][2 * i + 1]};
+          MultiplyAdd(fragment, q[0], q[1], scores[i]);
         }
       }
+    }
+    if constexpr (IsGrouped(kEncoding)) {
+      ZIGGURAT_UNROLL
+      for (int i = 0; i < 4; ++i) {
+        scores[0][i] += base[i];
+        scores[1][i] += base[i];
+      }
+    }
+  }
+
+  __device__ void MultiplyStagedValues(const uint32_t (&weights)[4]) {
+    uint32_t cells[8][Traits::kPieceCells];
+    ZIGGURAT_UNROLL
+    for (int i = 0; i < 8; ++i) staged.Values(i, cells[i]);
+    uint32_t scales[4] = {}, zeros[4] = {};
+    if constexpr (IsGrouped(kEncoding))
+      staged.ValueScales(r * Traits::kPieceChannels, scales, zeros);
+    ZIGGURAT_UNROLL
+    for (int cell = 0; cell < Traits::kPieceCells; ++cell) {
+      uint32_t of_slots[8];
+      ZIGGURAT_UNROLL
+      for (int i = 0; i < 8; ++i) of_slots[i] = cells[i][cell];
+      MultiplyCells(of_slots, scales, zeros, weights, &out[0][cell * Cell::kPairs]);
     }
   }
 
@@ -331,7 +480,8 @@ struct TensorAttend {
       }
       if (2 * c + head >= run.heads) continue;
       const size_t row = static_cast<size_t>(run.partial) * HeadsOfPass(a.shape) + 2 * c + head;
-      if (r == 0) plan.lse[row] = highest[head] + __logf(sum[head]);
+      if (r == 0) plan.lse[row] = highest[head] * kLn2 + __logf(sum[head]);
+      const float inverse = 1 / sum[head];
       ZIGGURAT_UNROLL
       for (int pass = 0; pass < Traits::kPasses; ++pass) {
         const int first = (8 * pass + r) * Traits::kPieceChannels;
@@ -340,7 +490,7 @@ struct TensorAttend {
         ZIGGURAT_UNROLL
         for (int tile = 0; tile < Traits::kTiles; ++tile) {
           *reinterpret_cast<float2*>(to + 2 * tile) =
-              make_float2(out[pass][tile][head] / sum[head], out[pass][tile][2 + head] / sum[head]);
+              make_float2(out[pass][tile][head] * inverse, out[pass][tile][2 + head] * inverse);
         }
       }
     }
