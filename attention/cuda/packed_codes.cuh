@@ -34,7 +34,7 @@ template <Encoding kEncoding>
 __device__ uint32_t BiasedPairOfCell(uint32_t cell, int pair) {
   static_assert(IsGrouped(kEncoding));
   constexpr uint32_t kMask = kEncoding == Encoding::kInt4 ? 0x000f000fu : 0x00030003u;
-  return (cell >> (pair * EncodingBits(kEncoding)) & kMask) | kBiasPair;
+  return AndOr(cell >> (pair * EncodingBits(kEncoding)), kMask, kBiasPair);
 }
 
 /// Pair `pair` of a cell; of codes of 4 and 2 bits without scale and zero. Exact.
@@ -44,14 +44,14 @@ __device__ uint32_t PairOfCell(uint32_t cell, int pair) {
   if constexpr (kEncoding == Encoding::kInt8) {
     // Seven bits count from 128 on; from that, 128 is taken away, or 256 where the sign is set.
     const uint32_t codes = cell >> (8 * pair);
-    return FusedBf16((codes & 0x007f007fu) | kBiasPair, kOnePair,
-                     (codes & 0x00800080u) | kMinusBiasPair);
+    return FusedBf16(AndOr(codes, 0x007f007fu, kBiasPair), kOnePair,
+                     AndOr(codes, 0x00800080u, kMinusBiasPair));
   }
   if constexpr (kEncoding == Encoding::kFp8) {
     // Exponent and mantissa as those of a bf16 2^120 times smaller.
     constexpr uint32_t kPower = 0x7b807b80u;
     const uint32_t codes = cell << (8 - 8 * pair);
-    return FusedBf16((codes >> 4 & 0x07f007f0u) | (codes & 0x80008000u), kPower, kMinusZeroPair);
+    return FusedBf16(AndOr(codes >> 4, 0x07f007f0u, codes & 0x80008000u), kPower, kMinusZeroPair);
   }
   if constexpr (IsGrouped(kEncoding)) {
     return FusedBf16(BiasedPairOfCell<kEncoding>(cell, pair), kOnePair, kMinusBiasPair);

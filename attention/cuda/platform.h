@@ -23,6 +23,11 @@ void Launch(Kernel kernel, dim3 grid, dim3 block, size_t shared_bytes, cudaStrea
                                    cudaFuncAttributeMaxDynamicSharedMemorySize,
                                    static_cast<int>(shared_bytes)),
               __PRETTY_FUNCTION__);
+    // Else the driver may leave a processor room for fewer blocks than registers do.
+    CheckCall(cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel),
+                                   cudaFuncAttributePreferredSharedMemoryCarveout,
+                                   cudaSharedmemCarveoutMaxShared),
+              __PRETTY_FUNCTION__);
   }
   kernel<<<grid, block, shared_bytes, stream>>>(arguments...);
   CheckCall(cudaGetLastError(), __PRETTY_FUNCTION__);

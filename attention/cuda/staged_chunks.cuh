@@ -1,9 +1,9 @@
 // Chunks of codes on their way through shared memory: while a warp computes one, the next are under
 // way, and take no registers.
 //
-// A lane copies the very keys and values that it computes with, so they need no barrier: 16 bytes
-// of keys for each load of tensor_attend.cuh, a piece of each of its eight rows of values. Scales
-// are shared by the lanes of a warp.
+// A lane copies the very keys that it computes with, 16 bytes for each load of tensor_attend.cuh,
+// and of int8, fp8 and int2 the very values, a piece of each of its eight rows. Values of int4 are
+// read back as matrices that come transposed.
 #pragma once
 
 #include "attention/cuda/async_copy.cuh"
@@ -20,6 +20,7 @@ class StagedChunks {
   static constexpr int kRowBytes = kDim * kBits / 8;
   static constexpr int kPieceBytes = ValuePieceBytes(kEncoding, kDim);
   static constexpr int kLoads = kDim / kChannels / 4;
+  static constexpr int kParts = kDim / 32;  ///< of 32 channels
 
   // A stage: keys, values, scales of keys, scales of values.
   static constexpr int kKeyBytes = kLoads * 16 * kWarp;
@@ -34,6 +35,8 @@ class StagedChunks {
   static constexpr bool kExists =
       kBits <= 8 && (kDim == 64 || kDim == 128) && kRowBytes == 8 * kPieceBytes;
   static constexpr int kBytes = kExists ? kStages * kStageBytes : 0;  ///< for each warp
+  /// Whether values are read by ValueMatrices, else by Values.
+  static constexpr bool kTransposes = kEncoding == Encoding::kInt4;
 
   /// Whether chunks of the segment can come so: heads of kDim, a chunk in one block and its scales
   /// in one unit, no norms.
@@ -73,6 +76,9 @@ class StagedChunks {
     CopyNext(cache, current_ == 0 ? kStages - 1 : current_ - 1);
   }
   __device__ void Leave() { current_ = current_ == kStages - 1 ? 0 : current_ + 1; }
+
+  /// Memory of the stages, when the chunks of a run are all left.
+  __device__ unsigned char* memory() const { return shared_; }
 
   // ---- The current chunk ------------------------------------------------------------------------
 
@@ -117,6 +123,14 @@ class StagedChunks {
       zeros[4 * i] = z.x, zeros[4 * i + 1] = z.y, zeros[4 * i + 2] = z.z, zeros[4 * i + 3] = z.w;
     }
   }
+  /// matrices[i]: of slots 8 c + i and 8 c + 4 + i (in its halves), four channels from
+  /// 32 part + 4 r on.
+  __device__ void ValueMatrices(int part, uint32_t (&matrices)[4]) const {
+    const int lane = LaneOfThread();  // names row lane % 8 of matrix lane / 8
+    LoadMatricesTransposed(reinterpret_cast<const uint16_t*>(stage() + kKeyBytes +
+                                                             PlaceOfPart(lane / 8, lane % 8, part)),
+                           matrices);
+  }
   /// Those of `channel`, of slots 8 c + i and 8 c + 4 + i.
   __device__ void ValueScales(int channel, uint32_t (&scales)[4], uint32_t (&zeros)[4]) const {
     const int stride = kDim >> group_shift_;
@@ -127,6 +141,31 @@ class StagedChunks {
       const uint16_t *low = entry + i * stride, *high = entry + (i + 4) * stride;
       scales[i] = low[0] | static_cast<uint32_t>(high[0]) << 16;
       zeros[i] = low[kDim] | static_cast<uint32_t>(high[kDim]) << 16;
+    }
+  }
+  /// Those of channel 32 part, for every part.
+  __device__ void ValueScalesOfParts(uint32_t (&scales)[kParts][4],
+                                     uint32_t (&zeros)[kParts][4]) const {
+    if (group_shift_ != 5) {
+      ZIGGURAT_UNROLL
+      for (int part = 0; part < kParts; ++part) ValueScales(32 * part, scales[part], zeros[part]);
+      return;
+    }
+    struct alignas(2 * kParts) Token {
+      uint32_t words[kParts / 2];
+    };
+    const auto* tokens =
+        reinterpret_cast<const Token*>(scales_of_stage() + kScaleBytes) + 8 * (LaneOfThread() % 4);
+    ZIGGURAT_UNROLL
+    for (int i = 0; i < 4; ++i) {
+      const Token low = tokens[i], high = tokens[i + 4];
+      const Token low_zeros = tokens[i + 32], high_zeros = tokens[i + 36];
+      ZIGGURAT_UNROLL
+      for (int part = 0; part < kParts; ++part) {
+        const uint32_t half = part % 2 == 0 ? 0x5410 : 0x7632;
+        scales[part][i] = __byte_perm(low.words[part / 2], high.words[part / 2], half);
+        zeros[part][i] = __byte_perm(low_zeros.words[part / 2], high_zeros.words[part / 2], half);
+      }
     }
   }
 
@@ -140,6 +179,12 @@ class StagedChunks {
   __device__ const unsigned char* stage() const { return shared_ + current_ * kStageBytes; }
   __device__ const unsigned char* scales_of_stage() const {
     return stage() + kKeyBytes + kValueBytes;
+  }
+
+  /// Where 32 channels of slot 4 row + matrix stand among the values. The eight rows of a matrix
+  /// are in different banks.
+  __device__ static int PlaceOfPart(int matrix, int row, int part) {
+    return 16 * (kParts * (8 * matrix + row) + (part ^ row * kParts / 8));
   }
 
   __device__ void CopyNext(const DeviceCache& cache, int to_stage) {
@@ -166,6 +211,16 @@ class StagedChunks {
       copies_.template Copy<16>(to + (load * kWarp + lane) * 16, from + load * 4 * row);
     }
     const Plane::Place values = values_.PlaceOf(cache, next_);
+    if constexpr (kTransposes) {
+      from = values.area + values.in_block * kRowBytes;
+      ZIGGURAT_UNROLL
+      for (int first = 0; first < kChunkSlots * kParts; first += kWarp) {
+        const int slot = (first + lane) / kParts, part = lane % kParts;
+        copies_.template Copy<16>(to + kKeyBytes + PlaceOfPart(slot % 4, slot / 4, part),
+                                  from + (first + lane) * 16);
+      }
+      return;
+    }
     from = values.area + (values.in_block + 8 * c) * kRowBytes + r * kPieceBytes;
     to += kKeyBytes + lane * kPieceBytes;
     ZIGGURAT_UNROLL

@@ -37,6 +37,7 @@ struct TensorShape {
   static constexpr int kPieceChannels = kPieceCells * Cell::kChannels;
   static constexpr int kPasses = (kRowBytes / kPieceBytes + 7) / 8;
   static constexpr int kTiles = kPieceChannels / 2;  ///< of 16 channels, in a pass
+  static constexpr int kParts = kMaxDim / 32;
 };
 
 constexpr float kLog2E = 1.44269504088896341f, kLn2 = 0.693147180559945309f;
@@ -103,7 +104,11 @@ struct TensorAttend {
         __syncwarp();
       }
       uint32_t weights[4];
-      AddWeights(live, key_factors, value_factors, scores, weights);
+      float shrink[2];
+      if (AddWeights(live, key_factors, value_factors, scores, weights, shrink)) {
+        ZIGGURAT_UNROLL
+        for (int pass = 0; pass < Traits::kPasses; ++pass) ScaleBy(shrink, out[pass]);
+      }
       ZIGGURAT_UNROLL
       for (int pass = 0; pass < Traits::kPasses; ++pass) {
         if constexpr (Traits::kPasses > 1) LoadValues(run, rows, begin, pass, values);
@@ -160,7 +165,7 @@ struct TensorAttend {
         const int cell = 4 * (first + i) + c;
         keys[i] = make_uint4(0, 0, 0, 0);
         if (is_live && cell < cells) {
-          keys[i] = __ldg(reinterpret_cast<const uint4*>(area + cell * stride));
+          keys[i] = *reinterpret_cast<const uint4*>(area + cell * stride);
         }
       }
       MultiplyKeys(keys, scales, first, cells, scores);
@@ -180,8 +185,8 @@ struct TensorAttend {
             reinterpret_cast<const uint32_t*>(scales + (4 * (first + i) + c) * Cell::kChannels);
         ZIGGURAT_UNROLL
         for (int word = 0; word < Cell::kPairs; ++word) {
-          scale_words[word] = __ldg(of_cell + word);
-          zero_words[word] = __ldg(of_cell + a.shape.head_dim / 2 + word);
+          scale_words[word] = of_cell[word];
+          zero_words[word] = of_cell[a.shape.head_dim / 2 + word];
         }
       }
       ZIGGURAT_UNROLL
@@ -212,9 +217,11 @@ struct TensorAttend {
   /// 8 c + i and 8 c + 4 + i.
   ///   live      how many of this lane's slots 4 r .. 4 r + 3 live
   ///   factors   what their keys and values are multiplied by besides
-  __device__ void AddWeights(int live, const float (&key_factors)[4],
+  ///   shrink    what is to become of sums so far, of heads 2 c and 2 c + 1
+  /// Returns whether any lane's shrinks: after the first chunks a new highest score is rare.
+  __device__ bool AddWeights(int live, const float (&key_factors)[4],
                              const float (&value_factors)[4], float (&scores)[2][4],
-                             uint32_t (&weights)[4]) {
+                             uint32_t (&weights)[4], float (&shrink)[2]) {
     float top[2] = {-INFINITY, -INFINITY};
     const float scale = a.shape.scale * kLog2E;
     ZIGGURAT_UNROLL
@@ -227,7 +234,6 @@ struct TensorAttend {
         top[head] = fmaxf(top[head], score);
       }
     }
-    float shrink[2];
     ZIGGURAT_UNROLL
     for (int head = 0; head < 2; ++head) {
       for (int lanes = 4; lanes < kWarp; lanes *= 2) {
@@ -250,14 +256,15 @@ struct TensorAttend {
       }
       weights[i] = Transpose(PackBf16(weight[0], weight[1]));
     }
-    // After the first chunks a new highest score is rare.
-    if (!__any_sync(kAllLanes, shrink[0] != 1 || shrink[1] != 1)) return;
+    return __any_sync(kAllLanes, shrink[0] != 1 || shrink[1] != 1) != 0;
+  }
+
+  template <int kCount>
+  __device__ static void ScaleBy(const float (&shrink)[2], float (&tiles)[kCount][4]) {
     ZIGGURAT_UNROLL
-    for (int pass = 0; pass < Traits::kPasses; ++pass) {
+    for (int tile = 0; tile < kCount; ++tile) {
       ZIGGURAT_UNROLL
-      for (int tile = 0; tile < Traits::kTiles; ++tile) {
-        for (int i = 0; i < 4; ++i) out[pass][tile][i] *= shrink[i % 2];
-      }
+      for (int i = 0; i < 4; ++i) tiles[tile][i] *= shrink[i % 2];
     }
   }
 
@@ -269,13 +276,13 @@ struct TensorAttend {
   __device__ static Piece LoadPiece(const unsigned char* from) {
     Piece piece;
     if constexpr (Traits::kPieceBytes == 16) {
-      const uint4 x = __ldg(reinterpret_cast<const uint4*>(from));
+      const uint4 x = *reinterpret_cast<const uint4*>(from);
       piece.cells[0] = x.x, piece.cells[1] = x.y, piece.cells[2] = x.z, piece.cells[3] = x.w;
     } else if constexpr (Traits::kPieceBytes == 8) {
-      const uint2 x = __ldg(reinterpret_cast<const uint2*>(from));
+      const uint2 x = *reinterpret_cast<const uint2*>(from);
       piece.cells[0] = x.x, piece.cells[1] = x.y;
     } else {
-      piece.cells[0] = __ldg(reinterpret_cast<const uint32_t*>(from));
+      piece.cells[0] = *reinterpret_cast<const uint32_t*>(from);
     }
     return piece;
   }
@@ -328,8 +335,8 @@ struct TensorAttend {
     ZIGGURAT_UNROLL
     for (int i = 0; i < 8; ++i) {
       if (values.first + i >= run.end) break;
-      values.scales[i % 4] |= static_cast<uint32_t>(__ldg(entry + i * stride)) << (i / 4 * 16);
-      values.zeros[i % 4] |= static_cast<uint32_t>(__ldg(entry + i * stride + a.shape.head_dim))
+      values.scales[i % 4] |= static_cast<uint32_t>(entry[i * stride]) << (i / 4 * 16);
+      values.zeros[i % 4] |= static_cast<uint32_t>(entry[i * stride + a.shape.head_dim])
                              << (i / 4 * 16);
     }
   }
@@ -378,17 +385,26 @@ struct TensorAttend {
   __device__ int AttendStaged(const DecodeRun& run) {
     const int chunks = (run.end - run.begin) / kChunkSlots;
     staged.Begin(a.cache, *run.segment, run.head, run.begin, chunks);
+    PartSums constants = {};
     for (int i = 0; i < chunks; ++i) {
       staged.Await(a.cache);
       float scores[2][4] = {};
       AddStagedScores(scores);
-      float key_factors[4], value_factors[4];
+      float key_factors[4], value_factors[4], shrink[2];
       staged.Factors(key_factors, value_factors);
       uint32_t weights[4];
-      AddWeights(4, key_factors, value_factors, scores, weights);
-      MultiplyStagedValues(weights);
+      if (AddWeights(4, key_factors, value_factors, scores, weights, shrink)) {
+        ScaleBy(shrink, out[0]);
+        ScaleBy(shrink, constants.of_part);
+      }
+      if constexpr (Staged::kTransposes) {
+        MultiplyValueMatrices(weights, constants);
+      } else {
+        MultiplyStagedValues(weights);
+      }
       staged.Leave();
     }
+    if constexpr (Staged::kTransposes) Rearrange(constants);
     return run.begin + chunks * kChunkSlots;
   }
 
@@ -399,8 +415,6 @@ struct TensorAttend {
   /// where scale q is rounded once and is the same in both sums, so that 128 cancels in f32.
   __device__ void AddStagedScores(float (&scores)[2][4]) {
     constexpr int kPairs = Cell::kPairs;
-    constexpr uint32_t kShift = kMinusBiasedMiddlePair<kEncoding>;
-    constexpr uint32_t kShifts[4] = {kShift, kShift, kShift, kShift};
     float base[4] = {};
     ZIGGURAT_UNROLL
     for (int load = 0; load < Traits::kKeyLoads; ++load) {
@@ -424,7 +438,7 @@ struct TensorAttend {
           const uint32_t fragment[4] = {middles[0], middles[0], middles[1], middles[1]};
           MultiplyAdd(fragment, q[0], q[1], base);
           q[0] = scaled[0], q[1] = scaled[1];
-          MultiplyAdd(kShifts, q[0], q[1], base);
+          AddShifts(q[0], q[1], base);
         }
         ZIGGURAT_UNROLL
         for (int half = 0; half < 2; ++half) {
@@ -449,6 +463,73 @@ struct TensorAttend {
       for (int i = 0; i < 4; ++i) {
         scores[0][i] += base[i];
         scores[1][i] += base[i];
+      }
+    }
+  }
+
+  /// What biased codes have too much, of all that is multiplied by b: - (128 + m) sum b.
+  __device__ static void AddShifts(uint32_t b0, uint32_t b1, float (&d)[4]) {
+    constexpr uint32_t kShift = kMinusBiasedMiddlePair<kEncoding>;
+    const uint32_t shifts[4] = {kShift, kShift, kShift, kShift};
+    MultiplyAdd(shifts, b0, b1, d);
+  }
+
+  /// Of 32 channels that share a scale: what all of them have.
+  struct PartSums {
+    float of_part[Traits::kParts][4];
+  };
+
+  /// As with keys: scales multiply the weights, and codes stay as they come, plus 128. A matrix has
+  /// channels of one group, so that one weight serves them all.
+  __device__ void MultiplyValueMatrices(const uint32_t (&weights)[4], PartSums& constants) {
+    uint32_t scales[Traits::kParts][4], zeros[Traits::kParts][4];
+    staged.ValueScalesOfParts(scales, zeros);
+    ZIGGURAT_UNROLL
+    for (int part = 0; part < Traits::kParts; ++part) {
+      uint32_t codes[4], scaled[4], middles[4];
+      staged.ValueMatrices(part, codes);
+      ZIGGURAT_UNROLL
+      for (int i = 0; i < 4; ++i) {
+        middles[i] = FusedBf16(scales[part][i], kMiddlePair<kEncoding>, zeros[part][i]);
+        scaled[i] = FusedBf16(weights[i], scales[part][i], kMinusZeroPair);
+      }
+      ZIGGURAT_UNROLL
+      for (int i = 0; i < 4; i += 2) {
+        const uint32_t of_all[4] = {middles[i], middles[i], middles[i + 1], middles[i + 1]};
+        MultiplyAdd(of_all, weights[i], weights[i + 1], constants.of_part[part]);
+        AddShifts(scaled[i], scaled[i + 1], constants.of_part[part]);
+        ZIGGURAT_UNROLL
+        for (int j = 0; j < 4; j += 2) {  // channels 32 part + 4 r + j and the next
+          const uint32_t fragment[4] = {BiasedPairOfCell<kEncoding>(codes[i], j),
+                                        BiasedPairOfCell<kEncoding>(codes[i], j + 1),
+                                        BiasedPairOfCell<kEncoding>(codes[i + 1], j),
+                                        BiasedPairOfCell<kEncoding>(codes[i + 1], j + 1)};
+          MultiplyAdd(fragment, scaled[i], scaled[i + 1], out[0][2 * part + j / 2]);
+        }
+      }
+    }
+  }
+
+  /// The output of MultiplyValueMatrices to where the other values have theirs.
+  __device__ void Rearrange(const PartSums& constants) {
+    auto* of_heads = reinterpret_cast<float2*>(staged.memory()) + c;  // [channel][4]
+    __syncwarp();
+    ZIGGURAT_UNROLL
+    for (int tile = 0; tile < Traits::kTiles; ++tile) {
+      const int channel = 32 * (tile / 2) + 4 * r + tile % 2 * 2;
+      const float(&of_all)[4] = constants.of_part[tile / 2];
+      for (int i = 0; i < 2; ++i) {
+        of_heads[4 * (channel + i)] = make_float2(out[0][tile][2 * i] + of_all[2 * i],
+                                                  out[0][tile][2 * i + 1] + of_all[2 * i + 1]);
+      }
+    }
+    __syncwarp();
+    ZIGGURAT_UNROLL
+    for (int tile = 0; tile < Traits::kTiles; ++tile) {
+      const int channel = r * Traits::kPieceChannels + 2 * tile;
+      for (int i = 0; i < 2; ++i) {
+        const float2 two = of_heads[4 * (channel + i)];
+        out[0][tile][2 * i] = two.x, out[0][tile][2 * i + 1] = two.y;
       }
     }
   }

@@ -69,6 +69,13 @@ __device__ inline uint32_t FusedBf16(uint32_t a, uint32_t b, uint32_t c) {
   return d;
 }
 
+/// a & b | c, in one instruction also where two of them are constants.
+__device__ inline uint32_t AndOr(uint32_t a, uint32_t b, uint32_t c) {
+  uint32_t d;
+  asm volatile("lop3.b32 %0, %1, %2, %3, 0xea;\n" : "=r"(d) : "r"(a), "r"(b), "r"(c));
+  return d;
+}
+
 #else
 
 inline void MultiplyAdd(const uint32_t (&a)[4], uint32_t b0, uint32_t b1, float (&d)[4],
@@ -150,6 +157,8 @@ inline uint32_t FusedBf16(uint32_t a, uint32_t b, uint32_t c) {
   };
   return PackBf16(fused(0), fused(16));
 }
+
+inline uint32_t AndOr(uint32_t a, uint32_t b, uint32_t c) { return (a & b) | c; }
 
 #endif
 
