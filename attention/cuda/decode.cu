@@ -22,6 +22,8 @@ __global__ void __launch_bounds__(kPlanThreads)
                DecodePlans plans, int plan_stride) {
   __shared__ int scratch[2][kPlanThreads / kWarp];
   __shared__ int sums[2];  // chunks and runs of all items so far
+  LetNextBegin();
+  AwaitPrevious();
   const int layer = static_cast<int>(blockIdx.y);
   DecodePlan plan = plans.plans[blockIdx.x];
   plan.first_chunk += layer * plan_stride;
@@ -98,6 +100,8 @@ __device__ inline float AddedInLogs(float a, float b) {
 /// own; and of heads with distant keys, that over them, and the query, for the layers above.
 __global__ void __launch_bounds__(kMergeThreads)
     GateDistant(DecodeArguments a, DecodePlans plans, float* near_lse) {
+  LetNextBegin();
+  AwaitPrevious();
   const int warp = static_cast<int>(blockIdx.x) * (kMergeThreads / kWarp) + WarpOfThread();
   const int item_index = warp / a.shape.num_q_heads, head = warp % a.shape.num_q_heads;
   if (item_index >= a.items.size(a.cache)) return;
@@ -187,6 +191,8 @@ __global__ void __launch_bounds__(kMergeThreads)
   constexpr int kWarps = kMergeThreads / kWarp;
   __shared__ float outs[kWarps][kMaxPerLane * kWarp];
   __shared__ float scratch[kWarps], sums[kWarps];
+  LetNextBegin();
+  AwaitPrevious();
   const int item_index = static_cast<int>(blockIdx.x), head = static_cast<int>(blockIdx.y);
   if (item_index >= a.items.size(a.cache)) return;
   const int dim = a.shape.head_dim, thread = static_cast<int>(threadIdx.x);
@@ -298,8 +304,8 @@ void LaunchPlanDecode(const DecodeBucket& bucket, const DeviceCache& cache,
   const DecodePlans plans = LayOutPlans(bucket, 0, scratch, &bytes);
   if (bucket.max_items == 0 || plans.count == 0) return;
   const dim3 grid{static_cast<unsigned>(plans.count), static_cast<unsigned>(bucket.layers)};
-  Launch(PlanShares, grid, dim3{kPlanThreads}, 0, stream, cache, bucket.shape, items, stride, plans,
-         PlanStride(bucket));
+  LaunchEarly(PlanShares, grid, dim3{kPlanThreads}, 0, stream, cache, bucket.shape, items, stride,
+              plans, PlanStride(bucket));
 }
 
 void LaunchDecodeAttention(const DecodeBucket& bucket, const DeviceCache& cache,
@@ -320,11 +326,11 @@ void LaunchDecodeAttention(const DecodeBucket& bucket, const DeviceCache& cache,
     }
     if (borrowed == 1 || !bucket.distant) break;
     constexpr unsigned kWarps = kMergeThreads / kWarp;
-    Launch(GateDistant, dim3{(max_items * q_heads + kWarps - 1) / kWarps}, dim3{kMergeThreads}, 0,
-           stream, arguments, plans, plans.near_lse);
+    LaunchEarly(GateDistant, dim3{(max_items * q_heads + kWarps - 1) / kWarps}, dim3{kMergeThreads},
+                0, stream, arguments, plans, plans.near_lse);
   }
-  Launch(MergePartials, dim3{max_items, q_heads}, dim3{kMergeThreads}, 0, stream, arguments, plans,
-         output);
+  LaunchEarly(MergePartials, dim3{max_items, q_heads}, dim3{kMergeThreads}, 0, stream, arguments,
+              plans, output);
 }
 
 }  // namespace ziggurat::cuda

@@ -105,6 +105,8 @@ struct PlainAttend {
 
 __global__ void __launch_bounds__(kWarpsPerBlock* kWarp)
     PlainPartials(DecodeArguments a, DecodePlan plan) {
+  LetNextBegin();
+  AwaitPrevious();
   ZIGGURAT_SHARED_MEMORY(memory);
   const int dim = a.shape.head_dim;
   float* own = reinterpret_cast<float*>(memory) +
@@ -121,8 +123,8 @@ void LaunchPlainPartials(const DecodeArguments& arguments, const DecodePlan& pla
                          cudaStream_t stream) {
   const unsigned blocks = (plan.workers + kWarpsPerBlock - 1) / kWarpsPerBlock;
   const size_t shared = kWarpsPerBlock * SharedFloats(arguments.shape.head_dim) * sizeof(float);
-  Launch(PlainPartials, dim3{blocks}, dim3{kWarpsPerBlock * kWarp}, shared, stream, arguments,
-         plan);
+  LaunchEarly(PlainPartials, dim3{blocks}, dim3{kWarpsPerBlock * kWarp}, shared, stream, arguments,
+              plan);
 }
 
 }  // namespace ziggurat::cuda

@@ -14,6 +14,8 @@ constexpr int kWarpsPerBlock = 4;
 template <Encoding kEncoding, int kMaxDim>
 __global__ void __launch_bounds__(kWarpsPerBlock* kWarp, kMaxDim <= 128 ? 3 : 2)
     TensorPartials(DecodeArguments a, DecodePlan plan) {
+  LetNextBegin();
+  AwaitPrevious();
   const int worker = static_cast<int>(blockIdx.x) * kWarpsPerBlock + WarpOfThread();
   using Staged = StagedChunks<kEncoding, kMaxDim>;
   ZIGGURAT_SHARED_MEMORY(shared);
@@ -34,7 +36,7 @@ void LaunchEncoding(const DecodeArguments& arguments, const DecodePlan& plan, cu
   const dim3 block{kWarpsPerBlock * kWarp};
   const auto launch = [&]<int kMaxDim>() {
     constexpr size_t kShared = kWarpsPerBlock * StagedChunks<kEncoding, kMaxDim>::kBytes;
-    Launch(TensorPartials<kEncoding, kMaxDim>, grid, block, kShared, stream, arguments, plan);
+    LaunchEarly(TensorPartials<kEncoding, kMaxDim>, grid, block, kShared, stream, arguments, plan);
   };
   switch (TensorHeadDim(arguments.shape.head_dim)) {
     case 32:

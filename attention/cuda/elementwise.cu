@@ -16,6 +16,8 @@ __global__ void __launch_bounds__(kThreads)
     RmsNorm(const float* x, const float* weight, float epsilon, int width, ElementType element,
             void* out) {
   __shared__ float scratch[kThreads / kWarp];
+  LetNextBegin();
+  AwaitPrevious();
   const size_t first = size_t{blockIdx.x} * width;
   float squares = 0;
   for (int i = static_cast<int>(threadIdx.x); i < width; i += kThreads) {
@@ -49,6 +51,8 @@ __global__ void __launch_bounds__(kWarp)
 /// A thread for each channel (x) of each row (y).
 __global__ void __launch_bounds__(kThreads)
     SwiGlu(ElementType element, const void* gate_up, int width, void* out) {
+  LetNextBegin();
+  AwaitPrevious();
   const int i = static_cast<int>(blockIdx.y * blockDim.x + threadIdx.x);
   if (i >= width) return;
   const size_t row = blockIdx.x;
@@ -72,6 +76,8 @@ __global__ void __launch_bounds__(kThreads)
 /// A block for each token.
 __global__ void __launch_bounds__(kThreads)
     EmbedTokens(ElementType element, const void* table, const int32_t* ids, int width, float* out) {
+  LetNextBegin();
+  AwaitPrevious();
   const size_t from = static_cast<size_t>(ids[blockIdx.x]) * width, to = size_t{blockIdx.x} * width;
   for (int c = static_cast<int>(threadIdx.x); c < width; c += kThreads) {
     out[to + c] = LoadElement(element, table, from + c);
@@ -82,6 +88,8 @@ __global__ void __launch_bounds__(kThreads)
 __global__ void __launch_bounds__(kThreads)
     FillAngles(const int32_t* positions, int first, size_t count, const float* inverse_frequencies,
                int width, float* cos_of, float* sin_of) {
+  LetNextBegin();
+  AwaitPrevious();
   const size_t i = size_t{blockIdx.x} * kThreads + threadIdx.x;
   if (i >= count) return;
   const int row = static_cast<int>(i / width);
@@ -103,8 +111,8 @@ unsigned BlocksFor(size_t count) {
 void LaunchRmsNorm(const float* x, const float* weight, float epsilon, int rows, int width,
                    ElementType element, void* out, cudaStream_t stream) {
   if (rows == 0) return;
-  Launch(RmsNorm, dim3{static_cast<unsigned>(rows)}, dim3{kThreads}, 0, stream, x, weight, epsilon,
-         width, element, out);
+  LaunchEarly(RmsNorm, dim3{static_cast<unsigned>(rows)}, dim3{kThreads}, 0, stream, x, weight,
+              epsilon, width, element, out);
 }
 
 void LaunchSplitAndRotate(const DeviceShape& shape, ElementType element, const void* qkv,
@@ -120,8 +128,8 @@ void LaunchSplitAndRotate(const DeviceShape& shape, ElementType element, const v
 void LaunchSwiGlu(ElementType element, const void* gate_up, int rows, int width, void* out,
                   cudaStream_t stream) {
   if (rows == 0 || width == 0) return;
-  Launch(SwiGlu, dim3{static_cast<unsigned>(rows), BlocksFor(width)}, dim3{kThreads}, 0, stream,
-         element, gate_up, width, out);
+  LaunchEarly(SwiGlu, dim3{static_cast<unsigned>(rows), BlocksFor(width)}, dim3{kThreads}, 0,
+              stream, element, gate_up, width, out);
 }
 
 void LaunchAddResidual(ElementType element, const void* x, size_t count, float* residual,
@@ -134,8 +142,8 @@ void LaunchAddResidual(ElementType element, const void* x, size_t count, float* 
 void LaunchEmbedTokens(ElementType element, const void* table, const int32_t* ids, int count,
                        int width, float* out, cudaStream_t stream) {
   if (count == 0) return;
-  Launch(EmbedTokens, dim3{static_cast<unsigned>(count)}, dim3{kThreads}, 0, stream, element, table,
-         ids, width, out);
+  LaunchEarly(EmbedTokens, dim3{static_cast<unsigned>(count)}, dim3{kThreads}, 0, stream, element,
+              table, ids, width, out);
 }
 
 namespace {
@@ -144,8 +152,8 @@ void LaunchAngles(const int32_t* positions, int first, int count, const float* i
                   int width, float* cos, float* sin, cudaStream_t stream) {
   const size_t angles = static_cast<size_t>(count) * width;
   if (angles == 0) return;
-  Launch(FillAngles, dim3{BlocksFor(angles)}, dim3{kThreads}, 0, stream, positions, first, angles,
-         inverse_frequencies, width, cos, sin);
+  LaunchEarly(FillAngles, dim3{BlocksFor(angles)}, dim3{kThreads}, 0, stream, positions, first,
+              angles, inverse_frequencies, width, cos, sin);
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// Matrix products: of few rows (few_rows.cu), and as a plain kernel, which the emulator runs for
+// Matrix products: of one row (one_row.cu), and as a plain kernel, which the emulator runs for
 // all others, and with which a GPU's library is compared: without tensor cores and blocks for
 // caches it is not made to be fast.
 #pragma once
@@ -24,14 +24,12 @@ struct Product {
 
 void LaunchPlainProduct(const Product& product, cudaStream_t stream);
 
-/// Rows that LaunchFewRowsProduct takes, at most.
-constexpr int kFewRows = 4;
-/// Whether LaunchFewRowsProduct takes it: bf16, 1 to kFewRows rows, in_features a multiple of 8, x
-/// and weight aligned to 16 bytes.
-bool SuitsFewRows(const Product& product);
-/// Made to read the weights once, without a break. What a row gives does not depend on the others.
-/// Only what SuitsFewRows.
-void LaunchFewRowsProduct(const Product& product, cudaStream_t stream);
+/// Whether LaunchOneRowProduct takes it: bf16, one row, in_features a multiple of 8, x and weight
+/// aligned to 16 bytes.
+bool SuitsOneRow(const Product& product);
+/// Made to read the weights without a break, the first of them before the kernels in front of it
+/// have ended: weight and bias (and norm) are not written on the stream. Only what SuitsOneRow.
+void LaunchOneRowProduct(const Product& product, cudaStream_t stream);
 
 /// A product with what stands around it in a decoder layer.
 struct FusedProduct {
@@ -42,7 +40,7 @@ struct FusedProduct {
   /// up.
   bool gates = false;
 };
-/// Whether LaunchFusedProduct takes it: one row that SuitsFewRows, norm aligned to 16 bytes.
+/// Whether LaunchFusedProduct takes it: a product that SuitsOneRow, norm aligned to 16 bytes.
 bool SuitsFusion(const FusedProduct& fused);
 /// Only what SuitsFusion.
 void LaunchFusedProduct(const FusedProduct& fused, cudaStream_t stream);

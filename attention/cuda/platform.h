@@ -1,5 +1,17 @@
 // What the kernel sources of this folder are compiled with: nvcc, or a C++ compiler and the
 // emulator of tests/cuda_emulator, which runs the very same code on the CPU.
+//
+// Kernels that begin early. LaunchEarly lets a kernel begin before the one in front of it on its
+// stream has ended: as soon as each block of that one has called LetNextBegin or ended
+// (programmatic dependent launch, compute capability 9.0; a graph that is recorded keeps it). Of
+// such a kernel
+//   every thread calls AwaitPrevious, on every path, before it returns: so the end of a kernel
+//     implies that of all before it, and those that are launched as usual are ordered as ever;
+//   before that it reads only what stays as it is while the daemon runs (weights), and writes
+//     nothing in memory: more than one of the kernels before it may still be at work;
+//   what others have written is not read by __ldg, which the compiler may take to be constant and
+//     put before the call, unless the address comes from a load behind it.
+// A kernel that is launched as usual may call both; AwaitPrevious then returns at once.
 #pragma once
 
 #if defined(__CUDACC__)
@@ -14,23 +26,74 @@
 
 namespace ziggurat::cuda {
 
+/// Until all kernels before this one have ended and what they wrote can be seen.
+__device__ inline void AwaitPrevious() {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+/// The next kernel of the stream may have the places that blocks of this one leave.
+__device__ inline void LetNextBegin() {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
+
+inline void AskForSharedMemory(const void* kernel, size_t bytes) {
+  if (bytes <= 48 * 1024) return;  // what a kernel has without
+  CheckCall(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                 static_cast<int>(bytes)),
+            "cudaFuncSetAttribute");
+  // Else the driver may leave a processor room for fewer blocks than registers do.
+  CheckCall(cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout,
+                                 cudaSharedmemCarveoutMaxShared),
+            "cudaFuncSetAttribute");
+}
+
 /// kernel<<<grid, block, shared_bytes, stream>>>(arguments...)
 template <typename Kernel, typename... Arguments>
 void Launch(Kernel kernel, dim3 grid, dim3 block, size_t shared_bytes, cudaStream_t stream,
             Arguments... arguments) {
-  if (shared_bytes > 48 * 1024) {  // more has to be asked for
-    CheckCall(cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel),
-                                   cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                   static_cast<int>(shared_bytes)),
-              __PRETTY_FUNCTION__);
-    // Else the driver may leave a processor room for fewer blocks than registers do.
-    CheckCall(cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel),
-                                   cudaFuncAttributePreferredSharedMemoryCarveout,
-                                   cudaSharedmemCarveoutMaxShared),
-              __PRETTY_FUNCTION__);
-  }
+  AskForSharedMemory(reinterpret_cast<const void*>(kernel), shared_bytes);
   kernel<<<grid, block, shared_bytes, stream>>>(arguments...);
   CheckCall(cudaGetLastError(), __PRETTY_FUNCTION__);
+}
+
+/// Whether what runs on the calling thread's device was compiled with AwaitPrevious in it, as only
+/// code for 9.0 and later is; all kernels are compiled for the same cards.
+inline bool CanBeginEarly(const void* kernel) {
+  thread_local int known_device = -1;
+  thread_local bool can = false;
+  int device = 0;
+  CheckCall(cudaGetDevice(&device), "cudaGetDevice");
+  if (device != known_device) {
+    cudaFuncAttributes attributes;
+    CheckCall(cudaFuncGetAttributes(&attributes, kernel), "cudaFuncGetAttributes");
+    can = attributes.ptxVersion >= 90;
+    known_device = device;
+  }
+  return can;
+}
+
+/// A kernel that keeps to what stands above; where kernels cannot begin early, as Launch.
+template <typename Kernel, typename... Arguments>
+void LaunchEarly(Kernel kernel, dim3 grid, dim3 block, size_t shared_bytes, cudaStream_t stream,
+                 Arguments... arguments) {
+  if (!CanBeginEarly(reinterpret_cast<const void*>(kernel))) {
+    return Launch(kernel, grid, block, shared_bytes, stream, arguments...);
+  }
+  AskForSharedMemory(reinterpret_cast<const void*>(kernel), shared_bytes);
+  cudaLaunchAttribute early = {};
+  early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  early.val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchConfig_t config = {};
+  config.gridDim = grid;
+  config.blockDim = block;
+  config.dynamicSmemBytes = shared_bytes;
+  config.stream = stream;
+  config.attrs = &early;
+  config.numAttrs = 1;
+  CheckCall(cudaLaunchKernelEx(&config, kernel, arguments...), __PRETTY_FUNCTION__);
 }
 
 }  // namespace ziggurat::cuda
@@ -53,6 +116,19 @@ void Launch(Kernel kernel, dim3 grid, dim3 block, size_t shared_bytes, cudaStrea
   cuda_emulator::Submit(
       [=] { cuda_emulator::RunGrid(grid, block, shared_bytes, [&] { kernel(arguments...); }); });
 }
+
+/// In order, as Launch; a thread that ends without AwaitPrevious fails it.
+template <typename Kernel, typename... Arguments>
+void LaunchEarly(Kernel kernel, dim3 grid, dim3 block, size_t shared_bytes, cudaStream_t,
+                 Arguments... arguments) {
+  cuda_emulator::Submit([=] {
+    cuda_emulator::RunGrid(
+        grid, block, shared_bytes, [&] { kernel(arguments...); }, /*must_await=*/true);
+  });
+}
+
+inline void AwaitPrevious() { cuda_emulator::AwaitPrevious(); }
+inline void LetNextBegin() {}
 
 }  // namespace ziggurat::cuda
 

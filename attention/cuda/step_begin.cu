@@ -20,9 +20,11 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-/// A thread for each item of each layer.
+/// A thread for each item of each layer. The first kernel of a step: what is before it is a copy,
+/// for the end of which it waits anyway.
 __global__ void __launch_bounds__(kThreads)
     BeginStep(StepItems of, const int32_t* positions, const int32_t* steps, uint32_t* table) {
+  LetNextBegin();
   const int i = static_cast<int>(blockIdx.x * kThreads + threadIdx.x);
   const int row = i % of.capacity;
   if (i >= of.layers * of.capacity || row >= static_cast<int>(table[of.count])) return;

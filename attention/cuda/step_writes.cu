@@ -96,6 +96,8 @@ struct PackedTokens {
 template <class Tokens>
 __global__ void __launch_bounds__(kWarp)
     WriteStep(DeviceShape shape, DeviceCache cache, DeviceItems items, Tokens tokens) {
+  LetNextBegin();
+  AwaitPrevious();
   const int i = static_cast<int>(blockIdx.x), kv_head = static_cast<int>(blockIdx.y);
   if (i >= items.size(cache)) return;
   if (kv_head >= shape.num_kv_heads) {
@@ -129,8 +131,8 @@ void LaunchWriteStep(const DeviceShape& shape, const DeviceCache& cache, const D
                      const float* k, const float* v, cudaStream_t stream) {
   if (items.capacity == 0) return;
   const dim3 grid{static_cast<unsigned>(items.capacity), static_cast<unsigned>(shape.num_kv_heads)};
-  Launch(WriteStep<GivenTokens>, grid, dim3{kWarp}, 0, stream, shape, cache, items,
-         GivenTokens{k, v});
+  LaunchEarly(WriteStep<GivenTokens>, grid, dim3{kWarp}, 0, stream, shape, cache, items,
+              GivenTokens{k, v});
 }
 
 void LaunchRotateAndWriteStep(const DeviceShape& shape, const DeviceCache& cache,
@@ -139,8 +141,8 @@ void LaunchRotateAndWriteStep(const DeviceShape& shape, const DeviceCache& cache
   if (items.capacity == 0) return;
   const dim3 grid{static_cast<unsigned>(items.capacity),
                   static_cast<unsigned>(shape.num_kv_heads + shape.num_q_heads)};
-  Launch(WriteStep<PackedTokens>, grid, dim3{kWarp}, 0, stream, shape, cache, items,
-         PackedTokens{element, qkv, cos, sin, q});
+  LaunchEarly(WriteStep<PackedTokens>, grid, dim3{kWarp}, 0, stream, shape, cache, items,
+              PackedTokens{element, qkv, cos, sin, q});
 }
 
 }  // namespace ziggurat::cuda

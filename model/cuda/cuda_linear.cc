@@ -49,8 +49,8 @@ class CudaLinear final : public Linear {
   }
 
   absl::Status Run(const Product& product) {
-    if (!SuitsFewRows(product)) return products_->Run(product);
-    LaunchFewRowsProduct(product, stream_->get());
+    if (!SuitsOneRow(product)) return products_->Run(product);
+    LaunchOneRowProduct(product, stream_->get());
     return absl::OkStatus();
   }
 

@@ -27,6 +27,7 @@ struct Thread {
   Waiting waiting = Waiting::kNo;
   std::source_location where;
   uint32_t mask = 0;
+  bool has_awaited = false;
 };
 
 struct Warp {
@@ -48,8 +49,10 @@ std::string IndexText(Index3 i) { return absl::StrCat("(", i.x, ", ", i.y, ", ",
 /// The block that is running. One at a time in a process: kernels launch no kernels here.
 class Block {
  public:
+  /// `kernel` is to call Await in every thread if `must_await`.
   void Run(const ThreadState& first, size_t shared_bytes, const std::function<void()>& kernel,
-           ThreadOrder order);
+           bool must_await, ThreadOrder order);
+  void Await() { threads_[now_].has_awaited = true; }
   ThreadState& current() { return threads_[now_].state; }
   std::byte* shared() { return shared_.data(); }
   unsigned lane() const { return static_cast<unsigned>(now_) % kWarpSize; }
@@ -69,6 +72,7 @@ class Block {
   void Prepare(const ThreadState& first, size_t shared_bytes, const std::function<void()>& kernel);
   bool ReleaseBarrier();
   void ExplainStandstill() const;
+  void CheckAwaited() const;
   uint32_t LanesOfWarp() const;
   bool AllArrived(uint32_t mask, std::source_location where) const;
 
@@ -132,7 +136,7 @@ std::vector<size_t> Turns(size_t count, ThreadOrder order) {
 }
 
 void Block::Run(const ThreadState& first, size_t shared_bytes, const std::function<void()>& kernel,
-                ThreadOrder order) {
+                bool must_await, ThreadOrder order) {
   Prepare(first, shared_bytes, kernel);
   const absl::Cleanup join = [this] {
     for (size_t t = 0; t < threads_.size(); ++t) fibers_[t]->ReleaseTo(&end_);
@@ -150,6 +154,7 @@ void Block::Run(const ThreadState& first, size_t shared_bytes, const std::functi
     }
     if (!moved && !ReleaseBarrier()) ExplainStandstill();
   }
+  if (must_await) CheckAwaited();
   for (size_t i = shared_bytes; i < shared_.size(); ++i) {
     if (shared_[i] != kPoison) {
       throw KernelError("shared memory was written " + std::to_string(i - shared_bytes) +
@@ -186,6 +191,15 @@ void Block::ExplainStandstill() const {
   }
   throw KernelError(text + "\n  " + std::to_string(returned) + " of " +
                     std::to_string(threads_.size()) + " threads have returned");
+}
+
+void Block::CheckAwaited() const {
+  for (const Thread& thread : threads_) {
+    if (thread.has_awaited) continue;
+    throw KernelError(absl::StrCat("thread ", IndexText(thread.state.thread), " of block ",
+                                   IndexText(thread.state.block),
+                                   " began early and has not awaited the kernel before"));
+  }
 }
 
 uint32_t Block::LanesOfWarp() const {
@@ -253,8 +267,8 @@ std::vector<std::function<void()>> EndRecording() {
   return std::exchange(recorded, {});
 }
 
-void RunGrid(Extent3 grid, Extent3 block, size_t shared_bytes,
-             const std::function<void()>& kernel) {
+void RunGrid(Extent3 grid, Extent3 block, size_t shared_bytes, const std::function<void()>& kernel,
+             bool must_await) {
   // What a block may have on the smallest of the cards that we build for (8.6, 8.9, 12.0).
   constexpr size_t kMaxSharedBytes = 99 << 10;
   const size_t threads = size_t{block.x} * block.y * block.z;
@@ -279,12 +293,13 @@ void RunGrid(Extent3 grid, Extent3 block, size_t shared_bytes,
   for (size_t b : Turns(size_t{grid.x} * grid.y * grid.z, order)) {
     first.block = {static_cast<unsigned>(b % grid.x), static_cast<unsigned>(b / grid.x % grid.y),
                    static_cast<unsigned>(b / grid.x / grid.y)};
-    the_block.Run(first, shared_bytes, kernel, order);
+    the_block.Run(first, shared_bytes, kernel, must_await, order);
   }
 }
 
 const ThreadState& CurrentThread() { return running->current(); }
 std::byte* DynamicSharedMemory() { return running->shared(); }
+void AwaitPrevious() { running->Await(); }
 void BlockBarrier(std::source_location where) { running->Barrier(where); }
 void WarpExchange(uint32_t mask, const LaneValue& own, std::source_location where,
                   const std::function<void(const LaneValue* of_lanes)>& read) {

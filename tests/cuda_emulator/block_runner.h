@@ -3,9 +3,10 @@
 // What a GPU leaves undefined is an error here, with the source line: a barrier that only some
 // threads of a block reach, or at which they stand in different lines; a warp operation whose mask
 // names lanes that never come; a shuffle from a lane outside the mask; a dynamic shared memory that
-// was written past its end. Threads and blocks run in another order from launch to launch
-// (SetOrder), which a missing barrier seldom survives; and built with ThreadSanitizer, races
-// between the threads of a block are reported as such (race_check.h).
+// was written past its end; a thread of a kernel that begins early (attention/cuda/platform.h)
+// which ends without having awaited the kernel before. Threads and blocks run in another order from
+// launch to launch (SetOrder), which a missing barrier seldom survives; and built with
+// ThreadSanitizer, races between the threads of a block are reported as such (race_check.h).
 #pragma once
 
 #include <cstddef>
@@ -40,8 +41,10 @@ void SetOrder(ThreadOrder order);
 bool CopiesAtOnce();
 
 /// Runs `kernel` for every thread of every block. Dynamic shared memory is filled with 0xff before
-/// each; what is declared __shared__ keeps what the block before left in it.
-void RunGrid(Extent3 grid, Extent3 block, size_t shared_bytes, const std::function<void()>& kernel);
+/// each; what is declared __shared__ keeps what the block before left in it. With `must_await`
+/// every thread has to call AwaitPrevious.
+void RunGrid(Extent3 grid, Extent3 block, size_t shared_bytes, const std::function<void()>& kernel,
+             bool must_await = false);
 
 /// What a stream was asked for: done at once, or, while a graph is recorded, kept for it.
 void Submit(std::function<void()> work);
@@ -58,6 +61,7 @@ struct ThreadState {
 const ThreadState& CurrentThread();
 std::byte* DynamicSharedMemory();
 
+void AwaitPrevious();
 void BlockBarrier(std::source_location where);
 
 /// Of the lanes of `mask`. It orders what they write and read, which WarpExchange does not: CUDA

@@ -210,6 +210,30 @@ TEST(Emulator, RefusesWritesPastTheSharedMemory) {
 TEST(Emulator, RefusesMisalignedLoads) {
   EXPECT_THAT(ErrorOf(LoadAcross, dim3{1}, 64), HasSubstr("a misaligned load"));
 }
+
+/// Waits in threads below `awaiting` only.
+__global__ void AwaitInSome(unsigned awaiting) {
+  if (threadIdx.x >= awaiting) return;
+  AwaitPrevious();
+}
+
+TEST(Emulator, RefusesAThreadThatBeganEarlyAndHasNotAwaited) {
+  const auto error = [](auto launch) -> std::string {
+    try {
+      launch();
+    } catch (const KernelError& refused) {
+      return refused.what();
+    }
+    return "";
+  };
+  const auto early = [](unsigned awaiting) {
+    LaunchEarly(AwaitInSome, dim3{2}, dim3{64}, 0, nullptr, awaiting);
+  };
+  EXPECT_EQ(error([&] { early(64); }), "");
+  EXPECT_THAT(error([&] { early(40); }), HasSubstr("thread (40, 0, 0) of block"));
+  EXPECT_EQ(error([] { Launch(AwaitInSome, dim3{2}, dim3{64}, 0, nullptr, 40u); }), "");
+}
+
 TEST(Emulator, RefusesLaunchesThatAGpuRefuses) {
   EXPECT_THAT(ErrorOf(BarrierForSome, dim3{1025}), HasSubstr("1025 threads"));
   EXPECT_THAT(ErrorOf(BarrierForSome, dim3{1}, 100 << 10), HasSubstr("102400 bytes of shared"));
