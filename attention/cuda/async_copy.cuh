@@ -16,11 +16,10 @@ namespace ziggurat::cuda {
 /// when they are waited for in others.
 class AsyncCopies {
  public:
-  /// 16 bytes, both ends aligned to 16; zeros where not `is_live`, and nothing is read.
-  __device__ void Copy16(void* shared, const void* global, bool is_live);
-  /// kBytes (4, 8 or 16), both ends aligned to as many.
+  /// kBytes (4, 8 or 16), both ends aligned to as many; zeros where not `is_live`, and nothing is
+  /// read. 16 bytes go past the first cache.
   template <int kBytes>
-  __device__ void Copy(void* shared, const void* global);
+  __device__ void Copy(void* shared, const void* global, bool is_live = true);
   __device__ void Commit();
   /// Until at most kGroups, the latest, are under way. Others see what was copied after a barrier.
   template <int kGroups>
@@ -43,7 +42,6 @@ class AsyncCopies {
       }
     }
   };
-  void Ask(const Asked& copy);
   const bool at_once_ = cuda_emulator::CopiesAtOnce();
   std::vector<std::vector<Asked>> groups_ = {{}};  ///< the last one is not committed
 #endif
@@ -51,20 +49,17 @@ class AsyncCopies {
 
 #if defined(__CUDACC__)
 
-__device__ inline void AsyncCopies::Copy16(void* shared, const void* global, bool is_live) {
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;\n" ::"r"(
-                   static_cast<uint32_t>(__cvta_generic_to_shared(shared))),
-               "l"(global), "r"(is_live ? 16 : 0)
-               : "memory");
-}
-
 template <int kBytes>
-__device__ void AsyncCopies::Copy(void* shared, const void* global) {
+__device__ void AsyncCopies::Copy(void* shared, const void* global, bool is_live) {
   const auto to = static_cast<uint32_t>(__cvta_generic_to_shared(shared));
-  if constexpr (kBytes == 16) {  // past the first cache
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;\n" ::"r"(to), "l"(global) : "memory");
+  const int bytes = is_live ? kBytes : 0;
+  if constexpr (kBytes == 16) {
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;\n" ::"r"(to), "l"(global),
+                 "r"(bytes)
+                 : "memory");
   } else {
-    asm volatile("cp.async.ca.shared.global [%0], [%1], %2;\n" ::"r"(to), "l"(global), "n"(kBytes)
+    asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;\n" ::"r"(to), "l"(global),
+                 "n"(kBytes), "r"(bytes)
                  : "memory");
   }
 }
@@ -80,24 +75,16 @@ __device__ void AsyncCopies::Wait() {
 
 #else
 
-inline void AsyncCopies::Ask(const Asked& copy) {
-  for (const void* end : {static_cast<const void*>(copy.shared), copy.global}) {
-    if (reinterpret_cast<uintptr_t>(end) % copy.bytes != 0) {
+template <int kBytes>
+void AsyncCopies::Copy(void* shared, const void* global, bool is_live) {
+  static_assert(kBytes == 4 || kBytes == 8 || kBytes == 16);
+  for (const void* end : {static_cast<const void*>(shared), global}) {
+    if (reinterpret_cast<uintptr_t>(end) % kBytes != 0) {
       cuda_emulator::Fail("a misaligned copy", std::source_location::current());
     }
   }
-  groups_.back().push_back(copy);
-  if (at_once_) copy.Perform();
-}
-
-inline void AsyncCopies::Copy16(void* shared, const void* global, bool is_live) {
-  Ask({shared, global, 16, is_live});
-}
-
-template <int kBytes>
-void AsyncCopies::Copy(void* shared, const void* global) {
-  static_assert(kBytes == 4 || kBytes == 8 || kBytes == 16);
-  Ask({shared, global, kBytes, true});
+  groups_.back().push_back({shared, global, kBytes, is_live});
+  if (at_once_) groups_.back().back().Perform();
 }
 
 inline void AsyncCopies::Commit() { groups_.emplace_back(); }

@@ -118,10 +118,10 @@ __global__ void __launch_bounds__(kThreads)
 // ---- Launchers ----------------------------------------------------------------------------------
 
 void LaunchColumnSums(const DeviceShape& shape, const PromptTail& tail, int begin, int end,
-                      bool query_heads, float* sums, cudaStream_t stream) {
+                      bool query_heads, float* sums, void* scratch, cudaStream_t stream) {
   if (begin >= end) return;
   if (RunsOnTensorCores(shape, tail.element)) {
-    return LaunchTensorColumnSums(shape, tail, begin, end, query_heads, sums, stream);
+    return LaunchTensorColumnSums(shape, tail, begin, end, query_heads, sums, scratch, stream);
   }
   const dim3 grid{static_cast<unsigned>(end - begin + kTile - 1) / kTile,
                   static_cast<unsigned>(query_heads ? shape.num_q_heads : shape.num_kv_heads)};
@@ -129,7 +129,8 @@ void LaunchColumnSums(const DeviceShape& shape, const PromptTail& tail, int begi
 }
 
 size_t WindowScoresScratchBytes(const DeviceShape& shape, int n, int window) {
-  return static_cast<size_t>(shape.num_kv_heads) * max(0, n - window) * sizeof(float);
+  return static_cast<size_t>(shape.num_kv_heads) * max(0, n - window) * sizeof(float) +
+         ColumnSumsScratchBytes();
 }
 
 void LaunchWindowScores(const DeviceShape& shape, const PromptTail& tail, int kernel,
@@ -137,7 +138,8 @@ void LaunchWindowScores(const DeviceShape& shape, const PromptTail& tail, int ke
   const int candidates = tail.n - tail.rows;
   if (candidates <= 0) return;
   auto* sums = static_cast<float*>(scratch);
-  LaunchColumnSums(shape, tail, 0, candidates, false, sums, stream);
+  LaunchColumnSums(shape, tail, 0, candidates, false, sums,
+                   sums + static_cast<size_t>(shape.num_kv_heads) * candidates, stream);
   const dim3 grid{static_cast<unsigned>(candidates + kThreads - 1) / kThreads,
                   static_cast<unsigned>(shape.num_kv_heads)};
   Launch(PoolScores, grid, dim3{kThreads}, 0, stream, sums, candidates,

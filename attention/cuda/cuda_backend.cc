@@ -172,7 +172,8 @@ void CudaBackend::ColumnSums(const AttentionShape& shape, ElementType element, c
                              const float* lse, const void* k, int n, int rows, int begin, int end,
                              ScoreRows score_rows, float* sums) {
   LaunchColumnSums(DeviceShapeOf(shape), {element, q_rows, lse, k, n, rows}, begin, end,
-                   score_rows == ScoreRows::kQueryHeads, sums, at());
+                   score_rows == ScoreRows::kQueryHeads, sums, Scratch(ColumnSumsScratchBytes()),
+                   at());
 }
 
 void CudaBackend::SelectBest(const float* scores, int num_heads, int candidates, int best,

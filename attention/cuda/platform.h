@@ -23,6 +23,7 @@
 /// The dynamic shared memory of the block, as bytes.
 #define ZIGGURAT_SHARED_MEMORY(name) extern __shared__ __align__(16) unsigned char name[]
 #define ZIGGURAT_UNROLL _Pragma("unroll")
+#define ZIGGURAT_UNROLL_TWICE _Pragma("unroll 2")  // where all rounds take too many registers
 
 namespace ziggurat::cuda {
 
@@ -107,6 +108,7 @@ void LaunchEarly(Kernel kernel, dim3 grid, dim3 block, size_t shared_bytes, cuda
   unsigned char* name =              \
       reinterpret_cast<unsigned char*>(::ziggurat::cuda_emulator::DynamicSharedMemory())
 #define ZIGGURAT_UNROLL
+#define ZIGGURAT_UNROLL_TWICE
 
 namespace ziggurat::cuda {
 

@@ -55,7 +55,7 @@ struct PromptTile {
       const int index = i * kThreads + static_cast<int>(threadIdx.x);
       const int row = index / kPieces, channel = index % kPieces * 8;
       const bool is_live = first + row < from.rows && channel < from.dim;
-      copies.Copy16(tile + row * kStride + channel,
+      copies.Copy<16>(tile + row * kStride + channel,
                     is_live ? from.At(first + row) + channel : from.x, is_live);
     }
   }

@@ -71,7 +71,7 @@ class StagedChunks {
 
   /// The current chunk is there; another one sets out.
   __device__ void Await(const DeviceCache& cache) {
-    copies_.template Wait<kStages - 2>();
+    copies_.Wait<kStages - 2>();
     __syncwarp();  // scales are other lanes', and these have left the stage that is filled next
     CopyNext(cache, current_ == 0 ? kStages - 1 : current_ - 1);
   }
@@ -208,7 +208,7 @@ class StagedChunks {
     const unsigned char* from = keys.area + 4 * (keys.in_block + 4 * r) + c * row;
     ZIGGURAT_UNROLL
     for (int load = 0; load < kLoads; ++load) {
-      copies_.template Copy<16>(to + (load * kWarp + lane) * 16, from + load * 4 * row);
+      copies_.Copy<16>(to + (load * kWarp + lane) * 16, from + load * 4 * row);
     }
     const Plane::Place values = values_.PlaceOf(cache, next_);
     if constexpr (kTransposes) {
@@ -216,7 +216,7 @@ class StagedChunks {
       ZIGGURAT_UNROLL
       for (int first = 0; first < kChunkSlots * kParts; first += kWarp) {
         const int slot = (first + lane) / kParts, part = lane % kParts;
-        copies_.template Copy<16>(to + kKeyBytes + PlaceOfPart(slot % 4, slot / 4, part),
+        copies_.Copy<16>(to + kKeyBytes + PlaceOfPart(slot % 4, slot / 4, part),
                                   from + (first + lane) * 16);
       }
       return;
@@ -225,7 +225,7 @@ class StagedChunks {
     to += kKeyBytes + lane * kPieceBytes;
     ZIGGURAT_UNROLL
     for (int i = 0; i < 8; ++i) {
-      copies_.template Copy<kPieceBytes>(to + i * kWarp * kPieceBytes, from + i * kRowBytes);
+      copies_.Copy<kPieceBytes>(to + i * kWarp * kPieceBytes, from + i * kRowBytes);
     }
   }
 
@@ -235,14 +235,14 @@ class StagedChunks {
     const int lane = LaneOfThread();
     const Plane::Place keys = key_scales_.PlaceOf(cache, next_);
     const unsigned char* unit = keys.area + (keys.in_block >> group_shift_) * key_unit_bytes_;
-    if (lane < kDim / 4) copies_.template Copy<16>(to + 16 * lane, unit + 16 * lane);
+    if (lane < kDim / 4) copies_.Copy<16>(to + 16 * lane, unit + 16 * lane);
     const Plane::Place values = value_scales_.PlaceOf(cache, next_);
     unit = values.area + (values.in_block >> group_shift_) * value_unit_bytes_;
     const int of_token = 2 * kDim >> group_shift_;  // bytes
     const uint32_t before = values.in_block & ((1u << group_shift_) - 1);
     const int half = lane / 16 * 2 * kDim, at = lane % 16 * 16;
     if (at < kChunkSlots * of_token) {
-      copies_.template Copy<16>(to + kScaleBytes + half + at, unit + half + before * of_token + at);
+      copies_.Copy<16>(to + kScaleBytes + half + at, unit + half + before * of_token + at);
     }
   }
 
@@ -252,7 +252,7 @@ class StagedChunks {
     const Plane::Place of_keys = key_scales_.PlaceOf(cache, next_);
     const Plane::Place of_values = value_scales_.PlaceOf(cache, next_);
     const Plane::Place place = lane < 8 ? of_keys : of_values;
-    copies_.template Copy<16>(to + lane / 8 * kScaleBytes + lane % 8 * 16,
+    copies_.Copy<16>(to + lane / 8 * kScaleBytes + lane % 8 * 16,
                               place.area + 4 * place.in_block + lane % 8 * 16);
   }
 

@@ -240,6 +240,23 @@ TEST(ColumnSums, AgreeOverManyChunksAndQueryTiles) {
   }
 }
 
+// More keys than a block has, of heads that fill its registers; queries in several parts.
+TEST(ColumnSums, AgreeOnWideHeadsAndMoreKeysThanABlockHas) {
+  for (int head_dim : kSlowBuild ? std::vector<int>{128} : std::vector<int>{64, 128, 200, 256}) {
+    const ColumnCase c(ElementType::kBf16, Shape(8, 2, head_dim), kSlowBuild ? 300 : 555, head_dim);
+    for (ScoreRows score_rows : {ScoreRows::kKvHeads, ScoreRows::kQueryHeads}) {
+      for (auto [rows, begin, end] : {std::tuple{c.n, 0, c.n}, {70, 17, c.n - 3}, {32, 0, 259}}) {
+        const auto expected = c.Run(*MakeReferenceBackend(), rows, begin, end, score_rows);
+        for (CpuLevel level : SupportedCpuLevels()) {
+          const auto actual = c.Run(**MakeCpuBackend(level, 2), rows, begin, end, score_rows);
+          EXPECT_LE(Deviation(actual, expected), Tolerance(ElementType::kBf16))
+              << "D " << head_dim << " rows " << rows;
+        }
+      }
+    }
+  }
+}
+
 // The attention of every query sums to 1 over the keys it sees, which are its own and those before.
 TEST(ColumnSums, OfAllKeysSumToTheNumberOfQueries) {
   const ColumnCase c(ElementType::kF32, Shape(6, 3, 32), 700, 1);

@@ -30,7 +30,7 @@ __global__ inline void TurnPieces(LeftOut left_out, const uint4* from, uint4* to
   const unsigned own = threadIdx.x, count = blockDim.x;
   AsyncCopies copies;
   for (unsigned half = 0; half < 2; ++half) {
-    copies.Copy16(pieces + own, from + half * count + own, half == 0 || own % 2 == 0);
+    copies.Copy<16>(pieces + own, from + half * count + own, half == 0 || own % 2 == 0);
     copies.Commit();
     if (left_out != LeftOut::kWait) copies.Wait<0>();
     if (left_out != LeftOut::kBarrierBeforeReading) __syncthreads();
