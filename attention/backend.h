@@ -183,9 +183,10 @@ class AttentionBackend : public BackendMemory {
 
   /// For each head the `best` (<= candidates) highest of scores[g][0 .. candidates), ties to the
   /// lower index.
+  ///   scores    [num_heads, stride]
   ///   indices   [num_heads, best]  ascending
-  virtual void SelectBest(const float* scores, int num_heads, int candidates, int best,
-                          int32_t* indices) = 0;
+  virtual void SelectBest(const float* scores, size_t stride, int num_heads, int candidates,
+                          int best, int32_t* indices) = 0;
 
   /// Attention that keys [begin, end) receive from the last `rows` queries of a prompt of n tokens:
   /// sums[r][j - begin] = sum over queries i >= j of exp(scale * q_i.k_j - lse_i).

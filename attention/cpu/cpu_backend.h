@@ -41,7 +41,7 @@ class CpuBackend final : public AttentionBackend {
   double CosineSum(const float* a, const float* b, int rows, int width) override;
 
   // select_best.cc, select_windows.cc
-  void SelectBest(const float* scores, int num_heads, int candidates, int best,
+  void SelectBest(const float* scores, size_t stride, int num_heads, int candidates, int best,
                   int32_t* indices) override;
   int SelectWindows(const float* scores, int num_heads, int candidates, int review, int best,
                     int budget, int32_t* indices) override;

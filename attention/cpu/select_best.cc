@@ -21,13 +21,13 @@ uint64_t RankOf(float score, uint32_t index) {
 
 }  // namespace
 
-void CpuBackend::SelectBest(const float* scores, int num_heads, int candidates, int best,
-                            int32_t* indices) {
+void CpuBackend::SelectBest(const float* scores, size_t stride, int num_heads, int candidates,
+                            int best, int32_t* indices) {
   if (best <= 0) return;
   const int threads =
       static_cast<size_t>(num_heads) * candidates < kElementsWorthThreads ? 1 : threads_;
   ParallelFor(threads, num_heads, [&](size_t g, int) {
-    const float* head = scores + g * candidates;
+    const float* head = scores + g * stride;
     std::vector<uint64_t> ranks(candidates);
     for (int j = 0; j < candidates; ++j) ranks[j] = RankOf(head[j], j);
     if (best < candidates) {

@@ -176,9 +176,9 @@ void CudaBackend::ColumnSums(const AttentionShape& shape, ElementType element, c
                    at());
 }
 
-void CudaBackend::SelectBest(const float* scores, int num_heads, int candidates, int best,
-                             int32_t* indices) {
-  LaunchSelectBest(scores, num_heads, candidates, best, indices, at());
+void CudaBackend::SelectBest(const float* scores, size_t stride, int num_heads, int candidates,
+                             int best, int32_t* indices) {
+  LaunchSelectBest(scores, stride, num_heads, candidates, best, indices, at());
 }
 
 int CudaBackend::SelectWindows(const float* scores, int num_heads, int candidates, int review,

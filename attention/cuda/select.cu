@@ -12,11 +12,11 @@ constexpr int kThreads = 256;
 
 /// A block for each head: finds the lowest score that is kept, then gathers in order.
 __global__ void __launch_bounds__(kThreads)
-    SelectBest(const float* scores, int candidates, int best, int32_t* indices) {
+    SelectBest(const float* scores, size_t stride, int candidates, int best, int32_t* indices) {
   __shared__ CutMemory memory;
   __shared__ int scratch[2][kThreads / kWarp];
   __shared__ int sums[2];
-  const float* own = scores + static_cast<size_t>(blockIdx.x) * candidates;
+  const float* own = scores + blockIdx.x * stride;
   int32_t* to = indices + static_cast<size_t>(blockIdx.x) * best;
   const int thread = static_cast<int>(threadIdx.x);
   const auto key = [&](int i) { return RankedKey(own[i]); };
@@ -158,11 +158,11 @@ __global__ void __launch_bounds__(kThreads)
 
 // ---- Launchers ----------------------------------------------------------------------------------
 
-void LaunchSelectBest(const float* scores, int num_heads, int candidates, int best,
+void LaunchSelectBest(const float* scores, size_t stride, int num_heads, int candidates, int best,
                       int32_t* indices, cudaStream_t stream) {
   if (best == 0 || num_heads == 0) return;
   Launch(SelectBest, dim3{static_cast<unsigned>(num_heads)}, dim3{kThreads}, 0, stream, scores,
-         candidates, best, indices);
+         stride, candidates, best, indices);
 }
 
 void LaunchKeepSelected(const int32_t* best_of, size_t stride, int heads, int best,

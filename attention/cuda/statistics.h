@@ -38,7 +38,7 @@ size_t WindowScoresScratchBytes(const DeviceShape& shape, int n, int window);
 void LaunchWindowScores(const DeviceShape& shape, const PromptTail& tail, int kernel,
                         ScorePooling pooling, float* scores, void* scratch, cudaStream_t stream);
 
-void LaunchSelectBest(const float* scores, int num_heads, int candidates, int best,
+void LaunchSelectBest(const float* scores, size_t stride, int num_heads, int candidates, int best,
                       int32_t* indices, cudaStream_t stream);
 
 /// These two are of BackendMemory (attention/backend_memory.h).

@@ -73,11 +73,11 @@ void ReferenceBackend::ColumnSums(const AttentionShape& shape, ElementType eleme
   }
 }
 
-void ReferenceBackend::SelectBest(const float* scores, int num_heads, int candidates, int best,
-                                  int32_t* indices) {
+void ReferenceBackend::SelectBest(const float* scores, size_t stride, int num_heads, int candidates,
+                                  int best, int32_t* indices) {
   std::vector<int32_t> order(candidates);
   for (int g = 0; g < num_heads; ++g) {
-    const float* head = scores + static_cast<size_t>(g) * candidates;
+    const float* head = scores + g * stride;
     std::iota(order.begin(), order.end(), 0);
     std::stable_sort(order.begin(), order.end(),
                      [head](int32_t a, int32_t b) { return Ranked(head[a]) > Ranked(head[b]); });

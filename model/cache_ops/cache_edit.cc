@@ -98,7 +98,7 @@ class EditRunner {
     backend_.ReadTokens(shape_, pool_, *edit.lower_tail, 0, m, k0, v0);
     backend_.ReadTokens(shape_, pool_, *edit.upper_tail, 0, m, k1, v1);
     backend_.MergeAngles(shape_, ElementType::kF32, k0, k1, m, angles);
-    backend_.SelectBest(angles, heads, m, edit.retained, retained);
+    backend_.SelectBest(angles, m, heads, m, edit.retained, retained);
     backend_.Complement(retained, heads, edit.retained, m, rest);
     backend_.WriteMerged(shape_, ElementType::kF32, k0, v0, k1, v1,
                          {rest, static_cast<size_t>(merged)}, merged, edit.t, pool_,

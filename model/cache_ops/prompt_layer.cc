@@ -196,7 +196,8 @@ void PromptLayers::SelectBest(const WindowScoreStatistic& statistic, const KeepB
   backend_->WindowScores(shape_, element_, LastQueries(window), LastLse(at, window), at.k, tokens_,
                          window, statistic.kernel, statistic.pooling, buffers_.scores);
   int32_t* best = LendIndices(static_cast<size_t>(shape_.num_kv_heads) * edit.best);
-  backend_->SelectBest(buffers_.scores, shape_.num_kv_heads, candidates, edit.best, best);
+  backend_->SelectBest(buffers_.scores, candidates, shape_.num_kv_heads, candidates, edit.best,
+                       best);
   KeepSelected(best, edit.best, edit.best, edit.recent, layer);
 }
 
@@ -208,11 +209,8 @@ void PromptLayers::SelectHeavy(const KeepHeavy& edit, const PromptTensors& at) {
   selected_ = 0;
   if (edit.heavy + edit.recent >= tokens_) return;
   int32_t* best = LendIndices(static_cast<size_t>(shape_.num_kv_heads) * edit.heavy);
-  for (int head = 0; head < shape_.num_kv_heads; ++head) {
-    backend_->SelectBest(buffers_.scores + static_cast<size_t>(head) * tokens_, 1,
-                         tokens_ - edit.recent, edit.heavy,
-                         best + static_cast<size_t>(head) * edit.heavy);
-  }
+  backend_->SelectBest(buffers_.scores, tokens_, shape_.num_kv_heads, tokens_ - edit.recent,
+                       edit.heavy, best);
   KeepSelected(best, edit.heavy, edit.heavy, edit.recent, 0);
 }
 
@@ -260,8 +258,8 @@ absl::Status PromptLayers::SelectStored(int layer, const KeepBest& edit,
   const size_t heads = shape_.num_kv_heads;
   std::vector<int32_t> best(heads * edit.best);
   int32_t* selected = LendIndices(best.size());
-  backend_->SelectBest(buffers_.stored_scores + layer * heads * tokens_, shape_.num_kv_heads,
-                       tokens_ - edit.recent, edit.best, selected);
+  backend_->SelectBest(buffers_.stored_scores + layer * heads * tokens_, tokens_ - edit.recent,
+                       shape_.num_kv_heads, tokens_ - edit.recent, edit.best, selected);
   backend_->Download(selected, best.size() * sizeof(int32_t), best.data());
   kept->clear();
   for (size_t head = 0; head < heads; ++head) {
@@ -311,7 +309,8 @@ int PromptLayers::SelectRetained(const MergeOptions& merge, const PromptTensors&
     }
   }
   // [G, retained], and behind them [G, n - retained]: those that are merged.
-  backend_->SelectBest(angles, shape_.num_kv_heads, tokens_, retained_, buffers_.selection);
+  backend_->SelectBest(angles, tokens_, shape_.num_kv_heads, tokens_, retained_,
+                       buffers_.selection);
   backend_->Complement(buffers_.selection, shape_.num_kv_heads, retained_, tokens_,
                        buffers_.selection + heads * retained_);
   return retained_;

@@ -315,8 +315,8 @@ TEST(CosineSum, AgreesWithTheReferenceForAnyThreads) {
 std::vector<int32_t> Select(AttentionBackend& backend, const std::vector<float>& scores, int heads,
                             int best) {
   std::vector<int32_t> indices(static_cast<size_t>(heads) * best, -1);
-  backend.SelectBest(scores.data(), heads, static_cast<int>(scores.size()) / heads, best,
-                     indices.data());
+  const int candidates = static_cast<int>(scores.size()) / heads;
+  backend.SelectBest(scores.data(), candidates, heads, candidates, best, indices.data());
   return indices;
 }
 
@@ -332,6 +332,18 @@ TEST(SelectBest, TakesTheLowerIndexOfEqualScores) {
     EXPECT_EQ(Select(*backend, scores, 1, 7), (std::vector<int32_t>{0, 1, 2, 3, 4, 5, 6}));
     EXPECT_EQ(Select(*backend, scores, 7, 1), (std::vector<int32_t>(7, 0)));
     EXPECT_TRUE(Select(*backend, scores, 1, 0).empty());
+  }
+}
+
+TEST(SelectBest, PassesOverScoresBehindTheCandidatesOfAHead) {
+  const std::vector<float> scores = {1, 3, 2, 9, 9, 3, 1, 2, 9, 9, 2, 1, 3};  // the last row is cut
+  std::vector<std::unique_ptr<AttentionBackend>> backends;
+  backends.push_back(MakeReferenceBackend());
+  for (CpuLevel level : SupportedCpuLevels()) backends.push_back(*MakeCpuBackend(level, 2));
+  for (auto& backend : backends) {
+    std::vector<int32_t> indices(6, -1);
+    backend->SelectBest(scores.data(), 5, 3, 3, 2, indices.data());
+    EXPECT_EQ(indices, (std::vector<int32_t>{1, 2, 0, 2, 0, 2}));
   }
 }
 

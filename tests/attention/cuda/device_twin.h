@@ -34,7 +34,7 @@ class DeviceTwin final : public AttentionBackend {
   void ColumnSums(const AttentionShape& shape, ElementType element, const void* q_rows,
                   const float* lse, const void* k, int n, int rows, int begin, int end,
                   ScoreRows score_rows, float* sums) override;
-  void SelectBest(const float* scores, int num_heads, int candidates, int best,
+  void SelectBest(const float* scores, size_t stride, int num_heads, int candidates, int best,
                   int32_t* indices) override;
   int SelectWindows(const float* scores, int num_heads, int candidates, int review, int best,
                     int budget, int32_t* indices) override;

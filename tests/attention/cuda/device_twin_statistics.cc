@@ -43,11 +43,11 @@ void DeviceTwin::WindowScores(const AttentionShape& shape, ElementType element,
   device_scores.CopyTo(scores);
 }
 
-void DeviceTwin::SelectBest(const float* scores, int num_heads, int candidates, int best,
-                            int32_t* indices) {
-  OnDevice device_scores(scores, size_t{1} * num_heads * candidates * sizeof(float));
+void DeviceTwin::SelectBest(const float* scores, size_t stride, int num_heads, int candidates,
+                            int best, int32_t* indices) {
+  OnDevice device_scores(scores, ((num_heads - 1) * stride + candidates) * sizeof(float));
   OnDevice device_indices(size_t{1} * num_heads * best * sizeof(int32_t));
-  backend_->SelectBest(device_scores.get<float>(), num_heads, candidates, best,
+  backend_->SelectBest(device_scores.get<float>(), stride, num_heads, candidates, best,
                        device_indices.get<int32_t>());
   device_indices.CopyTo(indices);
 }

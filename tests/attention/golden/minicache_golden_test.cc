@@ -187,7 +187,7 @@ class RunComparison {
     const double ratio = params_.at("retention_ratio").get<double>();
     const int retained = static_cast<int>(std::ceil(ratio * tokens_));
     std::vector<int32_t> indices(static_cast<size_t>(heads_) * retained);
-    backend_.SelectBest(angles.data(), heads_, tokens_, retained, indices.data());
+    backend_.SelectBest(angles.data(), tokens_, heads_, tokens_, retained, indices.data());
     for (int head = 0; head < heads_; ++head) {
       const std::vector<int32_t> ours(indices.begin() + ptrdiff_t{head} * retained,
                                       indices.begin() + ptrdiff_t{head + 1} * retained);

@@ -106,7 +106,7 @@ std::vector<int> KeptPositions(AttentionBackend& backend, const LayerEdit& edit,
   };
   const auto select = [&](int best, int recent) {
     std::vector<int32_t> indices(best);
-    backend.SelectBest(scores.data(), 1, tokens - recent, best, indices.data());
+    backend.SelectBest(scores.data(), tokens, 1, tokens - recent, best, indices.data());
     positions.assign(indices.begin(), indices.end());
     append(tokens - recent, tokens);
   };
