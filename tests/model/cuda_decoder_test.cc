@@ -6,11 +6,14 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cmath>
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <random>
 
+#include "absl/algorithm/container.h"
+#include "absl/strings/match.h"
 #include "model/calibration/attention_similarity.h"
 #include "tests/model/decoder_harness.h"
 #include "tests/model/plain_llama.h"
@@ -223,38 +226,49 @@ TEST_F(CudaDecoder, AStepOfAllKindsOfCachesAtOnceFailsNobody) {
   }
 }
 
-/// On tensor cores, as far as segments fit them; queries and weights are rounded there. A number
-/// at the border of two codes may become either, and of two tokens with nearly the same score
-/// either may stay, after which logits differ more: for policies that decide so, most prompts
-/// count.
-TEST_F(CudaDecoder, IsNearTheCpuInBf16) {
-  constexpr double kBf16 = 4.5e-2;
-  constexpr double kWorst = 0.5;
-  constexpr int kPrompts = 9;
-  DecoderHarness cpu = OnCpu(ElementType::kBf16), device = OnDevice(ElementType::kBf16);
-  const auto difference = [&](const char* policy, uint32_t seed) {
-    const int tokens = seed % 3 == 0 ? 150 : 50;
-    TestSequence of_cpu = cpu.NewSequence(policy, tokens, 20);
-    TestSequence of_device = device.NewSequence(policy, tokens, 20);
-    const std::vector<int32_t> prompt = Ids(tokens, seed), continuation = Ids(6, seed + 100);
-    double worst = RelativeDifference(device.Prefill({&of_device}, {prompt})[0],
-                                      cpu.Prefill({&of_cpu}, {prompt})[0]);
-    for (const int32_t id : continuation) {
-      worst = std::max(worst, RelativeDifference(device.Decode({&of_device}, {id})[0],
-                                                 cpu.Decode({&of_cpu}, {id})[0]));
-    }
-    return worst;
-  };
+double Median(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  return values[values.size() / 2];
+}
+
+/// On tensor cores, as far as segments fit them. In bf16 CPU and device round differently at many
+/// places, so that neither is the other's measure: that is the CPU in f32, to which the device must
+/// be as near as the CPU in bf16 is. Of two tokens with nearly the same score either may stay,
+/// after which logits differ by as much as they can: for policies that decide so, only the median
+/// counts.
+TEST_F(CudaDecoder, IsAsNearToF32InBf16AsTheCpuIs) {
+  // Independent rounding gives medians up to 1.2 times those of the CPU and worst ones up to 1.4
+  // times, a tenth too much in the values of one head medians from 1.7 times.
+  constexpr double kMedian = 1.5, kWorst = 2;
+  constexpr int kPrompts = 15;
+  DecoderHarness exact = OnCpu(ElementType::kF32), cpu = OnCpu(ElementType::kBf16),
+                 device = OnDevice(ElementType::kBf16);
   for (const char* policy : {"full", "int8", "snapkv(budget=40,window=8)",
                              "kivi(bits=4,group=16,residual=16)", "h2o(heavy=20,recent=10)"}) {
-    std::vector<double> differences;
+    std::vector<double> of_cpu, of_device;
     for (uint32_t seed = 0; seed < kPrompts; ++seed) {
-      differences.push_back(difference(policy, seed));
+      const int tokens = seed % 5 == 0 ? 150 : 50;
+      TestSequence in_f32 = exact.NewSequence(policy, tokens, 20);
+      TestSequence on_cpu = cpu.NewSequence(policy, tokens, 20);
+      TestSequence on_device = device.NewSequence(policy, tokens, 20);
+      const auto compare = [&](const Logits& of_f32, const Logits& a, const Logits& b) {
+        of_cpu.push_back(RelativeDifference(a, of_f32));
+        of_device.push_back(RelativeDifference(b, of_f32));
+        ASSERT_TRUE(std::isfinite(of_device.back())) << policy << ", prompt " << seed;
+      };
+      const std::vector<int32_t> prompt = Ids(tokens, seed);
+      compare(exact.Prefill({&in_f32}, {prompt})[0], cpu.Prefill({&on_cpu}, {prompt})[0],
+              device.Prefill({&on_device}, {prompt})[0]);
+      for (const int32_t id : Ids(6, seed + 100)) {
+        compare(exact.Decode({&in_f32}, {id})[0], cpu.Decode({&on_cpu}, {id})[0],
+                device.Decode({&on_device}, {id})[0]);
+      }
     }
-    std::sort(differences.begin(), differences.end());
-    EXPECT_LE(differences[kPrompts / 2], kBf16) << policy;
-    const bool decides = policy != std::string_view("full") && policy != std::string_view("int8");
-    EXPECT_LE(differences.back(), decides ? kWorst : kBf16) << policy;
+    if (HasFatalFailure()) return;
+    EXPECT_LE(Median(of_device), kMedian * Median(of_cpu)) << policy;
+    const auto worst = [](const std::vector<double>& of) { return *absl::c_max_element(of); };
+    if (absl::StartsWith(policy, "snapkv") || absl::StartsWith(policy, "h2o")) continue;
+    EXPECT_LE(worst(of_device), kWorst * worst(of_cpu)) << policy;
   }
 }
 
