@@ -107,6 +107,24 @@ __device__ inline void StoreElement(ElementType element, void* data, size_t inde
   }
 }
 
+/// Elements `index` (even) and the next.
+__device__ inline float2 LoadPair(ElementType element, const void* data, size_t index) {
+  if (element == ElementType::kF32) {
+    return *reinterpret_cast<const float2*>(static_cast<const float*>(data) + index);
+  }
+  const uint32_t pair =
+      *reinterpret_cast<const uint32_t*>(static_cast<const uint16_t*>(data) + index);
+  return make_float2(__uint_as_float(pair << 16), __uint_as_float(pair & 0xffff0000u));
+}
+__device__ inline void StorePair(ElementType element, void* data, size_t index, float2 values) {
+  if (element == ElementType::kF32) {
+    *reinterpret_cast<float2*>(static_cast<float*>(data) + index) = values;
+  } else {
+    *reinterpret_cast<uint32_t*>(static_cast<uint16_t*>(data) + index) =
+        FloatToBf16(values.x) | static_cast<uint32_t>(FloatToBf16(values.y)) << 16;
+  }
+}
+
 /// What RMSNorm multiplies a row by, from the sum of its squares.
 __device__ inline float InverseRms(float sum_of_squares, int width, float epsilon) {
   return 1 / sqrtf(sum_of_squares / static_cast<float>(width) + epsilon);

@@ -11,7 +11,6 @@ namespace {
 
 constexpr int kPlanThreads = 256;
 constexpr int kMergeThreads = 128;
-constexpr int kMaxPerLane = 8;
 
 /// One block for each class (x) of each layer (y): running sums over the items, kPlanThreads of
 /// them at a time.
@@ -149,33 +148,35 @@ __device__ void CountDistant(const DecodeArguments& a, int item_index, int kv_he
 }
 
 /// What a warp adds up of the partial results of a query head, relative to the highest log-sum-exp.
+/// Channels lane + 32 j.
+template <int kMaxPerLane>
 struct MergedRows {
   float sum = 0;
-  float own[kMaxPerLane] = {};  ///< channels lane + 32 j
+  float own[kMaxPerLane] = {};
 
-  /// Rows warp, warp + kWarps, ... of a stretch. A few at a time: none waits for another.
-  __device__ void Add(const DecodePlan& plan, const Stretch& stretch, float highest, int dim) {
-    constexpr int kWarps = kMergeThreads / kWarp, kAtOnce = 4;
+  /// Rows first, first + step, ... of a stretch. A few at a time: none waits for another.
+  __device__ void Add(const DecodePlan& plan, const Stretch& stretch, int first, int step,
+                      float highest, int dim) {
+    constexpr int kAtOnce = 4;
     const int lane = LaneOfThread();
-    for (int first = WarpOfThread(); first < stretch.count; first += kWarps * kAtOnce) {
+    for (; first < stretch.count; first += step * kAtOnce) {
       float weights[kAtOnce], rows[kAtOnce][kMaxPerLane];
       ZIGGURAT_UNROLL
       for (int r = 0; r < kAtOnce; ++r) {
-        const int i = first + r * kWarps;
+        const int i = first + r * step;
         const float lse = i < stretch.count ? plan.lse[stretch.row(i)] : -INFINITY;
         weights[r] = expf(lse - highest);
-      }
-      ZIGGURAT_UNROLL
-      for (int r = 0; r < kAtOnce; ++r) {
-        const float* row = plan.out + static_cast<size_t>(stretch.row(first + r * kWarps)) * dim;
+        // That of a run left out is anything.
+        const float* row = plan.out + static_cast<size_t>(stretch.row(i)) * dim;
         ZIGGURAT_UNROLL
         for (int j = 0; j < kMaxPerLane; ++j) {
           const int c = lane + j * kWarp;
-          rows[r][j] = weights[r] > 0 && c < dim ? row[c] : 0;  // that of a run left out: anything
+          rows[r][j] = i < stretch.count && c < dim ? row[c] : 0;
         }
       }
       ZIGGURAT_UNROLL
       for (int r = 0; r < kAtOnce; ++r) {
+        if (!(weights[r] > 0)) continue;
         sum += weights[r];
         ZIGGURAT_UNROLL
         for (int j = 0; j < kMaxPerLane; ++j) own[j] += weights[r] * rows[r][j];
@@ -184,54 +185,86 @@ struct MergedRows {
   }
 };
 
-/// One block for each query head of an item: its warps share the partial results, then merge
-/// theirs.
-__global__ void __launch_bounds__(kMergeThreads)
-    MergePartials(DecodeArguments a, DecodePlans plans, DecodeOutput to) {
-  constexpr int kWarps = kMergeThreads / kWarp;
-  __shared__ float outs[kWarps][kMaxPerLane * kWarp];
-  __shared__ float scratch[kWarps], sums[kWarps];
-  LetNextBegin();
-  AwaitPrevious();
-  const int item_index = static_cast<int>(blockIdx.x), head = static_cast<int>(blockIdx.y);
-  if (item_index >= a.items.size(a.cache)) return;
-  const int dim = a.shape.head_dim, thread = static_cast<int>(threadIdx.x);
+/// The merge of a query head of an item by the threads of a warp or of a block: `thread` of
+/// `threads`, in warp `warp` of `warps`. `max` is the largest over these threads, `total` makes of
+/// what the warps have added up the sum over them in `warp` 0.
+template <int kMaxPerLane, class Max, class Total>
+__device__ void MergeHead(const DecodeArguments& a, const DecodePlans& plans,
+                          const DecodeOutput& to, int item_index, int head, int warp, int warps,
+                          Max max, Total total) {
+  const int dim = a.shape.head_dim, thread = warp * kWarp + LaneOfThread();
   float highest = -INFINITY;
   for (int p = 0; p < plans.count; ++p) {
     const DecodePlan& plan = plans.plans[p];
     ForEachStretch(a, plan, item_index, head, [&](const DeviceSegment&, const Stretch& stretch) {
-      for (int i = thread; i < stretch.count; i += kMergeThreads) {
+      for (int i = thread; i < stretch.count; i += warps * kWarp) {
         highest = fmaxf(highest, plan.lse[stretch.row(i)]);
       }
     });
   }
-  highest = BlockMax(highest, scratch);
-  MergedRows merged;
+  highest = max(highest);
+  MergedRows<kMaxPerLane> merged;
   for (int p = 0; p < plans.count && highest != -INFINITY; ++p) {
     const DecodePlan& plan = plans.plans[p];
     ForEachStretch(a, plan, item_index, head, [&](const DeviceSegment&, const Stretch& stretch) {
-      merged.Add(plan, stretch, highest, dim);
+      merged.Add(plan, stretch, warp, warps, highest, dim);
     });
   }
+  total(merged);
+  if (warp != 0) return;
+  const size_t row = static_cast<size_t>(item_index) * a.shape.num_q_heads + head;
+  const float inverse = merged.sum > 0 ? 1 / merged.sum : 0;
   ZIGGURAT_UNROLL
   for (int j = 0; j < kMaxPerLane; ++j) {
-    outs[WarpOfThread()][LaneOfThread() + j * kWarp] = merged.own[j];
+    const int c = LaneOfThread() + j * kWarp;
+    if (c < dim) StoreElement(to.element, to.out, row * dim + c, merged.own[j] * inverse);
   }
-  if (LaneOfThread() == 0) sums[WarpOfThread()] = merged.sum;
-  __syncthreads();
-  float total = 0;
-  for (int w = 0; w < kWarps; ++w) total += sums[w];
-  const size_t row = static_cast<size_t>(item_index) * a.shape.num_q_heads + head;
-  for (int c = thread; c < dim; c += kMergeThreads) {
-    float x = 0;
-    for (int w = 0; w < kWarps; ++w) x += outs[w][c];
-    StoreElement(to.element, to.out, row * dim + c, total > 0 ? x / total : 0);
-  }
-  if (thread != 0) return;
-  if (to.lse != nullptr) to.lse[row] = total > 0 ? highest + logf(total) : -INFINITY;
+  if (LaneOfThread() != 0) return;
+  if (to.lse != nullptr) to.lse[row] = merged.sum > 0 ? highest + logf(merged.sum) : -INFINITY;
   if (a.near_lse != nullptr && head % a.shape.group_size() == 0) {
     CountDistant(a, item_index, head / a.shape.group_size());
   }
+}
+
+/// One block for each query head (y) of an item (x): its warps share the partial results, then
+/// merge theirs. For few items, which have many partial results.
+template <int kMaxPerLane>
+__global__ void __launch_bounds__(kMergeThreads)
+    MergePartials(DecodeArguments a, DecodePlans plans, DecodeOutput to) {
+  constexpr int kWarps = kMergeThreads / kWarp;
+  __shared__ MergedRows<kMaxPerLane> of_lanes[kWarps][kWarp];
+  __shared__ float scratch[kWarps];
+  LetNextBegin();
+  AwaitPrevious();
+  const int item_index = static_cast<int>(blockIdx.x), head = static_cast<int>(blockIdx.y);
+  if (item_index >= a.items.size(a.cache)) return;
+  const auto max = [&](float x) { return BlockMax(x, scratch); };
+  const auto total = [&](MergedRows<kMaxPerLane>& merged) {
+    of_lanes[WarpOfThread()][LaneOfThread()] = merged;
+    __syncthreads();
+    if (WarpOfThread() != 0) return;
+    for (int w = 1; w < kWarps; ++w) {
+      const MergedRows<kMaxPerLane>& other = of_lanes[w][LaneOfThread()];
+      merged.sum += other.sum;
+      ZIGGURAT_UNROLL
+      for (int j = 0; j < kMaxPerLane; ++j) merged.own[j] += other.own[j];
+    }
+  };
+  MergeHead<kMaxPerLane>(a, plans, to, item_index, head, WarpOfThread(), kWarps, max, total);
+}
+
+/// One warp for each query head of an item. For many items, which have few partial results.
+template <int kMaxPerLane>
+__global__ void __launch_bounds__(kMergeThreads)
+    MergeFewPartials(DecodeArguments a, DecodePlans plans, DecodeOutput to) {
+  LetNextBegin();
+  AwaitPrevious();
+  const int warp = static_cast<int>(blockIdx.x) * (kMergeThreads / kWarp) + WarpOfThread();
+  const int item_index = warp / a.shape.num_q_heads, head = warp % a.shape.num_q_heads;
+  if (item_index >= a.items.size(a.cache)) return;
+  MergeHead<kMaxPerLane>(
+      a, plans, to, item_index, head, 0, 1, [](float x) { return WarpMax(x); },
+      [](MergedRows<kMaxPerLane>&) {});
 }
 
 }  // namespace
@@ -329,8 +362,22 @@ void LaunchDecodeAttention(const DecodeBucket& bucket, const DeviceCache& cache,
     LaunchEarly(GateDistant, dim3{(max_items * q_heads + kWarps - 1) / kWarps}, dim3{kMergeThreads},
                 0, stream, arguments, plans, plans.near_lse);
   }
-  LaunchEarly(MergePartials, dim3{max_items, q_heads}, dim3{kMergeThreads}, 0, stream, arguments,
-              plans, output);
+  const auto merge = [&]<int kMaxPerLane>() {
+    constexpr unsigned kWarps = kMergeThreads / kWarp;
+    // A query head has nine partial results at most, on average.
+    if (8 * bucket.max_items * RunsOf(bucket.shape, bucket.shape.num_kv_heads) >= bucket.workers) {
+      LaunchEarly(MergeFewPartials<kMaxPerLane>, dim3{(max_items * q_heads + kWarps - 1) / kWarps},
+                  dim3{kMergeThreads}, 0, stream, arguments, plans, output);
+    } else {
+      LaunchEarly(MergePartials<kMaxPerLane>, dim3{max_items, q_heads}, dim3{kMergeThreads}, 0,
+                  stream, arguments, plans, output);
+    }
+  };
+  if (bucket.shape.head_dim <= 4 * kWarp) {
+    merge.template operator()<4>();
+  } else {
+    merge.template operator()<8>();
+  }
 }
 
 }  // namespace ziggurat::cuda

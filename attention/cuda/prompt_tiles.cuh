@@ -56,7 +56,7 @@ struct PromptTile {
       const int row = index / kPieces, channel = index % kPieces * 8;
       const bool is_live = first + row < from.rows && channel < from.dim;
       copies.Copy<16>(tile + row * kStride + channel,
-                    is_live ? from.At(first + row) + channel : from.x, is_live);
+                      is_live ? from.At(first + row) + channel : from.x, is_live);
     }
   }
 

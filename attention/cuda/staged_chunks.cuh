@@ -217,7 +217,7 @@ class StagedChunks {
       for (int first = 0; first < kChunkSlots * kParts; first += kWarp) {
         const int slot = (first + lane) / kParts, part = lane % kParts;
         copies_.Copy<16>(to + kKeyBytes + PlaceOfPart(slot % 4, slot / 4, part),
-                                  from + (first + lane) * 16);
+                         from + (first + lane) * 16);
       }
       return;
     }
@@ -253,7 +253,7 @@ class StagedChunks {
     const Plane::Place of_values = value_scales_.PlaceOf(cache, next_);
     const Plane::Place place = lane < 8 ? of_keys : of_values;
     copies_.Copy<16>(to + lane / 8 * kScaleBytes + lane % 8 * 16,
-                              place.area + 4 * place.in_block + lane % 8 * 16);
+                     place.area + 4 * place.in_block + lane % 8 * 16);
   }
 
   unsigned char* shared_;

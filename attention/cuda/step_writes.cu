@@ -85,10 +85,16 @@ struct PackedTokens {
     return LoadElement(element, qkv, row * shape.head_dim + c);
   }
   __device__ void WriteQuery(const DeviceShape& shape, int item, int head) const {
-    float* to = q + (static_cast<size_t>(item) * shape.num_q_heads + head) * shape.head_dim;
-    for (int c = LaneOfThread(); c < shape.head_dim; c += kWarp) {
-      to[c] = Rotate(shape, item, head, c);
+    const int heads = shape.num_q_heads + 2 * shape.num_kv_heads, dim = shape.head_dim;
+    float* to = q + (static_cast<size_t>(item) * shape.num_q_heads + head) * dim;
+    if (dim % 4 != 0) {
+      for (int c = LaneOfThread(); c < dim; c += kWarp) to[c] = Rotate(shape, item, head, c);
+      return;
     }
+    const size_t angles = static_cast<size_t>(item) * (dim / 2);
+    RotateHead(element, qkv, (static_cast<size_t>(item) * heads + head) * dim, dim, cos + angles,
+               sin + angles,
+               [&](int c, float2 values) { *reinterpret_cast<float2*>(to + c) = values; });
   }
 };
 
