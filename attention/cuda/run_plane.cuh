@@ -7,10 +7,6 @@
 
 namespace ziggurat::cuda {
 
-__device__ inline bool IsPowerOfTwo(uint32_t x) { return (x & (x - 1)) == 0; }
-
-/// Slots per block nearly always are a power of two; kAlways: they are known to be.
-template <bool kAlways>
 class RunPlane {
  public:
   struct Place {
@@ -18,27 +14,26 @@ class RunPlane {
     uint32_t in_block;          ///< slots before it there
   };
 
-  __device__ RunPlane() {}
   __device__ RunPlane(const DeviceCache& cache, const DevicePlane& plane, int head) {
     blocks_ = cache.table + plane.blocks;
     base_ = cache.pool + static_cast<size_t>(head) * plane.head_stride_bytes + plane.offset_bytes;
     slots_ = plane.slots_per_block;
-    if (kAlways || IsPowerOfTwo(slots_)) shift_ = __ffs(static_cast<int>(slots_)) - 1;
+    if ((slots_ & (slots_ - 1)) == 0) shift_ = __ffs(static_cast<int>(slots_)) - 1;
   }
 
-  __device__ uint32_t slots_per_block() const { return kAlways ? 1u << shift_ : slots_; }
+  __device__ uint32_t slots_per_block() const { return slots_; }
   __device__ Place PlaceOf(const DeviceCache& cache, int slot) const {
     const auto at = static_cast<uint32_t>(slot);
-    const uint32_t block = kAlways || shift_ >= 0 ? at >> shift_ : at / slots_;
+    const uint32_t block = shift_ >= 0 ? at >> shift_ : at / slots_;
     return {base_ + uint64_t{blocks_[block]} * static_cast<uint32_t>(cache.block_bytes),
-            at - block * slots_per_block()};
+            at - block * slots_};
   }
 
  private:
-  const uint32_t* blocks_ = nullptr;
-  const unsigned char* base_ = nullptr;
-  uint32_t slots_ = 1;
-  int shift_ = -1;
+  const uint32_t* blocks_;
+  const unsigned char* base_;
+  uint32_t slots_;
+  int shift_ = -1;  ///< a power of two of slots, as nearly always
 };
 
 }  // namespace ziggurat::cuda

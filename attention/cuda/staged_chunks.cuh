@@ -1,15 +1,13 @@
 // Chunks of codes on their way through shared memory: while a warp computes one, the next are under
 // way, and take no registers.
 //
-// A lane copies the very keys that it computes with, 16 bytes for each load of tensor_attend.cuh,
-// and of int8, fp8 and int2 the very values, a piece of each of its eight rows. Values of int4 are
-// read back as matrices that come transposed.
+// Eight lanes copy whole runs of 128 bytes: a second cache is asked for a run at once. They write
+// pieces of 16 bytes in such an order that those who read find them in different banks.
 #pragma once
 
 #include "attention/cuda/async_copy.cuh"
 #include "attention/cuda/decode.h"
 #include "attention/cuda/packed_codes.cuh"
-#include "attention/cuda/run_plane.cuh"
 
 namespace ziggurat::cuda {
 
@@ -24,7 +22,7 @@ class StagedChunks {
 
   // A stage: keys, values, scales of keys, scales of values.
   static constexpr int kKeyBytes = kLoads * 16 * kWarp;
-  static constexpr int kValueBytes = 8 * kPieceBytes * kWarp;
+  static constexpr int kValueBytes = kChunkSlots * kRowBytes;
   /// Of a side: of codes in groups at most, since 32 is the smallest group here.
   static constexpr int kScaleBytes = IsGrouped(kEncoding) ? 4 * kDim : 4 * kChunkSlots;
   static constexpr int kStageBytes = kKeyBytes + kValueBytes + 2 * kScaleBytes;
@@ -39,40 +37,37 @@ class StagedChunks {
   static constexpr bool kTransposes = kEncoding == Encoding::kInt4;
 
   /// Whether chunks of the segment can come so: heads of kDim, a chunk in one block and its scales
-  /// in one unit, no norms.
+  /// in one unit, keys and values side by side, no norms.
   __device__ static bool Fits(const DeviceSegment& s, int head_dim) {
     if (head_dim != kDim || s.key_norms.exists() || s.value_norms.exists()) return false;
-    if (!Fits(s.keys) || !Fits(s.values) || !Fits(s.key_scales) || !Fits(s.value_scales)) {
-      return false;
-    }
+    if (!Fit(s.keys, s.values) || !Fit(s.key_scales, s.value_scales)) return false;
     return !IsGrouped(kEncoding) || (IsPowerOfTwo(s.group) && s.group >= kChunkSlots);
   }
 
   /// `shared`: kBytes for this warp, aligned to 16.
-  __device__ explicit StagedChunks(unsigned char* shared) : shared_(shared) {}
+  __device__ explicit StagedChunks(unsigned char* shared)
+      : shared_(shared), lane_(LaneOfThread()) {}
 
   /// From slot `begin` on, a multiple of 32. The chunks of the run before are all left.
   __device__ void Begin(const DeviceCache& cache, const DeviceSegment& s, int head, int begin,
                         int chunks) {
-    keys_ = Plane(cache, s.keys, head);
-    values_ = Plane(cache, s.values, head);
-    key_scales_ = Plane(cache, s.key_scales, head);
-    value_scales_ = Plane(cache, s.value_scales, head);
+    codes_ = Planes(cache, s.keys, s.values, head);
+    scales_ = Planes(cache, s.key_scales, s.value_scales, head);
     if constexpr (IsGrouped(kEncoding)) {
       group_shift_ = __ffs(s.group) - 1;
-      key_unit_bytes_ = s.key_scales.unit_bytes;
-      value_unit_bytes_ = s.value_scales.unit_bytes;
+      unit_bytes_ = s.key_scales.unit_bytes;
     }
     next_ = begin;
     end_ = begin + chunks * kChunkSlots;
     current_ = 0;
+    FindBlocks();
     for (int i = 0; i < kStages - 1; ++i) CopyNext(cache, i);
   }
 
   /// The current chunk is there; another one sets out.
   __device__ void Await(const DeviceCache& cache) {
     copies_.Wait<kStages - 2>();
-    __syncwarp();  // scales are other lanes', and these have left the stage that is filled next
+    __syncwarp();  // pieces are other lanes', and these have left the stage that is filled next
     CopyNext(cache, current_ == 0 ? kStages - 1 : current_ - 1);
   }
   __device__ void Leave() { current_ = current_ == kStages - 1 ? 0 : current_ + 1; }
@@ -84,19 +79,22 @@ class StagedChunks {
 
   /// Cells of slots 4 r .. 4 r + 3 in row 4 load + c.
   __device__ uint4 Keys(int load) const {
-    return reinterpret_cast<const uint4*>(stage())[load * kWarp + LaneOfThread()];
+    const int r = lane_ / 4, c = lane_ % 4;
+    return reinterpret_cast<const uint4*>(stage())[kWarp * load + PieceOfKeys(c, r)];
   }
   /// This lane's piece of the row of slot 8 c + i.
   __device__ void Values(int i, uint32_t (&cells)[kPieceBytes / 4]) const {
-    const unsigned char* at = stage() + kKeyBytes + (i * kWarp + LaneOfThread()) * kPieceBytes;
+    const int r = lane_ / 4, c = lane_ % 4;
+    const int at = (8 * c + i) * kRowBytes + r * kPieceBytes;
+    const unsigned char* from = stage() + kKeyBytes + 16 * ((at / 16) ^ 2 * c) + at % 16;
     if constexpr (kPieceBytes == 16) {
-      const auto x = *reinterpret_cast<const uint4*>(at);
+      const auto x = *reinterpret_cast<const uint4*>(from);
       cells[0] = x.x, cells[1] = x.y, cells[2] = x.z, cells[3] = x.w;
     } else if constexpr (kPieceBytes == 8) {
-      const auto x = *reinterpret_cast<const uint2*>(at);
+      const auto x = *reinterpret_cast<const uint2*>(from);
       cells[0] = x.x, cells[1] = x.y;
     } else {
-      cells[0] = *reinterpret_cast<const uint32_t*>(at);
+      cells[0] = *reinterpret_cast<const uint32_t*>(from);
     }
   }
   /// What codes of slots 4 r .. 4 r + 3 are multiplied by.
@@ -104,7 +102,7 @@ class StagedChunks {
     ZIGGURAT_UNROLL
     for (int i = 0; i < 4; ++i) of_keys[i] = of_values[i] = 1;
     if constexpr (IsPerToken(kEncoding)) {
-      const auto* scales = reinterpret_cast<const float4*>(scales_of_stage()) + LaneOfThread() / 4;
+      const auto* scales = reinterpret_cast<const float4*>(scales_of_stage()) + lane_ / 4;
       const float4 k = scales[0], v = scales[kScaleBytes / 16];
       of_keys[0] = k.x, of_keys[1] = k.y, of_keys[2] = k.z, of_keys[3] = k.w;
       of_values[0] = v.x, of_values[1] = v.y, of_values[2] = v.z, of_values[3] = v.w;
@@ -113,8 +111,8 @@ class StagedChunks {
   /// Scales and zeros of the channels of this lane's cells in Keys(load).
   __device__ void KeyScales(int load, uint32_t (&scales)[kChannels / 2],
                             uint32_t (&zeros)[kChannels / 2]) const {
-    const auto* of_cell = reinterpret_cast<const uint4*>(
-        scales_of_stage() + 2 * kChannels * (4 * load + LaneOfThread() % 4));
+    const auto* of_cell =
+        reinterpret_cast<const uint4*>(scales_of_stage() + 2 * kChannels * (4 * load + lane_ % 4));
     ZIGGURAT_UNROLL
     for (int i = 0; i < kChannels / 8; ++i) {
       const uint4 s = of_cell[i], z = of_cell[i + kDim / 8];
@@ -126,16 +124,15 @@ class StagedChunks {
   /// matrices[i]: of slots 8 c + i and 8 c + 4 + i (in its halves), four channels from
   /// 32 part + 4 r on.
   __device__ void ValueMatrices(int part, uint32_t (&matrices)[4]) const {
-    const int lane = LaneOfThread();  // names row lane % 8 of matrix lane / 8
-    LoadMatricesTransposed(reinterpret_cast<const uint16_t*>(stage() + kKeyBytes +
-                                                             PlaceOfPart(lane / 8, lane % 8, part)),
+    const int place = PlaceOfPart(lane_ / 8, lane_ % 8, part);  // row lane % 8 of matrix lane / 8
+    LoadMatricesTransposed(reinterpret_cast<const uint16_t*>(stage() + kKeyBytes + place),
                            matrices);
   }
   /// Those of `channel`, of slots 8 c + i and 8 c + 4 + i.
   __device__ void ValueScales(int channel, uint32_t (&scales)[4], uint32_t (&zeros)[4]) const {
     const int stride = kDim >> group_shift_;
     const auto* entry = reinterpret_cast<const uint16_t*>(scales_of_stage() + kScaleBytes) +
-                        8 * (LaneOfThread() % 4) * stride + (channel >> group_shift_);
+                        8 * (lane_ % 4) * stride + (channel >> group_shift_);
     ZIGGURAT_UNROLL
     for (int i = 0; i < 4; ++i) {
       const uint16_t *low = entry + i * stride, *high = entry + (i + 4) * stride;
@@ -143,124 +140,142 @@ class StagedChunks {
       zeros[i] = low[kDim] | static_cast<uint32_t>(high[kDim]) << 16;
     }
   }
-  /// Those of channel 32 part, for every part.
-  __device__ void ValueScalesOfParts(uint32_t (&scales)[kParts][4],
-                                     uint32_t (&zeros)[kParts][4]) const {
+  /// Those of channels 32 part, for parts 2 pair and 2 pair + 1.
+  __device__ void ValueScalesOfParts(int pair, uint32_t (&scales)[2][4],
+                                     uint32_t (&zeros)[2][4]) const {
     if (group_shift_ != 5) {
       ZIGGURAT_UNROLL
-      for (int part = 0; part < kParts; ++part) ValueScales(32 * part, scales[part], zeros[part]);
+      for (int i = 0; i < 2; ++i) ValueScales(32 * (2 * pair + i), scales[i], zeros[i]);
       return;
     }
-    struct alignas(2 * kParts) Token {
-      uint32_t words[kParts / 2];
-    };
-    const auto* tokens =
-        reinterpret_cast<const Token*>(scales_of_stage() + kScaleBytes) + 8 * (LaneOfThread() % 4);
+    constexpr int kWords = kParts / 2;  // of a token; its zeros stand 32 tokens behind its scales
+    const auto* words = reinterpret_cast<const uint32_t*>(scales_of_stage() + kScaleBytes) +
+                        8 * kWords * (lane_ % 4) + pair;
     ZIGGURAT_UNROLL
     for (int i = 0; i < 4; ++i) {
-      const Token low = tokens[i], high = tokens[i + 4];
-      const Token low_zeros = tokens[i + 32], high_zeros = tokens[i + 36];
-      ZIGGURAT_UNROLL
-      for (int part = 0; part < kParts; ++part) {
-        const uint32_t half = part % 2 == 0 ? 0x5410 : 0x7632;
-        scales[part][i] = __byte_perm(low.words[part / 2], high.words[part / 2], half);
-        zeros[part][i] = __byte_perm(low_zeros.words[part / 2], high_zeros.words[part / 2], half);
-      }
+      const uint32_t low = words[i * kWords], high = words[(i + 4) * kWords];
+      const uint32_t low_zeros = words[(i + 32) * kWords], high_zeros = words[(i + 36) * kWords];
+      scales[0][i] = __byte_perm(low, high, 0x5410);
+      scales[1][i] = __byte_perm(low, high, 0x7632);
+      zeros[0][i] = __byte_perm(low_zeros, high_zeros, 0x5410);
+      zeros[1][i] = __byte_perm(low_zeros, high_zeros, 0x7632);
     }
   }
 
  private:
-  using Plane = RunPlane<true>;
-
-  __device__ static bool Fits(const DevicePlane& plane) {
-    return IsPowerOfTwo(plane.slots_per_block) && plane.slots_per_block >= kChunkSlots &&
-           plane.head_stride_bytes % 16 == 0 && plane.offset_bytes % 16 == 0;
+  __device__ static bool IsPowerOfTwo(uint32_t x) { return (x & (x - 1)) == 0; }
+  /// Keys and values in the same blocks, of a power of two of slots, aligned for copies.
+  __device__ static bool Fit(const DevicePlane& keys, const DevicePlane& values) {
+    const uint32_t bytes = keys.head_stride_bytes | keys.offset_bytes | values.offset_bytes;
+    return keys.blocks == values.blocks && IsPowerOfTwo(keys.slots_per_block) &&
+           keys.slots_per_block >= kChunkSlots && bytes % 16 == 0;
   }
+
+  /// Keys and values of one kind of data.
+  struct Planes {
+    const uint32_t* blocks = nullptr;
+    const unsigned char* base = nullptr;  ///< of the keys in block 0
+    uint32_t to_values = 0;               ///< bytes from a block's keys to its values
+    int shift = 0;                        ///< 2^shift slots in a block
+
+    __device__ Planes() {}
+    __device__ Planes(const DeviceCache& cache, const DevicePlane& keys, const DevicePlane& values,
+                      int head) {
+      blocks = cache.table + keys.blocks;
+      base = cache.pool + static_cast<size_t>(head) * keys.head_stride_bytes + keys.offset_bytes;
+      to_values = values.offset_bytes - keys.offset_bytes;
+      shift = __ffs(keys.slots_per_block) - 1;
+    }
+    __device__ uint32_t BlockOf(int slot) const { return blocks[slot >> shift]; }
+    __device__ uint32_t InBlock(int slot) const { return slot & ((1u << shift) - 1); }
+  };
+
   __device__ const unsigned char* stage() const { return shared_ + current_ * kStageBytes; }
   __device__ const unsigned char* scales_of_stage() const {
     return stage() + kKeyBytes + kValueBytes;
   }
 
-  /// Where 32 channels of slot 4 row + matrix stand among the values. The eight rows of a matrix
-  /// are in different banks.
+  /// Which of a load's pieces holds slots 4 r .. 4 r + 3 of its row c.
+  __device__ static int PieceOfKeys(int c, int r) { return 8 * c + (r ^ 2 * c); }
+  /// Where 32 channels of slot 4 row + matrix stand among the values.
   __device__ static int PlaceOfPart(int matrix, int row, int part) {
     return 16 * (kParts * (8 * matrix + row) + (part ^ row * kParts / 8));
   }
 
+  /// Of the chunk that is copied next: asked for a chunk ahead.
+  __device__ void FindBlocks() {
+    if (next_ >= end_) return;
+    code_block_ = codes_.BlockOf(next_);
+    scale_block_ = scales_.BlockOf(next_);
+  }
+
   __device__ void CopyNext(const DeviceCache& cache, int to_stage) {
     if (next_ < end_) {
+      const auto block_bytes = static_cast<uint32_t>(cache.block_bytes);
       unsigned char* to = shared_ + to_stage * kStageBytes;
-      CopyCodes(cache, to);
+      CopyCodes(codes_.base + uint64_t{code_block_} * block_bytes, to);
+      const unsigned char* scales = scales_.base + uint64_t{scale_block_} * block_bytes;
       if constexpr (IsGrouped(kEncoding)) {
-        CopyGroupScales(cache, to + kKeyBytes + kValueBytes);
+        CopyGroupScales(scales, to + kKeyBytes + kValueBytes);
       } else {
-        CopyTokenScales(cache, to + kKeyBytes + kValueBytes);
+        CopyTokenScales(scales, to + kKeyBytes + kValueBytes);
       }
       next_ += kChunkSlots;
+      FindBlocks();
     }
     copies_.Commit();
   }
 
-  __device__ void CopyCodes(const DeviceCache& cache, unsigned char* to) {
-    const int lane = LaneOfThread(), r = lane / 4, c = lane % 4;
-    const Plane::Place keys = keys_.PlaceOf(cache, next_);
-    const uint32_t row = 4 * keys_.slots_per_block();  // bytes
-    const unsigned char* from = keys.area + 4 * (keys.in_block + 4 * r) + c * row;
+  __device__ void CopyCodes(const unsigned char* keys, unsigned char* to) {
+    const uint32_t in_block = codes_.InBlock(next_);
+    const uint32_t row = 4u << codes_.shift;  // bytes
+    const unsigned char* from = keys + 4 * in_block + lane_ / 8 * row + lane_ % 8 * 16;
     ZIGGURAT_UNROLL
     for (int load = 0; load < kLoads; ++load) {
-      copies_.Copy<16>(to + (load * kWarp + lane) * 16, from + load * 4 * row);
+      copies_.Copy<16>(to + 16 * (kWarp * load + PieceOfKeys(lane_ / 8, lane_ % 8)),
+                       from + load * 4 * row);
     }
-    const Plane::Place values = values_.PlaceOf(cache, next_);
-    if constexpr (kTransposes) {
-      from = values.area + values.in_block * kRowBytes;
-      ZIGGURAT_UNROLL
-      for (int first = 0; first < kChunkSlots * kParts; first += kWarp) {
-        const int slot = (first + lane) / kParts, part = lane % kParts;
-        copies_.Copy<16>(to + kKeyBytes + PlaceOfPart(slot % 4, slot / 4, part),
-                         from + (first + lane) * 16);
-      }
-      return;
-    }
-    from = values.area + (values.in_block + 8 * c) * kRowBytes + r * kPieceBytes;
-    to += kKeyBytes + lane * kPieceBytes;
+    from = keys + codes_.to_values + in_block * kRowBytes + 16 * lane_;
+    to += kKeyBytes;
+    constexpr int kPieces = kRowBytes / 16;  // of a slot
     ZIGGURAT_UNROLL
-    for (int i = 0; i < 8; ++i) {
-      copies_.Copy<kPieceBytes>(to + i * kWarp * kPieceBytes, from + i * kRowBytes);
+    for (int first = 0; first < kChunkSlots * kPieces; first += kWarp) {
+      const int piece = first + lane_, slot = piece / kPieces;
+      const int place = kTransposes ? PlaceOfPart(slot % 4, slot / 4, piece % kPieces)
+                                    : 16 * (piece ^ slot / 8 * 2);
+      copies_.Copy<16>(to + place, from + 16 * first);
     }
   }
 
   /// Of the keys, those of all channels; of the values, those of the chunk's 32 tokens. Scales of a
   /// unit come before its zeros.
-  __device__ void CopyGroupScales(const DeviceCache& cache, unsigned char* to) {
-    const int lane = LaneOfThread();
-    const Plane::Place keys = key_scales_.PlaceOf(cache, next_);
-    const unsigned char* unit = keys.area + (keys.in_block >> group_shift_) * key_unit_bytes_;
-    if (lane < kDim / 4) copies_.Copy<16>(to + 16 * lane, unit + 16 * lane);
-    const Plane::Place values = value_scales_.PlaceOf(cache, next_);
-    unit = values.area + (values.in_block >> group_shift_) * value_unit_bytes_;
+  __device__ void CopyGroupScales(const unsigned char* scales, unsigned char* to) {
+    const uint32_t in_block = scales_.InBlock(next_);
+    const unsigned char* unit = scales + (in_block >> group_shift_) * unit_bytes_;
+    if (lane_ < kDim / 4) copies_.Copy<16>(to + 16 * lane_, unit + 16 * lane_);
     const int of_token = 2 * kDim >> group_shift_;  // bytes
-    const uint32_t before = values.in_block & ((1u << group_shift_) - 1);
-    const int half = lane / 16 * 2 * kDim, at = lane % 16 * 16;
+    const uint32_t before = in_block & ((1u << group_shift_) - 1);
+    const int half = lane_ / 16 * 2 * kDim, at = lane_ % 16 * 16;
     if (at < kChunkSlots * of_token) {
-      copies_.Copy<16>(to + kScaleBytes + half + at, unit + half + before * of_token + at);
+      copies_.Copy<16>(to + kScaleBytes + half + at,
+                       unit + scales_.to_values + half + before * of_token + at);
     }
   }
 
-  __device__ void CopyTokenScales(const DeviceCache& cache, unsigned char* to) {
-    const int lane = LaneOfThread();
-    if (lane >= 16) return;
-    const Plane::Place of_keys = key_scales_.PlaceOf(cache, next_);
-    const Plane::Place of_values = value_scales_.PlaceOf(cache, next_);
-    const Plane::Place place = lane < 8 ? of_keys : of_values;
-    copies_.Copy<16>(to + lane / 8 * kScaleBytes + lane % 8 * 16,
-                     place.area + 4 * place.in_block + lane % 8 * 16);
+  __device__ void CopyTokenScales(const unsigned char* scales, unsigned char* to) {
+    if (lane_ >= 16) return;
+    const uint32_t of_side = lane_ < 8 ? 0 : scales_.to_values;
+    copies_.Copy<16>(to + lane_ / 8 * kScaleBytes + lane_ % 8 * 16,
+                     scales + of_side + 4 * scales_.InBlock(next_) + lane_ % 8 * 16);
   }
 
   unsigned char* shared_;
+  const int lane_;
   AsyncCopies copies_;
-  Plane keys_, values_, key_scales_, value_scales_;
+  Planes codes_, scales_;
+  uint32_t code_block_ = 0, scale_block_ = 0;
   int group_shift_ = 0;
-  uint32_t key_unit_bytes_ = 0, value_unit_bytes_ = 0;
+  uint32_t unit_bytes_ = 0;
   int next_ = 0, end_ = 0;  ///< slots
   int current_ = 0;         ///< stage
 };

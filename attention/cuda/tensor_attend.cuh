@@ -47,7 +47,7 @@ struct TensorAttend {
   using Traits = TensorShape<kEncoding, kMaxDim>;
   using Cell = typename Traits::Cell;
   using Staged = StagedChunks<kEncoding, kMaxDim>;
-  using Plane = RunPlane<false>;
+  using Plane = RunPlane;
 
   const DecodeArguments& a;
   const DecodePlan& plan;
@@ -435,8 +435,7 @@ struct TensorAttend {
                                       PairOfChannels<kEncoding>(zero_words, pair + half));
             scaled[half] = FusedBf16(q[half], scale, kMinusZeroPair);
           }
-          const uint32_t fragment[4] = {middles[0], middles[0], middles[1], middles[1]};
-          MultiplyAdd(fragment, q[0], q[1], base);
+          MultiplyAdd({middles[0], Anything(), middles[1], Anything()}, q[0], q[1], base);
           q[0] = scaled[0], q[1] = scaled[1];
           AddShifts(q[0], q[1], base);
         }
@@ -461,8 +460,8 @@ struct TensorAttend {
     if constexpr (IsGrouped(kEncoding)) {
       ZIGGURAT_UNROLL
       for (int i = 0; i < 4; ++i) {
-        scores[0][i] += base[i];
-        scores[1][i] += base[i];
+        scores[0][i] += base[i % 2];
+        scores[1][i] += base[i % 2];
       }
     }
   }
@@ -474,7 +473,7 @@ struct TensorAttend {
     MultiplyAdd(shifts, b0, b1, d);
   }
 
-  /// Of 32 channels that share a scale: what all of them have.
+  /// Of 32 channels that share a scale: what all of them have; the first two are of any meaning.
   struct PartSums {
     float of_part[Traits::kParts][4];
   };
@@ -482,21 +481,22 @@ struct TensorAttend {
   /// As with keys: scales multiply the weights, and codes stay as they come, plus 128. A matrix has
   /// channels of one group, so that one weight serves them all.
   __device__ void MultiplyValueMatrices(const uint32_t (&weights)[4], PartSums& constants) {
-    uint32_t scales[Traits::kParts][4], zeros[Traits::kParts][4];
-    staged.ValueScalesOfParts(scales, zeros);
+    uint32_t scales[2][4], zeros[2][4];
     ZIGGURAT_UNROLL
     for (int part = 0; part < Traits::kParts; ++part) {
+      if (part % 2 == 0) staged.ValueScalesOfParts(part / 2, scales, zeros);
       uint32_t codes[4], scaled[4], middles[4];
       staged.ValueMatrices(part, codes);
       ZIGGURAT_UNROLL
       for (int i = 0; i < 4; ++i) {
-        middles[i] = FusedBf16(scales[part][i], kMiddlePair<kEncoding>, zeros[part][i]);
-        scaled[i] = FusedBf16(weights[i], scales[part][i], kMinusZeroPair);
+        const uint32_t scale = scales[part % 2][i];
+        middles[i] = FusedBf16(scale, kMiddlePair<kEncoding>, zeros[part % 2][i]);
+        scaled[i] = FusedBf16(weights[i], scale, kMinusZeroPair);
       }
       ZIGGURAT_UNROLL
       for (int i = 0; i < 4; i += 2) {
-        const uint32_t of_all[4] = {middles[i], middles[i], middles[i + 1], middles[i + 1]};
-        MultiplyAdd(of_all, weights[i], weights[i + 1], constants.of_part[part]);
+        MultiplyAdd({middles[i], Anything(), middles[i + 1], Anything()}, weights[i],
+                    weights[i + 1], constants.of_part[part]);
         AddShifts(scaled[i], scaled[i + 1], constants.of_part[part]);
         ZIGGURAT_UNROLL
         for (int j = 0; j < 4; j += 2) {  // channels 32 part + 4 r + j and the next
@@ -519,8 +519,8 @@ struct TensorAttend {
       const int channel = 32 * (tile / 2) + 4 * r + tile % 2 * 2;
       const float(&of_all)[4] = constants.of_part[tile / 2];
       for (int i = 0; i < 2; ++i) {
-        of_heads[4 * (channel + i)] = make_float2(out[0][tile][2 * i] + of_all[2 * i],
-                                                  out[0][tile][2 * i + 1] + of_all[2 * i + 1]);
+        of_heads[4 * (channel + i)] =
+            make_float2(out[0][tile][2 * i] + of_all[0], out[0][tile][2 * i + 1] + of_all[1]);
       }
     }
     __syncwarp();
