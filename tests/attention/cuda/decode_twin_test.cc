@@ -52,6 +52,26 @@ TEST(CudaDecodeWork, IsCutForAnyNumberOfMultiprocessors) {
   }
 }
 
+// Long enough for every warp to go round its stages in shared memory, with a rest behind; and
+// groups in every relation to the 32 slots of a chunk.
+TEST(CudaDecodeWork, GoesThroughManyChunksOfCodes) {
+  LargestDeviation seen("cuda decode of many chunks");
+  for (const int head_dim : {64, 128}) {
+    const AttentionShape shape = Shape(8, 2, head_dim);
+    for (const CacheFormat& format : {CacheFormat{Encoding::kInt8},
+                                      {Encoding::kFp8},
+                                      {Encoding::kInt4, 32},
+                                      {Encoding::kInt4, 64},
+                                      {Encoding::kInt4, 16},
+                                      {Encoding::kInt2, 32},
+                                      {Encoding::kInt2, 64}}) {
+      Batch batch(format, shape, {2500, 777, 96});
+      ExpectTwins(shape, batch, ElementType::kBf16, &seen,
+                  absl::StrCat(Name(format), " D=", head_dim));
+    }
+  }
+}
+
 class CudaDecode : public testing::TestWithParam<std::tuple<Encoding, int, ElementType>> {
  protected:
   Encoding encoding() const { return std::get<0>(GetParam()); }
