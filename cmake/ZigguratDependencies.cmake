@@ -43,4 +43,15 @@ if(ZIGGURAT_WITH_TORCH)
   # Debian's dnnl-config.cmake asks for OpenCL headers, which we do not need, so look it up here.
   find_path(DNNL_INCLUDE_DIR dnnl.hpp)
   find_library(DNNL_LIBRARY dnnl)
+  # A libtorch with a oneDNN of its own inside answers for its functions in the whole program, also
+  # where that is of another version: then at::linear is to use it, and we do not.
+  if(TARGET torch_cpu AND DNNL_LIBRARY AND CMAKE_NM)
+    get_target_property(torch_cpu_file torch_cpu LOCATION)
+    execute_process(COMMAND ${CMAKE_NM} -D --defined-only ${torch_cpu_file}
+      OUTPUT_VARIABLE symbols ERROR_QUIET)
+    if(symbols MATCHES " dnnl_primitive_create\n")
+      message(STATUS "oneDNN is left out: ${torch_cpu_file} has one of its own")
+      set(DNNL_LIBRARY "")
+    endif()
+  endif()
 endif()
