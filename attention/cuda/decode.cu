@@ -157,7 +157,7 @@ struct MergedRows {
   /// Rows first, first + step, ... of a stretch. A few at a time: none waits for another.
   __device__ void Add(const DecodePlan& plan, const Stretch& stretch, int first, int step,
                       float highest, int dim) {
-    constexpr int kAtOnce = 4;
+    constexpr int kAtOnce = 8;
     const int lane = LaneOfThread();
     for (; first < stretch.count; first += step * kAtOnce) {
       float weights[kAtOnce], rows[kAtOnce][kMaxPerLane];
@@ -185,9 +185,8 @@ struct MergedRows {
   }
 };
 
-/// The merge of a query head of an item by the threads of a warp or of a block: `thread` of
-/// `threads`, in warp `warp` of `warps`. `max` is the largest over these threads, `total` makes of
-/// what the warps have added up the sum over them in `warp` 0.
+/// The merge of a query head of an item, in warp `warp` of the `warps` that share it. `max` is the
+/// largest over their threads, `total` makes of what they have added up the sum in warp 0.
 template <int kMaxPerLane, class Max, class Total>
 __device__ void MergeHead(const DecodeArguments& a, const DecodePlans& plans,
                           const DecodeOutput& to, int item_index, int head, int warp, int warps,
@@ -253,7 +252,7 @@ __global__ void __launch_bounds__(kMergeThreads)
   MergeHead<kMaxPerLane>(a, plans, to, item_index, head, WarpOfThread(), kWarps, max, total);
 }
 
-/// One warp for each query head of an item. For many items, which have few partial results.
+/// One warp for each query head of an item. For many items, most of which have few partial results.
 template <int kMaxPerLane>
 __global__ void __launch_bounds__(kMergeThreads)
     MergeFewPartials(DecodeArguments a, DecodePlans plans, DecodeOutput to) {
@@ -364,7 +363,7 @@ void LaunchDecodeAttention(const DecodeBucket& bucket, const DeviceCache& cache,
   }
   const auto merge = [&]<int kMaxPerLane>() {
     constexpr unsigned kWarps = kMergeThreads / kWarp;
-    // A query head has nine partial results at most, on average.
+    // Nine partial results for a query head on average, or a few more where a bucket is not full.
     if (8 * bucket.max_items * RunsOf(bucket.shape, bucket.shape.num_kv_heads) >= bucket.workers) {
       LaunchEarly(MergeFewPartials<kMaxPerLane>, dim3{(max_items * q_heads + kWarps - 1) / kWarps},
                   dim3{kMergeThreads}, 0, stream, arguments, plans, output);

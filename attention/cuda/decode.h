@@ -60,6 +60,32 @@ ZIGGURAT_HOST_DEVICE inline bool FitsTensorCores(const DeviceSegment& s, int hea
   return !IsGrouped(s.code()) || s.group % (32 / EncodingBits(s.code())) == 0;
 }
 
+/// Whether chunks of this encoding may come by way of shared memory (staged_chunks.cuh): codes,
+/// whose rows eight lanes share evenly.
+ZIGGURAT_HOST_DEVICE constexpr bool HasStages(Encoding encoding, int head_dim) {
+  const int bits = EncodingBits(encoding);
+  return bits <= 8 && (head_dim == 64 || head_dim == 128) &&
+         head_dim * bits / 8 == 8 * ValuePieceBytes(encoding, head_dim);
+}
+/// Keys and values in the same blocks, of a power of two of slots, aligned for copies.
+ZIGGURAT_HOST_DEVICE inline bool FitsStages(const DevicePlane& keys, const DevicePlane& values) {
+  const uint32_t slots = keys.slots_per_block;
+  const uint32_t bytes =
+      keys.head_stride_bytes | keys.offset_bytes | values.offset_bytes | keys.unit_bytes;
+  return keys.blocks == values.blocks && slots == values.slots_per_block &&
+         keys.head_stride_bytes == values.head_stride_bytes &&
+         keys.unit_bytes == values.unit_bytes && keys.offset_bytes <= values.offset_bytes &&
+         (slots & (slots - 1)) == 0 && slots >= kChunkSlots && bytes % 16 == 0;
+}
+/// Whether a segment's whole chunks come so: each in one block and its scales in one unit, keys and
+/// values side by side, no norms.
+ZIGGURAT_HOST_DEVICE inline bool FitsStages(const DeviceSegment& s, int head_dim) {
+  if (!HasStages(s.code(), head_dim) || s.key_norms.exists() || s.value_norms.exists())
+    return false;
+  if (!FitsStages(s.keys, s.values) || !FitsStages(s.key_scales, s.value_scales)) return false;
+  return !IsGrouped(s.code()) || ((s.group & (s.group - 1)) == 0 && s.group >= kChunkSlots);
+}
+
 /// Where each worker's stretch begins, for one class; in scratch memory.
 struct DecodePlan {
   SegmentClass takes;

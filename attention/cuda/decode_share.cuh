@@ -29,7 +29,8 @@ ZIGGURAT_HOST_DEVICE inline int HeadsOfPass(const DeviceShape& shape) {
   return shape.group_size() < kHeadsPerPass ? shape.group_size() : kHeadsPerPass;
 }
 
-/// The line of runs and their chunks is cut into `workers` equal parts, of at least a chunk.
+/// The line of runs and their chunks is cut into `workers` equal parts, of at least one position.
+/// `chunks` and what follows count positions in that line.
 struct Shares {
   int chunks;
   int workers;

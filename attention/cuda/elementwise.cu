@@ -77,7 +77,7 @@ __global__ void __launch_bounds__(kThreads)
 
 constexpr int kHeadsOfBlock = 4;
 
-/// A warp for each head (x) of each row (y).
+/// A warp for each head (y) of each row (x).
 __global__ void __launch_bounds__(kHeadsOfBlock* kWarp)
     SplitAndRotate(DeviceShape shape, ElementType element, const void* qkv, const float* cos,
                    const float* sin, ElementType out_element, void* q, void* k, void* v) {
@@ -91,13 +91,7 @@ __global__ void __launch_bounds__(kHeadsOfBlock* kWarp)
   const size_t base =
       is_q ? (row * shape.num_q_heads + head) * dim
            : (row * shape.num_kv_heads + head - (is_k ? shape.num_q_heads : rotated)) * dim;
-  if (dim % 4 != 0) {
-    for (int c = LaneOfThread(); c < dim; c += kWarp) {
-      const float x = is_q || is_k ? Rotated(element, qkv, from, c, dim, cos + angles, sin + angles)
-                                   : LoadElement(element, qkv, from + c);
-      StoreElement(out_element, to, base + c, x);
-    }
-  } else if (is_q || is_k) {
+  if (is_q || is_k) {
     RotateHead(element, qkv, from, dim, cos + angles, sin + angles,
                [&](int c, float2 values) { StorePair(out_element, to, base + c, values); });
   } else {
@@ -121,7 +115,7 @@ struct Eight {
   }
 };
 
-/// A thread for eight channels (x) of each row (y), in bf16.
+/// A thread for eight channels (y) of each row (x), in bf16.
 __global__ void __launch_bounds__(kThreads)
     SwiGluOfEights(const void* gate_up, int pieces, uint16_t* out) {
   LetNextBegin();
@@ -142,7 +136,7 @@ __global__ void __launch_bounds__(kThreads)
       make_uint4(words[0], words[1], words[2], words[3]);
 }
 
-/// A thread for each channel (x) of each row (y).
+/// A thread for each channel (y) of each row (x).
 __global__ void __launch_bounds__(kThreads)
     SwiGlu(ElementType element, const void* gate_up, int width, void* out) {
   LetNextBegin();
@@ -169,11 +163,12 @@ __global__ void __launch_bounds__(kThreads)
 
 /// A block for each token.
 __global__ void __launch_bounds__(kThreads)
-    EmbedTokens(ElementType element, const void* table, const int32_t* ids, int width, float* out) {
+    EmbedTokens(ElementType element, const void* table, const int32_t* ids, int width,
+                bool in_eights, float* out) {
   LetNextBegin();
   AwaitPrevious();
   const size_t from = static_cast<size_t>(ids[blockIdx.x]) * width, to = size_t{blockIdx.x} * width;
-  if (element == ElementType::kBf16 && width % 8 == 0) {
+  if (in_eights) {
     for (int i = static_cast<int>(threadIdx.x); i < width / 8; i += kThreads) {
       const Eight eight = Eight::At(table, from / 8 + i);
       auto* const piece = reinterpret_cast<float4*>(out + to + 8 * i);
@@ -261,8 +256,10 @@ void LaunchAddResidual(ElementType element, const void* x, size_t count, float* 
 void LaunchEmbedTokens(ElementType element, const void* table, const int32_t* ids, int count,
                        int width, float* out, cudaStream_t stream) {
   if (count == 0) return;
+  const bool in_eights =
+      element == ElementType::kBf16 && width % 8 == 0 && IsAligned(table) && IsAligned(out);
   LaunchEarly(EmbedTokens, dim3{static_cast<unsigned>(count)}, dim3{kThreads}, 0, stream, element,
-              table, ids, width, out);
+              table, ids, width, in_eights, out);
 }
 
 namespace {

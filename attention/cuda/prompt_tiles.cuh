@@ -10,7 +10,6 @@
 namespace ziggurat::cuda {
 
 constexpr int kRowsOfWarp = 16;
-constexpr float kLog2E = 1.4426950408889634F;
 
 /// launch(the least of the sizes that kernels exist for, as an integral constant).
 template <class Launch>

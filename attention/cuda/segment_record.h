@@ -45,6 +45,18 @@ void ForEachPlane(const SegmentView& s, DeviceSegment* record, Visit visit) {
   }
 }
 
+/// Calls visit(plane, index) for each plane of the view that has a list of blocks of its own:
+/// planes in the same blocks, as keys and values are, share that of the first.
+template <class Visit>
+void ForEachList(const SegmentView& s, Visit visit) {
+  DeviceSegment record;
+  const PlaneView* before = nullptr;
+  ForEachPlane(s, &record, [&](const PlaneView& plane, DevicePlane*, int p) {
+    if (before == nullptr || before->blocks != plane.blocks) visit(plane, p);
+    before = &plane;
+  });
+}
+
 inline DevicePlane PlaneRecord(const PlaneView& plane, uint32_t blocks) {
   return {blocks, plane.slots_per_block, plane.head_stride_bytes, plane.offset_bytes,
           plane.unit_bytes};

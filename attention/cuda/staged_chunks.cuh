@@ -1,5 +1,5 @@
-// Chunks of codes on their way through shared memory: while a warp computes one, the next are under
-// way, and take no registers.
+// Chunks of codes on their way through shared memory: while a warp computes one, the next one (of
+// grouped codes: the next two) is under way, and takes no registers.
 //
 // Eight lanes copy whole runs of 128 bytes: a second cache is asked for a run at once. They write
 // pieces of 16 bytes in such an order that those who read find them in different banks.
@@ -29,20 +29,11 @@ class StagedChunks {
   static constexpr int kStages = IsGrouped(kEncoding) ? 3 : 2;
 
  public:
-  /// Whether there are such chunks: of codes, whose rows eight lanes share evenly.
-  static constexpr bool kExists =
-      kBits <= 8 && (kDim == 64 || kDim == 128) && kRowBytes == 8 * kPieceBytes;
+  /// Whether there are such chunks. Of which segments: FitsStages.
+  static constexpr bool kExists = HasStages(kEncoding, kDim);
   static constexpr int kBytes = kExists ? kStages * kStageBytes : 0;  ///< for each warp
   /// Whether values are read by ValueMatrices, else by Values.
   static constexpr bool kTransposes = kEncoding == Encoding::kInt4;
-
-  /// Whether chunks of the segment can come so: heads of kDim, a chunk in one block and its scales
-  /// in one unit, keys and values side by side, no norms.
-  __device__ static bool Fits(const DeviceSegment& s, int head_dim) {
-    if (head_dim != kDim || s.key_norms.exists() || s.value_norms.exists()) return false;
-    if (!Fit(s.keys, s.values) || !Fit(s.key_scales, s.value_scales)) return false;
-    return !IsGrouped(kEncoding) || (IsPowerOfTwo(s.group) && s.group >= kChunkSlots);
-  }
 
   /// `shared`: kBytes for this warp, aligned to 16.
   __device__ explicit StagedChunks(unsigned char* shared)
@@ -163,14 +154,6 @@ class StagedChunks {
   }
 
  private:
-  __device__ static bool IsPowerOfTwo(uint32_t x) { return (x & (x - 1)) == 0; }
-  /// Keys and values in the same blocks, of a power of two of slots, aligned for copies.
-  __device__ static bool Fit(const DevicePlane& keys, const DevicePlane& values) {
-    const uint32_t bytes = keys.head_stride_bytes | keys.offset_bytes | values.offset_bytes;
-    return keys.blocks == values.blocks && IsPowerOfTwo(keys.slots_per_block) &&
-           keys.slots_per_block >= kChunkSlots && bytes % 16 == 0;
-  }
-
   /// Keys and values of one kind of data.
   struct Planes {
     const uint32_t* blocks = nullptr;

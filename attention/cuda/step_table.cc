@@ -74,11 +74,34 @@ bool StepTable::UpdateList(const PlaneView& plane, int slots, LayerTable::BlockL
     if (list->capacity != 0) Free(list->word, list->capacity);
     *list = {word, capacity, 0};
   }
+  TellBlocks(plane, count, list);
+  return true;
+}
+
+void StepTable::TellBlocks(const PlaneView& plane, uint32_t count, LayerTable::BlockList* list) {
   // What was told before is mostly the same, and one look at the whole of it is cheap.
   const uint32_t told = std::min(list->count, count);
   const bool same = std::equal(plane.blocks, plane.blocks + told, mirror_.data() + list->word);
   for (uint32_t i = same ? told : 0; i < count; ++i) Set(list->word + i, plane.blocks[i]);
   list->count = count;
+}
+
+bool StepTable::AddBlocks(const DecodeItem& item, LayerTable* layer) {
+  // First whether there is room, then what there is to say.
+  for (const bool tells : {false, true}) {
+    for (size_t i = 0; i < item.segments.size(); ++i) {
+      SegmentView view = item.segments[i];
+      view.num_slots = LiveSlots(item, static_cast<int>(i));
+      bool has_room = true;
+      ForEachList(view, [&](const PlaneView& plane, int p) {
+        LayerTable::BlockList& list = layer->segments[i].lists[p];
+        const uint32_t count = BlocksOf(plane, SlotsHeld(view));
+        has_room = has_room && count <= list.capacity;
+        if (tells) TellBlocks(plane, count, &list);
+      });
+      if (!has_room) return false;
+    }
+  }
   return true;
 }
 

@@ -75,6 +75,10 @@ class StepTable {
   /// (CHECK), with their live slots (LiveSlots). False where the table is full: then records may
   /// name lists that have moved, and the layer must be removed before anything is launched.
   bool UpdateLayer(const DecodeItem& item, LayerTable* layer);
+  /// Adds the blocks that the item's segments have got since, of which nothing else has changed but
+  /// what the device counts on by itself. False, and nothing is changed, where a list has no room:
+  /// then its record changes too.
+  bool AddBlocks(const DecodeItem& item, LayerTable* layer);
   void RemoveLayer(LayerTable* layer);
 
   /// Changes since the last call of Sent(), one for each word, in no order.
@@ -85,6 +89,7 @@ class StepTable {
  private:
   void PutWords(uint32_t word, const void* data, size_t words);
   bool UpdateList(const PlaneView& plane, int slots, LayerTable::BlockList* list);
+  void TellBlocks(const PlaneView& plane, uint32_t count, LayerTable::BlockList* list);
 
   std::vector<uint32_t> mirror_;
   std::vector<uint32_t> patch_of_;  ///< index of a word's patch, or kFull

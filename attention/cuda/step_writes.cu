@@ -87,10 +87,6 @@ struct PackedTokens {
   __device__ void WriteQuery(const DeviceShape& shape, int item, int head) const {
     const int heads = shape.num_q_heads + 2 * shape.num_kv_heads, dim = shape.head_dim;
     float* to = q + (static_cast<size_t>(item) * shape.num_q_heads + head) * dim;
-    if (dim % 4 != 0) {
-      for (int c = LaneOfThread(); c < dim; c += kWarp) to[c] = Rotate(shape, item, head, c);
-      return;
-    }
     const size_t angles = static_cast<size_t>(item) * (dim / 2);
     RotateHead(element, qkv, (static_cast<size_t>(item) * heads + head) * dim, dim, cos + angles,
                sin + angles,

@@ -40,8 +40,6 @@ struct TensorShape {
   static constexpr int kParts = kMaxDim / 32;
 };
 
-constexpr float kLog2E = 1.44269504088896341f, kLn2 = 0.693147180559945309f;
-
 template <Encoding kEncoding, int kMaxDim>
 struct TensorAttend {
   using Traits = TensorShape<kEncoding, kMaxDim>;
@@ -74,7 +72,7 @@ struct TensorAttend {
     sum[0] = sum[1] = 0;
     int begin = run.begin;
     if constexpr (Staged::kExists) {
-      if (Staged::Fits(*run.segment, a.shape.head_dim)) begin = AttendStaged(run);
+      if (FitsStages(*run.segment, a.shape.head_dim)) begin = AttendStaged(run);
     }
     if (begin < run.end) AttendDirectly(run, begin);
     Store(run);
@@ -384,6 +382,7 @@ struct TensorAttend {
   /// The whole chunks from the run's first slot on. Returns where they end.
   __device__ int AttendStaged(const DecodeRun& run) {
     const int chunks = (run.end - run.begin) / kChunkSlots;
+    if (chunks == 0) return run.begin;
     staged.Begin(a.cache, *run.segment, run.head, run.begin, chunks);
     PartSums constants = {};
     for (int i = 0; i < chunks; ++i) {

@@ -13,6 +13,8 @@
 
 namespace ziggurat::cuda {
 
+constexpr float kLog2E = 1.4426950408889634F, kLn2 = 0.6931471805599453F;
+
 #if defined(__CUDACC__)
 
 __device__ inline void MultiplyAdd(const uint32_t (&a)[4], uint32_t b0, uint32_t b1,

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <cstring>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -16,6 +17,23 @@ constexpr uint32_t WordsOf(int count) {
 
 constexpr uint32_t kSlotsWord = offsetof(DeviceSegment, num_slots) / sizeof(uint32_t);
 constexpr uint32_t kTargetSlotWord = offsetof(DeviceTarget, slot) / sizeof(uint32_t);
+
+/// A segment's record, each plane's list named by the first plane that has it.
+DeviceSegment ShapeOf(const SegmentView& view) {
+  DeviceSegment shape = RecordWithoutPlanes(view);
+  const PlaneView* before = nullptr;
+  uint32_t list = 0;
+  ForEachPlane(view, &shape, [&](const PlaneView& plane, DevicePlane* to, int p) {
+    if (before == nullptr || before->blocks != plane.blocks) list = static_cast<uint32_t>(p);
+    before = &plane;
+    *to = PlaneRecord(plane, list);
+  });
+  return shape;
+}
+
+bool Grows(const DecodeInput::Layer& given) {
+  return given.targets.size() == 1 && given.targets[0].slot >= 0;
+}
 
 }  // namespace
 
@@ -214,8 +232,14 @@ bool SequenceTables::MakeRoom(const DecodeInput::Layer& given, Layer* layer) {
 bool SequenceTables::UpdateLayer(int row, int layer_index, const DecodeInput& input) {
   Layer& layer = rows_[row].layers[layer_index];
   const DecodeInput::Layer& given = input.layers[layer_index];
+  const DecodeItem item{given.view, given.targets};
+  if (rows_[row].as_of[layer_index] >= 0 && HasGrownAsTold(input, layer_index, layer) &&
+      table_.AddBlocks(item, &layer.table)) {
+    rows_[row].as_of[layer_index] = given.as_of;
+    return true;
+  }
   if (!MakeRoom(given, &layer)) return false;
-  if (!table_.UpdateLayer({given.view, given.targets}, &layer.table)) return false;
+  if (!table_.UpdateLayer(item, &layer.table)) return false;
   ResendCounts(layer);
   ResendTargets(layer);
   for (size_t t = 0; t < given.targets.size(); ++t) {
@@ -226,6 +250,44 @@ bool SequenceTables::UpdateLayer(int row, int layer_index, const DecodeInput& in
   PutGrowth(row, layer_index, input);
   rows_[row].as_of[layer_index] = given.as_of;
   layer.kinds = KindsOf(layer, given.view.size());
+  Remember(input, layer_index, &layer);
+  return true;
+}
+
+void SequenceTables::Remember(const DecodeInput& input, int layer_index, Layer* layer) {
+  const DecodeInput::Layer& given = input.layers[layer_index];
+  layer->told.segments.clear();
+  if (!Grows(given)) return;
+  for (const SegmentView& view : given.view) layer->told.segments.push_back(ShapeOf(view));
+  layer->told.target = given.targets[0];
+  layer->told.as_of = given.as_of;
+  layer->told.score_recent = given.score_recent;
+  layer->told.skip = static_cast<float>(input.skip);
+}
+
+/// Whether the device's own count (BeginStep) comes out as the layer is now.
+bool SequenceTables::HasGrownAsTold(const DecodeInput& input, int layer_index, const Layer& layer) {
+  const DecodeInput::Layer& given = input.layers[layer_index];
+  const Told& told = layer.told;
+  if (told.segments.empty() || !Grows(given) || given.view.size() != told.segments.size()) {
+    return false;
+  }
+  const TokenTarget& target = given.targets[0];
+  if (target.segment != told.target.segment ||
+      target.slot != told.target.slot + given.as_of - told.as_of ||
+      given.score_recent != told.score_recent || static_cast<float>(input.skip) != told.skip) {
+    return false;
+  }
+  for (size_t i = 0; i < told.segments.size(); ++i) {
+    DeviceSegment shape = ShapeOf(given.view[i]);
+    if (static_cast<int>(i) == target.segment) {
+      const int base = told.segments[i].num_slots;
+      const int counted = target.slot >= base ? target.slot + 1 : base;
+      if (std::max(shape.num_slots, target.slot + 1) != counted) return false;
+      shape.num_slots = base;
+    }
+    if (std::memcmp(&shape, &told.segments[i], sizeof(shape)) != 0) return false;
+  }
   return true;
 }
 
@@ -249,7 +311,7 @@ void SequenceTables::PutGrowth(int row, int layer_index, const DecodeInput& inpu
   const Layer& layer = rows_[row].layers[layer_index];
   const DecodeInput::Layer& given = input.layers[layer_index];
   DeviceGrowth growth;
-  if (given.targets.size() == 1 && given.targets[0].slot >= 0) {
+  if (Grows(given)) {
     const TokenTarget& target = given.targets[0];
     growth.num_slots = layer.table.records + WordsOf<DeviceSegment>(target.segment) + kSlotsWord;
     growth.slot = layer.targets + kTargetSlotWord;

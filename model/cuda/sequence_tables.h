@@ -62,11 +62,21 @@ class SequenceTables {
   uint32_t segment_word(size_t input, int layer, int segment) const;
 
  private:
+  /// What a layer that goes on by itself (DeviceGrowth) was told: as long as it is as that says,
+  /// the device needs to hear of new blocks alone.
+  struct Told {
+    std::vector<DeviceSegment> segments;  ///< planes without their lists: whose list each shares
+    TokenTarget target;
+    int as_of = 0;
+    int score_recent = 0;
+    float skip = 0;
+  };
   struct Layer {
     LayerTable table;
     uint32_t targets = 0;
     int num_targets = 0;  ///< room for
     StepKinds kinds;
+    Told told;  ///< without segments: nothing grows
   };
   struct Row {
     uint64_t sequence = 0;
@@ -84,6 +94,8 @@ class SequenceTables {
   absl::Status UpdateRow(int row, const DecodeInput& input);
   bool UpdateLayer(int row, int layer, const DecodeInput& input);
   bool MakeRoom(const DecodeInput::Layer& given, Layer* layer);
+  static void Remember(const DecodeInput& input, int layer_index, Layer* layer);
+  static bool HasGrownAsTold(const DecodeInput& input, int layer_index, const Layer& layer);
   void Release(Layer* layer);
   void ReleaseTargets(Layer* layer);
   void ResendCounts(const Layer& layer);

@@ -27,7 +27,7 @@ class ElementwiseTwins : public testing::TestWithParam<ElementType> {
 };
 
 TEST_P(ElementwiseTwins, RmsNormAgrees) {
-  for (int width : {8, 100, 128, 2049}) {
+  for (int width : {8, 100, 128, 264, 2049, 4096, 16388}) {
     const Tensor x = RandomTensor(ElementType::kF32, 33 * width, 1, 3);
     const Tensor weight = RandomTensor(ElementType::kF32, width, 2);
     ExpectTwins("rms norm", GetParam(), x.size(), [&](AttentionBackend& backend, void* out) {

@@ -178,7 +178,7 @@ void CancelDuringPrefill(const Daemon::Options& options, bool* was_in_time) {
     });
   }
   bool was_seen = false;
-  PollUntil(absl::Seconds(20), [&] {
+  const bool saw_them = PollUntil(absl::Minutes(2), [&] {
     const v1::GetCacheResponse cache = daemon.GetCache();
     was_seen = cache.requests_size() == kCalls && cache.requests(0).state() == "prefilling" &&
                cache.requests(0).blocks() > 0;
@@ -188,6 +188,7 @@ void CancelDuringPrefill(const Daemon::Options& options, bool* was_in_time) {
   for (std::thread& client : clients) client.join();
   EXPECT_EMPTY_CACHE(daemon);
   MetricSamples metrics = daemon.Metrics();
+  ASSERT_TRUE(saw_them) << "the calls neither waited together nor ended";
   *was_in_time = was_seen && metrics["ziggurat_generated_tokens_total"] == 0;
   if (!*was_in_time) return;
   EXPECT_EQ(metrics["ziggurat_requests_finished_total{reason=\"cancelled\"}"], kCalls);

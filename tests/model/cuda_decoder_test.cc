@@ -226,16 +226,17 @@ TEST_F(CudaDecoder, AStepOfAllKindsOfCachesAtOnceFailsNobody) {
   }
 }
 
-double Median(std::vector<double> values) {
+/// What this share of the values is below.
+double Quantile(std::vector<double> values, double share) {
   std::sort(values.begin(), values.end());
-  return values[values.size() / 2];
+  return values[static_cast<size_t>(share * static_cast<double>(values.size()))];
 }
 
 /// On tensor cores, as far as segments fit them. In bf16 CPU and device round differently at many
 /// places, so that neither is the other's measure: that is the CPU in f32, to which the device must
 /// be as near as the CPU in bf16 is. Of two tokens with nearly the same score either may stay,
-/// after which logits differ by as much as they can: for policies that decide so, only the median
-/// counts.
+/// after which logits differ by as much as they can: for policies that decide so, only three
+/// quarters count.
 TEST_F(CudaDecoder, IsAsNearToF32InBf16AsTheCpuIs) {
   // Independent rounding gives medians up to 1.2 times those of the CPU and worst ones up to 1.4
   // times, a tenth too much in the values of one head medians from 1.7 times.
@@ -265,7 +266,8 @@ TEST_F(CudaDecoder, IsAsNearToF32InBf16AsTheCpuIs) {
       }
     }
     if (HasFatalFailure()) return;
-    EXPECT_LE(Median(of_device), kMedian * Median(of_cpu)) << policy;
+    EXPECT_LE(Quantile(of_device, 0.5), kMedian * Quantile(of_cpu, 0.5)) << policy;
+    EXPECT_LE(Quantile(of_device, 0.75), kWorst * Quantile(of_cpu, 0.75)) << policy;
     const auto worst = [](const std::vector<double>& of) { return *absl::c_max_element(of); };
     if (absl::StartsWith(policy, "snapkv") || absl::StartsWith(policy, "h2o")) continue;
     EXPECT_LE(worst(of_device), kWorst * worst(of_cpu)) << policy;

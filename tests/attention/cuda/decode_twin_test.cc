@@ -40,13 +40,16 @@ TEST(CudaTwin, IsTheBackendOfThisBinary) {
 // Fewer warps than there is work for, more, and as many as a large card has.
 TEST(CudaDecodeWork, IsCutForAnyNumberOfMultiprocessors) {
   LargestDeviation seen("cuda decode on many multiprocessors");
-  const AttentionShape shape = Shape(8, 2, 64);
-  for (int multiprocessors : {1, 2, 5, 132}) {
-    for (const CacheFormat& format : {CacheFormat{Encoding::kBf16}, {Encoding::kInt4, 32}}) {
-      Batch batch(format, shape, {1, 33, 0, 1500, 700, 64});
-      for (ElementType compute : {ElementType::kF32, ElementType::kBf16}) {
-        ExpectTwins(shape, batch, compute, &seen,
-                    absl::StrCat(Name(format), " on ", multiprocessors), multiprocessors);
+  for (const int head_dim : {64, 80, 128, 256}) {
+    const AttentionShape shape = Shape(8, 2, head_dim);
+    for (int multiprocessors : {1, 5, 132}) {
+      if (head_dim != 64 && multiprocessors == 5) continue;
+      for (const CacheFormat& format : {CacheFormat{Encoding::kBf16}, {Encoding::kInt4, 16}}) {
+        Batch batch(format, shape, {1, 33, 0, 1500, 700, 64});
+        for (ElementType compute : {ElementType::kF32, ElementType::kBf16}) {
+          ExpectTwins(shape, batch, compute, &seen,
+                      absl::StrCat(Name(format), " on ", multiprocessors), multiprocessors);
+        }
       }
     }
   }
@@ -62,9 +65,11 @@ TEST(CudaDecodeWork, GoesThroughManyChunksOfCodes) {
                                       {Encoding::kFp8},
                                       {Encoding::kInt4, 32},
                                       {Encoding::kInt4, 64},
+                                      {Encoding::kInt4, 128},
                                       {Encoding::kInt4, 16},
                                       {Encoding::kInt2, 32},
                                       {Encoding::kInt2, 64}}) {
+      if (format.group > head_dim) continue;
       Batch batch(format, shape, {2500, 777, 96});
       ExpectTwins(shape, batch, ElementType::kBf16, &seen,
                   absl::StrCat(Name(format), " D=", head_dim));
@@ -140,16 +145,18 @@ TEST_P(CudaDistantDecode, AgreesWhateverIsSkipped) {
                            skip)[1];
         };
         const DistantDecoded expected = run(*MakeReferenceBackend());
-        DeviceTwin twin(compute());
-        const DistantDecoded actual = run(twin);
-        const double deviation =
-            std::max({Deviation(actual.out, expected.out), Deviation(actual.lse, expected.lse),
-                      Deviation(Stored(actual.distant_lse), Stored(expected.distant_lse))});
-        seen.See(deviation);
-        EXPECT_LE(deviation, Tolerance(compute())) << Name(format) << " skip " << skip;
-        EXPECT_EQ(Stored(actual.low_q), Stored(expected.low_q));
-        EXPECT_EQ(actual.counts.attended, expected.counts.attended);
-        EXPECT_EQ(actual.counts.skipped, expected.counts.skipped);
+        for (const int multiprocessors : {1, 132}) {
+          DeviceTwin twin(compute(), multiprocessors);
+          const DistantDecoded actual = run(twin);
+          const double deviation =
+              std::max({Deviation(actual.out, expected.out), Deviation(actual.lse, expected.lse),
+                        Deviation(Stored(actual.distant_lse), Stored(expected.distant_lse))});
+          seen.See(deviation);
+          EXPECT_LE(deviation, Tolerance(compute())) << Name(format) << " skip " << skip;
+          EXPECT_EQ(Stored(actual.low_q), Stored(expected.low_q));
+          EXPECT_EQ(actual.counts.attended, expected.counts.attended);
+          EXPECT_EQ(actual.counts.skipped, expected.counts.skipped);
+        }
         all.attended += expected.counts.attended;
         all.skipped += expected.counts.skipped;
       }

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <bit>
 #include <random>
+#include <utility>
 #include <vector>
 
 #include "attention/cuda/decode.h"
@@ -42,6 +43,29 @@ TEST(StepTable, PatchesOnlyWhatIsAnother) {
   table.Sent();
   table.Set(word, 6);
   EXPECT_TRUE(table.patches().empty());
+}
+
+// Else decode attention would take the way that any segment can go, and nobody would notice but by
+// the time.
+TEST(StepTable, SegmentsOfCodesFitTheStagesOfDecodeAttention) {
+  for (const auto& [format, head_dim] : {std::pair{CacheFormat{Encoding::kInt8}, 128},
+                                         {CacheFormat{Encoding::kFp8}, 64},
+                                         {CacheFormat{Encoding::kInt4, 32}, 128},
+                                         {CacheFormat{Encoding::kInt2, 64}, 128}}) {
+    const AttentionShape shape{8, 2, head_dim, 1};
+    const Batch batch(format, shape, {300});
+    TableImage image;
+    const uint32_t in_image = image.AddSegment(batch.segments[0][0]);
+    StepTable table(4096);
+    LayerTable layer;
+    ASSERT_TRUE(table.AddLayer(1, &layer));
+    ASSERT_TRUE(table.UpdateLayer(batch.items[0], &layer));
+    for (const uint32_t* words :
+         {image.words().data() + in_image, table.mirror().data() + layer.records}) {
+      EXPECT_TRUE(FitsStages(*reinterpret_cast<const DeviceSegment*>(words), head_dim))
+          << CacheFormatName(format);
+    }
+  }
 }
 
 /// All extents of `words` words that a table has.
