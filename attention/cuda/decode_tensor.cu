@@ -19,8 +19,8 @@ __global__ void __launch_bounds__(kWarpsPerBlock* kWarp, kMaxDim <= 128 ? 3 : 2)
   const int worker = static_cast<int>(blockIdx.x) * kWarpsPerBlock + WarpOfThread();
   using Staged = StagedChunks<kEncoding, kMaxDim>;
   ZIGGURAT_SHARED_MEMORY(shared);
-  TensorAttend<kEncoding, kMaxDim> attend{a, plan,
-                                          Staged(shared + WarpOfThread() * Staged::kBytes)};
+  TensorAttend<kEncoding, kMaxDim> attend{
+      {{a, plan}, Staged(shared + WarpOfThread() * Staged::kBytes)}};
   ForEachRun(a, plan, worker, [&](const DecodeRun& run) { attend(run); });
 }
 
