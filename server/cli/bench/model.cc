@@ -172,7 +172,9 @@ void PrintRow(const ModelBenchFlags& flags, const std::string& policy,
               const bench::EngineCase& which, const bench::EngineFigures& figures, bool has_parts) {
   const bench::StepParts& parts = flags.decodes ? figures.decode_parts : figures.prefill_parts;
   const auto share = [&](double seconds) {
-    return has_parts ? absl::StrFormat("%.1f %%", 100 * seconds / parts.total()) : "-";
+    // What a step took is noted after its tokens have gone out: of a single one perhaps nothing yet.
+    if (!has_parts || !(parts.total() > 0)) return std::string("-");
+    return absl::StrFormat("%.1f %%", 100 * seconds / parts.total());
   };
   const std::string attention = share(parts.attention);
   const std::string engine = share(parts.sample + parts.schedule);
