@@ -172,7 +172,8 @@ void PrintRow(const ModelBenchFlags& flags, const std::string& policy,
               const bench::EngineCase& which, const bench::EngineFigures& figures, bool has_parts) {
   const bench::StepParts& parts = flags.decodes ? figures.decode_parts : figures.prefill_parts;
   const auto share = [&](double seconds) {
-    // What a step took is noted after its tokens have gone out: of a single one perhaps nothing yet.
+    // What a step took is noted after its tokens have gone out: of a single one perhaps nothing
+    // yet.
     if (!has_parts || !(parts.total() > 0)) return std::string("-");
     return absl::StrFormat("%.1f %%", 100 * seconds / parts.total());
   };
