@@ -20,7 +20,11 @@ inline uint32_t BlocksOf(const PlaneView& plane, int slots) {
   return (static_cast<uint32_t>(slots) + plane.slots_per_block - 1) / plane.slots_per_block;
 }
 
-inline DeviceSegment RecordWithoutPlanes(const SegmentView& s) {
+/// The record of a segment. word_of(plane, index) says at which word a list of block numbers
+/// stands; it is asked once for planes in the same blocks, as keys and values are, which share
+/// their list.
+template <class WordOf>
+DeviceSegment RecordOfSegment(const SegmentView& s, WordOf word_of) {
   DeviceSegment record;
   record.encoding = static_cast<int32_t>(s.encoding);
   record.group = s.group;
@@ -28,38 +32,23 @@ inline DeviceSegment RecordWithoutPlanes(const SegmentView& s) {
   record.num_kv_heads = s.num_kv_heads;
   record.num_slots = s.num_slots;
   record.use = static_cast<int32_t>(s.use);
-  return record;
-}
-
-/// Calls visit(plane of the view, plane of the record, index) for each plane that the segment has.
-template <class Visit>
-void ForEachPlane(const SegmentView& s, DeviceSegment* record, Visit visit) {
   const PlaneView* const from[kSegmentPlanes] = {&s.keys,         &s.values,    &s.key_scales,
                                                  &s.value_scales, &s.key_norms, &s.value_norms,
                                                  &s.scores,       &s.positions};
   DevicePlane* const to[kSegmentPlanes] = {
-      &record->keys,      &record->values,      &record->key_scales, &record->value_scales,
-      &record->key_norms, &record->value_norms, &record->scores,     &record->positions};
+      &record.keys,      &record.values,      &record.key_scales, &record.value_scales,
+      &record.key_norms, &record.value_norms, &record.scores,     &record.positions};
+  const BlockId* blocks = nullptr;
+  uint32_t word = 0;
   for (int p = 0; p < kSegmentPlanes; ++p) {
-    if (from[p]->blocks != nullptr) visit(*from[p], to[p], p);
+    const PlaneView& plane = *from[p];
+    if (plane.blocks == nullptr) continue;
+    if (plane.blocks != blocks) word = word_of(plane, p);
+    blocks = plane.blocks;
+    *to[p] = {word, plane.slots_per_block, plane.head_stride_bytes, plane.offset_bytes,
+              plane.unit_bytes};
   }
-}
-
-/// Calls visit(plane, index) for each plane of the view that has a list of blocks of its own:
-/// planes in the same blocks, as keys and values are, share that of the first.
-template <class Visit>
-void ForEachList(const SegmentView& s, Visit visit) {
-  DeviceSegment record;
-  const PlaneView* before = nullptr;
-  ForEachPlane(s, &record, [&](const PlaneView& plane, DevicePlane*, int p) {
-    if (before == nullptr || before->blocks != plane.blocks) visit(plane, p);
-    before = &plane;
-  });
-}
-
-inline DevicePlane PlaneRecord(const PlaneView& plane, uint32_t blocks) {
-  return {blocks, plane.slots_per_block, plane.head_stride_bytes, plane.offset_bytes,
-          plane.unit_bytes};
+  return record;
 }
 
 }  // namespace ziggurat::cuda

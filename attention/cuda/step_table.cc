@@ -93,11 +93,12 @@ bool StepTable::AddBlocks(const DecodeItem& item, LayerTable* layer) {
       SegmentView view = item.segments[i];
       view.num_slots = LiveSlots(item, static_cast<int>(i));
       bool has_room = true;
-      ForEachList(view, [&](const PlaneView& plane, int p) {
+      RecordOfSegment(view, [&](const PlaneView& plane, int p) {
         LayerTable::BlockList& list = layer->segments[i].lists[p];
         const uint32_t count = BlocksOf(plane, SlotsHeld(view));
         has_room = has_room && count <= list.capacity;
         if (tells) TellBlocks(plane, count, &list);
+        return list.word;
       });
       if (!has_room) return false;
     }
@@ -110,19 +111,11 @@ bool StepTable::UpdateLayer(const DecodeItem& item, LayerTable* layer) {
   for (size_t i = 0; i < item.segments.size(); ++i) {
     SegmentView view = item.segments[i];
     view.num_slots = LiveSlots(item, static_cast<int>(i));
-    DeviceSegment record = RecordWithoutPlanes(view);
     bool has_room = true;
-    const PlaneView* before = nullptr;
-    uint32_t word = 0;
-    ForEachPlane(view, &record, [&](const PlaneView& plane, DevicePlane* to, int p) {
-      // Planes in the same blocks, as keys and values are, share their list.
-      if (before == nullptr || before->blocks != plane.blocks) {
-        LayerTable::BlockList& list = layer->segments[i].lists[p];
-        has_room = has_room && UpdateList(plane, SlotsHeld(view), &list);
-        word = list.word;
-      }
-      before = &plane;
-      *to = PlaneRecord(plane, word);
+    const DeviceSegment record = RecordOfSegment(view, [&](const PlaneView& plane, int p) {
+      LayerTable::BlockList& list = layer->segments[i].lists[p];
+      has_room = has_room && UpdateList(plane, SlotsHeld(view), &list);
+      return list.word;
     });
     if (!has_room) return false;
     Put(layer->records + static_cast<uint32_t>(i) * kSegmentWords, record);

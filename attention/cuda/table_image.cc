@@ -21,26 +21,15 @@ void TableImage::Put(uint32_t word, const Record& record) {
 }
 
 DeviceSegment TableImage::RecordOf(const SegmentView& segment, int first, int end) {
-  DeviceSegment record = RecordWithoutPlanes(segment);
-  const PlaneView* before = nullptr;
-  uint32_t word = 0;
-  ForEachPlane(segment, &record, [&](const PlaneView& plane, DevicePlane* to, int) {
-    // Planes in the same blocks, as keys and values are, share their list, as in a StepTable.
-    const bool shares = before != nullptr && before->blocks == plane.blocks;
-    before = &plane;
-    if (shares) {
-      *to = PlaneRecord(plane, word);
-      return;
-    }
+  return RecordOfSegment(segment, [&](const PlaneView& plane, int) {
     // A list is named by the word where its block 0 would stand, modulo 2^32, which must not come
     // out as DevicePlane::kNone.
     const uint32_t first_block = static_cast<uint32_t>(first) / plane.slots_per_block;
     if (words_.size() + 1 == first_block) words_.push_back(0);
-    word = static_cast<uint32_t>(words_.size()) - first_block;
-    *to = PlaneRecord(plane, word);
+    const auto word = static_cast<uint32_t>(words_.size()) - first_block;
     words_.insert(words_.end(), plane.blocks + first_block, plane.blocks + BlocksOf(plane, end));
+    return word;
   });
-  return record;
 }
 
 uint32_t TableImage::AddSlots(const SegmentView& segment, int first, int count) {

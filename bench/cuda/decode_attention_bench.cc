@@ -16,6 +16,7 @@
 #include <string>
 #include <vector>
 
+#include "attention/cuda/cuda_backend.h"
 #include "attention/cuda/decode.h"
 #include "attention/cuda/device.h"
 #include "attention/cuda/table_image.h"
@@ -78,7 +79,7 @@ void Run(const Case& c, double copy_bytes_per_second, int processors) {
   bucket.shape = DeviceShapeOf(kShape);
   bucket.max_items = static_cast<int>(items.size());
   bucket.max_runs = bucket.max_items * kShape.num_kv_heads;
-  bucket.workers = 12 * processors;
+  bucket.workers = DecodeWorkers(processors);
   bucket.tensor_encodings = 1u << static_cast<int>(c.format.encoding);
   bucket.plain = false;
   const size_t rows = items.size() * kShape.num_q_heads;

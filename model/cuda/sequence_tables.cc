@@ -20,15 +20,7 @@ constexpr uint32_t kTargetSlotWord = offsetof(DeviceTarget, slot) / sizeof(uint3
 
 /// A segment's record, each plane's list named by the first plane that has it.
 DeviceSegment ShapeOf(const SegmentView& view) {
-  DeviceSegment shape = RecordWithoutPlanes(view);
-  const PlaneView* before = nullptr;
-  uint32_t list = 0;
-  ForEachPlane(view, &shape, [&](const PlaneView& plane, DevicePlane* to, int p) {
-    if (before == nullptr || before->blocks != plane.blocks) list = static_cast<uint32_t>(p);
-    before = &plane;
-    *to = PlaneRecord(plane, list);
-  });
-  return shape;
+  return RecordOfSegment(view, [](const PlaneView&, int p) { return static_cast<uint32_t>(p); });
 }
 
 bool Grows(const DecodeInput::Layer& given) {
