@@ -73,6 +73,11 @@ __device__ inline uint16_t* GroupEntryOf(const DeviceCache& cache, const DeviceS
          index;
 }
 
+/// For launchers: whether pieces of 16 bytes may be read from there.
+inline bool IsAligned(const void* address) {
+  return reinterpret_cast<uintptr_t>(address) % 16 == 0;
+}
+
 // ---- Numbers ------------------------------------------------------------------------------------
 
 /// Channel i of a cell, without scale and zero.
@@ -107,21 +112,26 @@ __device__ inline void StoreElement(ElementType element, void* data, size_t inde
   }
 }
 
+/// Two bf16 of a word, the lower one first.
+__device__ inline float2 PairOfBf16(uint32_t word) {
+  return make_float2(__uint_as_float(word << 16), __uint_as_float(word & 0xffff0000u));
+}
+__device__ inline uint32_t WordOfBf16(float2 pair) {
+  return FloatToBf16(pair.x) | static_cast<uint32_t>(FloatToBf16(pair.y)) << 16;
+}
+
 /// Elements `index` (even) and the next.
 __device__ inline float2 LoadPair(ElementType element, const void* data, size_t index) {
   if (element == ElementType::kF32) {
     return *reinterpret_cast<const float2*>(static_cast<const float*>(data) + index);
   }
-  const uint32_t pair =
-      *reinterpret_cast<const uint32_t*>(static_cast<const uint16_t*>(data) + index);
-  return make_float2(__uint_as_float(pair << 16), __uint_as_float(pair & 0xffff0000u));
+  return PairOfBf16(*reinterpret_cast<const uint32_t*>(static_cast<const uint16_t*>(data) + index));
 }
 __device__ inline void StorePair(ElementType element, void* data, size_t index, float2 values) {
   if (element == ElementType::kF32) {
     *reinterpret_cast<float2*>(static_cast<float*>(data) + index) = values;
   } else {
-    *reinterpret_cast<uint32_t*>(static_cast<uint16_t*>(data) + index) =
-        FloatToBf16(values.x) | static_cast<uint32_t>(FloatToBf16(values.y)) << 16;
+    *reinterpret_cast<uint32_t*>(static_cast<uint16_t*>(data) + index) = WordOfBf16(values);
   }
 }
 

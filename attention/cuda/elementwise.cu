@@ -110,8 +110,7 @@ struct Eight {
   }
   __device__ float2 Pair(int i) const {
     const uint32_t of_words[] = {words.x, words.y, words.z, words.w};
-    return make_float2(__uint_as_float(of_words[i] << 16),
-                       __uint_as_float(of_words[i] & 0xffff0000u));
+    return PairOfBf16(of_words[i]);
   }
 };
 
@@ -129,8 +128,7 @@ __global__ void __launch_bounds__(kThreads)
   ZIGGURAT_UNROLL
   for (int w = 0; w < 4; ++w) {
     const float2 gate = gates.Pair(w), up = ups.Pair(w);
-    words[w] = FloatToBf16(Gated(gate.x, up.x)) |
-               static_cast<uint32_t>(FloatToBf16(Gated(gate.y, up.y))) << 16;
+    words[w] = WordOfBf16(make_float2(Gated(gate.x, up.x), Gated(gate.y, up.y)));
   }
   reinterpret_cast<uint4*>(out)[row * pieces + i] =
       make_uint4(words[0], words[1], words[2], words[3]);
@@ -198,8 +196,6 @@ __global__ void __launch_bounds__(kThreads)
   cos_of[i] = static_cast<float>(cos(angle));
   sin_of[i] = static_cast<float>(sin(angle));
 }
-
-bool IsAligned(const void* address) { return reinterpret_cast<uintptr_t>(address) % 16 == 0; }
 
 unsigned BlocksFor(size_t count) {
   return static_cast<unsigned>((count + kThreads - 1) / kThreads);

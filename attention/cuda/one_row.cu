@@ -225,8 +225,6 @@ __global__ void __launch_bounds__(kThreads) Fused(FusedProduct f) {
   }
 }
 
-bool IsAligned(const void* address) { return reinterpret_cast<uintptr_t>(address) % 16 == 0; }
-
 template <class Kernel, class Argument>
 void LaunchTeams(Kernel of_warps, Kernel of_blocks, int columns, int of_team, cudaStream_t stream,
                  const Argument& argument) {
