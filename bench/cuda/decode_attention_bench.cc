@@ -1,6 +1,7 @@
 // How near decode attention comes to the memory bandwidth of this GPU, measured in the same run.
 //
 //   cuda_decode_bench            every case
+//   cuda_decode_bench int4       those whose name has these letters
 //
 // The bandwidth is that of a copy within the device's memory, read and written bytes together. What
 // attention must read is the live bytes of its blocks; its time is that of a whole call (plan,
@@ -107,7 +108,7 @@ std::vector<int> MixedLengths(int count) {
   return lengths;
 }
 
-int Main() {
+int Main(const std::string& wanted) {
   const cudaDeviceProp properties = FindGpu();
   const double copy = CopyBytesPerSecond();
   std::printf("%s, %d processors; a copy moves %.1f GB/s\n", properties.name,
@@ -122,11 +123,14 @@ int Main() {
     cases.push_back({name + ", 64 x 64..32,768", format, MixedLengths(64)});
     cases.push_back({name + ", 1 x 1,024", format, one});
   }
-  for (const Case& c : cases) Run(c, copy, properties.multiProcessorCount);
+  for (const Case& c : cases) {
+    if (c.name.find(wanted) == std::string::npos) continue;
+    Run(c, copy, properties.multiProcessorCount);
+  }
   return 0;
 }
 
 }  // namespace
 }  // namespace ziggurat::cuda
 
-int main() { return ziggurat::cuda::Main(); }
+int main(int argc, char** argv) { return ziggurat::cuda::Main(argc > 1 ? argv[1] : ""); }
