@@ -13,6 +13,11 @@ struct CellTraits {
   /// Channel of a cell that stands in the lower (0) or upper (1) half of pair `pair`: shifts and
   /// masks bring out those that are half a cell apart.
   __device__ static constexpr int ChannelOf(int pair, int half) { return pair + half * kPairs; }
+  /// In which order pairs are multiplied. Two that follow one another are a step of tensor cores:
+  /// they stand in the same place of a byte.
+  __device__ static constexpr int PairAt(int index) {
+    return kPairs == 1 ? 0 : index / 2 + index % 2 * (kPairs / 2);
+  }
 };
 
 /// 128 + code in both halves: the seven bits of a bf16's mantissa count ones from 128 on.
@@ -20,21 +25,35 @@ constexpr uint32_t kBiasPair = 0x43004300u;
 constexpr uint32_t kMinusBiasPair = 0xc300c300u;
 constexpr uint32_t kOnePair = 0x3f803f80u;
 constexpr uint32_t kMinusZeroPair = 0x80008000u;
+/// The lowest code of both halves.
+template <Encoding kEncoding>
+constexpr uint32_t kCodeMaskPair = kEncoding == Encoding::kInt4 ? 0x000f000fu : 0x00030003u;
 
-/// About the middle of codes of 4 and 2 bits, and 128 more with a minus, as pairs.
-template <Encoding kEncoding>
-constexpr uint32_t kMiddlePair = kEncoding == Encoding::kInt4 ? 0x41004100u : 0x40004000u;
-template <Encoding kEncoding>
-constexpr uint32_t kMinusBiasedMiddlePair = kMinusBiasPair + (kEncoding == Encoding::kInt4
-                                                                  ? 0x00080008u
-                                                                  : 0x00020002u);
+/// What the whole numbers of TinyPairOfCell count: 2^kTinyExponent.
+constexpr int kTinyExponent = -133;
+/// What meets them has this power of two in it, so that neither products nor sums leave f32.
+constexpr int kPowerForTiny = 60;
 
-/// Pair `pair` of a cell of 4 or 2 bits, each code plus 128.
+/// 2^exponent, of a normal float.
+__device__ inline float PowerOfTwo(int exponent) {
+  return __uint_as_float(static_cast<uint32_t>(127 + exponent) << 23);
+}
+
+/// Codes of pair `pair` come with this power of two besides.
 template <Encoding kEncoding>
-__device__ uint32_t BiasedPairOfCell(uint32_t cell, int pair) {
+__device__ constexpr int TinyShift(int pair) {
+  return EncodingBits(kEncoding) * pair % 8;
+}
+
+/// Pair `pair` of a cell of 4 or 2 bits as tiny numbers: code 2^(kTinyExponent + TinyShift(pair)).
+/// The bits of a code are left where they stand in their byte, since the first 256 bf16, subnormal
+/// ones and those of the lowest exponent, count evenly. Tensor cores multiply subnormal numbers as
+/// any other.
+template <Encoding kEncoding>
+__device__ uint32_t TinyPairOfCell(uint32_t cell, int pair) {
   static_assert(IsGrouped(kEncoding));
-  constexpr uint32_t kMask = kEncoding == Encoding::kInt4 ? 0x000f000fu : 0x00030003u;
-  return AndOr(cell >> (pair * EncodingBits(kEncoding)), kMask, kBiasPair);
+  const int at = pair * EncodingBits(kEncoding);
+  return cell >> (at / 8 * 8) & kCodeMaskPair<kEncoding> << (at % 8);
 }
 
 /// Pair `pair` of a cell; of codes of 4 and 2 bits without scale and zero. Exact.
@@ -54,7 +73,8 @@ __device__ uint32_t PairOfCell(uint32_t cell, int pair) {
     return FusedBf16(AndOr(codes >> 4, 0x07f007f0u, codes & 0x80008000u), kPower, kMinusZeroPair);
   }
   if constexpr (IsGrouped(kEncoding)) {
-    return FusedBf16(BiasedPairOfCell<kEncoding>(cell, pair), kOnePair, kMinusBiasPair);
+    const uint32_t codes = cell >> (pair * EncodingBits(kEncoding));
+    return FusedBf16(AndOr(codes, kCodeMaskPair<kEncoding>, kBiasPair), kOnePair, kMinusBiasPair);
   }
 }
 

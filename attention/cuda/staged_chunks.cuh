@@ -16,17 +16,19 @@ class StagedChunks {
   static constexpr int kBits = EncodingBits(kEncoding);
   static constexpr int kChannels = 32 / kBits;
   static constexpr int kRowBytes = kDim * kBits / 8;
+  static constexpr int kPieces = (kRowBytes + 15) / 16;  ///< of a slot's values
   static constexpr int kPieceBytes = ValuePieceBytes(kEncoding, kDim);
   static constexpr int kLoads = kDim / kChannels / 4;
   static constexpr int kParts = kDim / 32;  ///< of 32 channels
 
   // A stage: keys, values, scales of keys, scales of values.
-  static constexpr int kKeyBytes = kLoads * 16 * kWarp;
-  static constexpr int kValueBytes = kChunkSlots * kRowBytes;
+  static constexpr uint32_t kKeyBytes = kLoads * 16 * kWarp;
+  static constexpr uint32_t kValueBytes = kChunkSlots * kRowBytes;
   /// Of a side: of codes in groups at most, since 32 is the smallest group here.
-  static constexpr int kScaleBytes = IsGrouped(kEncoding) ? 4 * kDim : 4 * kChunkSlots;
-  static constexpr int kStageBytes = kKeyBytes + kValueBytes + 2 * kScaleBytes;
-  static constexpr int kStages = IsGrouped(kEncoding) ? 3 : 2;
+  static constexpr uint32_t kScaleBytes = IsGrouped(kEncoding) ? 4 * kDim : 4 * kChunkSlots;
+  static constexpr uint32_t kStageBytes = kKeyBytes + kValueBytes + 2 * kScaleBytes;
+  static constexpr uint32_t kStages = IsGrouped(kEncoding) ? 3 : 2;
+  static constexpr uint32_t kLastStage = (kStages - 1) * kStageBytes;
 
  public:
   /// Whether there are such chunks. Of which segments: FitsStages.
@@ -36,32 +38,54 @@ class StagedChunks {
   static constexpr bool kTransposes = kEncoding == Encoding::kInt4;
 
   /// `shared`: kBytes for this warp, aligned to 16.
-  __device__ explicit StagedChunks(unsigned char* shared)
-      : shared_(shared), lane_(LaneOfThread()) {}
+  __device__ explicit StagedChunks(unsigned char* shared) : shared_(shared) {
+    const int lane = LaneOfThread();
+    key_to_ = 16 * PieceOfKeys(lane / 8, lane % 8);
+    value_to_ = PlaceOfPiece(lane);
+    Keep(key_to_);
+    Keep(value_to_);
+  }
 
   /// From slot `begin` on, a multiple of 32. The chunks of the run before are all left.
   __device__ void Begin(const DeviceCache& cache, const DeviceSegment& s, int head, int begin,
                         int chunks) {
+    const uint32_t lane = LaneOfThread();
     codes_ = Planes(cache, s.keys, s.values, head);
+    row_bytes_ = 4u << codes_.shift;
+    const uint32_t of_keys = lane / 8 * row_bytes_ + lane % 8 * 16;
+    codes_.lane += of_keys;
+    codes_.to_values += 16 * lane - of_keys;
     scales_ = Planes(cache, s.key_scales, s.value_scales, head);
     if constexpr (IsGrouped(kEncoding)) {
       group_shift_ = __ffs(s.group) - 1;
+      Keep(group_shift_);
       unit_bytes_ = s.key_scales.unit_bytes;
+      scales_.lane += 16 * lane;
+      // Lanes 0 .. 15 copy scales, the others zeros.
+      const uint32_t of_values = lane / 16 * 2 * kDim + lane % 16 * 16;
+      scales_.to_values += of_values - 16 * lane;
+      scale_to_ = kScaleBytes + of_values;
+      copies_value_scales_ = lane % 16 * 16 < uint32_t{kChunkSlots} * 2 * kDim >> group_shift_;
+    } else {
+      // Lanes 0 .. 7 copy scales of keys, 8 .. 15 those of values.
+      scales_.lane += (lane < 8 ? 0 : scales_.to_values) + lane % 8 * 16;
+      scale_to_ = lane / 8 * kScaleBytes + lane % 8 * 16;
     }
+    Keep(scale_to_);
     next_ = begin;
     end_ = begin + chunks * kChunkSlots;
-    current_ = 0;
+    stage_ = 0;
     FindBlocks();
-    for (int i = 0; i < kStages - 1; ++i) CopyNext(cache, i);
+    for (uint32_t i = 0; i < kStages - 1; ++i) CopyNext(cache, i * kStageBytes);
   }
 
   /// The current chunk is there; another one sets out.
   __device__ void Await(const DeviceCache& cache) {
     copies_.Wait<kStages - 2>();
     __syncwarp();  // pieces are other lanes', and these have left the stage that is filled next
-    CopyNext(cache, current_ == 0 ? kStages - 1 : current_ - 1);
+    CopyNext(cache, stage_ == 0 ? kLastStage : stage_ - kStageBytes);
   }
-  __device__ void Leave() { current_ = current_ == kStages - 1 ? 0 : current_ + 1; }
+  __device__ void Leave() { stage_ = stage_ == kLastStage ? 0 : stage_ + kStageBytes; }
 
   /// Memory of the stages, when the chunks of a run are all left.
   __device__ unsigned char* memory() const { return shared_; }
@@ -70,12 +94,12 @@ class StagedChunks {
 
   /// Cells of slots 4 r .. 4 r + 3 in row 4 load + c.
   __device__ uint4 Keys(int load) const {
-    const int r = lane_ / 4, c = lane_ % 4;
+    const int r = LaneOfThread() / 4, c = LaneOfThread() % 4;
     return reinterpret_cast<const uint4*>(stage())[kWarp * load + PieceOfKeys(c, r)];
   }
   /// This lane's piece of the row of slot 8 c + i.
   __device__ void Values(int i, uint32_t (&cells)[kPieceBytes / 4]) const {
-    const int r = lane_ / 4, c = lane_ % 4;
+    const int r = LaneOfThread() / 4, c = LaneOfThread() % 4;
     const int at = (8 * c + i) * kRowBytes + r * kPieceBytes;
     const unsigned char* from = stage() + kKeyBytes + 16 * ((at / 16) ^ 2 * c) + at % 16;
     if constexpr (kPieceBytes == 16) {
@@ -93,7 +117,7 @@ class StagedChunks {
     ZIGGURAT_UNROLL
     for (int i = 0; i < 4; ++i) of_keys[i] = of_values[i] = 1;
     if constexpr (IsPerToken(kEncoding)) {
-      const auto* scales = reinterpret_cast<const float4*>(scales_of_stage()) + lane_ / 4;
+      const auto* scales = reinterpret_cast<const float4*>(scales_of_stage()) + LaneOfThread() / 4;
       const float4 k = scales[0], v = scales[kScaleBytes / 16];
       of_keys[0] = k.x, of_keys[1] = k.y, of_keys[2] = k.z, of_keys[3] = k.w;
       of_values[0] = v.x, of_values[1] = v.y, of_values[2] = v.z, of_values[3] = v.w;
@@ -102,8 +126,8 @@ class StagedChunks {
   /// Scales and zeros of the channels of this lane's cells in Keys(load).
   __device__ void KeyScales(int load, uint32_t (&scales)[kChannels / 2],
                             uint32_t (&zeros)[kChannels / 2]) const {
-    const auto* of_cell =
-        reinterpret_cast<const uint4*>(scales_of_stage() + 2 * kChannels * (4 * load + lane_ % 4));
+    const auto* of_cell = reinterpret_cast<const uint4*>(
+        scales_of_stage() + 2 * kChannels * (4 * load + LaneOfThread() % 4));
     ZIGGURAT_UNROLL
     for (int i = 0; i < kChannels / 8; ++i) {
       const uint4 s = of_cell[i], z = of_cell[i + kDim / 8];
@@ -115,41 +139,37 @@ class StagedChunks {
   /// matrices[i]: of slots 8 c + i and 8 c + 4 + i (in its halves), four channels from
   /// 32 part + 4 r on.
   __device__ void ValueMatrices(int part, uint32_t (&matrices)[4]) const {
-    const int place = PlaceOfPart(lane_ / 8, lane_ % 8, part);  // row lane % 8 of matrix lane / 8
+    const int lane = LaneOfThread();  // row lane % 8 of matrix lane / 8
+    const int place = PlaceOfPart(lane / 8, lane % 8, part);
     LoadMatricesTransposed(reinterpret_cast<const uint16_t*>(stage() + kKeyBytes + place),
                            matrices);
   }
-  /// Those of `channel`, of slots 8 c + i and 8 c + 4 + i.
-  __device__ void ValueScales(int channel, uint32_t (&scales)[4], uint32_t (&zeros)[4]) const {
-    const int stride = kDim >> group_shift_;
-    const auto* entry = reinterpret_cast<const uint16_t*>(scales_of_stage() + kScaleBytes) +
-                        8 * (lane_ % 4) * stride + (channel >> group_shift_);
-    ZIGGURAT_UNROLL
-    for (int i = 0; i < 4; ++i) {
-      const uint16_t *low = entry + i * stride, *high = entry + (i + 4) * stride;
-      scales[i] = low[0] | static_cast<uint32_t>(high[0]) << 16;
-      zeros[i] = low[kDim] | static_cast<uint32_t>(high[kDim]) << 16;
-    }
+  /// Scales and zeros of `channel`, of slots 8 c + i and 8 c + 4 + i.
+  __device__ void ValueScalesOfChannel(int channel, uint32_t (&scales)[4],
+                                       uint32_t (&zeros)[4]) const {
+    const uint16_t* entry = ScalesOfLane() + (channel >> group_shift_);
+    PairsOfTokens(entry, scales);
+    PairsOfTokens(entry + kDim, zeros);
   }
-  /// Those of channels 32 part, for parts 2 pair and 2 pair + 1.
-  __device__ void ValueScalesOfParts(int pair, uint32_t (&scales)[2][4],
-                                     uint32_t (&zeros)[2][4]) const {
-    if (group_shift_ != 5) {
+  /// Zeros of channels 32 r, of slots 8 c + i and 8 c + 4 + i; where r is no part, of any.
+  __device__ void ValueZeros(uint32_t (&zeros)[4]) const {
+    const int channel = 32 * (LaneOfThread() / 4 % kParts);
+    PairsOfTokens(ScalesOfLane() + kDim + (channel >> group_shift_), zeros);
+  }
+  /// words[i]: scales of slot 8 c + i, of channels 64 pair and 64 pair + 32.
+  __device__ void ValueScales(int pair, uint32_t (&words)[8]) const {
+    const uint16_t* of_slot = ScalesOfLane();
+    if (group_shift_ == 5) {
       ZIGGURAT_UNROLL
-      for (int i = 0; i < 2; ++i) ValueScales(32 * (2 * pair + i), scales[i], zeros[i]);
+      for (int i = 0; i < 8; ++i) {
+        words[i] = reinterpret_cast<const uint32_t*>(of_slot)[i * (kParts / 2) + pair];
+      }
       return;
     }
-    constexpr int kWords = kParts / 2;  // of a token; its zeros stand 32 tokens behind its scales
-    const auto* words = reinterpret_cast<const uint32_t*>(scales_of_stage() + kScaleBytes) +
-                        8 * kWords * (lane_ % 4) + pair;
+    const int first = (64 * pair) >> group_shift_, second = (64 * pair + 32) >> group_shift_;
     ZIGGURAT_UNROLL
-    for (int i = 0; i < 4; ++i) {
-      const uint32_t low = words[i * kWords], high = words[(i + 4) * kWords];
-      const uint32_t low_zeros = words[(i + 32) * kWords], high_zeros = words[(i + 36) * kWords];
-      scales[0][i] = __byte_perm(low, high, 0x5410);
-      scales[1][i] = __byte_perm(low, high, 0x7632);
-      zeros[0][i] = __byte_perm(low_zeros, high_zeros, 0x5410);
-      zeros[1][i] = __byte_perm(low_zeros, high_zeros, 0x7632);
+    for (int i = 0; i < 8; ++i, of_slot += kDim >> group_shift_) {
+      words[i] = of_slot[first] | static_cast<uint32_t>(of_slot[second]) << 16;
     }
   }
 
@@ -157,25 +177,39 @@ class StagedChunks {
   /// Keys and values of one kind of data.
   struct Planes {
     const uint32_t* blocks = nullptr;
-    const unsigned char* base = nullptr;  ///< of the keys in block 0
-    uint32_t to_values = 0;               ///< bytes from a block's keys to its values
+    const unsigned char* lane = nullptr;  ///< of block 0, what this lane copies first of the keys
+    uint32_t to_values = 0;               ///< bytes from there to what it copies of the values
     int shift = 0;                        ///< 2^shift slots in a block
 
     __device__ Planes() {}
     __device__ Planes(const DeviceCache& cache, const DevicePlane& keys, const DevicePlane& values,
                       int head) {
       blocks = cache.table + keys.blocks;
-      base = cache.pool + static_cast<size_t>(head) * keys.head_stride_bytes + keys.offset_bytes;
+      lane = cache.pool + static_cast<size_t>(head) * keys.head_stride_bytes + keys.offset_bytes;
       to_values = values.offset_bytes - keys.offset_bytes;
       shift = __ffs(keys.slots_per_block) - 1;
+      Keep(shift);
     }
-    __device__ uint32_t BlockOf(int slot) const { return blocks[slot >> shift]; }
-    __device__ uint32_t InBlock(int slot) const { return slot & ((1u << shift) - 1); }
+    __device__ uint32_t BlockOf(uint32_t slot) const { return blocks[slot >> shift]; }
+    __device__ uint32_t InBlock(uint32_t slot) const { return slot & ((1u << shift) - 1); }
   };
 
-  __device__ const unsigned char* stage() const { return shared_ + current_ * kStageBytes; }
+  __device__ const unsigned char* stage() const { return shared_ + stage_; }
   __device__ const unsigned char* scales_of_stage() const {
     return stage() + kKeyBytes + kValueBytes;
+  }
+  /// Of the values, those of slot 8 c and what follows.
+  __device__ const uint16_t* ScalesOfLane() const {
+    return reinterpret_cast<const uint16_t*>(scales_of_stage() + kScaleBytes) +
+           8 * (LaneOfThread() % 4) * (kDim >> group_shift_);
+  }
+  /// pairs[i]: what stands at `entry`, of slot 8 c, for slots 8 c + i and 8 c + 4 + i.
+  __device__ void PairsOfTokens(const uint16_t* entry, uint32_t (&pairs)[4]) const {
+    const int stride = kDim >> group_shift_;
+    ZIGGURAT_UNROLL
+    for (int i = 0; i < 4; ++i) {
+      pairs[i] = entry[i * stride] | static_cast<uint32_t>(entry[(i + 4) * stride]) << 16;
+    }
   }
 
   /// Which of a load's pieces holds slots 4 r .. 4 r + 3 of its row c.
@@ -183,6 +217,12 @@ class StagedChunks {
   /// Where 32 channels of slot 4 row + matrix stand among the values.
   __device__ static int PlaceOfPart(int matrix, int row, int part) {
     return 16 * (kParts * (8 * matrix + row) + (part ^ row * kParts / 8));
+  }
+  /// Where among the values the piece stands that is a warp's `lane`-th.
+  __device__ static int PlaceOfPiece(int lane) {
+    const int slot = lane / kPieces;
+    return kTransposes ? PlaceOfPart(slot % 4, slot / 4, lane % kPieces)
+                       : 16 * (lane ^ slot / 8 * 2);
   }
 
   /// Of the chunk that is copied next: asked for a chunk ahead.
@@ -192,16 +232,17 @@ class StagedChunks {
     scale_block_ = scales_.BlockOf(next_);
   }
 
-  __device__ void CopyNext(const DeviceCache& cache, int to_stage) {
+  __device__ void CopyNext(const DeviceCache& cache, uint32_t to_stage) {
     if (next_ < end_) {
       const auto block_bytes = static_cast<uint32_t>(cache.block_bytes);
-      unsigned char* to = shared_ + to_stage * kStageBytes;
-      CopyCodes(codes_.base + uint64_t{code_block_} * block_bytes, to);
-      const unsigned char* scales = scales_.base + uint64_t{scale_block_} * block_bytes;
+      unsigned char* to = shared_ + to_stage;
+      CopyCodes(codes_.lane + uint64_t{code_block_} * block_bytes, to);
+      const unsigned char* scales = scales_.lane + uint64_t{scale_block_} * block_bytes;
       if constexpr (IsGrouped(kEncoding)) {
         CopyGroupScales(scales, to + kKeyBytes + kValueBytes);
-      } else {
-        CopyTokenScales(scales, to + kKeyBytes + kValueBytes);
+      } else if (LaneOfThread() < 16) {
+        copies_.Copy<16>(to + kKeyBytes + kValueBytes + scale_to_,
+                         scales + 4 * scales_.InBlock(next_));
       }
       next_ += kChunkSlots;
       FindBlocks();
@@ -209,58 +250,49 @@ class StagedChunks {
     copies_.Commit();
   }
 
-  __device__ void CopyCodes(const unsigned char* keys, unsigned char* to) {
+  __device__ void CopyCodes(const unsigned char* block, unsigned char* to) {
     const uint32_t in_block = codes_.InBlock(next_);
-    const uint32_t row = 4u << codes_.shift;  // bytes
-    const unsigned char* from = keys + 4 * in_block + lane_ / 8 * row + lane_ % 8 * 16;
+    const unsigned char* from = block + 4 * in_block;
     ZIGGURAT_UNROLL
     for (int load = 0; load < kLoads; ++load) {
-      copies_.Copy<16>(to + 16 * (kWarp * load + PieceOfKeys(lane_ / 8, lane_ % 8)),
-                       from + load * 4 * row);
+      copies_.Copy<16>(to + key_to_ + 16 * kWarp * load, from + load * 4 * row_bytes_);
     }
-    from = keys + codes_.to_values + in_block * kRowBytes + 16 * lane_;
-    to += kKeyBytes;
-    constexpr int kPieces = kRowBytes / 16;  // of a slot
+    from = block + (codes_.to_values + in_block * kRowBytes);
+    unsigned char* values = to + kKeyBytes;
     ZIGGURAT_UNROLL
-    for (int first = 0; first < kChunkSlots * kPieces; first += kWarp) {
-      const int piece = first + lane_, slot = piece / kPieces;
-      const int place = kTransposes ? PlaceOfPart(slot % 4, slot / 4, piece % kPieces)
-                                    : 16 * (piece ^ slot / 8 * 2);
-      copies_.Copy<16>(to + place, from + 16 * first);
+    for (int i = 0; i < kChunkSlots * kPieces / kWarp; ++i) {
+      // PlaceOfPiece(lane + 32 i): what depends on i alone is apart from the rest.
+      const uint32_t place = kTransposes ? (value_to_ ^ 16 * i) + 128 * i
+                                         : (value_to_ ^ PlaceOfPiece(kWarp * i) % 128) + 512 * i;
+      copies_.Copy<16>(values + place, from + 16 * kWarp * i);
     }
   }
 
   /// Of the keys, those of all channels; of the values, those of the chunk's 32 tokens. Scales of a
   /// unit come before its zeros.
-  __device__ void CopyGroupScales(const unsigned char* scales, unsigned char* to) {
+  __device__ void CopyGroupScales(const unsigned char* block, unsigned char* to) {
     const uint32_t in_block = scales_.InBlock(next_);
-    const unsigned char* unit = scales + (in_block >> group_shift_) * unit_bytes_;
-    if (lane_ < kDim / 4) copies_.Copy<16>(to + 16 * lane_, unit + 16 * lane_);
-    const int of_token = 2 * kDim >> group_shift_;  // bytes
-    const uint32_t before = in_block & ((1u << group_shift_) - 1);
-    const int half = lane_ / 16 * 2 * kDim, at = lane_ % 16 * 16;
-    if (at < kChunkSlots * of_token) {
-      copies_.Copy<16>(to + kScaleBytes + half + at,
-                       unit + scales_.to_values + half + before * of_token + at);
+    const unsigned char* unit = block + (in_block >> group_shift_) * unit_bytes_;
+    if (LaneOfThread() < kDim / 4) copies_.Copy<16>(to + 16 * LaneOfThread(), unit);
+    if (copies_value_scales_) {
+      const uint32_t before = in_block & ((1u << group_shift_) - 1);
+      copies_.Copy<16>(to + scale_to_,
+                       unit + (scales_.to_values + before * (2 * kDim >> group_shift_)));
     }
   }
 
-  __device__ void CopyTokenScales(const unsigned char* scales, unsigned char* to) {
-    if (lane_ >= 16) return;
-    const uint32_t of_side = lane_ < 8 ? 0 : scales_.to_values;
-    copies_.Copy<16>(to + lane_ / 8 * kScaleBytes + lane_ % 8 * 16,
-                     scales + of_side + 4 * scales_.InBlock(next_) + lane_ % 8 * 16);
-  }
-
   unsigned char* shared_;
-  const int lane_;
   AsyncCopies copies_;
   Planes codes_, scales_;
+  uint32_t row_bytes_ = 0;  ///< of cells, for all slots of a block
   uint32_t code_block_ = 0, scale_block_ = 0;
   int group_shift_ = 0;
   uint32_t unit_bytes_ = 0;
-  int next_ = 0, end_ = 0;  ///< slots
-  int current_ = 0;         ///< stage
+  uint32_t next_ = 0, end_ = 0;  ///< slots
+  uint32_t stage_ = 0;           ///< the current one, in bytes
+  // Where this lane's first pieces of keys, values and scales go in a stage.
+  uint32_t key_to_ = 0, value_to_ = 0, scale_to_ = 0;
+  bool copies_value_scales_ = false;
 };
 
 }  // namespace ziggurat::cuda

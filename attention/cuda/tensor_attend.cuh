@@ -32,7 +32,6 @@ struct TensorAttend : StagedAttend<kEncoding, kMaxDim> {
 
   __device__ void operator()(const DecodeRun& run) {
     if (LeftOut(a, plan, run)) return;
-    LoadQueries(run);
     __syncwarp();  // lanes left the last run one by one
     Clear();
     int begin = run.begin;
@@ -45,6 +44,7 @@ struct TensorAttend : StagedAttend<kEncoding, kMaxDim> {
 
   /// From `begin` on, whatever the segment.
   __device__ void AttendDirectly(const DecodeRun& run, int begin) {
+    LoadQueries(run);
     const DeviceSegment& s = *run.segment;
     const Plane keys(a.cache, s.keys, run.head), rows(a.cache, s.values, run.head);
     const bool has_factors =
@@ -130,8 +130,9 @@ struct TensorAttend : StagedAttend<kEncoding, kMaxDim> {
         }
       }
       ZIGGURAT_UNROLL
-      for (int pair = 0; pair < Cell::kPairs; ++pair) {
-        const int index = (first + i) * Cell::kPairs + pair, half = index % 2;
+      for (int j = 0; j < Cell::kPairs; ++j) {
+        const int index = (first + i) * Cell::kPairs + j, half = index % 2;
+        const int pair = Cell::PairAt(j);
         uint32_t x[4];
         for (int slot = 0; slot < 4; ++slot) {
           x[slot] = PairOfCell<kEncoding>(of_slots[slot], pair);

@@ -19,7 +19,7 @@ constexpr float kLog2E = 1.4426950408889634F, kLn2 = 0.6931471805599453F;
 
 __device__ inline void MultiplyAdd(const uint32_t (&a)[4], uint32_t b0, uint32_t b1,
                                    float (&d)[4]) {
-  asm volatile(
+  asm(
       "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 "
       "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};\n"
       : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
@@ -74,14 +74,20 @@ __device__ inline uint32_t FusedBf16(uint32_t a, uint32_t b, uint32_t c) {
 /// a & b | c, in one instruction also where two of them are constants.
 __device__ inline uint32_t AndOr(uint32_t a, uint32_t b, uint32_t c) {
   uint32_t d;
-  asm volatile("lop3.b32 %0, %1, %2, %3, 0xea;\n" : "=r"(d) : "r"(a), "r"(b), "r"(c));
+  asm("lop3.b32 %0, %1, %2, %3, 0xea;\n" : "=r"(d) : "r"(a), "r"(b), "r"(c));
   return d;
+}
+
+/// x stays in a register: else the compiler may work it out anew wherever it is used.
+template <typename T>
+__device__ void Keep(T& x) {
+  asm volatile("" : "+r"(x));
 }
 
 /// Whatever a register holds: for rows of a fragment whose sums nobody looks at.
 __device__ inline uint32_t Anything() {
   uint32_t x;
-  asm volatile("" : "=r"(x));
+  asm("" : "=r"(x));
   return x;
 }
 
@@ -168,6 +174,9 @@ inline uint32_t FusedBf16(uint32_t a, uint32_t b, uint32_t c) {
 }
 
 inline uint32_t AndOr(uint32_t a, uint32_t b, uint32_t c) { return (a & b) | c; }
+
+template <typename T>
+void Keep(T&) {}
 
 inline uint32_t Anything() { return 0x7fc07fc0u; }  // NaN
 

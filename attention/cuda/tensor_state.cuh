@@ -53,7 +53,9 @@ struct TensorState {
     sum[0] = sum[1] = 0;
   }
 
-  /// Of head r, the channels that this lane's cells of keys have.
+  /// Of head r, the channels that this lane's cells of keys have. kForTiny: as they meet codes of
+  /// TinyPairOfCell.
+  template <bool kForTiny = false>
   __device__ void LoadQueries(const DecodeRun& run) {
     const int dim = a.shape.head_dim;
     const float* row = QueriesOf(a, run) + static_cast<size_t>(r) * dim;
@@ -69,9 +71,12 @@ struct TensorState {
         }
       }
       ZIGGURAT_UNROLL
-      for (int pair = 0; pair < Cell::kPairs; ++pair) {
-        queries[load * Cell::kPairs + pair] =
-            PackBf16(channels[Cell::ChannelOf(pair, 0)], channels[Cell::ChannelOf(pair, 1)]);
+      for (int i = 0; i < Cell::kPairs; ++i) {
+        const int pair = Cell::PairAt(i);
+        float factor = 1;
+        if constexpr (kForTiny) factor = PowerOfTwo(kPowerForTiny - TinyShift<kEncoding>(pair));
+        queries[load * Cell::kPairs + i] = PackBf16(channels[Cell::ChannelOf(pair, 0)] * factor,
+                                                    channels[Cell::ChannelOf(pair, 1)] * factor);
       }
     }
   }
@@ -81,7 +86,9 @@ struct TensorState {
   ///   live      how many of this lane's slots 4 r .. 4 r + 3 live
   ///   factors   what their keys and values are multiplied by besides
   ///   shrink    what is to become of sums so far, of heads 2 c and 2 c + 1
+  ///   kPower    weights, and `sum` with them, are 2^kPower times as large
   /// Returns whether any lane's shrinks: after the first chunks a new highest score is rare.
+  template <int kPower = 0>
   __device__ bool AddWeights(int live, const float (&key_factors)[4],
                              const float (&value_factors)[4], float (&scores)[2][4],
                              uint32_t (&weights)[4], float (&shrink)[2]) {
@@ -113,7 +120,7 @@ struct TensorState {
       float weight[2];
       ZIGGURAT_UNROLL
       for (int head = 0; head < 2; ++head) {
-        weight[head] = Exp2(scores[i / 2][2 * (i % 2) + head] - top[head]);
+        weight[head] = Exp2(scores[i / 2][2 * (i % 2) + head] - (top[head] - kPower));
         sum[head] += weight[head];
         weight[head] *= value_factors[i];
       }
