@@ -4,6 +4,7 @@
 
 #include "attention/cuda/elementwise.h"
 #include "attention/cuda/prefill.h"
+#include "attention/cuda/segment_record.h"
 #include "attention/cuda/statistics.h"
 #include "attention/cuda/writes.h"
 #include "block_manager/check.h"
@@ -324,12 +325,13 @@ DecodeBucket BucketOf(const AttentionShape& shape, absl::Span<const DecodeItem> 
   bucket.shape = DeviceShapeOf(shape);
   bucket.max_items = static_cast<int>(items.size());
   bucket.workers = DecodeWorkers(options.multiprocessors);
+  bucket.kernels = 0;
   for (const DecodeItem& item : items) {
     for (const SegmentView& segment : item.segments) {
       bucket.max_runs += RunsOf(bucket.shape, segment.num_kv_heads);
       bucket.distant = bucket.distant || segment.use != SegmentUse::kOwn;
-      if (options.compute == ElementType::kF32 || segment.encoding == Encoding::kF32) continue;
-      bucket.tensor_encodings |= 1u << static_cast<int>(segment.encoding);
+      bucket.kernels |=
+          1u << KernelOf(ShapeOf(segment), shape.head_dim, options.compute == ElementType::kBf16);
     }
   }
   return bucket;

@@ -285,6 +285,19 @@ struct Parts {
   }
 };
 
+void LaunchPartials(const DecodeArguments& arguments, const DecodePlan& plan, cudaStream_t stream) {
+  if (plan.takes.kernel == kPlainKernel) return LaunchPlainPartials(arguments, plan, stream);
+  if (plan.takes.kernel <= kEncodings) return LaunchTensorPartials(arguments, plan, stream);
+  LaunchStagedPartials(arguments, plan, stream);
+}
+
+/// Whether any segment is that kernel's.
+bool Exists(int kernel, bool borrowed) {
+  if (kernel == kPlainKernel) return true;
+  if (kernel <= kEncodings) return kernel != TensorKernel(Encoding::kF32);
+  return kernel >= StagedKernel(Encoding::kInt8) && !borrowed;
+}
+
 /// From the arrays of a layer's plan to those of the next.
 int PlanStride(const DecodeBucket& bucket) { return bucket.max_items + 1; }
 
@@ -299,13 +312,10 @@ DecodePlans LayOutPlans(const DecodeBucket& bucket, int layer, void* scratch, si
   Parts parts{static_cast<unsigned char*>(scratch)};
   DecodePlans plans;
   for (int borrowed = 0; borrowed <= (bucket.distant ? 1 : 0); ++borrowed) {
-    for (int kernel = SegmentClass::kPlain; kernel < kEncodings; ++kernel) {
-      const bool wanted = kernel == SegmentClass::kPlain
-                              ? bucket.plain
-                              : (bucket.tensor_encodings >> kernel & 1) != 0;
-      if (!wanted) continue;
+    for (int kernel = 0; kernel < kDecodeKernels; ++kernel) {
+      if ((bucket.kernels >> kernel & 1) == 0 || !Exists(kernel, borrowed != 0)) continue;
       DecodePlan& plan = plans.plans[plans.count++];
-      plan.takes = {kernel, borrowed, bucket.tensor_encodings != 0};
+      plan.takes = {kernel, borrowed, bucket.kernels != 1u << kPlainKernel};
       plan.workers = bucket.workers;
       plan.first_chunk = of_items(parts);
       plan.first_run = of_items(parts);
@@ -353,8 +363,7 @@ void LaunchDecodeAttention(const DecodeBucket& bucket, const DeviceCache& cache,
     for (int p = 0; p < plans.count; ++p) {
       const DecodePlan& plan = plans.plans[p];
       if (plan.takes.borrowed != borrowed) continue;
-      (plan.takes.kernel == SegmentClass::kPlain ? LaunchPlainPartials : LaunchTensorPartials)(
-          arguments, plan, stream);
+      LaunchPartials(arguments, plan, stream);
     }
     if (borrowed == 1 || !bucket.distant) break;
     constexpr unsigned kWarps = kMergeThreads / kWarp;

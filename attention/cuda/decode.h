@@ -29,15 +29,6 @@ ZIGGURAT_HOST_DEVICE inline int RunsOf(const DeviceShape& shape, int kv_heads) {
   return kv_heads * PassesOf(shape);
 }
 
-/// Which segments one launch takes.
-struct SegmentClass {
-  static constexpr int kPlain = -1;
-
-  int32_t kernel = kPlain;   ///< an Encoding: on tensor cores; kPlain: multiply-adds in f32
-  int32_t borrowed = 0;      ///< 1: those that borrow their keys (SegmentUse)
-  int32_t tensor_cores = 0;  ///< 1: the plain launch leaves out what fits the tensor cores
-};
-
 /// The head size that a tensor-core kernel is made for which serves `head_dim`.
 ZIGGURAT_HOST_DEVICE constexpr int TensorHeadDim(int head_dim) {
   return head_dim <= 32 ? 32 : head_dim <= 64 ? 64 : head_dim <= 128 ? 128 : 256;
@@ -77,14 +68,39 @@ ZIGGURAT_HOST_DEVICE inline bool FitsStages(const DevicePlane& keys, const Devic
          keys.unit_bytes == values.unit_bytes && keys.offset_bytes <= values.offset_bytes &&
          (slots & (slots - 1)) == 0 && slots >= kChunkSlots && bytes % 16 == 0;
 }
-/// Whether a segment's whole chunks come so: each in one block and its scales in one unit, keys and
+/// Whether a segment's chunks come so: each in one block and its scales in one unit, keys and
 /// values side by side, no norms.
 ZIGGURAT_HOST_DEVICE inline bool FitsStages(const DeviceSegment& s, int head_dim) {
-  if (!HasStages(s.code(), head_dim) || s.key_norms.exists() || s.value_norms.exists())
-    return false;
+  if (!HasStages(s.code(), head_dim) || s.borrows_keys()) return false;
+  if (s.key_norms.exists() || s.value_norms.exists()) return false;
   if (!FitsStages(s.keys, s.values) || !FitsStages(s.key_scales, s.value_scales)) return false;
   return !IsGrouped(s.code()) || ((s.group & (s.group - 1)) == 0 && s.group >= kChunkSlots);
 }
+
+/// The kernels that go through the slots of segments, each through those of its own: plain ones in
+/// f32, on tensor cores one for each encoding, and one for each whose chunks come by way of shared
+/// memory. As numbers, so that a set of them is a word.
+constexpr int kPlainKernel = 0;
+ZIGGURAT_HOST_DEVICE constexpr int TensorKernel(Encoding encoding) {
+  return 1 + static_cast<int>(encoding);
+}
+ZIGGURAT_HOST_DEVICE constexpr int StagedKernel(Encoding encoding) {
+  return 1 + kEncodings + static_cast<int>(encoding);
+}
+constexpr int kDecodeKernels = 1 + 2 * kEncodings;
+
+/// That of a segment, where there are tensor cores to compute on (in bf16) or are none.
+ZIGGURAT_HOST_DEVICE inline int KernelOf(const DeviceSegment& s, int head_dim, bool tensor_cores) {
+  if (!tensor_cores || !FitsTensorCores(s, head_dim)) return kPlainKernel;
+  return FitsStages(s, head_dim) ? StagedKernel(s.code()) : TensorKernel(s.code());
+}
+
+/// Which segments one launch takes.
+struct SegmentClass {
+  int32_t kernel = kPlainKernel;
+  int32_t borrowed = 0;      ///< 1: those that borrow their keys (SegmentUse)
+  int32_t tensor_cores = 0;  ///< 1: the plain launch leaves out what fits the tensor cores
+};
 
 /// Where each worker's stretch begins, for one class; in scratch memory.
 struct DecodePlan {
@@ -103,10 +119,9 @@ struct DecodeBucket {
   int max_runs = 0;  ///< (item, segment, KV head, pass)s
   int workers = 0;   ///< warps of a launch: a multiple of the device's processors
   int layers = 1;    ///< that are planned at once
-  /// Bits of encodings whose segments go to tensor cores (queries and weights rounded to bf16); 0:
-  /// all in f32.
-  uint32_t tensor_encodings = 0;
-  bool plain = true;     ///< segments that go to no tensor core may exist
+  /// Bits of the kernels that segments may exist for. Where there is but the plain one, it takes
+  /// all; on tensor cores queries and weights are rounded to bf16.
+  uint32_t kernels = 1u << kPlainKernel;
   bool distant = false;  ///< segments that borrow keys may exist
 };
 /// Scratch memory of a step.
@@ -132,9 +147,8 @@ void LaunchDecodeAttention(const DecodeBucket& bucket, const DeviceCache& cache,
 
 // ---- Its parts ----------------------------------------------------------------------------------
 
-/// At most: plain and each encoding but f32, for own and for borrowed keys.
 struct DecodePlans {
-  DecodePlan plans[2 * kEncodings];
+  DecodePlan plans[2 * kDecodeKernels];  ///< for own and for borrowed keys
   int count = 0;
   float* near_lse = nullptr;  ///< [items, num_q_heads]; only where segments borrow keys
 };
@@ -150,6 +164,8 @@ struct DecodeArguments {
 void LaunchPlainPartials(const DecodeArguments& arguments, const DecodePlan& plan,
                          cudaStream_t stream);
 void LaunchTensorPartials(const DecodeArguments& arguments, const DecodePlan& plan,
+                          cudaStream_t stream);
+void LaunchStagedPartials(const DecodeArguments& arguments, const DecodePlan& plan,
                           cudaStream_t stream);
 
 }  // namespace ziggurat::cuda

@@ -8,10 +8,7 @@ namespace ziggurat::cuda {
 
 __device__ inline bool Takes(const SegmentClass& of, const DeviceSegment& s, int head_dim) {
   if (s.borrows_keys() != (of.borrowed != 0)) return false;
-  if (of.kernel == SegmentClass::kPlain) {
-    return of.tensor_cores == 0 || !FitsTensorCores(s, head_dim);
-  }
-  return s.encoding == of.kernel && FitsTensorCores(s, head_dim);
+  return KernelOf(s, head_dim, of.tensor_cores != 0) == of.kernel;
 }
 
 __device__ inline int ChunksOf(const DeviceSegment& s) {

@@ -17,10 +17,7 @@ __global__ void __launch_bounds__(kWarpsPerBlock* kWarp, kMaxDim <= 128 ? 3 : 2)
   LetNextBegin();
   AwaitPrevious();
   const int worker = static_cast<int>(blockIdx.x) * kWarpsPerBlock + WarpOfThread();
-  using Staged = StagedChunks<kEncoding, kMaxDim>;
-  ZIGGURAT_SHARED_MEMORY(shared);
-  TensorAttend<kEncoding, kMaxDim> attend{
-      {{a, plan}, Staged(shared + WarpOfThread() * Staged::kBytes)}};
+  TensorAttend<kEncoding, kMaxDim> attend{{a, plan}};
   ForEachRun(a, plan, worker, [&](const DecodeRun& run) { attend(run); });
 }
 
@@ -35,8 +32,7 @@ void LaunchEncoding(const DecodeArguments& arguments, const DecodePlan& plan, cu
   const dim3 grid{static_cast<unsigned>(plan.workers + kWarpsPerBlock - 1) / kWarpsPerBlock};
   const dim3 block{kWarpsPerBlock * kWarp};
   const auto launch = [&]<int kMaxDim>() {
-    constexpr size_t kShared = kWarpsPerBlock * StagedChunks<kEncoding, kMaxDim>::kBytes;
-    LaunchEarly(TensorPartials<kEncoding, kMaxDim>, grid, block, kShared, stream, arguments, plan);
+    LaunchEarly(TensorPartials<kEncoding, kMaxDim>, grid, block, 0, stream, arguments, plan);
   };
   switch (TensorHeadDim(arguments.shape.head_dim)) {
     case 32:
@@ -54,7 +50,7 @@ void LaunchEncoding(const DecodeArguments& arguments, const DecodePlan& plan, cu
 
 void LaunchTensorPartials(const DecodeArguments& arguments, const DecodePlan& plan,
                           cudaStream_t stream) {
-  switch (static_cast<Encoding>(plan.takes.kernel)) {
+  switch (static_cast<Encoding>(plan.takes.kernel - TensorKernel(Encoding{}))) {
     case Encoding::kF32:
       break;
     case Encoding::kBf16:

@@ -51,4 +51,9 @@ DeviceSegment RecordOfSegment(const SegmentView& s, WordOf word_of) {
   return record;
 }
 
+/// A segment's record, each plane's list named by the first plane that has it.
+inline DeviceSegment ShapeOf(const SegmentView& view) {
+  return RecordOfSegment(view, [](const PlaneView&, int p) { return static_cast<uint32_t>(p); });
+}
+
 }  // namespace ziggurat::cuda

@@ -1,5 +1,5 @@
-// Partial attention over whole chunks of codes that come by way of shared memory
-// (staged_chunks.cuh). What stands where: tensor_attend.cuh.
+// Partial attention over chunks of codes that come by way of shared memory (staged_chunks.cuh).
+// What stands where: tensor_attend.cuh.
 #pragma once
 
 #include "attention/cuda/staged_chunks.cuh"
@@ -14,22 +14,24 @@ struct StagedAttend : TensorState<kEncoding, kMaxDim> {
   using Cell = typename State::Cell;
   using Staged = StagedChunks<kEncoding, kMaxDim>;
   using State::a, State::r, State::c, State::queries, State::out, State::sum;
-  using State::MultiplyCells, State::ScaleBy;
+  using State::Clear, State::MultiplyCells, State::ScaleBy, State::Store;
 
   /// Of codes that meet the weights as TinyPairOfCell, weights have this power of two in them.
   static constexpr int kWeightPower = Staged::kTransposes ? kPowerForTiny : 0;
 
   Staged staged;
 
-  /// The whole chunks from the run's first slot on. Returns where they end.
-  __device__ int AttendStaged(const DecodeRun& run) {
-    const int chunks = (run.end - run.begin) / kChunkSlots;
-    if (chunks == 0) return run.begin;
+  __device__ void operator()(const DecodeRun& run) {
+    __syncwarp();  // lanes left the last run one by one
+    const int chunks = (run.end - run.begin + kChunkSlots - 1) / kChunkSlots;
     staged.Begin(a.cache, *run.segment, run.head, run.begin, chunks);
     this->template LoadQueries<IsGrouped(kEncoding)>(run);
+    Clear();
     float zeros[1][4] = {};  // of MultiplyValueMatrices
     for (int i = 0; i < chunks; ++i) {
       staged.Await(a.cache);
+      const int live = run.end - run.begin - i * kChunkSlots;  // slots of the chunk, and more
+      if (live < kChunkSlots) staged.Silence(live);
       float scores[2][4] = {};
       if constexpr (IsGrouped(kEncoding)) {
         AddScoresOfGroups(scores);
@@ -39,8 +41,8 @@ struct StagedAttend : TensorState<kEncoding, kMaxDim> {
       float key_factors[4], value_factors[4], shrink[2];
       staged.Factors(key_factors, value_factors);
       uint32_t weights[4];
-      if (this->template AddWeights<kWeightPower>(4, key_factors, value_factors, scores, weights,
-                                                  shrink)) {
+      if (this->template AddWeights<kWeightPower>(live - 4 * r, key_factors, value_factors, scores,
+                                                  weights, shrink)) {
         ScaleBy(shrink, out[0]);
         ScaleBy(shrink, zeros);
       }
@@ -52,7 +54,7 @@ struct StagedAttend : TensorState<kEncoding, kMaxDim> {
       staged.Leave();
     }
     if constexpr (Staged::kTransposes) Rearrange(zeros[0]);
-    return run.begin + chunks * kChunkSlots;
+    Store(run);
   }
 
   __device__ void AddScoresOfTokens(float (&scores)[2][4]) {
@@ -134,7 +136,7 @@ struct StagedAttend : TensorState<kEncoding, kMaxDim> {
   /// of one group, so that one weight serves them all.
   ///   zeros   what all channels 32 r .. 32 r + 31 have, of heads 2 c and 2 c + 1
   __device__ void MultiplyValueMatrices(const uint32_t (&weights)[4], float (&zeros)[4]) {
-    uint32_t zero_pairs[4], scale_words[8];
+    uint32_t zero_pairs[4], scale_words[8] = {};
     staged.ValueZeros(zero_pairs);
     ZIGGURAT_UNROLL
     for (int i = 0; i < 4; i += 2) {

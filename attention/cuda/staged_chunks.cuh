@@ -13,10 +13,11 @@ namespace ziggurat::cuda {
 
 template <Encoding kEncoding, int kDim>
 class StagedChunks {
+  static_assert(HasStages(kEncoding, kDim));
   static constexpr int kBits = EncodingBits(kEncoding);
   static constexpr int kChannels = 32 / kBits;
   static constexpr int kRowBytes = kDim * kBits / 8;
-  static constexpr int kPieces = (kRowBytes + 15) / 16;  ///< of a slot's values
+  static constexpr int kPieces = kRowBytes / 16;  ///< of a slot's values
   static constexpr int kPieceBytes = ValuePieceBytes(kEncoding, kDim);
   static constexpr int kLoads = kDim / kChannels / 4;
   static constexpr int kParts = kDim / 32;  ///< of 32 channels
@@ -31,9 +32,7 @@ class StagedChunks {
   static constexpr uint32_t kLastStage = (kStages - 1) * kStageBytes;
 
  public:
-  /// Whether there are such chunks. Of which segments: FitsStages.
-  static constexpr bool kExists = HasStages(kEncoding, kDim);
-  static constexpr int kBytes = kExists ? kStages * kStageBytes : 0;  ///< for each warp
+  static constexpr int kBytes = kStages * kStageBytes;  ///< for each warp
   /// Whether values are read by ValueMatrices, else by Values.
   static constexpr bool kTransposes = kEncoding == Encoding::kInt4;
 
@@ -86,6 +85,25 @@ class StagedChunks {
     CopyNext(cache, stage_ == 0 ? kLastStage : stage_ - kStageBytes);
   }
   __device__ void Leave() { stage_ = stage_ == kLastStage ? 0 : stage_ + kStageBytes; }
+
+  /// Slots of the current chunk from `live` on hold anything: what values are multiplied by there
+  /// becomes 0.
+  __device__ void Silence(int live) {
+    const int lane = LaneOfThread();
+    if (lane >= live) {
+      unsigned char* scales = shared_ + stage_ + kKeyBytes + kValueBytes + kScaleBytes;
+      if constexpr (IsGrouped(kEncoding)) {
+        const int groups = kDim >> group_shift_;
+        for (int i = 0; i < groups; ++i) {
+          auto* entry = reinterpret_cast<uint16_t*>(scales) + lane * groups + i;
+          entry[0] = entry[kDim] = 0;
+        }
+      } else {
+        reinterpret_cast<float*>(scales)[lane] = 0;
+      }
+    }
+    __syncwarp();
+  }
 
   /// Memory of the stages, when the chunks of a run are all left.
   __device__ unsigned char* memory() const { return shared_; }

@@ -11,45 +11,34 @@
 // inside the warp, lane 4 r + c loads 16 bytes of the rows of slots 8 c .. 8 c + 7, and pairs of
 // slots are put together by byte permutation.
 //
-// Whole chunks of codes come by way of shared memory (staged_attend.cuh).
+// Codes come by way of shared memory where they can (staged_attend.cuh).
 #pragma once
 
 #include "attention/cuda/run_plane.cuh"
-#include "attention/cuda/staged_attend.cuh"
+#include "attention/cuda/tensor_state.cuh"
 
 namespace ziggurat::cuda {
 
 template <Encoding kEncoding, int kMaxDim>
-struct TensorAttend : StagedAttend<kEncoding, kMaxDim> {
-  using Base = StagedAttend<kEncoding, kMaxDim>;
+struct TensorAttend : TensorState<kEncoding, kMaxDim> {
+  using Base = TensorState<kEncoding, kMaxDim>;
   using Traits = typename Base::Traits;
   using Cell = typename Base::Cell;
-  using Staged = typename Base::Staged;
   using Plane = RunPlane;
   using Base::a, Base::plan, Base::r, Base::c, Base::queries, Base::out;
-  using Base::AddWeights, Base::AttendStaged, Base::Clear, Base::LoadQueries, Base::MultiplyCells;
+  using Base::AddWeights, Base::Clear, Base::LoadQueries, Base::MultiplyCells;
   using Base::ScaleBy, Base::Store;
 
   __device__ void operator()(const DecodeRun& run) {
     if (LeftOut(a, plan, run)) return;
+    LoadQueries(run);
     __syncwarp();  // lanes left the last run one by one
     Clear();
-    int begin = run.begin;
-    if constexpr (Staged::kExists) {
-      if (FitsStages(*run.segment, a.shape.head_dim)) begin = AttendStaged(run);
-    }
-    if (begin < run.end) AttendDirectly(run, begin);
-    Store(run);
-  }
-
-  /// From `begin` on, whatever the segment.
-  __device__ void AttendDirectly(const DecodeRun& run, int begin) {
-    LoadQueries(run);
     const DeviceSegment& s = *run.segment;
     const Plane keys(a.cache, s.keys, run.head), rows(a.cache, s.values, run.head);
     const bool has_factors =
         IsPerToken(kEncoding) || s.key_norms.exists() || s.value_norms.exists();
-    for (; begin < run.end; begin += kChunkSlots) {
+    for (int begin = run.begin; begin < run.end; begin += kChunkSlots) {
       // Where they fit the registers, values are under way while scores are computed.
       Values values;
       if constexpr (Traits::kPasses == 1) LoadValues(run, rows, begin, 0, values);
@@ -78,6 +67,7 @@ struct TensorAttend : StagedAttend<kEncoding, kMaxDim> {
         MultiplyValues(run, pass, values, weights);
       }
     }
+    Store(run);
   }
 
   // ---- Keys -------------------------------------------------------------------------------------

@@ -20,6 +20,7 @@
 #include "attention/cuda/cuda_backend.h"
 #include "attention/cuda/decode.h"
 #include "attention/cuda/device.h"
+#include "attention/cuda/segment_record.h"
 #include "attention/cuda/table_image.h"
 #include "bench/cuda/device_timing.h"
 #include "block_manager/sequence_cache.h"
@@ -81,8 +82,8 @@ void Run(const Case& c, double copy_bytes_per_second, int processors) {
   bucket.max_items = static_cast<int>(items.size());
   bucket.max_runs = bucket.max_items * kShape.num_kv_heads;
   bucket.workers = DecodeWorkers(processors);
-  bucket.tensor_encodings = 1u << static_cast<int>(c.format.encoding);
-  bucket.plain = false;
+  bucket.kernels = 1u << KernelOf(ShapeOf(items[0].segments[0]), kShape.head_dim,
+                                  /*tensor_cores=*/true);
   const size_t rows = items.size() * kShape.num_q_heads;
   DeviceBytes q(rows * kShape.head_dim * 4, 0x3c), out(rows * kShape.head_dim * 4), lse(rows * 4);
   DeviceBytes scratch(DecodeScratchBytes(bucket));

@@ -40,8 +40,7 @@ DecodeBucket CudaSteps::DecodeBucketOf(const CudaStepsOptions& options, int item
   bucket.max_runs = items * kinds.runs;
   bucket.workers = DecodeWorkers(options.multiprocessors);
   bucket.layers = options.shape.model.num_layers;
-  bucket.tensor_encodings = kinds.tensor_encodings;
-  bucket.plain = kinds.plain;
+  bucket.kernels = kinds.kernels;
   bucket.distant = kinds.distant;
   return bucket;
 }
@@ -51,12 +50,13 @@ std::vector<MemoryPart> CudaSteps::Parts(const CudaStepsOptions& options) {
   const int runs = RunsOf(DeviceShapeOf(options.heads), options.heads.num_kv_heads);
   StepKinds most;
   most.runs = kScratchSegments * runs;
-  most.plain = most.distant = true;
+  most.distant = true;
   // Two encodings, as the caches of a mixed batch for the most part have.
-  most.tensor_encodings = 3u << static_cast<int>(Encoding::kBf16);
+  most.kernels = 1u << kPlainKernel | 1u << TensorKernel(Encoding::kBf16) |
+                 1u << TensorKernel(Encoding::kInt8);
   StepKinds of_one = most;
   of_one.runs = kScratchSegmentsOfOne * runs;
-  of_one.tensor_encodings = ((1u << kEncodings) - 1) & ~1u;
+  of_one.kernels = (1u << kDecodeKernels) - 1;
   return {{"activations of decode steps", DecodeBuffers::BytesFor(options.shape, options.rows)},
           {"logits", rows * options.shape.model.vocab_size * sizeof(float)},
           {"inputs of decode steps", InputBytes(options.rows)},

@@ -18,11 +18,6 @@ constexpr uint32_t WordsOf(int count) {
 constexpr uint32_t kSlotsWord = offsetof(DeviceSegment, num_slots) / sizeof(uint32_t);
 constexpr uint32_t kTargetSlotWord = offsetof(DeviceTarget, slot) / sizeof(uint32_t);
 
-/// A segment's record, each plane's list named by the first plane that has it.
-DeviceSegment ShapeOf(const SegmentView& view) {
-  return RecordOfSegment(view, [](const PlaneView&, int p) { return static_cast<uint32_t>(p); });
-}
-
 bool Grows(const DecodeInput::Layer& given) {
   return given.targets.size() == 1 && given.targets[0].slot >= 0;
 }
@@ -31,8 +26,7 @@ bool Grows(const DecodeInput::Layer& given) {
 
 void StepKinds::Add(const StepKinds& other) {
   runs = std::max(runs, other.runs);
-  tensor_encodings |= other.tensor_encodings;
-  plain = plain || other.plain;
+  kernels |= other.kernels;
   distant = distant || other.distant;
   scored = scored || other.scored;
 }
@@ -323,11 +317,7 @@ StepKinds SequenceTables::KindsOf(const Layer& layer, size_t num_segments) const
     kinds.runs += RunsOf(heads_, segment.num_kv_heads);
     kinds.distant = kinds.distant || segment.use != static_cast<int32_t>(SegmentUse::kOwn);
     kinds.scored = kinds.scored || segment.scores.exists();
-    if (compute_ == ElementType::kBf16 && FitsTensorCores(segment, heads_.head_dim)) {
-      kinds.tensor_encodings |= 1u << segment.encoding;
-    } else {
-      kinds.plain = true;
-    }
+    kinds.kernels |= 1u << KernelOf(segment, heads_.head_dim, compute_ == ElementType::kBf16);
   }
   return kinds;
 }
