@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <climits>
 #include <random>
 #include <unordered_map>
 #include <utility>
@@ -107,7 +108,8 @@ absl::StatusOr<std::unique_ptr<EngineBench>> EngineBench::Create(
                                                .max_running = std::max(options.max_batch, 1),
                                                .max_queue = std::max(options.max_batch, 1),
                                                .prefill_tokens = options.prefill_tokens,
-                                               .prefill_slice = absl::Hours(1)});
+                                               .prefill_slice = absl::Hours(1),
+                                               .device_slice_token_layers = INT_MAX});
   if (!started.ok()) return started;
   return bench;
 }
@@ -168,15 +170,14 @@ StepParts EngineBench::PartsOnceIdle() {
 
 absl::StatusOr<std::vector<RequestId>> EngineBench::SubmitAll(const EngineCase& which) {
   // Those that are prefilled first decode on while the others are prefilled, a step for every batch
-  // of prompts, on a device for at most every layer of each; the first prompt may be a batch of its
-  // own.
+  // of prompts; the first prompt may be a batch of its own.
   const int64_t tokens = static_cast<int64_t>(which.batch) * which.context;
   const int64_t per_batch = std::max(engine_->options().prefill_tokens, which.context);
   // And a small model may take steps for a while before the reader of its outputs gets a turn.
   const int64_t spare =
       which.after_start
           ? 0
-          : std::max<int64_t>(256, (2 + 2 * tokens / per_batch) * (shape().num_layers + 1));
+          : std::max<int64_t>(256, 2 + 2 * tokens / per_batch);
   absl::Status fits = CheckFits(which.context, which.decode_tokens, shape().max_context_tokens);
   if (!fits.ok()) return fits;
   const int room = shape().max_context_tokens - which.context;
