@@ -1,4 +1,6 @@
 // Which tokens are kept: the best of each head, or the best windows of a prompt.
+#include <algorithm>
+
 #include "attention/cuda/block_scan.cuh"
 #include "attention/cuda/statistics.h"
 
@@ -9,6 +11,7 @@ namespace ziggurat::cuda {
 namespace {
 
 constexpr int kThreads = 256;
+constexpr int kWarps = kThreads / kWarp;
 
 /// A block for each head: finds the lowest score that is kept, then gathers in order.
 __global__ void __launch_bounds__(kThreads)
@@ -37,20 +40,36 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
+unsigned BlocksFor(int count) { return static_cast<unsigned>((count + kThreads - 1) / kThreads); }
+
+/// The windows of a prompt: `review` of `candidates` scores each, the last what is left.
+struct Windows {
+  int candidates;
+  int review;
+
+  ZIGGURAT_HOST_DEVICE int count() const { return (candidates + review - 1) / review; }
+  __device__ int LengthOf(int w) const { return min(review, candidates - w * review); }
+};
+
 struct WindowsScratch {
+  /// Blocks that score windows, of a warp for each at a time.
+  static constexpr int kMostBlocks = 128;
+
   double* scores;   ///< [windows]
-  int32_t* order;   ///< [windows] best first
+  int32_t* rank;    ///< [windows] how many come before it
   int32_t* offset;  ///< [windows] where its indices begin, or -1
   float* sorted;    ///< [warps, review]
 
-  static size_t Bytes(size_t windows, size_t review) {
-    return windows * (sizeof(double) + 2 * sizeof(int32_t)) +
-           kThreads / kWarp * review * sizeof(float);
+  static int Blocks(int windows) { return std::min((windows + kWarps - 1) / kWarps, kMostBlocks); }
+  static size_t Bytes(const Windows& windows) {
+    const auto count = static_cast<size_t>(windows.count());
+    return count * (sizeof(double) + 2 * sizeof(int32_t)) +
+           sizeof(float) * Blocks(windows.count()) * kWarps * windows.review;
   }
   ZIGGURAT_HOST_DEVICE WindowsScratch(void* memory, size_t windows) {
     scores = static_cast<double*>(memory);
-    order = reinterpret_cast<int32_t*>(scores + windows);
-    offset = order + windows;
+    rank = reinterpret_cast<int32_t*>(scores + windows);
+    offset = rank + windows;
     sorted = reinterpret_cast<float*>(offset + windows);
   }
 };
@@ -74,56 +93,73 @@ __device__ double MeanOfBest(const float* scores, int length, int counted, float
   return sum / counted;
 }
 
-/// One block.
+/// A warp for each window: the mean over the heads of what MeanOfBest gives.
 __global__ void __launch_bounds__(kThreads)
-    SelectWindows(const float* scores, int num_heads, int candidates, int review, int best,
-                  int budget, int32_t* indices, int32_t* count, void* memory) {
-  const int windows = (candidates + review - 1) / review, thread = static_cast<int>(threadIdx.x);
-  const WindowsScratch scratch(memory, windows);
-  float* sorted = scratch.sorted + static_cast<size_t>(WarpOfThread()) * review;
-  const auto length_of = [&](int w) { return min(review, candidates - w * review); };
-  for (int w = WarpOfThread(); w < windows; w += kThreads / kWarp) {
+    ScoreWindows(const float* scores, int num_heads, Windows windows, int best, void* memory) {
+  const WindowsScratch scratch(memory, windows.count());
+  const int warp = static_cast<int>(blockIdx.x) * kWarps + WarpOfThread();
+  float* sorted = scratch.sorted + static_cast<size_t>(warp) * windows.review;
+  for (int w = warp; w < windows.count(); w += static_cast<int>(gridDim.x) * kWarps) {
+    const int length = windows.LengthOf(w);
     double score = 0;
     for (int h = 0; h < num_heads; ++h) {
-      const float* own = scores + static_cast<size_t>(h) * candidates + w * review;
-      score += MeanOfBest(own, length_of(w), min(best, length_of(w)), sorted) / num_heads;
+      const float* own = scores + static_cast<size_t>(h) * windows.candidates + w * windows.review;
+      score += MeanOfBest(own, length, min(best, length), sorted) / num_heads;
     }
     if (LaneOfThread() == 0) scratch.scores[w] = score;
   }
-  __syncthreads();
-  for (int w = thread; w < windows; w += kThreads) {
-    int rank = 0;
-    for (int other = 0; other < windows; ++other) {
-      rank += scratch.scores[other] > scratch.scores[w] ||
-              (scratch.scores[other] == scratch.scores[w] && other < w);
-    }
-    scratch.order[rank] = w;
-    scratch.offset[w] = -1;
-  }
-  __syncthreads();
-  if (thread == 0) {
-    int kept = 0;
-    for (int rank = 0; rank < windows && kept < budget; ++rank) {
-      const int w = scratch.order[rank];
-      if (length_of(w) > budget - kept) continue;
-      kept += length_of(w);
-      scratch.offset[w] = 0;
-    }
-    *count = kept;
-    for (int w = 0, at = 0; w < windows; ++w) {
-      if (scratch.offset[w] < 0) continue;
-      scratch.offset[w] = at;
-      at += length_of(w);
-    }
-  }
-  __syncthreads();
-  for (int j = thread; j < candidates; j += kThreads) {
-    const int offset = scratch.offset[j / review];
-    if (offset >= 0) indices[offset + j % review] = j;
-  }
 }
 
-unsigned BlocksFor(int count) { return static_cast<unsigned>((count + kThreads - 1) / kThreads); }
+/// A thread for each window; of equal ones the first ranks first.
+__global__ void __launch_bounds__(kThreads) RankWindows(int windows, void* memory) {
+  const WindowsScratch scratch(memory, windows);
+  const int w = static_cast<int>(blockIdx.x * kThreads + threadIdx.x);
+  if (w >= windows) return;
+  const double own = scratch.scores[w];
+  int rank = 0;
+  for (int other = 0; other < windows; ++other) {
+    rank += scratch.scores[other] > own || (scratch.scores[other] == own && other < w);
+  }
+  scratch.rank[w] = rank;
+}
+
+/// One block. Windows are kept in the order of their ranks as long as they fit. All but the last
+/// one are equally long, so that of those before it and of those behind it in that order the first
+/// few are kept.
+__global__ void __launch_bounds__(kThreads)
+    KeepWindows(Windows windows, int budget, int32_t* indices, int32_t* count, void* memory) {
+  __shared__ int sums[kWarps];
+  __shared__ int kept_so_far;
+  const WindowsScratch scratch(memory, windows.count());
+  const int thread = static_cast<int>(threadIdx.x), last = windows.count() - 1;
+  const int rank_of_last = scratch.rank[last];
+  const int before = min(rank_of_last, budget / windows.review);
+  int left = budget - before * windows.review;
+  const bool keeps_last = windows.LengthOf(last) <= left;
+  if (keeps_last) left -= windows.LengthOf(last);
+  const int behind = left / windows.review;
+  if (thread == 0) kept_so_far = 0;
+  for (int base = 0; base <= last; base += kThreads) {
+    const int w = base + thread;
+    bool is_kept = w == last && keeps_last;
+    if (w < last) {
+      const int rank = scratch.rank[w];
+      is_kept = rank < rank_of_last ? rank < before : rank - rank_of_last - 1 < behind;
+    }
+    const int length = is_kept ? windows.LengthOf(w) : 0;
+    __syncthreads();  // the sum so far
+    const int end = kept_so_far + InclusiveSum(length, sums);
+    if (w <= last) scratch.offset[w] = is_kept ? end - length : -1;
+    __syncthreads();
+    if (thread == kThreads - 1) kept_so_far = end;
+  }
+  __syncthreads();
+  if (thread == 0) *count = kept_so_far;
+  for (int j = thread; j < windows.candidates; j += kThreads) {
+    const int offset = scratch.offset[j / windows.review];
+    if (offset >= 0) indices[offset + j % windows.review] = j;
+  }
+}
 
 /// A thread for each token (x) of each head (y).
 __global__ void __launch_bounds__(kThreads)
@@ -180,14 +216,19 @@ void LaunchComplement(const int32_t* chosen, int heads, int count, int n, int32_
 }
 
 size_t SelectWindowsScratchBytes(int candidates, int review) {
-  return WindowsScratch::Bytes((candidates + review - 1) / review, review);
+  return WindowsScratch::Bytes({candidates, review});
 }
 
 void LaunchSelectWindows(const float* scores, int num_heads, int candidates, int review, int best,
                          int budget, int32_t* indices, int32_t* count, void* scratch,
                          cudaStream_t stream) {
-  Launch(SelectWindows, dim3{1}, dim3{kThreads}, 0, stream, scores, num_heads, candidates, review,
-         best, budget, indices, count, scratch);
+  const Windows windows{candidates, review};
+  const auto scoring = static_cast<unsigned>(WindowsScratch::Blocks(windows.count()));
+  Launch(ScoreWindows, dim3{scoring}, dim3{kThreads}, 0, stream, scores, num_heads, windows, best,
+         scratch);
+  Launch(RankWindows, dim3{BlocksFor(windows.count())}, dim3{kThreads}, 0, stream, windows.count(),
+         scratch);
+  Launch(KeepWindows, dim3{1}, dim3{kThreads}, 0, stream, windows, budget, indices, count, scratch);
 }
 
 }  // namespace ziggurat::cuda
