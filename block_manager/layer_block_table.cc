@@ -253,16 +253,38 @@ void LayerBlockTable::Truncate(int segment, int slots) {
   CheckThat(!s.is_frozen, "a shared segment shrinks on the side that owns it");
   CheckThat(views_[segment].use != SegmentUse::kDistantKeys, "keys that others read do not shrink");
   CheckThat(s.next_slot == views_[segment].num_slots, "a ring that has wrapped does not shrink");
+  views_[segment].num_slots = slots;
+  s.next_slot = slots;
+  ReleaseBehind(segment, slots);
+}
+
+void LayerBlockTable::ReleaseBehind(int segment, int num_slots) {
+  Segment& s = segments_[segment];
   for (int p = 0; p < s.num_planes; ++p) {
-    const size_t kept = s.BlocksFor(p, slots);
+    const size_t kept = s.BlocksFor(p, num_slots);
     pool_->Release(absl::MakeConstSpan(s.planes[p]).subspan(kept));
     owned_blocks_ -= s.planes[p].size() - kept;
     s.planes[p].resize(kept);
   }
-  views_[segment].num_slots = slots;
-  s.next_slot = slots;
   SetAppendLimit(segment);
   RefreshViewPointers(segment);
+}
+
+bool LayerBlockTable::TakeAhead(int segment) {
+  Segment& s = segments_[segment];
+  if (s.next_slot < s.append_limit) return true;
+  if (s.is_frozen || s.may_be_referred) return false;
+  if (s.grows_plainly) return TakeBlock(segment).ok();
+  const int num_slots = views_[segment].num_slots;
+  if (s.options.format.values_only) return false;
+  if (s.options.ring && num_slots == s.options.ring->slots()) return false;
+  if (!TakeBlocks(segment, num_slots + 1).ok()) return false;
+  SetAppendLimit(segment);
+  return true;
+}
+
+void LayerBlockTable::ReleaseAhead(int segment) {
+  ReleaseBehind(segment, views_[segment].num_slots);
 }
 
 void LayerBlockTable::MakeRing(int segment, RingShape ring) {
@@ -287,7 +309,12 @@ void LayerBlockTable::AppendSlots(int segment, int count) {
 
 absl::StatusOr<int> LayerBlockTable::AppendSlotSlow(int segment) {
   Segment& s = segments_[segment];
-  if (s.grows_plainly) return AppendBlock(segment);
+  if (s.grows_plainly) {
+    if (absl::Status status = TakeBlock(segment); !status.ok()) return status;
+    const int slot = s.next_slot;
+    s.next_slot = views_[segment].num_slots = slot + 1;
+    return slot;
+  }
   CheckThat(!s.is_frozen, "a shared segment may not grow");
   const int num_slots = views_[segment].num_slots;
   if (s.options.ring && num_slots == s.options.ring->slots()) {
@@ -301,8 +328,9 @@ absl::StatusOr<int> LayerBlockTable::AppendSlotSlow(int segment) {
   return num_slots;
 }
 
-// What Grow does where it is simple, without a look at what is not in the table's first lines.
-absl::StatusOr<int> LayerBlockTable::AppendBlock(int segment) {
+// What TakeBlocks does where it is simple, without a look at what is not in the table's first
+// lines.
+absl::Status LayerBlockTable::TakeBlock(int segment) {
   BlockId block = 0;
   if (absl::Status status = pool_->Allocate(absl::MakeSpan(&block, 1)); !status.ok()) return status;
   Segment& s = segments_[segment];
@@ -310,23 +338,30 @@ absl::StatusOr<int> LayerBlockTable::AppendBlock(int segment) {
   const bool moves = plane.size() == plane.capacity();
   plane.push_back(block);
   ++owned_blocks_;
-  const int slot = s.next_slot;
-  s.next_slot = views_[segment].num_slots = slot + 1;
   s.append_limit = static_cast<int>(
       std::min(plane.size() * s.slots_per_block[0], static_cast<size_t>(INT32_MAX)));
   if (moves) RefreshViewPointers(segment);
-  return slot;
+  return absl::OkStatus();
 }
 
-// All or nothing: the pool is asked for every plane's blocks together, before anything changes.
 absl::Status LayerBlockTable::Grow(int segment, int new_num_slots) {
+  if (absl::Status status = TakeBlocks(segment, new_num_slots); !status.ok()) return status;
+  views_[segment].num_slots = new_num_slots;
+  segments_[segment].next_slot = new_num_slots;
+  SetAppendLimit(segment);
+  return absl::OkStatus();
+}
+
+// Those that are missing for so many slots. All or nothing: the pool is asked for every plane's
+// blocks together, before anything changes.
+absl::Status LayerBlockTable::TakeBlocks(int segment, int num_slots) {
   Segment& s = segments_[segment];
-  CheckThat(!s.options.format.values_only || new_num_slots <= s.borrowed_slots,
+  CheckThat(!s.options.format.values_only || num_slots <= s.borrowed_slots,
             "a values-only segment may not grow past its keys");
   size_t missing[kMaxPlanes] = {};
   size_t total_missing = 0;
   for (int p = 0; p < s.num_planes; ++p) {
-    missing[p] = s.BlocksFor(p, new_num_slots) - s.planes[p].size();
+    missing[p] = s.BlocksFor(p, num_slots) - s.planes[p].size();
     total_missing += missing[p];
   }
   if (total_missing > 0) {
@@ -341,9 +376,6 @@ absl::Status LayerBlockTable::Grow(int segment, int new_num_slots) {
     owned_blocks_ += total_missing;
     RefreshViewPointers(segment);
   }
-  views_[segment].num_slots = new_num_slots;
-  s.next_slot = new_num_slots;
-  SetAppendLimit(segment);
   return absl::OkStatus();
 }
 

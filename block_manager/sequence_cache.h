@@ -127,6 +127,8 @@ class alignas(64) LayerBlockTable {
     num_slots = std::max(num_slots, slot + 1);
     return slot;
   }
+  /// The slot that AppendSlot hands out where there is room for it.
+  int next_slot(int segment) const { return segments_[segment].next_slot; }
   /// Slots that AppendSlot hands out one behind the other before it has to think.
   int RoomToAppend(int segment) const {
     return segments_[segment].append_limit - segments_[segment].next_slot;
@@ -145,6 +147,12 @@ class alignas(64) LayerBlockTable {
     const std::vector<BlockId>& blocks = segments_[segment].planes[0];
     __builtin_prefetch(blocks.data() + blocks.size(), 1);
   }
+  /// Takes the blocks that AppendSlot would take now, so that it finds room; no slot counts yet.
+  /// False, and nothing is taken, where there are none, or where it would do more than that: in a
+  /// segment that refers to another layer's, or another layer to it, and in a full ring.
+  bool TakeAhead(int segment);
+  /// Releases what TakeAhead took, if no slot has come since.
+  void ReleaseAhead(int segment);
   /// Blocks that `AppendSlot` called `tokens` times would allocate. O(1).
   size_t BlocksToAppend(int segment, size_t tokens) const {
     const Segment& s = segments_[segment];
@@ -200,7 +208,9 @@ class alignas(64) LayerBlockTable {
   };
 
   absl::StatusOr<int> AppendSlotSlow(int segment);
-  absl::StatusOr<int> AppendBlock(int segment);
+  absl::Status TakeBlock(int segment);
+  absl::Status TakeBlocks(int segment, int num_slots);
+  void ReleaseBehind(int segment, int num_slots);
   size_t BlocksToAppendSlow(int segment, size_t tokens) const;
   size_t CountOwnedBlocks() const;
   SegmentOptions Normalized(SegmentOptions options) const;

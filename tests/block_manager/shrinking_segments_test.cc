@@ -40,6 +40,50 @@ TEST_F(ShrinkingSegmentTest, TruncateKeepsExactlyTheBlocksOfTheFirstSlotsInEvery
   }
 }
 
+TEST_F(ShrinkingSegmentTest, BlocksTakenAheadAreThoseOfTheNextSlotAndGoBackUnlessItComes) {
+  for (const CacheFormat& format : AllFormats(kHeadDim)) {
+    if (format.values_only || IsGrouped(format.encoding)) continue;
+    for (const int held : {0, 1, 31, 32, 33, 64, 127, 128, 256}) {
+      LayerBlockTable table = MakeTable();
+      ASSERT_TRUE(table.Extend(table.AddSegment({.format = format}), held).ok());
+      for (const bool comes : {false, true}) {
+        ASSERT_TRUE(table.TakeAhead(0));
+        ASSERT_TRUE(table.TakeAhead(0)) << "again, which takes nothing";
+        EXPECT_EQ(table.blocks(), BlocksOf(format, held + 1)) << FormatText(format) << " " << held;
+        EXPECT_EQ(table.owned_blocks(), table.blocks());
+        EXPECT_EQ(table.view()[0].num_slots, held);
+        EXPECT_EQ(table.next_slot(0), held);
+        EXPECT_EQ(table.BlocksToAppend(0, 1), 0u);
+        ExpectConserved({&table});
+        if (comes) {
+          EXPECT_EQ(table.AppendSlot(0).value(), held);
+        }
+        table.ReleaseAhead(0);
+        EXPECT_EQ(table.blocks(), BlocksOf(format, held + (comes ? 1 : 0))) << FormatText(format);
+        ExpectConserved({&table});
+      }
+    }
+  }
+}
+
+TEST_F(ShrinkingSegmentTest, NothingIsTakenAheadWhereMoreWouldHappenOrThePoolIsEmpty) {
+  MakePool(3);
+  LayerBlockTable ring = MakeTable(), full = MakeTable(), upper = MakeTable();
+  ASSERT_TRUE(ring.Extend(ring.AddSegment({.ring = RingShape{2, 14}}), 15).ok());
+  EXPECT_TRUE(ring.TakeAhead(0));
+  EXPECT_EQ(ring.AppendSlot(0).value(), 15);
+  EXPECT_FALSE(ring.TakeAhead(0)) << "the next one is overwritten";
+  ASSERT_TRUE(full.Extend(full.AddSegment({}), 32).ok());
+  EXPECT_EQ(pool_->free_blocks(), 0u);
+  EXPECT_FALSE(full.TakeAhead(0));
+  EXPECT_EQ(full.blocks(), 2u);
+  full.Truncate(0, 16);
+  upper.ShareSegment(full, 0);
+  EXPECT_FALSE(full.TakeAhead(0)) << "another layer would not follow";
+  EXPECT_FALSE(upper.TakeAhead(0));
+  ExpectConserved({&ring, &full, &upper});
+}
+
 TEST_F(ShrinkingSegmentTest, FreedBlocksServeOthersAtOnce) {
   MakePool(5);
   LayerBlockTable table = MakeTable(), other = MakeTable();
