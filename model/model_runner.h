@@ -103,11 +103,11 @@ struct LayerWrite {
 struct DecodeInput {
   int32_t token_id = 0;
   int position = 0;  ///< logical position of this token
-  /// The layer's segments, which already count the slot of the new token, and where it goes: as of
-  /// an earlier step. With every step since the slot of the one target has moved on by one, in a
-  /// segment that has grown as far (but for kLowestScore, which stays); all else is as it was. So a
-  /// step costs the scheduler nothing for a layer in which no block is taken and nothing moves. An
-  /// example stands in docs/architecture.md, "A token in a layer".
+  /// The layer's segments, and where the new token goes, which they may not count yet (LiveSlots):
+  /// as of an earlier step. With every step since the slot of the one target has moved on by one,
+  /// in a segment that has grown as far (but for kLowestScore, which stays); all else is as it was.
+  /// So a step costs the scheduler nothing for a layer in which no block is taken and nothing
+  /// moves. An example stands in docs/architecture.md, "A token in a layer".
   struct Layer {
     LayerView view;
     absl::Span<const TokenTarget> targets;
@@ -272,12 +272,22 @@ class ModelRunner {
 
   /// Whether the model draws the tokens of a step itself, so that no logits come to the host.
   virtual bool draws_tokens() const { return false; }
-  /// Decode, and a token of each input by what its sampler says; only where draws_tokens().
+  /// Decode, and a token of each input by what its sampler says; only where draws_tokens(). Returns
+  /// once a device is at work on it. Where that is OK, AwaitTokens is to follow, which waits for
+  /// the tokens; until then the three stay where they are, and nothing else is called but
+  /// PrepareDecode.
   ///   draws   [inputs]
   ///   tokens  [inputs]
   virtual absl::Status DecodeTokens(absl::Span<const DecodeInput> /*inputs*/,
                                     absl::Span<const TokenDraw> /*draws*/,
                                     SampledToken* /*tokens*/) {
+    return absl::UnimplementedError("this model draws no tokens");
+  }
+  /// What the inputs of the next step will be, but for the token, of some sequences that may be in
+  /// it: so that it costs less then. The views and targets of the step at work may have become
+  /// those of these inputs.
+  virtual void PrepareDecode(absl::Span<const DecodeInput> /*inputs*/) {}
+  virtual absl::Status AwaitTokens() {
     return absl::UnimplementedError("this model draws no tokens");
   }
 

@@ -84,6 +84,10 @@ void EngineLoop::DecodeAndDraw(absl::Span<Sequence* const> ready) {
       std::vector<TokenDraw> how;
       for (Sequence* sequence : ready) how.push_back({&*sequence->sampler, Forbidden(*sequence)});
       status = model_->DecodeTokens(decode_inputs_, how, drawn.data());
+      if (status.ok()) {
+        PrepareNextStep(ready);
+        status = model_->AwaitTokens();
+      }
     } else {
       decode_logits_.resize(ready.size() * vocab);
       status = model_->Decode(decode_inputs_, decode_logits_.data());
@@ -113,6 +117,19 @@ void EngineLoop::DecodeAndDraw(absl::Span<Sequence* const> ready) {
     }
   }
   AcceptTokens(decoded, draws ? std::move(tokens) : Sample(decoded, logits));
+}
+
+void EngineLoop::PrepareNextStep(absl::Span<Sequence* const> ready) {
+  next_inputs_.clear();
+  for (size_t i = 0; i < ready.size(); ++i) {
+    SequenceStore& store = *ready[i]->store;
+    if (ready[i]->tokens_to_append() <= 0 || !store.PrepareAppend()) continue;
+    DecodeInput& input = next_inputs_.emplace_back(decode_inputs_[i]);
+    ++input.position;
+    ++input.step;
+    input.changed_at = store.changed_at();
+  }
+  model_->PrepareDecode(next_inputs_);
 }
 
 /// Policies that wait for the first generated token's attention.

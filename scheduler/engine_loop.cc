@@ -241,6 +241,7 @@ bool EngineLoop::AcceptToken(Sequence& sequence, SampledToken token, SteadyTime 
 void EngineLoop::Finish(Sequence& sequence, FinishReason reason, absl::Status status,
                         EngineOutput output) {
   sequence.store->CatchUp();
+  sequence.store->Unprepare();
   if (output.result == nullptr) output.result = std::make_unique<EngineResult>();
   CacheReport& cache = output.result->cache;
   cache = MakeCacheReport(sequence, geometry_, model_->shape().element);

@@ -111,6 +111,9 @@ class EngineLoop {
   static absl::Span<const int32_t> Forbidden(const Sequence& sequence);
   /// Runs the model, and gives the sequences that are still there their tokens.
   void DecodeAndDraw(absl::Span<Sequence* const> ready);
+  /// While a device computes: what can be done ahead for sequences that will be in the next step,
+  /// unless a stop token is drawn, or a client cancels.
+  void PrepareNextStep(absl::Span<Sequence* const> ready);
   /// A token of each.
   ///   logits  [logits of sequence i] vocab_size of them, spoiled
   std::vector<SampledToken> Sample(absl::Span<Sequence* const> sequences,
@@ -151,6 +154,7 @@ class EngineLoop {
   std::vector<float> prefill_logits_;
   std::vector<float> decode_logits_;
   std::vector<DecodeInput> decode_inputs_;
+  std::vector<DecodeInput> next_inputs_;     ///< of those that are prepared
   std::vector<EngineOutput> outputs_;        ///< of this step
   std::vector<double> inter_token_seconds_;  ///< of this step
   /// No request that runs has an earlier deadline.

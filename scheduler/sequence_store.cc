@@ -97,6 +97,7 @@ SequenceStore::SequenceStore(const CachePlan& plan, const CacheGeometry& geometr
       facts_(plan.layers.size()),
       importance_(plan.layers.size()),
       places_(plan.layers.size()),
+      counted_(plan.layers.size()),
       due_(plan.layers.size()),
       undecided_(plan.decide != DecideAt::kLayer) {
   held_plan_.layers.resize(plan.layers.size());
@@ -142,6 +143,7 @@ void SequenceStore::NoteStore(int layer) {
   append_segments_[layer] = stores_[layer]->AppendSegment();
   edit_due_[layer] = StepAfter(step_ + 1, stores_[layer]->TokensBeforeEdit());
   next_edit_ = due_[layer] = next_due_ = step_ + 1;
+  counted_[layer] = step_;
 }
 
 absl::Status SequenceStore::Settle(int layer) {
@@ -307,6 +309,7 @@ absl::Status SequenceStore::AppendToLayer(int layer, int position) {
     if (!slot.ok()) return slot.status();
     targets_[layer] = {segment, *slot};
     places_[layer] = {table.view(), absl::MakeConstSpan(&targets_[layer], 1), 0, step_};
+    counted_[layer] = step_;
     // After an edit nothing may be where it was.
     due_[layer] = std::min(due_[layer] + table.RoomToAppend(segment), edit_due_[layer]);
   } else {
@@ -321,12 +324,56 @@ absl::Status SequenceStore::AppendToLayer(int layer, int position) {
   return table.owned_blocks() == owned_[layer] ? absl::OkStatus() : Settle(layer);
 }
 
+bool SequenceStore::PrepareAppend() {
+  const int next = step_ + 1;
+  if (undecided_ || next_edit_ <= next || next_due_ > next) return false;
+  bool all = true;
+  next_due_ = LayerStore::kNever;
+  for (int layer = 0; layer < cache_->num_layers(); ++layer) {
+    if (due_[layer] <= next) {
+      PrefetchAfter(layer);
+      if (PrepareLayer(layer)) {
+        changed_at_ = next;
+      } else {
+        all = false;
+      }
+    }
+    next_due_ = std::min(next_due_, due_[layer]);
+  }
+  return all;
+}
+
+bool SequenceStore::PrepareLayer(int layer) {
+  const int segment = append_segments_[layer];
+  if (segment < 0) return false;
+  CatchUpLayer(layer, step_);
+  LayerBlockTable& table = cache_->layer(layer);
+  if (!table.TakeAhead(segment)) return false;
+  if (table.owned_blocks() != owned_[layer] && !Settle(layer).ok()) {
+    table.ReleaseAhead(segment);
+    return false;
+  }
+  targets_[layer] = {segment, table.next_slot(segment)};
+  places_[layer] = {table.view(), absl::MakeConstSpan(&targets_[layer], 1), 0, step_ + 1};
+  due_[layer] = std::min(step_ + 1 + table.RoomToAppend(segment), edit_due_[layer]);
+  return true;
+}
+
+void SequenceStore::Unprepare() {
+  for (int layer = 0; layer < cache_->num_layers(); ++layer) {
+    if (places_[layer].as_of <= step_ || append_segments_[layer] < 0) continue;
+    cache_->layer(layer).ReleaseAhead(append_segments_[layer]);
+    CheckThat(Settle(layer).ok(), "a layer that gives blocks back keeps to its bound");
+    next_due_ = due_[layer] = step_ + 1;
+  }
+}
+
 void SequenceStore::CatchUpLayer(int layer, int step) {
   DecodeInput::Layer& place = places_[layer];
-  const int steps = step - place.as_of;
-  if (append_segments_[layer] < 0 || place.as_of == 0 || steps <= 0) return;
-  cache_->layer(layer).AppendSlots(append_segments_[layer], steps);
-  targets_[layer].slot += steps;
+  if (append_segments_[layer] < 0 || step <= counted_[layer]) return;
+  cache_->layer(layer).AppendSlots(append_segments_[layer], step - counted_[layer]);
+  counted_[layer] = step;
+  targets_[layer].slot += step - place.as_of;
   place.as_of = step;
 }
 

@@ -56,8 +56,15 @@ class SequenceStore {
   /// the next call. Where it fails the sequence can only be ended. Looks at no layer in which the
   /// token goes one slot on from the last one, so that a step costs what changes.
   absl::StatusOr<absl::Span<const DecodeInput::Layer>> Append(int position);
+  /// Does ahead what the next Append would do that takes a block and appends, and does not count
+  /// the slot yet; between two steps, and once it is sure that a token may follow. Takes no more
+  /// than the reservation has. The places that Append returned are those of the next step then.
+  /// True: so it was for every layer that the next Append would have looked at.
+  bool PrepareAppend();
+  /// Releases what PrepareAppend took, where no Append has followed.
+  void Unprepare();
   int step() const { return step_; }
-  /// The latest step in which any layer was looked at.
+  /// The latest step in which any layer was looked at, or for which it was prepared.
   int changed_at() const { return changed_at_; }
   /// Lets the block tables count what Append left for later. Before anybody reads them but a step.
   void CatchUp();
@@ -75,6 +82,7 @@ class SequenceStore {
   /// Notes how the layer's store takes tokens from now on.
   void NoteStore(int layer);
   absl::Status AppendToLayer(int layer, int position);
+  bool PrepareLayer(int layer);
   void NoteEdits(int layer);
   void PrefetchAfter(int layer) const;
   void CatchUpLayer(int layer, int step);
@@ -104,6 +112,7 @@ class SequenceStore {
   int step_ = 0;  ///< calls of Append
   int changed_at_ = 0;
   std::vector<DecodeInput::Layer> places_;  ///< what Append returns
+  std::vector<int> counted_;                ///< the step up to which each table counts the slots
   std::vector<int> due_;                    ///< the step in which each layer must be looked at
   int next_due_ = 0;                        ///< the earliest of them
   bool undecided_;

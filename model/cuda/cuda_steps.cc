@@ -176,9 +176,21 @@ absl::Status CudaSteps::Decode(absl::Span<const DecodeInput> inputs, float* logi
 
 absl::Status CudaSteps::DecodeTokens(absl::Span<const DecodeInput> inputs,
                                      absl::Span<const TokenDraw> draws, SampledToken* tokens) {
+  // Of several parts each waits for the one before, whose place it takes.
+  drawing_ = {};
   return InParts(0, inputs.size(), [&](size_t first, size_t count) {
-    return DrawPart(inputs.subspan(first, count), draws.subspan(first, count), tokens + first);
+    FetchTokens(drawing_);
+    drawing_ = {inputs.subspan(first, count), draws.subspan(first, count), tokens + first};
+    absl::Status status = AskTokens(drawing_);
+    if (!status.ok()) drawing_ = {};
+    return status;
   });
+}
+
+absl::Status CudaSteps::AwaitTokens() {
+  FetchTokens(drawing_);
+  drawing_ = {};
+  return absl::OkStatus();
 }
 
 absl::Status CudaSteps::DecodePart(absl::Span<const DecodeInput> inputs, float* logits) {
@@ -189,17 +201,20 @@ absl::Status CudaSteps::DecodePart(absl::Span<const DecodeInput> inputs, float* 
   return absl::OkStatus();
 }
 
-absl::Status CudaSteps::DrawPart(absl::Span<const DecodeInput> inputs,
-                                 absl::Span<const TokenDraw> draws, SampledToken* tokens) {
-  if (absl::Status status = RunStep(inputs); !status.ok()) return status;
+absl::Status CudaSteps::AskTokens(const Drawing& step) {
+  if (absl::Status status = RunStep(step.inputs); !status.ok()) return status;
   std::vector<uint64_t> sequences;
-  sequences.reserve(inputs.size());
-  for (const DecodeInput& input : inputs) sequences.push_back(input.sequence);
-  draws_->Ask(draws, sequences, tables_->rows_of_inputs(), logits());
-  AskCounts(inputs);
-  draws_->Fetch(draws, tables_->rows_of_inputs(), tokens);
-  FetchMeasured(inputs);
+  sequences.reserve(step.inputs.size());
+  for (const DecodeInput& input : step.inputs) sequences.push_back(input.sequence);
+  draws_->Ask(step.draws, sequences, tables_->rows_of_inputs(), logits());
+  AskCounts(step.inputs);
   return absl::OkStatus();
+}
+
+void CudaSteps::FetchTokens(const Drawing& step) {
+  if (step.inputs.empty()) return;
+  draws_->Fetch(step.draws, tables_->rows_of_inputs(), step.tokens);
+  FetchMeasured(step.inputs);
 }
 
 absl::Status CudaSteps::RunStep(absl::Span<const DecodeInput> inputs) {

@@ -56,6 +56,8 @@ class CudaSteps final : public StepDecoder {
   absl::Status Decode(absl::Span<const DecodeInput> inputs, float* logits) override;
   absl::Status DecodeTokens(absl::Span<const DecodeInput> inputs, absl::Span<const TokenDraw> draws,
                             SampledToken* tokens) override;
+  void PrepareDecode(absl::Span<const DecodeInput> inputs) override { tables_->Prepare(inputs); }
+  absl::Status AwaitTokens() override;
   float* logits() override { return logits_.as<float>(); }
   int rows() const override { return options_.rows; }
 
@@ -75,10 +77,16 @@ class CudaSteps final : public StepDecoder {
   StepBucket BucketOf(absl::Span<const DecodeInput> inputs) const;
   absl::Status InParts(size_t first, size_t count,
                        absl::FunctionRef<absl::Status(size_t first, size_t count)> run);
-  /// Decode and DecodeTokens of what goes at once.
+  /// Decode of what goes at once.
   absl::Status DecodePart(absl::Span<const DecodeInput> inputs, float* logits);
-  absl::Status DrawPart(absl::Span<const DecodeInput> inputs, absl::Span<const TokenDraw> draws,
-                        SampledToken* tokens);
+  /// A step whose tokens are asked for and not yet there.
+  struct Drawing {
+    absl::Span<const DecodeInput> inputs;
+    absl::Span<const TokenDraw> draws;
+    SampledToken* tokens = nullptr;
+  };
+  absl::Status AskTokens(const Drawing& step);
+  void FetchTokens(const Drawing& step);
   /// Everything up to the logits, which are on the device then, or are to be.
   absl::Status RunStep(absl::Span<const DecodeInput> inputs);
   void SendPatches();
@@ -110,6 +118,7 @@ class CudaSteps final : public StepDecoder {
   PoolView pool_view_;
   std::unique_ptr<SequenceTables> tables_;
   std::unique_ptr<TokenDraws> draws_;
+  Drawing drawing_;  ///< of DecodeTokens, for AwaitTokens
   std::map<StepBucket, std::unique_ptr<Graph>> graphs_;
   bool has_no_room_ = false;  ///< for more of them
 

@@ -95,6 +95,15 @@ absl::Status SequenceTables::Update(absl::Span<const DecodeInput> inputs) {
   return absl::OkStatus();
 }
 
+void SequenceTables::Prepare(absl::Span<const DecodeInput> inputs) {
+  for (const DecodeInput& input : inputs) {
+    const auto it = row_of_.find(input.sequence);
+    if (it == row_of_.end() || UpdateRow(it->second, input).ok()) continue;
+    ForgetTold(&rows_[it->second]);  // the update says so, if there is still no room by then
+    return;
+  }
+}
+
 bool SequenceTables::HasTheRowsOf(absl::Span<const DecodeInput> inputs) const {
   if (inputs.size() != rows_of_inputs_.size()) return false;
   for (size_t i = 0; i < inputs.size(); ++i) {
@@ -111,7 +120,7 @@ void SequenceTables::FindRows(absl::Span<const DecodeInput> inputs) {
     if (is_new) {
       Row& row = rows_.emplace_back();
       row.sequence = input.sequence;
-      row.as_of.assign(num_layers_, -1);
+      ForgetTold(&row);
       row.layers.resize(num_layers_);
       for (Layer& layer : row.layers) layer.table.records = StepTable::kFull;
     }
@@ -133,11 +142,16 @@ void SequenceTables::DropGone(absl::Span<const DecodeInput> inputs) {
     if (row + 1 < static_cast<int>(rows_.size())) {
       std::swap(rows_[row], rows_.back());
       row_of_[rows_[row].sequence] = row;
-      rows_[row].changed_at = DecodeInput::kUnknown;
-      rows_[row].as_of.assign(num_layers_, -1);
+      ForgetTold(&rows_[row]);
     }
     RemoveLast();
   }
+}
+
+/// Every layer will be told anew.
+void SequenceTables::ForgetTold(Row* row) {
+  row->changed_at = DecodeInput::kUnknown;
+  row->as_of.assign(num_layers_, -1);
 }
 
 void SequenceTables::RemoveLast() {

@@ -46,6 +46,9 @@ class SequenceTables {
   /// Makes the table that of this step, and gives each input its row. RESOURCE_EXHAUSTED where
   /// there are more inputs than rows, or the table is full.
   absl::Status Update(absl::Span<const DecodeInput> inputs);
+  /// What the next update will say of sequences that have a row, so that it finds the table made
+  /// theirs. Rows and kinds of the last one stay; what changes goes with the patches of the next.
+  void Prepare(absl::Span<const DecodeInput> inputs);
   /// The row of input i of the last update.
   int row(size_t i) const { return rows_of_inputs_[i]; }
   absl::Span<const int> rows_of_inputs() const { return rows_of_inputs_; }
@@ -90,6 +93,7 @@ class SequenceTables {
   void FindRows(absl::Span<const DecodeInput> inputs);
   void DropGone(absl::Span<const DecodeInput> inputs);
   void RemoveLast();
+  void ForgetTold(Row* row);
   absl::Status UpdateRow(int row, const DecodeInput& input);
   bool UpdateLayer(int row, int layer, const DecodeInput& input);
   bool MakeRoom(const DecodeInput::Layer& given, Layer* layer);

@@ -26,7 +26,8 @@ absl::Status CheckTargets(const DecodeInput& input, const DecodeInput::Layer& la
     const SegmentView& segment = layer.view[target.segment];
     const bool evicts =
         target.slot == TokenTarget::kLowestScore && segment.scores.blocks != nullptr;
-    if (!evicts && (target.slot < 0 || target.slot >= segment.num_slots)) {
+    // The segment may be about to count it.
+    if (!evicts && (target.slot < 0 || target.slot > segment.num_slots)) {
       return absl::InternalError(
           absl::StrCat("segment ", target.segment, " has no slot ", target.slot));
     }
@@ -104,6 +105,14 @@ absl::Status LlamaRunner::DecodeTokens(absl::Span<const DecodeInput> inputs,
   if (absl::Status status = CheckInputs(inputs); !status.ok()) return status;
   UseThreads();
   return steps_->DecodeTokens(inputs, draws, tokens);
+}
+
+void LlamaRunner::PrepareDecode(absl::Span<const DecodeInput> inputs) {
+  if (steps_ != nullptr) steps_->PrepareDecode(inputs);
+}
+
+absl::Status LlamaRunner::AwaitTokens() {
+  return steps_ == nullptr ? ModelRunner::AwaitTokens() : steps_->AwaitTokens();
 }
 
 void LlamaRunner::Sample(absl::Span<const TokenDraw> draws, absl::Span<float* const> logits,

@@ -53,6 +53,8 @@ class LlamaRunner final : public ModelRunner {
   bool draws_tokens() const override { return steps_ != nullptr; }
   absl::Status DecodeTokens(absl::Span<const DecodeInput> inputs, absl::Span<const TokenDraw> draws,
                             SampledToken* tokens) override;
+  void PrepareDecode(absl::Span<const DecodeInput> inputs) override;
+  absl::Status AwaitTokens() override;
   void Sample(absl::Span<const TokenDraw> draws, absl::Span<float* const> logits,
               SampledToken* tokens) override;
   absl::Status EditCache(absl::Span<const CacheEdit> edits) override;

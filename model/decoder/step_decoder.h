@@ -21,10 +21,12 @@ class StepDecoder {
   virtual absl::StatusOr<std::byte*> AllocatePool(size_t num_blocks, size_t block_bytes) = 0;
   virtual size_t FreePoolBytes() = 0;
   virtual void AttachPool(PoolView pool) = 0;
-  /// As ModelRunner::Decode; the inputs have been checked.
+  /// As ModelRunner has them; the inputs have been checked.
   virtual absl::Status Decode(absl::Span<const DecodeInput> inputs, float* logits) = 0;
   virtual absl::Status DecodeTokens(absl::Span<const DecodeInput> inputs,
                                     absl::Span<const TokenDraw> draws, SampledToken* tokens) = 0;
+  virtual void PrepareDecode(absl::Span<const DecodeInput> inputs) = 0;
+  virtual absl::Status AwaitTokens() = 0;
 
   /// The device's memory for logits, between steps: [rows(), vocab_size] f32.
   virtual float* logits() = 0;

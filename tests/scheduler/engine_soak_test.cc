@@ -9,7 +9,8 @@
 namespace ziggurat {
 namespace {
 
-TEST(EngineSoakTest, RandomLoadLeavesThePoolEmptyAndEveryFinishedAnswerRight) {
+/// `on_device`: the model draws the tokens, and steps are prepared while it does.
+void PutUnderRandomLoad(bool on_device) {
   const int total = std::getenv("ZIGGURAT_SOAK") != nullptr ? 2000 : 200;
   EngineOptions options;
   options.kv_cache_bytes = 600 * 1024;
@@ -18,6 +19,7 @@ TEST(EngineSoakTest, RandomLoadLeavesThePoolEmptyAndEveryFinishedAnswerRight) {
   options.prefill_slice = absl::Milliseconds(1);
   StubModelOptions model;
   model.short_prefill_tokens = 100;
+  model.draws_tokens = on_device;
   EngineHarness harness(options, model);
   harness.control->prefill_parts = 2;
   harness.control->prefill_layer_delay_us = 2000;
@@ -87,7 +89,14 @@ TEST(EngineSoakTest, RandomLoadLeavesThePoolEmptyAndEveryFinishedAnswerRight) {
               cancelled, expired);
   EXPECT_GT(finished, total / 2);
   EXPECT_GT(harness.control->short_batches, 0);
+  EXPECT_EQ(harness.control->prepared_layers > 0, on_device);
 }
+
+TEST(EngineSoakTest, RandomLoadLeavesThePoolEmptyAndEveryFinishedAnswerRight) {
+  PutUnderRandomLoad(false);
+}
+
+TEST(EngineSoakTest, StepsPreparedAheadLoseNothingEither) { PutUnderRandomLoad(true); }
 
 }  // namespace
 }  // namespace ziggurat

@@ -43,6 +43,13 @@ class SmallSequence {
     }
   }
 
+  /// As the engine does it, where no edits are due.
+  absl::StatusOr<absl::Span<const DecodeInput::Layer>> Step(int position) {
+    std::vector<CacheEdit> edits;
+    EXPECT_TRUE(store_->PrepareStep(position, &edits).ok());
+    EXPECT_TRUE(edits.empty());
+    return store_->Append(position);
+  }
   SequenceStore& store() { return *store_; }
   SequenceCache& cache() { return *cache_; }
   BlockPool& pool() { return *pool_; }
@@ -96,6 +103,71 @@ TEST(SequenceStore, AnAppendThatFindsNoBlockLeavesTablesThatAgree) {
   EXPECT_TRUE(sequence.cache().CheckIntegrity().ok());
   sequence.cache().Clear();
   EXPECT_EQ(sequence.pool().used_blocks(), 0u);
+}
+
+TEST(SequenceStore, APreparedTokenIsPlacedAsAnAppendedOneIsAndCountsWhenItComes) {
+  SmallSequence prepared(100), appended(100);
+  int times = 0;
+  for (int token = kPrompt; token < 45; ++token) {
+    const auto places = prepared.Step(token);
+    const auto expected = appended.Step(token);
+    ASSERT_TRUE(places.ok() && expected.ok());
+    EXPECT_EQ(prepared.store().changed_at(), appended.store().changed_at());
+    for (int layer = 0; layer < kLayers; ++layer) {
+      EXPECT_EQ((*places)[layer].as_of, (*expected)[layer].as_of) << token;
+      EXPECT_EQ((*places)[layer].targets[0].slot, (*expected)[layer].targets[0].slot) << token;
+    }
+    const size_t blocks = prepared.cache().blocks();
+    EXPECT_EQ(prepared.store().PrepareAppend(), token % 16 == 15) << token;
+    times += token % 16 == 15;
+    EXPECT_EQ(prepared.cache().blocks(), blocks + (token % 16 == 15 ? kLayers : 0));
+    if (token % 3 != 0) continue;
+    // Somebody looks on, at what has come so far.
+    prepared.store().CatchUp();
+    appended.store().CatchUp();
+    EXPECT_EQ(prepared.cache().layer(0).view()[0].num_slots, token + 1);
+    EXPECT_TRUE(prepared.cache().CheckIntegrity().ok());
+  }
+  EXPECT_EQ(times, 2);
+}
+
+TEST(SequenceStore, WhatWasPreparedGoesBackAndIsTakenAgain) {
+  SmallSequence sequence(100);
+  for (int token = kPrompt; token < 16; ++token) {
+    ASSERT_TRUE(sequence.Step(token).ok());
+  }
+  for (int twice = 0; twice < 2; ++twice) {
+    EXPECT_TRUE(sequence.store().PrepareAppend());
+    EXPECT_EQ(sequence.cache().blocks(), size_t{2} * kLayers);
+    sequence.store().CatchUp();
+    sequence.store().Unprepare();
+    EXPECT_EQ(sequence.cache().blocks(), size_t{kLayers});
+    EXPECT_EQ(sequence.cache().layer(0).view()[0].num_slots, 16);
+    EXPECT_TRUE(sequence.cache().CheckIntegrity().ok());
+  }
+  const auto places = sequence.Step(16);
+  ASSERT_TRUE(places.ok()) << places.status();
+  EXPECT_EQ((*places)[kLayers - 1].targets[0].slot, 16);
+  sequence.store().CatchUp();
+  EXPECT_EQ(sequence.cache().layer(0).view()[0].num_slots, 17);
+}
+
+TEST(SequenceStore, NothingIsPreparedBeforeAnEditNorWithoutBlocks) {
+  SmallSequence kivi(100, "kivi(group=32,residual=32)");
+  for (int token = kPrompt; token < 64; ++token) {
+    ASSERT_TRUE(kivi.Step(token).ok());
+    EXPECT_EQ(kivi.store().PrepareAppend(), token == 15 || token == 31 || token == 47) << token;
+  }
+  SmallSequence tight(kLayers + 1);
+  for (int token = kPrompt; token < 16; ++token) {
+    ASSERT_TRUE(tight.Step(token).ok());
+  }
+  EXPECT_FALSE(tight.store().PrepareAppend());
+  EXPECT_EQ(tight.Step(16).status().code(), absl::StatusCode::kResourceExhausted);
+  tight.store().CatchUp();
+  tight.store().Unprepare();
+  EXPECT_TRUE(tight.cache().CheckIntegrity().ok());
+  EXPECT_EQ(tight.cache().blocks(), size_t{kLayers});
 }
 
 struct Looks {

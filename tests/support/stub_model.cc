@@ -71,6 +71,23 @@ Record Read(PoolView pool, const SegmentView& segment, int head_dim, int head, i
   return record;
 }
 
+/// What an input says, but for the token: position and steps, and in every layer where the token
+/// goes and the blocks there.
+std::vector<int64_t> WhatItSays(const DecodeInput& input) {
+  std::vector<int64_t> said = {input.position, input.step, input.changed_at};
+  for (const DecodeInput::Layer& layer : input.layers) {
+    for (TokenTarget target : layer.targets) {
+      target = target.After(input.StepsSince(layer));
+      const PlaneView& values = layer.view[target.segment].values;
+      said.insert(said.end(), {target.segment, target.slot});
+      for (int slot = 0; slot <= target.slot; slot += static_cast<int>(values.slots_per_block)) {
+        said.push_back(values.blocks[slot / values.slots_per_block]);
+      }
+    }
+  }
+  return said;
+}
+
 absl::Status Wrong(const std::string& what, int layer, int head, int slot) {
   return absl::InternalError(
       absl::StrCat("stub model: ", what, " (layer ", layer, ", head ", head, ", slot ", slot, ")"));
@@ -427,6 +444,37 @@ absl::Status StubModel::Decode(absl::Span<const DecodeInput> inputs, float* logi
   return absl::OkStatus();
 }
 
+absl::Status StubModel::DecodeTokens(absl::Span<const DecodeInput> inputs,
+                                     absl::Span<const TokenDraw> draws, SampledToken* tokens) {
+  for (const DecodeInput& input : inputs) {
+    const auto said = said_.find(input.sequence);
+    if (said == said_.end() || said->second == WhatItSays(input)) continue;
+    return absl::InternalError("stub model: an input is not what was said of it");
+  }
+  said_.clear();
+  draws_ = draws;
+  tokens_ = tokens;
+  logits_.resize(inputs.size() * options_.shape.vocab_size);
+  return Decode(inputs, logits_.data());
+}
+
+void StubModel::PrepareDecode(absl::Span<const DecodeInput> inputs) {
+  for (const DecodeInput& input : inputs) {
+    said_[input.sequence] = WhatItSays(input);
+    for (const DecodeInput::Layer& layer : input.layers) {
+      options_.control->prepared_layers += layer.as_of == input.step ? 1 : 0;
+    }
+  }
+}
+
+absl::Status StubModel::AwaitTokens() {
+  if (options_.control->fail_await) return absl::InternalError("stub model: told to fail");
+  for (size_t i = 0; i < draws_.size(); ++i) {
+    tokens_[i] = SampleOne(draws_[i], logits_.data() + i * options_.shape.vocab_size);
+  }
+  return absl::OkStatus();
+}
+
 absl::Status StubModel::DecodeLayer(int layer, const DecodeInput& input, uint32_t* tag) {
   const DecodeInput::Layer& at = input.layers[layer];
   const int dim = options_.shape.head_dim;
@@ -441,7 +489,7 @@ absl::Status StubModel::DecodeLayer(int layer, const DecodeInput& input, uint32_
         if (target.segment == s) new_slot = target.After(input.StepsSince(at)).slot;
       }
       const int slots = segment.num_slots + input.StepsSince(at);
-      if (new_slot >= slots) return Wrong("no such slot", layer, head, new_slot);
+      if (new_slot > slots) return Wrong("no such slot", layer, head, new_slot);
       int oldest = 0, oldest_position = input.position;
       const int live = std::max(segment.num_slots, new_slot + 1);
       for (int slot = 0; slot < live; ++slot) {

@@ -6,6 +6,7 @@
 #include <atomic>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <vector>
 
@@ -18,14 +19,16 @@ struct StubControl {
   std::atomic<int64_t> decode_delay_us = 0;         ///< slept in every decode step
   std::atomic<int64_t> prefill_layer_delay_us = 0;  ///< slept in every prefill layer
   std::atomic<int64_t> prefill_token_delay_us = 0;  ///< and for each token of the batch
-  std::atomic<int> prefill_parts = 1;       ///< of attention in a layer, and of what is behind it
-  std::atomic<bool> fail_decode = false;    ///< decode answers INTERNAL while this is set
-  std::atomic<bool> overflow = false;       ///< logits are no numbers while this is set
-  std::atomic<int64_t> decode_steps = 0;    ///< steps done
-  std::atomic<int64_t> decoded_tokens = 0;  ///< sequences of all steps
-  std::atomic<int64_t> prefill_layers = 0;  ///< layers of prefill batches done
-  std::atomic<int64_t> short_batches = 0;   ///< batches begun in the second lane
-  std::atomic<int> largest_batch = 0;       ///< most sequences of one decode step
+  std::atomic<int> prefill_parts = 1;        ///< of attention in a layer, and of what is behind it
+  std::atomic<bool> fail_decode = false;     ///< decode answers INTERNAL while this is set
+  std::atomic<bool> fail_await = false;      ///< AwaitTokens does
+  std::atomic<bool> overflow = false;        ///< logits are no numbers while this is set
+  std::atomic<int64_t> decode_steps = 0;     ///< steps done
+  std::atomic<int64_t> decoded_tokens = 0;   ///< sequences of all steps
+  std::atomic<int64_t> prefill_layers = 0;   ///< layers of prefill batches done
+  std::atomic<int64_t> short_batches = 0;    ///< batches begun in the second lane
+  std::atomic<int> largest_batch = 0;        ///< most sequences of one decode step
+  std::atomic<int64_t> prepared_layers = 0;  ///< said to be as of the next step by PrepareDecode
 };
 
 struct StubModelOptions {
@@ -41,6 +44,7 @@ struct StubModelOptions {
   int max_prefill_tokens = 8192;
   int short_prefill_tokens = 0;  ///< of a second lane; 0: there is none
   bool is_asynchronous = false;
+  bool draws_tokens = false;  ///< as a device does, with time to prepare the next step
   /// The most probable token after `token` at `position`; null: StubNextToken.
   std::function<int32_t(int32_t token, int position)> next_token;
   std::shared_ptr<StubControl> control;  ///< null: one of its own
@@ -60,7 +64,8 @@ std::vector<int32_t> StubGreedyTokens(const StubModelOptions& options,
 /// head and slot.
 ///
 /// Codes and merged directions cannot carry a record: segments of these are counted, not read.
-/// What a layer keeps follows its plan, with tokens that depend on the head; of lazy tests every
+/// Where it draws tokens itself, inputs must be what PrepareDecode said of them. What a layer keeps
+/// follows its plan, with tokens that depend on the head; of lazy tests every
 /// other layer passes, and of tokens that are merged the first ones are retained.
 class StubModel : public ModelRunner {
  public:
@@ -77,6 +82,11 @@ class StubModel : public ModelRunner {
       int lane, absl::Span<const PrefillPrompt> prompts) override;
   absl::Status EditCache(absl::Span<const CacheEdit> edits) override;
   absl::Status Decode(absl::Span<const DecodeInput> inputs, float* logits) override;
+  bool draws_tokens() const override { return options_.draws_tokens; }
+  absl::Status DecodeTokens(absl::Span<const DecodeInput> inputs, absl::Span<const TokenDraw> draws,
+                            SampledToken* tokens) override;
+  void PrepareDecode(absl::Span<const DecodeInput> inputs) override;
+  absl::Status AwaitTokens() override;
 
  private:
   class Batch;
@@ -106,6 +116,12 @@ class StubModel : public ModelRunner {
   uint32_t next_tag_ = 1;
   size_t workspace_high_water_ = 0;
   std::vector<bool> seen_;  // positions of the layer and head at hand
+  // Of DecodeTokens, until AwaitTokens:
+  std::vector<float> logits_;
+  absl::Span<const TokenDraw> draws_;
+  SampledToken* tokens_ = nullptr;
+  /// What PrepareDecode said of each sequence: position, step, and in every layer slot and blocks.
+  std::map<uint64_t, std::vector<int64_t>> said_;
 };
 
 }  // namespace ziggurat

@@ -1,0 +1,119 @@
+// Steps that are prepared while a device computes the one before: nobody sees a difference.
+#include <gtest/gtest.h>
+
+#include <vector>
+
+#include "scheduler/sequence.h"
+#include "tests/scheduler/engine_harness.h"
+
+namespace ziggurat {
+namespace {
+
+StubModelOptions OnDevice() {
+  StubModelOptions options;
+  options.draws_tokens = true;
+  return options;
+}
+
+void ExpectEqual(const CacheReport& actual, const CacheReport& expected) {
+  EXPECT_EQ(actual.blocks, expected.blocks);
+  EXPECT_EQ(actual.full_blocks, expected.full_blocks);
+  ASSERT_EQ(actual.layers.size(), expected.layers.size());
+  for (size_t l = 0; l < expected.layers.size(); ++l) {
+    EXPECT_EQ(actual.layers[l].blocks, expected.layers[l].blocks) << "layer " << l;
+    EXPECT_EQ(actual.layers[l].tokens, expected.layers[l].tokens) << "layer " << l;
+    EXPECT_EQ(actual.layers[l].live_bytes, expected.layers[l].live_bytes) << "layer " << l;
+    EXPECT_EQ(actual.layers[l].evicted_tokens, expected.layers[l].evicted_tokens) << "layer " << l;
+  }
+}
+
+TEST(EnginePrepareTest, AnswersAndReportsAreThoseOfStepsThatAreNot) {
+  EngineHarness device(Options(20000), OnDevice()), host(Options(20000));
+  for (const std::string& policy : PoliciesOfAllMethods()) {
+    for (const int prompt : {1, 31, 150}) {
+      for (const int generated : {1, 2, 18, 70}) {
+        SCOPED_TRACE(policy + ", " + std::to_string(prompt) + " + " + std::to_string(generated));
+        const EngineRequest request = device.Request(prompt, generated, policy);
+        const RequestId there = device.MustSubmit(request), here = host.MustSubmit(request);
+        const Collected actual = device.Await(there), expected = host.Await(here);
+        ASSERT_TRUE(actual.last.status.ok()) << actual.last.status;
+        EXPECT_EQ(actual.tokens, expected.tokens);
+        ExpectEqual(actual.last.cache, expected.last.cache);
+      }
+    }
+  }
+  EXPECT_GT(device.control->prepared_layers, 500);
+  device.ExpectEmptyPool();
+}
+
+TEST(EnginePrepareTest, ARequestThatStopsHoldsNoBlockOfTheTokenThatDoesNotCome) {
+  EngineHarness harness(Options(400), OnDevice());
+  for (int generated = 1; generated < 40; ++generated) {
+    EngineRequest request = harness.Request(20, 60);
+    const std::vector<int32_t> all = harness.Expected(request);
+    request.stop_token_ids = {all[generated]};
+    const Collected result = harness.Await(harness.MustSubmit(request));
+    EXPECT_EQ(result.last.reason, FinishReason::kStop);
+    const size_t held = 20 + result.tokens.size();  // the stop token is not cached
+    for (const LayerCacheReport& layer : result.last.cache.layers) {
+      EXPECT_EQ(layer.tokens, held);
+      EXPECT_EQ(layer.blocks, (held + 15) / 16) << held;
+    }
+    harness.ExpectEmptyPool();
+  }
+  EXPECT_GT(harness.control->prepared_layers, 0);
+}
+
+TEST(EnginePrepareTest, APoolOfThePlansBlocksIsEnough) {
+  const CacheGeometry geometry{kLayers, 2, 8, kBlockBytes};
+  for (const std::string& policy : PoliciesOfAllMethods()) {
+    SCOPED_TRACE(policy);
+    const auto plan = PlanBlocks(*MustParse(policy), StubModelOptions().shape, geometry, 150, 60);
+    ASSERT_TRUE(plan.ok()) << plan.status();
+    EngineHarness harness(Options(2 * plan->total_blocks), OnDevice());
+    const EngineRequest request = harness.Request(150, 60, policy);
+    std::vector<RequestId> ids;
+    for (int i = 0; i < 5; ++i) ids.push_back(harness.MustSubmit(request));
+    for (const RequestId id : ids) {
+      const Collected result = harness.Await(id);
+      EXPECT_TRUE(result.last.status.ok()) << result.last.status;
+      EXPECT_EQ(result.tokens, harness.Expected(request));
+    }
+    harness.ExpectEmptyPool();
+  }
+}
+
+TEST(EnginePrepareTest, CancellingAtAnyTokenLeavesNothing) {
+  EngineHarness harness(Options(600), OnDevice());
+  harness.control->decode_delay_us = 100;
+  for (size_t tokens = 1; tokens < 40; ++tokens) {
+    const RequestId id = harness.MustSubmit(harness.Request(20, 2000));
+    harness.AwaitTokens(id, tokens);
+    harness.engine->Cancel(id, FinishReason::kCancelled);
+    const Collected result = harness.Await(id);
+    EXPECT_EQ(result.last.reason, FinishReason::kCancelled);
+    const size_t held = 20 + result.tokens.size() - 1;  // the last one is not cached
+    EXPECT_EQ(result.last.cache.layers[0].tokens, held);
+    EXPECT_EQ(result.last.cache.layers[0].blocks, (held + 15) / 16) << held;
+    harness.ExpectEmptyPool();
+  }
+}
+
+TEST(EnginePrepareTest, AStepThatFailsAfterTheNextWasPreparedLeavesNothing) {
+  EngineHarness harness(Options(600), OnDevice());
+  harness.control->decode_delay_us = 100;
+  for (size_t tokens = 1; tokens < 40; ++tokens) {
+    const RequestId id = harness.MustSubmit(harness.Request(20, 1000));
+    harness.AwaitTokens(id, tokens);
+    harness.control->fail_await = true;
+    const Collected result = harness.Await(id);
+    EXPECT_EQ(result.last.reason, FinishReason::kError);
+    harness.control->fail_await = false;
+    const size_t held = result.last.cache.layers[0].tokens;
+    EXPECT_EQ(result.last.cache.layers[0].blocks, (held + 15) / 16) << held;
+    harness.ExpectEmptyPool();
+  }
+}
+
+}  // namespace
+}  // namespace ziggurat
