@@ -6,7 +6,6 @@
 #include <atomic>
 #include <chrono>
 #include <cmath>
-#include <functional>
 #include <limits>
 #include <memory>
 #include <thread>
@@ -17,6 +16,17 @@
 #include "model/model_runner.h"
 
 namespace ziggurat {
+
+/// What a device would do behind NullModel: called with the inputs of every decode step.
+class NullDevice {
+ public:
+  virtual ~NullDevice() = default;
+  /// ModelRunner's, of a model that draws tokens itself: the device is at work from the end of
+  /// DecodeTokens to the call of AwaitTokens.
+  virtual void DecodeTokens(absl::Span<const DecodeInput> inputs) = 0;
+  virtual void PrepareDecode(absl::Span<const DecodeInput> inputs) = 0;
+  virtual void AwaitTokens() = 0;
+};
 
 /// Every selection keeps the first and the last tokens, as many as the plan allows; every logit is
 /// 0. Touches no cache.
@@ -35,10 +45,8 @@ class NullModel final : public ModelRunner {
   /// Of the layers that a plan has tested, the lowest are found lazy, this share of them. 0 at
   /// first.
   void set_lazy_share(double share) { lazy_share_ = share; }
-  /// Called with the inputs of every decode step.
-  void set_on_decode(std::function<void(absl::Span<const DecodeInput>)> on_decode) {
-    on_decode_ = std::move(on_decode);
-  }
+  /// Tokens are drawn by it from now on, each of them 0.
+  void set_device(NullDevice* device) { device_ = device; }
   /// Until then the first prefill waits, so that no request decodes while others are on their way.
   void Start() { may_start_.store(true); }
   /// Until then the second step that decodes the whole batch waits.
@@ -50,9 +58,23 @@ class NullModel final : public ModelRunner {
     return std::make_unique<Batch>(this, prompts);
   }
   absl::Status Decode(absl::Span<const DecodeInput> inputs, float* logits) override {
-    if (static_cast<int>(inputs.size()) == batch_ && ++whole_steps_ == 2) Await(may_continue_);
-    if (on_decode_) on_decode_(inputs);
+    AwaitStep(inputs.size());
     return ZeroLogits(inputs.size(), logits);
+  }
+  bool draws_tokens() const override { return device_ != nullptr; }
+  absl::Status DecodeTokens(absl::Span<const DecodeInput> inputs,
+                            absl::Span<const TokenDraw> /*draws*/, SampledToken* tokens) override {
+    AwaitStep(inputs.size());
+    std::fill_n(tokens, inputs.size(), SampledToken{});
+    device_->DecodeTokens(inputs);
+    return absl::OkStatus();
+  }
+  void PrepareDecode(absl::Span<const DecodeInput> inputs) override {
+    if (device_ != nullptr) device_->PrepareDecode(inputs);
+  }
+  absl::Status AwaitTokens() override {
+    device_->AwaitTokens();
+    return absl::OkStatus();
   }
   absl::Status EditCache(absl::Span<const CacheEdit> /*edits*/) override {
     return absl::OkStatus();
@@ -113,6 +135,9 @@ class NullModel final : public ModelRunner {
     if (measured.lazy) measured.KeepFirstAndLast(plan.lazy->sinks, plan.lazy->recent, tokens);
     return measured;
   }
+  void AwaitStep(size_t sequences) {
+    if (static_cast<int>(sequences) == batch_ && ++whole_steps_ == 2) Await(may_continue_);
+  }
   static void Await(const std::atomic<bool>& permission) {
     while (!permission.load()) std::this_thread::sleep_for(std::chrono::microseconds(100));
   }
@@ -133,7 +158,7 @@ class NullModel final : public ModelRunner {
   int batch_;
   int whole_steps_ = 0;
   double lazy_share_ = 0;
-  std::function<void(absl::Span<const DecodeInput>)> on_decode_;
+  NullDevice* device_ = nullptr;
   std::atomic<bool> may_start_ = false;
   std::atomic<bool> may_continue_ = false;
   PrefillLane lane_ = {.max_tokens = std::numeric_limits<int>::max()};

@@ -2,8 +2,10 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
+#include <functional>
 #include <limits>
 #include <memory>
+#include <numeric>
 #include <optional>
 #include <string>
 #include <vector>
@@ -30,9 +32,10 @@ constexpr char kExamples[] = R"(Examples:
 
 The real scheduler and block manager plan decode steps of a model that computes nothing. "schedule"
 is one step's time in them: the place of every new token in every layer of every sequence, blocks
-taken from the pool, what is passed on to clients. Sampling is not in it. With --gpu-table, "GPU's
-table" is what a daemon on a GPU does besides, here without one: find what the device must be told
-of all block tables. It takes its share of the caches, so "schedule" is longer then.)";
+taken from the pool, what is passed on to clients. Sampling is not in it. With --gpu-table it is as
+in a daemon on a GPU, here without one: "GPU's table" is the time to find what the device must be
+told of all block tables. What can be made ready while the device computes stands under "prepared"
+alone; the device "waits" for everything else, "longest" is the mean of the longest sixteenth.)";
 
 /// Small heads: blocks are counted, never touched, so only their number matters.
 constexpr int kKvHeads = 2;
@@ -60,9 +63,9 @@ ModelShape ShapeOf(int layers, int context) {
   return shape;
 }
 
-/// What a daemon with a GPU does with the block tables of a step before it launches anything; no
-/// device is needed for it.
-class DeviceTables {
+/// What a daemon with a GPU does with the block tables of steps, and when; no device is needed for
+/// it. Timed are steps of all sequences behind such a step: in the first one most are new.
+class DeviceTables final : public NullDevice {
  public:
   DeviceTables(const ModelShape& shape, int sequences, size_t num_blocks)
       : sequences_(sequences),
@@ -70,23 +73,54 @@ class DeviceTables {
                 shape.num_layers, sequences,
                 cuda::SequenceTables::WordsFor(shape.num_layers, sequences, num_blocks), {}) {}
 
-  void Update(absl::Span<const DecodeInput> inputs) {
-    const auto start = std::chrono::steady_clock::now();
+  void DecodeTokens(absl::Span<const DecodeInput> inputs) override {
+    const Clock::time_point start = Clock::now();
     status_.Update(tables_.Update(inputs));
     tables_.table().Sent();
-    // In the first step of all of them most are new.
-    if (static_cast<int>(inputs.size()) < sequences_ || ++whole_steps_ == 1) return;
-    seconds_ += std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+    launched_ = Clock::now();
+    const bool is_whole = static_cast<int>(inputs.size()) == sequences_;
+    if (is_whole && follows_whole_step_) {
+      table_.push_back(Microseconds(launched_ - start));
+      prepared_.push_back(prepared_for_it_);
+      waits_.push_back(Microseconds(launched_ - done_));
+    }
+    follows_whole_step_ = is_whole;
   }
+  void PrepareDecode(absl::Span<const DecodeInput> inputs) override { tables_.Prepare(inputs); }
+  void AwaitTokens() override {
+    done_ = Clock::now();
+    prepared_for_it_ = Microseconds(done_ - launched_);
+  }
+
   const absl::Status& status() const { return status_; }
-  double seconds_per_step() const { return seconds_ / std::max(whole_steps_ - 1, 1); }
+  double table_us() const { return Mean(table_); }
+  double prepared_us() const { return Mean(prepared_); }
+  double waits_us() const { return Mean(waits_); }
+  /// Of the longest sixteenth: as many take a block where all sequences are equally long.
+  double longest_us() const {
+    std::vector<double> longest = waits_;
+    std::sort(longest.begin(), longest.end(), std::greater<>());
+    longest.resize((longest.size() + 15) / 16);
+    return Mean(longest);
+  }
 
  private:
+  using Clock = std::chrono::steady_clock;
+  static double Microseconds(Clock::duration time) {
+    return std::chrono::duration<double, std::micro>(time).count();
+  }
+  static double Mean(const std::vector<double>& values) {
+    if (values.empty()) return 0;
+    return std::accumulate(values.begin(), values.end(), 0.0) / static_cast<double>(values.size());
+  }
+
   const int sequences_;
   cuda::SequenceTables tables_;
   absl::Status status_;
-  int whole_steps_ = 0;
-  double seconds_ = 0;
+  bool follows_whole_step_ = false;
+  Clock::time_point launched_, done_;
+  double prepared_for_it_ = 0;
+  std::vector<double> table_, prepared_, waits_;  ///< of each timed step
 };
 
 int Fail(const absl::Status& status) {
@@ -108,7 +142,7 @@ absl::Status PrintRow(const std::string& text, std::shared_ptr<const Policy> pol
   if (flags.gpu_table) {
     tables.emplace(shape, sequences,
                    cache_bytes / CacheGeometry::DefaultBlockBytes(kKvHeads, kHeadDim));
-    model->set_on_decode([&](absl::Span<const DecodeInput> inputs) { tables->Update(inputs); });
+    model->set_device(&*tables);
   }
   auto bench =
       bench::EngineBench::CreateWith(std::move(model), {.kv_cache_bytes = cache_bytes,
@@ -131,7 +165,10 @@ absl::Status PrintRow(const std::string& text, std::shared_ptr<const Policy> pol
                figures->decode_parts.schedule * step,
                1e3 * figures->decode_parts.schedule * step / sequences / layers,
                figures->decode_parts.sample * step);
-  if (tables) absl::PrintF(" %8.1f us |", 1e6 * tables->seconds_per_step());
+  if (tables) {
+    absl::PrintF(" %8.1f us | %8.1f us | %8.1f us | %8.1f us |", tables->table_us(),
+                 tables->prepared_us(), tables->waits_us(), tables->longest_us());
+  }
   std::putchar('\n');
   std::fflush(stdout);
   return absl::OkStatus();
@@ -158,8 +195,10 @@ int RunSchedulerBench(const SchedulerFlags& flags) {
     policies.emplace_back(text, *policy);
   }
   absl::PrintF("| %-24s | sequences | layers | schedule    | a layer   | sampling    |%s\n",
-               "policy", flags.gpu_table ? " GPU's table |" : "");
-  absl::PrintF("| --- | ---: | ---: | ---: | ---: | ---: |%s\n", flags.gpu_table ? " ---: |" : "");
+               "policy",
+               flags.gpu_table ? " GPU's table | prepared    | waits       | longest     |" : "");
+  absl::PrintF("| --- | ---: | ---: | ---: | ---: | ---: |%s\n",
+               flags.gpu_table ? " ---: | ---: | ---: | ---: |" : "");
   for (const auto& [text, policy] : policies) {
     for (const int layers : flags.layers) {
       for (const int sequences : flags.sequences) {
