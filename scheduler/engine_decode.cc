@@ -34,6 +34,7 @@ void EngineLoop::EditCaches() {
 
 void EngineLoop::DecodeStep() {
   const SteadyTime start = std::chrono::steady_clock::now();
+  holds_ahead_ = false;
   EditCaches();
   decode_inputs_.clear();
   const std::vector<Sequence*> batch = decoding_;
@@ -120,10 +121,15 @@ void EngineLoop::DecodeAndDraw(absl::Span<Sequence* const> ready) {
 }
 
 void EngineLoop::PrepareNextStep(absl::Span<Sequence* const> ready) {
+  // This step is shown at its end, as it is.
+  if (shows_idle_ || IsSnapshotDue()) return;
   next_inputs_.clear();
   for (size_t i = 0; i < ready.size(); ++i) {
     SequenceStore& store = *ready[i]->store;
-    if (ready[i]->tokens_to_append() <= 0 || !store.PrepareAppend()) continue;
+    if (ready[i]->tokens_to_append() <= 0) continue;
+    const bool is_ready = store.PrepareAppend();
+    holds_ahead_ = holds_ahead_ || store.changed_at() > store.step();
+    if (!is_ready) continue;
     DecodeInput& input = next_inputs_.emplace_back(decode_inputs_[i]);
     ++input.position;
     ++input.step;

@@ -162,6 +162,7 @@ class EngineLoop {
   int finished_in_step_ = 0;
   int tokens_in_step_ = 0;     ///< computed; of a prompt, those of its last prefill step
   bool shows_idle_ = true;     ///< the last step left nothing to do
+  bool holds_ahead_ = false;   ///< blocks that belong to the next step, and are not shown
   bool is_stale_ = false;      ///< a request was admitted or finished since the last snapshot
   double model_seconds_ = 0;   ///< of this step, attention included
   double sample_seconds_ = 0;  ///< of this step

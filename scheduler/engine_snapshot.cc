@@ -64,7 +64,7 @@ void EngineLoop::Publish() {
   outbox_->SendAll(outputs_);
   // The first step after a rest is shown at once: answers may be shorter than the time between
   // two snapshots.
-  if (!is_idle && (was_idle || IsSnapshotDue())) PublishSnapshot();
+  if (!is_idle && !holds_ahead_ && (was_idle || IsSnapshotDue())) PublishSnapshot();
 }
 
 bool EngineLoop::IsSnapshotDue() const {

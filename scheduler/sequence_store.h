@@ -61,7 +61,7 @@ class SequenceStore {
   /// than the reservation has. The places that Append returned are those of the next step then.
   /// True: so it was for every layer that the next Append would have looked at.
   bool PrepareAppend();
-  /// Releases what PrepareAppend took, where no Append has followed.
+  /// Releases what PrepareAppend took, where no Append will follow.
   void Unprepare();
   int step() const { return step_; }
   /// The latest step in which any layer was looked at, or for which it was prepared.

@@ -64,6 +64,32 @@ TEST(EnginePrepareTest, ARequestThatStopsHoldsNoBlockOfTheTokenThatDoesNotCome) 
   EXPECT_GT(harness.control->prepared_layers, 0);
 }
 
+TEST(EnginePrepareTest, SnapshotsShowNothingOfTheNextStep) {
+  EngineHarness harness(Options(600), OnDevice());
+  harness.control->decode_delay_us = 200;
+  // Requests end all the time, which is shown soon.
+  std::vector<RequestId> ids;
+  for (int i = 0; i < 400; ++i) ids.push_back(harness.MustSubmit(harness.Request(1 + i % 40, 40)));
+  std::shared_ptr<const EngineSnapshot> last;
+  int seen = 0;
+  while (!harness.engine->WaitIdle(absl::Milliseconds(1))) {
+    const std::shared_ptr<const EngineSnapshot> snapshot = harness.engine->Snapshot();
+    if (std::exchange(last, snapshot) == snapshot) continue;
+    size_t held = 0;
+    for (const RequestSnapshot& request : snapshot->requests) {
+      held += request.blocks;
+      if (request.state != RequestState::kDecoding) continue;
+      const size_t tokens = request.prompt_tokens + request.generated_tokens - 1;
+      EXPECT_EQ(request.blocks, kLayers * ((tokens + 15) / 16)) << tokens;
+      ++seen;
+    }
+    EXPECT_EQ(snapshot->used_blocks, held);
+  }
+  EXPECT_GT(seen, 100);
+  EXPECT_GT(harness.control->prepared_layers, 0);
+  for (const RequestId id : ids) EXPECT_TRUE(harness.Await(id).last.status.ok());
+}
+
 TEST(EnginePrepareTest, APoolOfThePlansBlocksIsEnough) {
   const CacheGeometry geometry{kLayers, 2, 8, kBlockBytes};
   for (const std::string& policy : PoliciesOfAllMethods()) {
