@@ -64,10 +64,19 @@ absl::Status LlamaRunner::CheckInputs(absl::Span<const DecodeInput> inputs) cons
     }
     // What stands there was looked at when it was new.
     if (input.changed_at != DecodeInput::kUnknown && input.changed_at != input.step) continue;
-    for (const DecodeInput::Layer& layer : input.layers) {
-      if (absl::Status status = CheckTargets(input, layer, shape().num_kv_heads); !status.ok()) {
-        return absl::InternalError(absl::StrCat("sequence ", i, ": ", status.message()));
-      }
+    const auto checked = checked_steps_.find(input.sequence);
+    if (checked != checked_steps_.end() && checked->second == input.step) continue;
+    if (absl::Status status = CheckLayers(input); !status.ok()) {
+      return absl::InternalError(absl::StrCat("sequence ", i, ": ", status.message()));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status LlamaRunner::CheckLayers(const DecodeInput& input) const {
+  for (const DecodeInput::Layer& layer : input.layers) {
+    if (absl::Status status = CheckTargets(input, layer, shape().num_kv_heads); !status.ok()) {
+      return status;
     }
   }
   return absl::OkStatus();
@@ -108,7 +117,12 @@ absl::Status LlamaRunner::DecodeTokens(absl::Span<const DecodeInput> inputs,
 }
 
 void LlamaRunner::PrepareDecode(absl::Span<const DecodeInput> inputs) {
-  if (steps_ != nullptr) steps_->PrepareDecode(inputs);
+  if (steps_ == nullptr) return;
+  checked_steps_.clear();
+  for (const DecodeInput& input : inputs) {
+    if (CheckLayers(input).ok()) checked_steps_[input.sequence] = input.step;
+  }
+  steps_->PrepareDecode(inputs);
 }
 
 absl::Status LlamaRunner::AwaitTokens() {

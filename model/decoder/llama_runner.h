@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <unordered_map>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -72,6 +73,7 @@ class LlamaRunner final : public ModelRunner {
 
   // llama_decode.cc
   absl::Status CheckInputs(absl::Span<const DecodeInput> inputs) const;
+  absl::Status CheckLayers(const DecodeInput& input) const;
   void MeasureLazyMass(int layer, absl::Span<const DecodeInput> inputs,
                        const DecodeBuffers::Pointers& buffers);
   absl::Status DecodeLayer(int layer, absl::Span<const DecodeInput> inputs,
@@ -101,6 +103,8 @@ class LlamaRunner final : public ModelRunner {
   double attention_seconds_ = 0;
   PoolView pool_;
   DecodeBuffers decode_buffers_;
+  /// The step of each sequence's input that PrepareDecode was told of and found right.
+  std::unordered_map<uint64_t, int> checked_steps_;
   // Of the layer at hand, kept for their capacity:
   std::vector<DecodeItem> items_;
   std::vector<TokenTarget> moved_targets_;  ///< of items whose layer is as of an earlier step

@@ -329,6 +329,7 @@ TEST_F(CudaDecoder, AStepOfMoreSequencesThanItWasMadeForGoesInTwo) {
   for (int repeat = 0; repeat < 3; ++repeat) {
     std::vector<SampledToken> tokens(inputs.size());
     ASSERT_TRUE(device.runner().DecodeTokens(inputs, draws, tokens.data()).ok());
+    device.runner().PrepareDecode(inputs);  // the table has rows of the second part alone
     ASSERT_TRUE(device.runner().AwaitTokens().ok());
     for (size_t i = 0; i < inputs.size(); ++i) {
       Logits own(logits.begin() + static_cast<std::ptrdiff_t>(120 * i),

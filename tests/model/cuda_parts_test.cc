@@ -4,6 +4,7 @@
 #include <cmath>
 #include <memory>
 #include <numeric>
+#include <optional>
 #include <random>
 #include <utility>
 
@@ -204,6 +205,20 @@ class GrowingSequence {
     input_.layers = layers_;
     return input_;
   }
+  /// What Append will give next, but for what a layer counts, as SequenceStore::PrepareAppend does
+  /// it; nothing where no block is to be taken.
+  std::optional<DecodeInput> Prepare() {
+    if (slots_ % static_cast<int>(kSlotsPerBlock) != 0) return std::nullopt;
+    DecodeInput next = input_;
+    next.changed_at = ++next.step;
+    ++next.position;
+    for (int layer = 0; layer < kLayers; ++layer) {
+      views_[layer].num_slots = slots_;
+      targets_[layer] = {0, slots_};
+      layers_[layer].as_of = next.step;
+    }
+    return next;
+  }
   int slots() const { return slots_; }
   int step() const { return input_.step; }
 
@@ -227,8 +242,10 @@ class TablesOnDevice {
   size_t Step(const std::vector<GrowingSequence*>& sequences) {
     std::vector<DecodeInput> inputs;
     for (GrowingSequence* sequence : sequences) inputs.push_back(sequence->Append());
+    const size_t prepared = tables_.table().patches().size();
     EXPECT_TRUE(tables_.Update(inputs).ok());
     const auto patches = tables_.table().patches();
+    patches_of_update_ = patches.size() - prepared;
     const auto count = static_cast<uint32_t>(patches.size());
     if (count > 0) {
       OnDevice device_patches(patches.data(), count * sizeof(TablePatch));
@@ -263,6 +280,18 @@ class TablesOnDevice {
     ExpectWhatTheMirrorSays(words, inputs.size());
     return count;
   }
+  /// How many sequences took blocks ahead. Those that are in no step yet, or no more, are passed
+  /// over.
+  size_t Prepare(const std::vector<GrowingSequence*>& sequences) {
+    std::vector<DecodeInput> inputs;
+    for (GrowingSequence* sequence : sequences) {
+      if (const auto input = sequence->Prepare()) inputs.push_back(*input);
+    }
+    tables_.Prepare(inputs);
+    return inputs.size();
+  }
+  /// Of the last step, those that Prepare had not found.
+  size_t patches_of_update() const { return patches_of_update_; }
   uint32_t used_words() { return tables_.table().used_words(); }
 
  private:
@@ -287,6 +316,7 @@ class TablesOnDevice {
   static constexpr uint32_t kWords = 1 << 13;
   SequenceTables tables_;
   OnDevice device_;
+  size_t patches_of_update_ = 0;
 };
 
 TEST(SequenceTables, CountOnWithoutAPatchUntilABlockIsTaken) {
@@ -311,12 +341,26 @@ TEST(SequenceTables, CountOnWithoutAPatchUntilABlockIsTaken) {
   EXPECT_EQ(tables.used_words(), empty);
 }
 
+TEST(SequenceTables, HaveNothingToFindInAStepThatWasPrepared) {
+  TablesOnDevice tables;
+  GrowingSequence a(1, 20), b(2, 3);
+  tables.Step({&a, &b});
+  size_t prepared = 0;
+  for (int step = 0; step < 200; ++step) {
+    prepared += tables.Prepare({&a, &b});
+    tables.Step({&a, &b});
+    EXPECT_EQ(tables.patches_of_update(), 0u) << "step " << step;
+  }
+  EXPECT_GE(prepared, 24u);
+}
+
 TEST(SequenceTables, FollowSequencesThatComeAndGo) {
   TablesOnDevice tables;
   std::mt19937 random(5);
   std::vector<std::unique_ptr<GrowingSequence>> live;
   uint64_t next_id = 1;
-  for (int step = 0; step < 150; ++step) {
+  size_t prepared = 0;
+  for (int step = 0; step < 400; ++step) {
     if (live.size() < kRows && random() % 3 == 0) {
       live.push_back(std::make_unique<GrowingSequence>(next_id++, 1 + random() % 40));
     }
@@ -325,8 +369,12 @@ TEST(SequenceTables, FollowSequencesThatComeAndGo) {
     std::vector<GrowingSequence*> batch;
     for (const auto& sequence : live) batch.push_back(sequence.get());
     tables.Step(batch);
+    // Some of them, of which some will be gone.
+    std::erase_if(batch, [&](GrowingSequence*) { return random() % 3 == 0; });
+    prepared += tables.Prepare(batch);
   }
   EXPECT_GT(next_id, 20u);
+  EXPECT_GT(prepared, 5u);
 }
 
 // ---- Draws --------------------------------------------------------------------------------------
