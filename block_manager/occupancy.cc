@@ -1,8 +1,8 @@
 #include "block_manager/occupancy.h"
 
 #include <algorithm>
-#include <set>
 
+#include "absl/container/inlined_vector.h"
 #include "absl/strings/str_cat.h"
 #include "block_manager/check.h"
 
@@ -85,13 +85,15 @@ LayerOccupancy LayerBlockTable::occupancy() const {
 }
 
 void LayerBlockTable::AddOccupancyByFormat(std::map<CacheFormat, LayerOccupancy>* by_format) const {
-  std::set<CacheFormat> formats;
+  absl::InlinedVector<CacheFormat, 4> formats;  // each once
   for (int i = 0; i < num_segments(); ++i) {
     // A segment without slots may hold references to another layer's keys already.
     if (views_[i].num_slots == 0 && segments_[i].borrowed_keys.empty()) continue;
     const CacheFormat& format = segments_[i].options.format;
     (*by_format)[format] += SegmentOccupancy(i);
-    formats.insert(format);
+    if (std::find(formats.begin(), formats.end(), format) == formats.end()) {
+      formats.push_back(format);
+    }
   }
   for (const CacheFormat& format : formats) {
     (*by_format)[format].tokens += LongestHeadTokens(format);

@@ -159,6 +159,7 @@ CacheReport MakeCacheReport(const Sequence& sequence, const CacheGeometry& geome
   report.policy = sequence.policy_text;
   report.block_bytes = geometry.block_bytes;
   if (!sequence.cache.has_value() || sequence.state != RequestState::kDecoding) return report;
+  report.layers.reserve(geometry.num_layers);
   for (int layer = 0; layer < geometry.num_layers; ++layer) {
     report.layers.push_back(MakeLayerReport(sequence, layer, geometry, element));
     report.blocks += report.layers.back().blocks;
@@ -186,6 +187,7 @@ RequestSnapshot MakeRequestSnapshot(const Sequence& sequence, const CacheGeometr
   snapshot.generated_tokens = sequence.generated;
   if (!sequence.cache.has_value()) return snapshot;
   snapshot.reserved_blocks = sequence.reservation.total;
+  snapshot.layer_blocks.reserve(geometry.num_layers);
   for (int l = 0; l < sequence.cache->num_layers(); ++l) {
     const size_t blocks = sequence.cache->layer(l).owned_blocks();
     snapshot.layer_blocks.push_back(static_cast<uint32_t>(blocks));
