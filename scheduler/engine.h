@@ -68,7 +68,8 @@ struct LayerSnapshot {
 
 /// Occupancy of the pool and what runs, as of the end of a recent step: exact when the engine is
 /// idle, else at most 100 ms old, and 10 ms where a request was admitted or finished since; but a
-/// hundred times as old as it takes to make where that is more, up to 2 seconds.
+/// hundred times as old as it takes to make where that is more (four hundred times where a device
+/// waits meanwhile), up to 2 seconds.
 struct EngineSnapshot {
   size_t block_bytes = 0;
   int block_tokens = 0;  ///< of one layer, in the type that they are computed in

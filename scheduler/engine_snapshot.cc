@@ -22,7 +22,8 @@ using Clock = std::chrono::steady_clock;
 // for the first step after a rest, in which few run.
 constexpr auto kPublishInterval = std::chrono::milliseconds(100);
 constexpr auto kStaleInterval = std::chrono::milliseconds(10);
-constexpr int kPublishRest = 100;  // times as long as the last one took, but ...
+constexpr int kPublishRest = 100;          // times as long as the last one took, or ...
+constexpr int kPublishRestOfDevice = 400;  // where a device waits meanwhile, but ...
 constexpr auto kLongestPublishRest = std::chrono::seconds(2);
 
 /// Adds what a layer of one sequence holds in one format.
@@ -69,7 +70,8 @@ void EngineLoop::Publish() {
 
 bool EngineLoop::IsSnapshotDue() const {
   const Clock::duration age = Clock::now() - last_published_;
-  return age >= std::min<Clock::duration>(kPublishRest * publish_cost_, kLongestPublishRest) &&
+  const int rest = model_->draws_tokens() ? kPublishRestOfDevice : kPublishRest;
+  return age >= std::min<Clock::duration>(rest * publish_cost_, kLongestPublishRest) &&
          age >= (is_stale_ ? Clock::duration(kStaleInterval) : Clock::duration(kPublishInterval));
 }
 
