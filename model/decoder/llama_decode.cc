@@ -10,9 +10,10 @@
 namespace ziggurat {
 namespace {
 
-/// The targets must be slots of segments that store keys, and cover every KV head once.
+/// The targets must be slots of segments that store keys, and cover every KV head once. `prepared`:
+/// the inputs may be of steps that were, whose segments do not count the new slot yet.
 absl::Status CheckTargets(const DecodeInput& input, const DecodeInput::Layer& layer,
-                          int num_kv_heads) {
+                          int num_kv_heads, bool prepared) {
   const int steps = input.StepsSince(layer);
   if (steps < 0 || (steps > 0 && layer.targets.size() != 1)) {
     return absl::InternalError(absl::StrCat(layer.targets.size(), " targets as of step ",
@@ -26,8 +27,8 @@ absl::Status CheckTargets(const DecodeInput& input, const DecodeInput::Layer& la
     const SegmentView& segment = layer.view[target.segment];
     const bool evicts =
         target.slot == TokenTarget::kLowestScore && segment.scores.blocks != nullptr;
-    // The segment may be about to count it.
-    if (!evicts && (target.slot < 0 || target.slot > segment.num_slots)) {
+    const int slots = segment.num_slots + (prepared ? 1 : 0);
+    if (!evicts && (target.slot < 0 || target.slot >= slots)) {
       return absl::InternalError(
           absl::StrCat("segment ", target.segment, " has no slot ", target.slot));
     }
@@ -75,9 +76,9 @@ absl::Status LlamaRunner::CheckInputs(absl::Span<const DecodeInput> inputs) cons
 
 absl::Status LlamaRunner::CheckLayers(const DecodeInput& input) const {
   for (const DecodeInput::Layer& layer : input.layers) {
-    if (absl::Status status = CheckTargets(input, layer, shape().num_kv_heads); !status.ok()) {
-      return status;
-    }
+    absl::Status status =
+        CheckTargets(input, layer, shape().num_kv_heads, /*prepared=*/steps_ != nullptr);
+    if (!status.ok()) return status;
   }
   return absl::OkStatus();
 }
