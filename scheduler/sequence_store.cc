@@ -351,6 +351,7 @@ bool SequenceStore::PrepareLayer(int layer) {
   if (!table.TakeAhead(segment)) return false;
   if (table.owned_blocks() != owned_[layer] && !Settle(layer).ok()) {
     table.ReleaseAhead(segment);
+    owned_[layer] = table.owned_blocks();  // Append is to find what is wrong
     return false;
   }
   targets_[layer] = {segment, table.next_slot(segment)};
