@@ -80,16 +80,11 @@ struct StagedAttend : TensorState<kEncoding, kMaxDim> {
   __device__ void AddScoresOfGroups(float (&scores)[2][4]) {
     constexpr int kSteps = Cell::kPairs / 2;
     float zeros[kSteps][4] = {};
-    uint32_t scales_of[2][Cell::kPairs], zeros_of[2][Cell::kPairs];  // of one load and the next
-    staged.KeyScales(0, scales_of[0], zeros_of[0]);
     ZIGGURAT_UNROLL
     for (int load = 0; load < Traits::kKeyLoads; ++load) {
       const uint4 keys = staged.Keys(load);
-      if (load + 1 < Traits::kKeyLoads) {
-        staged.KeyScales(load + 1, scales_of[(load + 1) % 2], zeros_of[(load + 1) % 2]);
-      }
-      const uint32_t* scale_words = scales_of[load % 2];
-      const uint32_t* zero_words = zeros_of[load % 2];
+      uint32_t scale_words[Cell::kPairs], zero_words[Cell::kPairs];
+      staged.KeyScales(load, scale_words, zero_words);
       ZIGGURAT_UNROLL
       for (int step = 0; step < kSteps; ++step) {
         const uint32_t* q = queries + load * Cell::kPairs + 2 * step;
@@ -148,14 +143,11 @@ struct StagedAttend : TensorState<kEncoding, kMaxDim> {
       MultiplyAdd({zero_pairs[i], Anything(), zero_pairs[i + 1], Anything()}, weights[i],
                   weights[i + 1], zeros);
     }
-    uint32_t matrices[2][4];  // those of the next part come while one is multiplied
-    staged.ValueMatrices(0, matrices[0]);
     ZIGGURAT_UNROLL
     for (int part = 0; part < Traits::kParts; ++part) {
       if (part % 2 == 0) staged.ValueScales(part / 2, scale_words);
-      if (part + 1 < Traits::kParts) staged.ValueMatrices(part + 1, matrices[(part + 1) % 2]);
-      const uint32_t(&codes)[4] = matrices[part % 2];
-      uint32_t scaled[4];
+      uint32_t codes[4], scaled[4];
+      staged.ValueMatrices(part, codes);
       ZIGGURAT_UNROLL
       for (int i = 0; i < 4; ++i) {
         const uint32_t scale =
