@@ -57,8 +57,10 @@ absl::Status LayerBlockTable::CheckSegment(int segment) const {
       return p < list.count ? list.planes[p].BlocksFor(geometry_->block_bytes, slots) : 0;
     };
     const size_t expected = blocks_for(num_slots);
-    // The block of the next slot may have been taken ahead.
-    if (s.planes[p].size() != expected && s.planes[p].size() != blocks_for(num_slots + 1)) {
+    // The block of the next slot may have been taken ahead, where there will be one.
+    const bool is_full = s.options.ring && view.num_slots == s.options.ring->slots();
+    if (s.planes[p].size() != expected &&
+        (is_full || s.planes[p].size() != blocks_for(num_slots + 1))) {
       return absl::InternalError(absl::StrCat("plane ", p, " has ", s.planes[p].size(),
                                               " blocks for ", num_slots, " slots, not ", expected));
     }

@@ -266,7 +266,7 @@ absl::Status SequenceStore::FinishEdits() {
   next_edit_ = LayerStore::kNever;
   for (int layer = 0; layer < cache_->num_layers(); ++layer) {
     // Tables that lag behind have not been edited.
-    if (append_segments_[layer] < 0 || places_[layer].as_of == step_) NoteEdits(layer);
+    if (append_segments_[layer] < 0 || counted_[layer] == step_) NoteEdits(layer);
     next_edit_ = std::min(next_edit_, edit_due_[layer]);
     if (absl::Status status = Settle(layer); !status.ok()) return status;
   }
@@ -363,6 +363,7 @@ bool SequenceStore::PrepareLayer(int layer) {
 void SequenceStore::Unprepare() {
   for (int layer = 0; layer < cache_->num_layers(); ++layer) {
     if (places_[layer].as_of <= step_ || append_segments_[layer] < 0) continue;
+    if (counted_[layer] > step_) continue;  // appended, by an Append that failed
     cache_->layer(layer).ReleaseAhead(append_segments_[layer]);
     CheckThat(Settle(layer).ok(), "a layer that gives blocks back keeps to its bound");
     next_due_ = due_[layer] = step_ + 1;

@@ -57,9 +57,9 @@ class SequenceStore {
   /// token goes one slot on from the last one, so that a step costs what changes.
   absl::StatusOr<absl::Span<const DecodeInput::Layer>> Append(int position);
   /// Does ahead what the next Append would do that takes a block and appends, and does not count
-  /// the slot yet; between two steps, and once it is sure that a token may follow. Takes no more
-  /// than the reservation has. The places that Append returned are those of the next step then.
-  /// True: so it was for every layer that the next Append would have looked at.
+  /// the slot yet; after Append, where another token may follow. Takes no more than the reservation
+  /// has. The places that Append returned are those of the next step then.
+  /// True: there were layers that the next Append would have looked at, and it was done for all.
   bool PrepareAppend();
   /// Releases what PrepareAppend took, where no Append will follow.
   void Unprepare();

@@ -40,6 +40,9 @@ int CpuBackend::SelectWindows(const float* scores, int num_heads, int candidates
       }
     }
   });
+  for (double& score : window_scores) {
+    if (score != score) score = -INFINITY;  // of +inf and -inf together
+  }
   std::vector<int> order(windows);
   std::iota(order.begin(), order.end(), 0);
   std::stable_sort(order.begin(), order.end(),

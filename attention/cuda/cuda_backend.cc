@@ -334,6 +334,8 @@ DecodeBucket BucketOf(const AttentionShape& shape, absl::Span<const DecodeItem> 
           1u << KernelOf(ShapeOf(segment), shape.head_dim, options.compute == ElementType::kBf16);
     }
   }
+  // Items without segments have results too.
+  if (bucket.kernels == 0) bucket.kernels = 1u << kPlainKernel;
   return bucket;
 }
 

@@ -10,7 +10,7 @@ namespace {
 
 constexpr int kWarpsPerBlock = 4;
 
-// Twelve warps on a processor.
+// Twelve warps on a multiprocessor.
 template <Encoding kEncoding, int kDim>
 __global__ void __launch_bounds__(kWarpsPerBlock* kWarp, 3)
     StagedPartials(DecodeArguments a, DecodePlan plan) {

@@ -106,7 +106,8 @@ __global__ void __launch_bounds__(kThreads)
       const float* own = scores + static_cast<size_t>(h) * windows.candidates + w * windows.review;
       score += MeanOfBest(own, length, min(best, length), sorted) / num_heads;
     }
-    if (LaneOfThread() == 0) scratch.scores[w] = score;
+    // NaN of +inf and -inf together: every window needs a rank of its own.
+    if (LaneOfThread() == 0) scratch.scores[w] = score != score ? -INFINITY : score;
   }
 }
 

@@ -7,12 +7,12 @@
 
 namespace ziggurat::cuda {
 
-template <Encoding kEncoding, int kMaxDim>
-struct StagedAttend : TensorState<kEncoding, kMaxDim> {
-  using State = TensorState<kEncoding, kMaxDim>;
+template <Encoding kEncoding, int kDim>
+struct StagedAttend : TensorState<kEncoding, kDim> {
+  using State = TensorState<kEncoding, kDim>;
   using Traits = typename State::Traits;
   using Cell = typename State::Cell;
-  using Staged = StagedChunks<kEncoding, kMaxDim>;
+  using Staged = StagedChunks<kEncoding, kDim>;
   using State::a, State::r, State::c, State::queries, State::out, State::sum;
   using State::Clear, State::MultiplyCells, State::ScaleBy, State::Store;
 

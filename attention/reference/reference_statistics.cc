@@ -104,6 +104,9 @@ int ReferenceBackend::SelectWindows(const float* scores, int num_heads, int cand
       window_scores[w] += sum / counted / num_heads;
     }
   }
+  for (double& score : window_scores) {
+    if (score != score) score = -INFINITY;  // of +inf and -inf together
+  }
   std::vector<int> order(windows);
   std::iota(order.begin(), order.end(), 0);
   std::stable_sort(order.begin(), order.end(),

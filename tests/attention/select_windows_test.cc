@@ -63,6 +63,7 @@ TEST(SelectWindows, CountsALastShorterWindowByItsOwnLength) {
 
 TEST(SelectWindows, RanksWhatIsNoNumberLast) {
   ExpectSelected({NAN, NAN, 1, 1, 0, 0}, 1, 2, 2, 4, {2, 3, 4, 5});
+  ExpectSelected({INFINITY, NAN, 1, 1, INFINITY, -INFINITY, 0, 0}, 1, 2, 2, 4, {2, 3, 6, 7});
 }
 
 TEST(SelectWindows, IsTheSameInEveryBackend) {

@@ -3,6 +3,7 @@
 
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "scheduler/sequence.h"
 #include "tests/scheduler/engine_harness.h"
 
@@ -28,7 +29,7 @@ void ExpectEqual(const CacheReport& actual, const CacheReport& expected) {
 }
 
 TEST(EnginePrepareTest, AnswersAndReportsAreThoseOfStepsThatAreNot) {
-  EngineHarness device(Options(20000), OnDevice()), host(Options(20000));
+  EngineHarness device(Options(20000), OnDevice(), /*checks=*/false), host(Options(20000));
   for (const std::string& policy : PoliciesOfAllMethods()) {
     for (const int prompt : {1, 31, 150}) {
       for (const int generated : {1, 2, 18, 70}) {
@@ -43,6 +44,28 @@ TEST(EnginePrepareTest, AnswersAndReportsAreThoseOfStepsThatAreNot) {
     }
   }
   EXPECT_GT(device.control->prepared_layers, 500);
+  device.ExpectEmptyPool();
+}
+
+// A lazy layer holds another number of tokens than the others, and so is edited in other steps.
+TEST(EnginePrepareTest, LayersThatAreEditedInDifferentStepsKeepToTheirPlans) {
+  EngineHarness device(Options(20000), OnDevice(), /*checks=*/false), host(Options(20000));
+  for (const int recent : {28, 33, 60}) {
+    for (const int residual : {0, 8, 40}) {
+      const std::string policy = absl::StrCat("simlayerkv(threshold=0.5,sinks=4,recent=", recent,
+                                              ")+kivi(group=8,residual=", residual, ")");
+      for (int prompt = 100; prompt < 120; ++prompt) {
+        SCOPED_TRACE(absl::StrCat(policy, ", ", prompt));
+        const EngineRequest request = device.Request(prompt, 100, policy);
+        const RequestId there = device.MustSubmit(request), here = host.MustSubmit(request);
+        ASSERT_GT(there, 0);
+        const Collected actual = device.Await(there), expected = host.Await(here);
+        ASSERT_TRUE(actual.last.status.ok()) << actual.last.status;
+        EXPECT_EQ(actual.tokens, expected.tokens);
+        ExpectEqual(actual.last.cache, expected.last.cache);
+      }
+    }
+  }
   device.ExpectEmptyPool();
 }
 

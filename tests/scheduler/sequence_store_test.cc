@@ -21,7 +21,9 @@ constexpr int kPrompt = 10;
 /// A sequence under a policy, in a pool of `blocks` blocks.
 class SmallSequence {
  public:
-  explicit SmallSequence(size_t blocks, const char* policy_text = "full", int new_tokens = 50)
+  /// Of the prompt layer l keeps `kept_less` l tokens less.
+  explicit SmallSequence(size_t blocks, const char* policy_text = "full", int new_tokens = 50,
+                         int prompt = kPrompt, int kept_less = 0)
       : ledger_(kLayers) {
     pool_ = *BlockPool::Create(blocks, geometry_.block_bytes);
     cache_.emplace(pool_.get(), &geometry_);
@@ -29,15 +31,15 @@ class SmallSequence {
     shape.num_layers = kLayers;
     shape.num_q_heads = shape.num_kv_heads = geometry_.num_kv_heads;
     shape.head_dim = geometry_.head_dim;
-    shape.max_context_tokens = kPrompt + new_tokens;
+    shape.max_context_tokens = prompt + new_tokens;
     const auto policy = *ParsePolicy(policy_text, {});
-    plan_ = *PlanBlocks(*policy, shape, geometry_, kPrompt, new_tokens);
+    plan_ = *PlanBlocks(*policy, shape, geometry_, prompt, new_tokens);
     reservation_ = ledger_.Reserve(plan_.layer_blocks);
-    store_.emplace(plan_.plan, geometry_, ElementType::kBf16, kPrompt, new_tokens - 1, &*cache_,
+    store_.emplace(plan_.plan, geometry_, ElementType::kBf16, prompt, new_tokens - 1, &*cache_,
                    &reservation_, &ledger_);
-    LayerMeasured measured;
-    measured.kept_tokens = measured.first_tokens = kPrompt;
     for (int layer = 0; layer < kLayers; ++layer) {
+      LayerMeasured measured;
+      measured.kept_tokens = measured.first_tokens = prompt - kept_less * layer;
       LayerWrite write;
       EXPECT_TRUE(store_->FillLayer(layer, measured, &write).ok());
     }
@@ -170,57 +172,102 @@ TEST(SequenceStore, NothingIsPreparedBeforeAnEditNorWithoutBlocks) {
   EXPECT_EQ(tight.cache().blocks(), size_t{kLayers});
 }
 
+TEST(SequenceStore, ALayerWhoseBoundBreaksEndsTheSequenceAndNothingElse) {
+  SmallSequence sequence(100);
+  absl::Status status;
+  int token = kPrompt;
+  for (; status.ok() && token < 200; ++token) {
+    status = sequence.store().Append(token).status();
+    if (status.ok()) sequence.store().PrepareAppend();
+  }
+  EXPECT_EQ(status.code(), absl::StatusCode::kInternal) << token;
+  sequence.store().CatchUp();  // as the engine reports what it held
+  sequence.store().Unprepare();
+  EXPECT_TRUE(sequence.cache().CheckIntegrity().ok());
+  sequence.cache().Clear();
+  EXPECT_EQ(sequence.pool().used_blocks(), 0u);
+}
+
 struct Looks {
   int count = 0;           ///< steps in which any layer was looked at
   std::vector<int> edits;  ///< steps before which something was moved
+  size_t blocks = 0;       ///< at the end
 };
 
-/// 200 steps; edits are ordered, and taken for done. `snapshot_every`: somebody looks on.
-Looks LooksOf(const char* policy, int snapshot_every = 1000) {
+struct LooksCase {
+  const char* policy;
+  int snapshot_every = 1000;  ///< somebody looks on
+  bool prepares = false;      ///< every step, while a device computes the one before
+  int prompt = kPrompt;
+  int kept_less = 0;  ///< as SmallSequence takes it
+};
+
+/// 200 steps; edits are ordered, and taken for done.
+Looks LooksOf(const LooksCase& of) {
   constexpr int kSteps = 200;
-  SmallSequence sequence(1000, policy, kSteps + 1);
+  SmallSequence sequence(1000, of.policy, kSteps + 1, of.prompt, of.kept_less);
   SequenceStore& store = sequence.store();
   Looks looks;
   for (int step = 1; step <= kSteps; ++step) {
     std::vector<CacheEdit> edits;
-    const int position = kPrompt + step - 1;
+    const int position = of.prompt + step - 1;
     EXPECT_EQ(store.PrepareStep(position, &edits), absl::OkStatus());
     if (!edits.empty()) {
       looks.edits.push_back(step);
       EXPECT_EQ(store.FinishEdits(), absl::OkStatus());
     }
-    EXPECT_EQ(store.Append(position).status(), absl::OkStatus());
+    EXPECT_EQ(store.Append(position).status(), absl::OkStatus()) << of.policy << ", " << step;
     const bool was_looked_at = store.changed_at() == step;
     EXPECT_TRUE(edits.empty() || was_looked_at) << "of what was moved nobody is told";
     looks.count += was_looked_at;
-    if (step % snapshot_every == 0) {
+    if (of.prepares) store.PrepareAppend();
+    if (step % of.snapshot_every == 0) {
       store.CatchUp();
       EXPECT_EQ(sequence.cache().CheckIntegrity(), absl::OkStatus());
     }
   }
+  store.CatchUp();
+  store.Unprepare();
+  looks.blocks = sequence.cache().blocks();
   sequence.cache().Clear();
   return looks;
 }
 
 TEST(SequenceStore, LooksAtLayersOnlyWhenABlockIsTakenOrSomethingMoves) {
   // Blocks of 16 slots of bf16, begun by the prompt's 10 tokens.
-  EXPECT_EQ(LooksOf("full").count, 1 + 194 / 16 + 1);
+  EXPECT_EQ(LooksOf({"full"}).count, 1 + 194 / 16 + 1);
   // The first 32 of 64 open tokens become codes: before tokens 64, 96, ...
-  const Looks kivi = LooksOf("kivi(group=32,residual=32)");
+  const Looks kivi = LooksOf({"kivi(group=32,residual=32)"});
   EXPECT_EQ(kivi.edits, std::vector<int>({55, 87, 119, 151, 183}));
   // Besides, blocks begin at slots 16, 32 and 48, and then at 48 of every 32 to 63.
   EXPECT_EQ(kivi.count, 1 + 3 + 5 + 5);
   // Twenty generated tokens are merged before the next one.
-  const Looks minicache = LooksOf("minicache(start=1,tail=20)");
+  const Looks minicache = LooksOf({"minicache(start=1,tail=20)"});
   EXPECT_EQ(minicache.edits, std::vector<int>({21, 41, 61, 81, 101, 121, 141, 161, 181}));
   // Once all slots are taken each token overwrites one, which the device chooses.
-  EXPECT_EQ(LooksOf("h2o(heavy=20,recent=20)").count, 20 + 20 + 1 - kPrompt + 1);
+  EXPECT_EQ(LooksOf({"h2o(heavy=20,recent=20)"}).count, 20 + 20 + 1 - kPrompt + 1);
   for (const char* policy :
        {"full", "kivi(group=32,residual=32)", "minicache(start=1,tail=20)",
         "streaming(sinks=4,recent=28)+kivi(group=16,residual=4)", "h2o(heavy=20,recent=20)"}) {
-    const Looks alone = LooksOf(policy), watched = LooksOf(policy, 7);
+    const Looks alone = LooksOf({policy}), watched = LooksOf({policy, 7});
     EXPECT_EQ(watched.edits, alone.edits) << policy;
     EXPECT_LT(alone.count, 60) << policy;
+  }
+}
+
+// Layers that take blocks and are edited in different steps.
+TEST(SequenceStore, StepsThatArePreparedEditWhenOthersDo) {
+  for (const char* policy : {"full", "kivi(group=32,residual=32)", "kivi(group=32,residual=0)"}) {
+    for (const int kept_less : {0, 1, 5, 15}) {
+      for (const int prompt : {70, 77, 100}) {
+        LooksCase of{policy, 1000, false, prompt, kept_less};
+        const Looks appended = LooksOf(of);
+        of.prepares = true;
+        const Looks prepared = LooksOf(of);
+        EXPECT_EQ(prepared.edits, appended.edits) << policy << ", " << prompt << ", " << kept_less;
+        EXPECT_EQ(prepared.blocks, appended.blocks) << policy << ", " << prompt;
+      }
+    }
   }
 }
 

@@ -489,7 +489,10 @@ absl::Status StubModel::DecodeLayer(int layer, const DecodeInput& input, uint32_
         if (target.segment == s) new_slot = target.After(input.StepsSince(at)).slot;
       }
       const int slots = segment.num_slots + input.StepsSince(at);
-      if (new_slot > slots) return Wrong("no such slot", layer, head, new_slot);
+      // On a device a slot that was prepared is not counted yet.
+      if (new_slot >= slots + (options_.draws_tokens ? 1 : 0)) {
+        return Wrong("no such slot", layer, head, new_slot);
+      }
       int oldest = 0, oldest_position = input.position;
       const int live = std::max(segment.num_slots, new_slot + 1);
       for (int slot = 0; slot < live; ++slot) {

@@ -174,10 +174,7 @@ absl::StatusOr<std::vector<RequestId>> EngineBench::SubmitAll(const EngineCase& 
   const int64_t tokens = static_cast<int64_t>(which.batch) * which.context;
   const int64_t per_batch = std::max(engine_->options().prefill_tokens, which.context);
   // And a small model may take steps for a while before the reader of its outputs gets a turn.
-  const int64_t spare =
-      which.after_start
-          ? 0
-          : std::max<int64_t>(256, 2 + 2 * tokens / per_batch);
+  const int64_t spare = which.after_start ? 0 : std::max<int64_t>(256, 2 + 2 * tokens / per_batch);
   absl::Status fits = CheckFits(which.context, which.decode_tokens, shape().max_context_tokens);
   if (!fits.ok()) return fits;
   const int room = shape().max_context_tokens - which.context;

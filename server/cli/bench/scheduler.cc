@@ -64,7 +64,8 @@ ModelShape ShapeOf(int layers, int context) {
 }
 
 /// What a daemon with a GPU does with the block tables of steps, and when; no device is needed for
-/// it. Timed are steps of all sequences behind such a step: in the first one most are new.
+/// it. Timed are steps of all sequences from the third in a row on: in the first most are new, and
+/// NullModel holds up the second.
 class DeviceTables final : public NullDevice {
  public:
   DeviceTables(const ModelShape& shape, int sequences, size_t num_blocks)
@@ -79,12 +80,12 @@ class DeviceTables final : public NullDevice {
     tables_.table().Sent();
     launched_ = Clock::now();
     const bool is_whole = static_cast<int>(inputs.size()) == sequences_;
-    if (is_whole && follows_whole_step_) {
+    whole_steps_ = is_whole ? whole_steps_ + 1 : 0;
+    if (whole_steps_ > 2) {
       table_.push_back(Microseconds(launched_ - start));
       prepared_.push_back(prepared_for_it_);
       waits_.push_back(Microseconds(launched_ - done_));
     }
-    follows_whole_step_ = is_whole;
   }
   void PrepareDecode(absl::Span<const DecodeInput> inputs) override { tables_.Prepare(inputs); }
   void AwaitTokens() override {
@@ -117,7 +118,7 @@ class DeviceTables final : public NullDevice {
   const int sequences_;
   cuda::SequenceTables tables_;
   absl::Status status_;
-  bool follows_whole_step_ = false;
+  int whole_steps_ = 0;  ///< one after the other
   Clock::time_point launched_, done_;
   double prepared_for_it_ = 0;
   std::vector<double> table_, prepared_, waits_;  ///< of each timed step

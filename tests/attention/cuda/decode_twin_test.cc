@@ -1,7 +1,9 @@
 // Decode attention of the GPU's kernels against the reference.
 
+#include <cstring>
 #include <tuple>
 
+#include "attention/bfloat16.h"
 #include "tests/attention/cuda/device_twin.h"
 #include "tests/attention/distant_layers.h"
 
@@ -74,6 +76,54 @@ TEST(CudaDecodeWork, GoesThroughManyChunksOfCodes) {
       ExpectTwins(shape, batch, ElementType::kBf16, &seen,
                   absl::StrCat(Name(format), " D=", head_dim));
     }
+  }
+}
+
+/// Every scale (zeros stay) of a plane of grouped codes becomes one of `scales`, in turn.
+void SetScales(TestPool& pool, const PlaneView& plane, const SegmentView& segment, int head_dim,
+               const std::vector<float>& scales) {
+  const PoolView view = pool.view();
+  const uint32_t units = plane.slots_per_block / segment.group;
+  for (int slot = 0; slot < segment.num_slots; slot += segment.group) {
+    const uint32_t unit = slot / segment.group;
+    for (int head = 0; head < segment.num_kv_heads; ++head) {
+      std::byte* entry = view.base + plane.blocks[unit / units] * view.block_bytes +
+                         size_t{plane.head_stride_bytes} * head + plane.offset_bytes +
+                         size_t{plane.unit_bytes} * (unit % units);
+      for (int i = 0; i < head_dim; ++i) {
+        const uint16_t scale = FloatToBf16(scales[(i + unit) % scales.size()]);
+        std::memcpy(entry + 2 * i, &scale, 2);
+      }
+    }
+  }
+}
+
+// Channels that are constant, nearly so, and far apart.
+TEST(CudaDecodeWork, TakesScalesOfAnySize) {
+  LargestDeviation seen("cuda decode of scales of any size");
+  for (const int head_dim : {64, 128}) {
+    const AttentionShape shape = Shape(8, 2, head_dim);
+    for (const Encoding encoding : {Encoding::kInt4, Encoding::kInt2}) {
+      Batch batch({encoding, 32}, shape, {320, 96});
+      for (const auto& list : batch.segments) {
+        SetScales(batch.pool, list[0].key_scales, list[0], head_dim, {0, 1e-39F, 1e-20F, 0.1F});
+        SetScales(batch.pool, list[0].value_scales, list[0], head_dim, {0, 1e-39F, 1e4F, 1e-3F});
+      }
+      ExpectTwins(shape, batch, ElementType::kBf16, &seen,
+                  absl::StrCat(Name({encoding, 32}), " D=", head_dim));
+    }
+  }
+}
+
+TEST(CudaDecodeWork, GivesZerosWhereNothingIsHeld) {
+  const AttentionShape shape = Shape(8, 2, 64);
+  TestPool pool(CacheGeometry::DefaultBlockBytes(2, 64), 1);
+  for (const ElementType compute : {ElementType::kF32, ElementType::kBf16}) {
+    DeviceTwin twin(compute, 1);
+    const Decoded actual =
+        RunDecode(twin, shape, {DecodeItem{}}, std::vector<float>(8 * 64, 1), pool.view());
+    EXPECT_EQ(actual.out, std::vector<float>(8 * 64, 0));
+    EXPECT_EQ(actual.lse, std::vector<float>(8, -INFINITY));
   }
 }
 
