@@ -8,7 +8,6 @@ namespace ziggurat::cuda {
 
 namespace {
 
-constexpr int kWarpsPerBlock = 4;
 constexpr int kMaxPerLane = 8;  ///< channels of a value that a lane sums: head sizes to 256
 
 /// Shared memory of a warp: queries [heads, head_dim], weights [heads, 32].
@@ -103,7 +102,7 @@ struct PlainAttend {
   }
 };
 
-__global__ void __launch_bounds__(kWarpsPerBlock* kWarp)
+__global__ void __launch_bounds__(kWorkersPerBlock* kWarp)
     PlainPartials(DecodeArguments a, DecodePlan plan) {
   LetNextBegin();
   AwaitPrevious();
@@ -111,8 +110,7 @@ __global__ void __launch_bounds__(kWarpsPerBlock* kWarp)
   const int dim = a.shape.head_dim;
   float* own = reinterpret_cast<float*>(memory) +
                static_cast<size_t>(WarpOfThread()) * kHeadsPerPass * (dim + kWarp);
-  const int worker = static_cast<int>(blockIdx.x) * kWarpsPerBlock + WarpOfThread();
-  ForEachRun(a, plan, worker, PlainAttend{a, plan, own, own + kHeadsPerPass * dim});
+  ForEachRun(a, plan, WorkerOfThread(), PlainAttend{a, plan, own, own + kHeadsPerPass * dim});
 }
 
 }  // namespace
@@ -121,10 +119,8 @@ __global__ void __launch_bounds__(kWarpsPerBlock* kWarp)
 
 void LaunchPlainPartials(const DecodeArguments& arguments, const DecodePlan& plan,
                          cudaStream_t stream) {
-  const unsigned blocks = (plan.workers + kWarpsPerBlock - 1) / kWarpsPerBlock;
-  const size_t shared = kWarpsPerBlock * SharedFloats(arguments.shape.head_dim) * sizeof(float);
-  LaunchEarly(PlainPartials, dim3{blocks}, dim3{kWarpsPerBlock * kWarp}, shared, stream, arguments,
-              plan);
+  const size_t shared = SharedFloats(arguments.shape.head_dim) * sizeof(float);
+  LaunchWorkers(PlainPartials, shared, arguments, plan, stream);
 }
 
 }  // namespace ziggurat::cuda

@@ -26,6 +26,40 @@ ZIGGURAT_HOST_DEVICE inline int HeadsOfPass(const DeviceShape& shape) {
   return shape.group_size() < kHeadsPerPass ? shape.group_size() : kHeadsPerPass;
 }
 
+/// Warps of a block of those kernels that compute partial results; each is a worker.
+constexpr int kWorkersPerBlock = 4;
+
+__device__ inline int WorkerOfThread() {
+  return static_cast<int>(blockIdx.x) * kWorkersPerBlock + WarpOfThread();
+}
+/// Launches such a kernel, with `shared_bytes` for each worker.
+template <class Kernel>
+void LaunchWorkers(Kernel kernel, size_t shared_bytes, const DecodeArguments& arguments,
+                   const DecodePlan& plan, cudaStream_t stream) {
+  const auto blocks =
+      static_cast<unsigned>((plan.workers + kWorkersPerBlock - 1) / kWorkersPerBlock);
+  LaunchEarly(kernel, dim3{blocks}, dim3{kWorkersPerBlock * kWarp}, kWorkersPerBlock * shared_bytes,
+              stream, arguments, plan);
+}
+/// launch.operator()<encoding>()
+template <class Launch>
+void WithEncoding(Encoding encoding, Launch launch) {
+  switch (encoding) {
+    case Encoding::kF32:
+      return launch.template operator()<Encoding::kF32>();
+    case Encoding::kBf16:
+      return launch.template operator()<Encoding::kBf16>();
+    case Encoding::kInt8:
+      return launch.template operator()<Encoding::kInt8>();
+    case Encoding::kFp8:
+      return launch.template operator()<Encoding::kFp8>();
+    case Encoding::kInt4:
+      return launch.template operator()<Encoding::kInt4>();
+    case Encoding::kInt2:
+      return launch.template operator()<Encoding::kInt2>();
+  }
+}
+
 /// The line of runs and their chunks is cut into `workers` equal parts, of at least one position.
 /// `chunks` and what follows count positions in that line.
 struct Shares {

@@ -28,18 +28,24 @@ void ExpectEqual(const CacheReport& actual, const CacheReport& expected) {
   }
 }
 
+/// The request's answer and report on a device are those on the host.
+void ExpectTheSame(EngineHarness& device, EngineHarness& host, const EngineRequest& request) {
+  const RequestId there = device.MustSubmit(request), here = host.MustSubmit(request);
+  ASSERT_GT(there, 0);
+  const Collected actual = device.Await(there), expected = host.Await(here);
+  ASSERT_TRUE(actual.last.status.ok()) << actual.last.status;
+  EXPECT_EQ(actual.tokens, expected.tokens);
+  ExpectEqual(actual.last.cache, expected.last.cache);
+}
+
 TEST(EnginePrepareTest, AnswersAndReportsAreThoseOfStepsThatAreNot) {
   EngineHarness device(Options(20000), OnDevice(), /*checks=*/false), host(Options(20000));
   for (const std::string& policy : PoliciesOfAllMethods()) {
     for (const int prompt : {1, 31, 150}) {
       for (const int generated : {1, 2, 18, 70}) {
         SCOPED_TRACE(policy + ", " + std::to_string(prompt) + " + " + std::to_string(generated));
-        const EngineRequest request = device.Request(prompt, generated, policy);
-        const RequestId there = device.MustSubmit(request), here = host.MustSubmit(request);
-        const Collected actual = device.Await(there), expected = host.Await(here);
-        ASSERT_TRUE(actual.last.status.ok()) << actual.last.status;
-        EXPECT_EQ(actual.tokens, expected.tokens);
-        ExpectEqual(actual.last.cache, expected.last.cache);
+        ExpectTheSame(device, host, device.Request(prompt, generated, policy));
+        if (HasFatalFailure()) return;
       }
     }
   }
@@ -56,13 +62,8 @@ TEST(EnginePrepareTest, LayersThatAreEditedInDifferentStepsKeepToTheirPlans) {
                                               ")+kivi(group=8,residual=", residual, ")");
       for (int prompt = 100; prompt < 120; ++prompt) {
         SCOPED_TRACE(absl::StrCat(policy, ", ", prompt));
-        const EngineRequest request = device.Request(prompt, 100, policy);
-        const RequestId there = device.MustSubmit(request), here = host.MustSubmit(request);
-        ASSERT_GT(there, 0);
-        const Collected actual = device.Await(there), expected = host.Await(here);
-        ASSERT_TRUE(actual.last.status.ok()) << actual.last.status;
-        EXPECT_EQ(actual.tokens, expected.tokens);
-        ExpectEqual(actual.last.cache, expected.last.cache);
+        ExpectTheSame(device, host, device.Request(prompt, 100, policy));
+        if (HasFatalFailure()) return;
       }
     }
   }
