@@ -17,15 +17,18 @@ enum class CpuLevel : uint8_t {
   /// cycle of FMAs. Zen 4 and 5 differ in the order in which they read memory best.
   kZen4,
   kZen5,
-  /// Tile registers (Intel since Sapphire Rapids), where the operating system lends them.
+  /// Tile registers (Intel since Sapphire Rapids), where the operating system lends them. Since
+  /// Granite Rapids they pay for fewer queries.
   kAmx,
+  kGranite,
 };
 
 /// All of them, whatever this machine is; each wants what those before it want.
-inline constexpr CpuLevel kCpuLevels[] = {CpuLevel::kAvx2, CpuLevel::kAvx512, CpuLevel::kAvx512Bf16,
-                                          CpuLevel::kZen4, CpuLevel::kZen5,   CpuLevel::kAmx};
+inline constexpr CpuLevel kCpuLevels[] = {
+    CpuLevel::kAvx2, CpuLevel::kAvx512, CpuLevel::kAvx512Bf16, CpuLevel::kZen4,
+    CpuLevel::kZen5, CpuLevel::kAmx,    CpuLevel::kGranite};
 
-/// "avx2", "avx512", "avx512bf16", "zen4", "zen5", "amx"; what users write and read.
+/// "avx2", "avx512", "avx512bf16", "zen4", "zen5", "amx", "granite"; what users write and read.
 const char* CpuLevelName(CpuLevel level);
 
 /// Those that this machine can run, in the order of kCpuLevels. Asks Linux for tile registers where

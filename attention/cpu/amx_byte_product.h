@@ -4,7 +4,6 @@
 #include "attention/cpu/amx_tiles.h"
 #include "attention/cpu/digits.h"
 #include "attention/cpu/vector_math.h"
-#include "attention/cpu/vnni_product.h"
 
 namespace ziggurat::cpu {
 namespace {
@@ -32,9 +31,6 @@ class TileByteProduct {
     explicit Registers(Shape digits)
         : TileRegisters({digits, digits, {16, 64}, {16, 64}, digits, {1, 64}, {1, 64}, {}}) {}
   };
-
-  /// For one query, which is too little for tiles.
-  using One = VnniProduct;
 
   static void StayAwake() { KeepTilesAwake<5, 6, 2>(); }
 

@@ -9,6 +9,7 @@
 #include "attention/cpu/coded_format.h"
 #include "attention/cpu/level_table.h"
 #include "attention/cpu/paired_code_values.h"
+#include "attention/cpu/vnni_product.h"
 
 namespace ziggurat::cpu {
 namespace {
@@ -57,34 +58,36 @@ void DecodeAsF32(const DecodeJob& job) {
   }
 }
 
-/// With this format where it takes the job.
-template <int kBits, class Product, ValueProducts kValues>
+/// With this format where it takes the job and at least kFewest query heads share keys, else
+/// kFewer.
+template <int kBits, class Product, ValueProducts kValues, int kFewest,
+          void (*kFewer)(const DecodeJob&) = DecodeAsF32<kBits>>
 void DecodeBytes(const DecodeJob& job) {
   using Format = ByteFormat<kBits, Product, kValues>;
-  if (!Format::Takes(job)) return DecodeAsF32<kBits>(job);
+  if (job.group_size < kFewest || !Format::Takes(job)) return kFewer(job);
   [[maybe_unused]] const typename Product::Registers registers(job.group_size);
   Decode<Format>(job);
 }
 
-/// `kernels`, with it where at least kFewest query heads share keys.
-template <int kBits, class Product, ValueProducts kValues, int kFewest>
-constexpr BlockKernels WithBytes(BlockKernels kernels) {
-  kernels.decode_rounded = [](const DecodeJob& job) {
-    if (job.group_size < kFewest) return DecodeAsF32<kBits>(job);
-    if (job.group_size == 1) return DecodeBytes<kBits, typename Product::One, kValues>(job);
-    DecodeBytes<kBits, Product, kValues>(job);
-  };
-  return kernels;
-}
+/// BlockKernels::decode_rounded of some encodings.
+struct DecodeOfCodes {
+  void (*int8)(const DecodeJob&);
+  void (*int4)(const DecodeJob&);
+  void (*int2)(const DecodeJob&);
+};
 
-/// kFewestOfInt8: query heads from which on int8 is faster as bytes; below that codes become f32
-/// faster than queries are cut into digits.
-template <class Product, ValueProducts kValues, int kFewestOfInt8>
-constexpr CpuKernels WithByteProducts(CpuKernels kernels) {
+/// By VPDPBUSD; kFewestOfInt8: query heads from which on int8 is faster as bytes; below that codes
+/// become f32 faster than queries are cut into digits.
+template <ValueProducts kValues, int kFewestOfInt8>
+constexpr DecodeOfCodes kDecodeByVnni = {DecodeBytes<8, VnniProduct, kValues, kFewestOfInt8>,
+                                         DecodeBytes<4, VnniProduct, kValues, 1>,
+                                         DecodeBytes<2, VnniProduct, kValues, 1>};
+
+constexpr CpuKernels With(DecodeOfCodes decode, CpuKernels kernels) {
   constexpr int kInt8 = 2, kInt4 = 4, kInt2 = 5;  // Encoding
-  kernels.blocks[kInt8] = WithBytes<8, Product, kValues, kFewestOfInt8>(kernels.blocks[kInt8]);
-  kernels.blocks[kInt4] = WithBytes<4, Product, kValues, 1>(kernels.blocks[kInt4]);
-  kernels.blocks[kInt2] = WithBytes<2, Product, kValues, 1>(kernels.blocks[kInt2]);
+  kernels.blocks[kInt8].decode_rounded = decode.int8;
+  kernels.blocks[kInt4].decode_rounded = decode.int4;
+  kernels.blocks[kInt2].decode_rounded = decode.int2;
   return kernels;
 }
 

@@ -145,17 +145,46 @@ struct UnitScales {
   __m512 Zero(int c) const { return Simd16::LoadBf16(zeros + c); }
 };
 
-/// The largest absolute scale of each channel, of some groups.
+/// The slots of a step whose keys share scales: those up to `end`, which are in no group before.
+struct KeyGroup {
+  int end;
+  const std::byte* unit;  ///< where codes are grouped
+};
+
+/// Of grouped codes those of a group each; else one of all slots.
+template <int kBits>
+struct KeyGroups {
+  int count = 0;
+  KeyGroup of[KeyRows<kBits>::kMost];
+
+  explicit KeyGroups(const HeadStep& step) {
+    const int slots = step.here.count();
+    if constexpr (ByteCodes<kBits>::kGrouped) {
+      const int group = step.here.job().code_group;
+      for (int t = 0, end = group - step.here.begin() % group; t < slots; t = end, end += group) {
+        of[count++] = {Smaller(end, slots), step.here.TileAt(&Chunk::key_units, t / kTileSlots)};
+      }
+    } else {
+      of[count++] = {slots, nullptr};
+    }
+  }
+};
+
+/// The largest absolute scale of each channel, of some groups of codes.
 struct LargestScales {
-  alignas(64) uint16_t of[kMaxHeadDim] = {};
+  alignas(64) uint16_t of[kMaxHeadDim];
 
   /// `dim`: a multiple of 32.
-  void Take(const UnitScales& group, int dim) {
+  template <int kBits>
+  LargestScales(const KeyGroups<kBits>& groups, int dim) {
     for (int c = 0; c < dim; c += 32) {
-      const __m512i absolute =
-          _mm512_and_si512(_mm512_loadu_si512(group.scales + c), _mm512_set1_epi16(0x7fff));
-      // Of bf16 the larger word is the larger number.
-      _mm512_store_si512(of + c, _mm512_max_epu16(absolute, _mm512_load_si512(of + c)));
+      __m512i largest = _mm512_setzero_si512();
+      for (int g = 0; g < groups.count; ++g) {
+        const __m512i scales = _mm512_loadu_si512(UnitScales(groups.of[g].unit, dim).scales + c);
+        // Of bf16 without a sign the larger word is the larger number.
+        largest = _mm512_max_epu16(largest, _mm512_and_si512(scales, _mm512_set1_epi16(0x7fff)));
+      }
+      _mm512_store_si512(of + c, largest);
     }
   }
   __m512 Scale(int c) const { return Simd16::LoadBf16(of + c); }
@@ -166,35 +195,27 @@ template <int kBits, class Product>
 inline void ScoreBytes(const HeadStep& step, BytesAhead<kBits>* ahead, float* scores) {
   using Codes = ByteCodes<kBits>;
   const DecodeJob& job = step.here.job();
-  const int group = Codes::kGrouped ? job.code_group : kChunk;
-  const int dim = job.head_dim, rows = dim / Codes::kPerCell, count = step.here.count();
+  const int dim = job.head_dim, rows = dim / Codes::kPerCell;
   const size_t row_bytes = static_cast<size_t>(job.keys.slots_per_block) * 4;
   const float scale = job.scale * kLog2E;
   const float* q = job.q + static_cast<size_t>(step.here.head) * job.group_size * dim;
-  const auto end_of_group = [&](int t) {
-    return Smaller(count, t + group - (step.here.begin() + t) % group);
-  };
-  // Queries are cut by a bound of the chunk, which the products with each group's scales keep to.
-  LargestScales largest;
-  for (int t = 0; Codes::kGrouped && t < count; t = end_of_group(t)) {
-    largest.Take(UnitScales(step.here.TileAt(&Chunk::key_units, t / kTileSlots), dim), dim);
-  }
+  const KeyGroups<kBits> groups(step);
   Digits digits[2];
   for (int i = 0; i < job.group_size; i += kMaxQueries, q += kMaxQueries * dim) {
     const int queries = Smaller(kMaxQueries, job.group_size - i);
     FixedRows fixed;
     ForSubBlock(RoomySubBlock(queries), [&]<int NQ>() {
       if constexpr (Codes::kGrouped) {
-        fixed = FixedForProducts<NQ>(queries, q, dim, largest, dim);
+        // A bound of the chunk, which the products with each group's scales keep to.
+        fixed = FixedForProducts<NQ>(queries, q, dim, LargestScales(groups, dim), dim);
       } else {
         fixed = FixedForProducts<NQ>(queries, q, dim, ConstantScales{Codes::kZero}, dim);
       }
     });
     typename Product::template Sums<KeyRows<kBits>, ScoreSink> sums(queries);
-    int num_groups = 0;
-    for (int t = 0; t < count; ++num_groups) {
-      const int end = end_of_group(t);
-      Digits* const of_group = &digits[num_groups % 2];
+    for (int g = 0, t = 0; g < groups.count; ++g) {
+      const auto [end, unit] = groups.of[g];
+      Digits* const of_group = &digits[g % 2];
       ScoreSink sink;
       sink.scores = scores + i * kScoreStride;
       const auto cut = [&](const auto& scales) {
@@ -205,7 +226,7 @@ inline void ScoreBytes(const HeadStep& step, BytesAhead<kBits>* ahead, float* sc
       };
       if constexpr (Codes::kGrouped) {
         Prefetch(step.next.TileAt(&Chunk::key_units, t / kTileSlots), size_t{4} * dim);
-        cut(UnitScales(step.here.TileAt(&Chunk::key_units, t / kTileSlots), dim));
+        cut(UnitScales(unit, dim));
       } else {
         cut(ConstantScales{Codes::kZero});
       }

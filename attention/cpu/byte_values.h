@@ -170,6 +170,25 @@ struct ValueSink {
   }
 };
 
+/// The largest absolute scale of each token of a chunk, of some groups of channels. Not the largest
+/// of all tokens: the one that draws most of the attention often has the smallest values.
+struct LargestValueScales {
+  alignas(64) float of[kChunk];
+
+  /// scales_of  as AccumulateBytes has it
+  template <class ScalesOf>
+  LargestValueScales(ScalesOf scales_of, int groups, int count) {
+    for (int g = 0; g < groups; ++g) {
+      const auto scales = scales_of(g);
+      for (int t = 0; t < count; t += 16) {
+        const __m512 scale = scales.Scale(t);
+        _mm512_store_ps(of + t, LargestAbsolute(scale, g == 0 ? scale : _mm512_load_ps(of + t)));
+      }
+    }
+  }
+  __m512 Scale(int t) const { return _mm512_load_ps(of + t); }
+};
+
 /// sums[i] = shrink[i] * sums[i] + weights[i] . values for `size` queries of a step's head, those
 /// that begin with the first one of `weights`.
 ///   weights  0 behind the last token
@@ -188,6 +207,12 @@ inline void AccumulateBytes(const HeadStep& step, int size, const float* weights
   Sink sink;
   sink.shrink = shrink;
   sink.stride = static_cast<size_t>(sums_stride);
+  FixedRows fixed;
+  ForSubBlock(RoomySubBlock(size), [&]<int NQ>() {
+    // A bound of all groups, which the products with each group's scales keep to.
+    const LargestValueScales largest(of, job.head_dim / group_channels, count);
+    fixed = FixedForProducts<NQ>(size, weights, kScoreStride, largest, count);
+  });
   typename Product::template Sums<typename Values::Rows, Sink> products(size);
   for (int u = 0; u < units; ++u) {
     const int channel = u * Values::kChannels, group = channel / group_channels;
@@ -195,7 +220,6 @@ inline void AccumulateBytes(const HeadStep& step, int size, const float* weights
     if (channel % group_channels == 0) {
       ForSubBlock(RoomySubBlock(size), [&]<int NQ>() {
         const auto scales = of(group);
-        const FixedRows fixed = FixedForProducts<NQ>(size, weights, kScoreStride, scales, count);
         CutIntoDigits<NQ>(size, weights, kScoreStride, scales, count, fixed, /*factor=*/1,
                           kTokenOrder, of_group, &sink.scales);
       });

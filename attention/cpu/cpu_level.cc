@@ -13,12 +13,19 @@ namespace ziggurat {
 namespace {
 
 constexpr unsigned kFamilyOfZen5 = 26;
+/// Models of family 6.
+constexpr unsigned kSapphireRapids = 0x8f, kEmeraldRapids = 0xcf;
 
-unsigned CpuFamily() {
+struct CpuKind {
+  unsigned family = 0;
+  unsigned model = 0;
+};
+
+CpuKind ThisCpu() {
   unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
-  if (__get_cpuid(1, &eax, &ebx, &ecx, &edx) == 0) return 0;
+  if (__get_cpuid(1, &eax, &ebx, &ecx, &edx) == 0) return {};
   const unsigned family = eax >> 8 & 0xf, extended = eax >> 20 & 0xff;
-  return family == 0xf ? family + extended : family;
+  return {family == 0xf ? family + extended : family, (eax >> 4 & 0xf) | (eax >> 12 & 0xf0)};
 }
 
 bool HasLevel(CpuLevel level) {
@@ -40,6 +47,7 @@ bool HasLevel(CpuLevel level) {
     case CpuLevel::kZen5:
       return bf16;
     case CpuLevel::kAmx:
+    case CpuLevel::kGranite:
       return bf16 && cpu::HasTiles();
   }
   return false;
@@ -48,7 +56,8 @@ bool HasLevel(CpuLevel level) {
 }  // namespace
 
 const char* CpuLevelName(CpuLevel level) {
-  constexpr const char* kNames[] = {"avx2", "avx512", "avx512bf16", "zen4", "zen5", "amx"};
+  constexpr const char* kNames[] = {"avx2", "avx512", "avx512bf16", "zen4",
+                                    "zen5", "amx",    "granite"};
   static_assert(std::size(kNames) == std::size(kCpuLevels));
   return kNames[static_cast<int>(level)];
 }
@@ -67,7 +76,11 @@ absl::StatusOr<CpuLevel> DetectCpuLevel() {
   // Any CPU with AVX512-BF16 can run the levels for Zen; others than AMD's gain nothing by it.
   if (levels.back() == CpuLevel::kZen5) {
     if (!__builtin_cpu_is("amd")) return CpuLevel::kAvx512Bf16;
-    if (CpuFamily() < kFamilyOfZen5) return CpuLevel::kZen4;
+    if (ThisCpu().family < kFamilyOfZen5) return CpuLevel::kZen4;
+  }
+  if (levels.back() == CpuLevel::kGranite) {
+    const unsigned model = ThisCpu().model;
+    if (model == kSapphireRapids || model == kEmeraldRapids) return CpuLevel::kAmx;
   }
   return levels.back();
 }
@@ -87,9 +100,11 @@ const CpuKernels& KernelsOf(CpuLevel level) {
     case CpuLevel::kZen5:
       return Zen5Kernels();
     case CpuLevel::kAmx:
+      return AmxKernels();
+    case CpuLevel::kGranite:
       break;
   }
-  return AmxKernels();
+  return GraniteKernels();
 }
 
 }  // namespace cpu

@@ -188,7 +188,6 @@ inline void CutIntoDigits(int rows, const float* x, size_t stride, const Scales&
 //
 //   Registers(queries)
 //              what must live in this thread meanwhile, for sub-blocks of so many queries at most
-//   One        the Product that is best for one query
 //   StayAwake()
 //              called now and then while there is nothing to multiply
 //   Sums<Rows, Sink>(queries)

@@ -232,6 +232,7 @@ const CpuKernels& Avx512Bf16Kernels();
 const CpuKernels& Zen4Kernels();
 const CpuKernels& Zen5Kernels();
 const CpuKernels& AmxKernels();
+const CpuKernels& GraniteKernels();
 
 const CpuKernels& KernelsOf(CpuLevel level);
 

@@ -1,6 +1,7 @@
 // AMX: products of bf16, and of bytes, on tile registers, which do many times the multiply-adds per
-// cycle of vectors. All else, and decode attention of one query a KV head, which waits for memory,
-// as with AVX512-BF16 on the same CPUs (kernels_avx512bf16.cc), but for the order of reading.
+// cycle of vectors. Decode attention waits for memory, and does more of that where it uses tiles:
+// from how many query heads a KV head on they pay is a matter of the CPU. All else as with
+// AVX512-BF16 on the same CPUs (kernels_avx512bf16.cc).
 // Compiled with its own flags (attention/CMakeLists.txt).
 
 #include "attention/cpu/amx_byte_product.h"
@@ -14,20 +15,40 @@
 #include "attention/cpu/simd_avx512.h"
 
 namespace ziggurat::cpu {
+namespace {
+
+constexpr DecodeOfCodes kByVectors = kDecodeByVnni<ValueProducts::kDigits, /*kFewestOfInt8=*/4>;
+
+template <int kBits, int kFewest, void (*kFewer)(const DecodeJob&)>
+constexpr auto kOnTiles =
+    DecodeBytes<kBits, TileByteProduct, ValueProducts::kDigits, kFewest, kFewer>;
+
+template <ReadOrder kOrder>
+constexpr CpuKernels kWithVectors = MakeCpuKernels<Simd16, Simd8, HalfRateKeys, Bf16Values, kOrder,
+                                                   TileWorkspace>(MakeTileProductKernels());
+
+template <ReadOrder kOrder>
+constexpr CpuKernels MakeAmxKernels(DecodeOfCodes codes) {
+  constexpr int kBf16 = 1;  // Encoding
+  CpuKernels kernels = With(codes, kWithVectors<kOrder>);
+  kernels.blocks[kBf16].decode_rounded = [](const DecodeJob& job) {
+    DecodeOnTiles(job, kWithVectors<kOrder>.blocks[kBf16]);
+  };
+  return kernels;
+}
+
+}  // namespace
 
 const CpuKernels& AmxKernels() {
-  static constexpr int kBf16 = 1;  // Encoding
-  static constexpr CpuKernels kWithVectors =
-      WithByteProducts<TileByteProduct, ValueProducts::kDigits, /*kFewestOfInt8=*/4>(
-          MakeCpuKernels<Simd16, Simd8, HalfRateKeys, Bf16Values, ReadOrder::kWholeChunk,
-                         TileWorkspace>(MakeTileProductKernels()));
-  static constexpr CpuKernels kKernels = [] {
-    CpuKernels kernels = kWithVectors;
-    kernels.blocks[kBf16].decode_rounded = [](const DecodeJob& job) {
-      DecodeOnTiles(job, kWithVectors.blocks[kBf16]);
-    };
-    return kernels;
-  }();
+  static constexpr CpuKernels kKernels = MakeAmxKernels<ReadOrder::kAlongBlocks>(
+      {kByVectors.int8, kOnTiles<4, 5, kByVectors.int4>, kOnTiles<2, 5, kByVectors.int2>});
+  return kKernels;
+}
+
+const CpuKernels& GraniteKernels() {
+  static constexpr CpuKernels kKernels = MakeAmxKernels<ReadOrder::kWholeChunk>(
+      {kOnTiles<8, 4, kByVectors.int8>, kOnTiles<4, 2, kByVectors.int4>,
+       kOnTiles<2, 2, kByVectors.int2>});
   return kKernels;
 }
 

@@ -7,15 +7,14 @@
 #include "attention/cpu/product_kernel.h"
 #include "attention/cpu/simd_avx2.h"
 #include "attention/cpu/simd_avx512.h"
-#include "attention/cpu/vnni_product.h"
 
 namespace ziggurat::cpu {
 
 const CpuKernels& Avx512Bf16Kernels() {
   static constexpr CpuKernels kKernels =
-      WithByteProducts<VnniProduct, ValueProducts::kDigits, /*kFewestOfInt8=*/4>(
-          MakeCpuKernels<Simd16, Simd8, HalfRateKeys, Bf16Values, ReadOrder::kAlongBlocks>(
-              MakeProductKernels<HalfRateKeys<Simd16>>()));
+      With(kDecodeByVnni<ValueProducts::kDigits, /*kFewestOfInt8=*/4>,
+           MakeCpuKernels<Simd16, Simd8, HalfRateKeys, Bf16Values, ReadOrder::kAlongBlocks>(
+               MakeProductKernels<HalfRateKeys<Simd16>>()));
   return kKernels;
 }
 

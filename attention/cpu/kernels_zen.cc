@@ -8,16 +8,15 @@
 #include "attention/cpu/product_kernel.h"
 #include "attention/cpu/simd_avx2.h"
 #include "attention/cpu/simd_avx512.h"
-#include "attention/cpu/vnni_product.h"
 
 namespace ziggurat::cpu {
 namespace {
 
 template <ReadOrder kOrder>
 constexpr CpuKernels MakeZenKernels() {
-  return WithByteProducts<VnniProduct, ValueProducts::kPairs, /*kFewestOfInt8=*/2>(
-      MakeCpuKernels<Simd16, Simd8, PairedKeys, PairedValues, kOrder>(
-          MakeProductKernels<PairedKeys<Simd16>>()));
+  return With(kDecodeByVnni<ValueProducts::kPairs, /*kFewestOfInt8=*/2>,
+              MakeCpuKernels<Simd16, Simd8, PairedKeys, PairedValues, kOrder>(
+                  MakeProductKernels<PairedKeys<Simd16>>()));
 }
 
 }  // namespace

@@ -12,8 +12,6 @@ struct VnniProduct {
     explicit Registers(int /*queries*/) {}
   };
 
-  using One = VnniProduct;
-
   static void StayAwake() {}
 
   /// Codes are multiplied as they are unpacked.

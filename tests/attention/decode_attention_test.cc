@@ -322,6 +322,33 @@ TEST(DecodeAttention, AgreesWhenTheLargestScoreMovesFromChunkToChunk) {
   }
 }
 
+// As the first token of a text often does: it has nearly all of the attention, and values so small
+// that the other tokens of its chunk make the output.
+TEST(DecodeAttention, AgreesWhenATokenOfSmallValuesDrawsTheAttention) {
+  LargestDeviation seen("decode sink");
+  constexpr int kSlots = 128, kDim = 64;
+  for (Encoding encoding : {Encoding::kInt4, Encoding::kInt2}) {
+    const AttentionShape shape = Shape(8, 2, kDim);
+    Batch batch({encoding, 32}, shape, {kSlots});
+    const size_t floats = size_t{2} * kSlots * kDim;
+    Tensor k = RandomTensor(ElementType::kF32, floats, 5);
+    Tensor v = RandomTensor(ElementType::kF32, floats, 6);
+    for (size_t i = 0; i < floats; ++i) {
+      const bool is_sink = i / (2 * kDim) == 0;
+      k.set(i, i % kDim == 0 ? (is_sink ? 16 : 0) : k.at(i) / 4);
+      if (is_sink) v.set(i, v.at(i) / 1000);
+    }
+    MakeReferenceBackend()->WriteTokens(shape, ElementType::kF32, k.data(), v.data(), {}, 0, kSlots,
+                                        batch.pool.view(), batch.segments[0][0], 0);
+    ExpectTwins(encoding, shape, batch.items, batch.pool.view(), &seen, {1}, 2 * kRoundedTolerance,
+                [&](std::vector<float>* q) {
+                  for (size_t i = 0; i < q->size(); i += kDim) {
+                    (*q)[i] = Bf16ToFloat(FloatToBf16(10 / 16.0f / shape.scale));  // e^10 as much
+                  }
+                });
+  }
+}
+
 // Every number that e4m3 has, the subnormal ones among them, as key and as value.
 TEST(DecodeAttention, AgreesOnEveryFp8Code) {
   const AttentionShape shape = Shape(3, 1, 32);
