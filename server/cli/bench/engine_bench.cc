@@ -210,7 +210,7 @@ absl::StatusOr<EngineFigures> EngineBench::Run(const EngineCase& which) {
   Stage stage = Stage::kPrefill;
   absl::Status failure;
   Clock::time_point decode_start;
-  StepParts decode_from;
+  StepParts decode_from, steady_from, steady;
   int first_step = 0;
   std::vector<EngineOutput> outputs;
   while (!progress.all_finished() && engine_->NextOutputs(&outputs)) {
@@ -241,10 +241,22 @@ absl::StatusOr<EngineFigures> EngineBench::Run(const EngineCase& which) {
       figures.decode_parts = Scaled(PartsSoFar() - decode_from, figures.steps);
       stage = Stage::kDone;
     }
+    if (stage == Stage::kToTheEnd && !progress.any_finished()) {
+      const int step = progress.steps();
+      // What a step took is noted after its tokens have gone out: that of prefill and of the first
+      // step are by now.
+      if (steady_from.steps == 0 && step > 2) steady_from = PartsSoFar();
+      if (steady.steps == 0 && step >= which.decode_tokens - which.decode_tokens / 8) {
+        steady = PartsSoFar() - steady_from;
+      }
+    }
     if (stage == Stage::kToTheEnd && progress.all_finished()) {
       figures.decode_seconds = SecondsSince(decode_start);
-      figures.decode_parts = PartsSoFar() - decode_from;
       figures.steps = progress.steps();
+      const StepParts all = PartsSoFar() - decode_from;
+      figures.decode_parts = Scaled(steady.steps == 0 ? all : steady, all.steps);
+      const StepParts& steps = figures.decode_parts;
+      figures.edges_seconds = all.schedule + all.sample - steps.schedule - steps.sample;
     }
     if (!failure.ok() || stage == Stage::kDone) {
       for (const RequestId id : *ids) engine_->Cancel(id, FinishReason::kCancelled);

@@ -61,7 +61,12 @@ struct EngineFigures {
   int steps = 0;  ///< timed decode steps, all requests in each
   double decode_seconds = 0;
   double decode_tokens_per_second = 0;
-  StepParts decode_parts;       ///< of `steps` steps, by the mean of those that the engine had done
+  /// Of `steps` steps, by the mean of those that the engine had done. With after_start by the mean
+  /// of those in which no request begins or ends, unless all were over too soon to tell them apart.
+  StepParts decode_parts;
+  /// With after_start: what the steps in which requests begin and end took beyond that, without the
+  /// model's time.
+  double edges_seconds = 0;
   size_t cache_bytes = 0;       ///< blocks held by all requests at the end
   double bytes_per_second = 0;  ///< weights and cache that a step reads, by its time
 };

@@ -32,10 +32,12 @@ constexpr char kExamples[] = R"(Examples:
 
 The real scheduler and block manager plan decode steps of a model that computes nothing. "schedule"
 is one step's time in them: the place of every new token in every layer of every sequence, blocks
-taken from the pool, what is passed on to clients. Sampling is not in it. With --gpu-table it is as
-in a daemon on a GPU, here without one: "GPU's table" is the time to find what the device must be
-told of all block tables. What can be made ready while the device computes stands under "prepared"
-alone; the device "waits" for everything else, "longest" is the mean of the longest sixteenth.)";
+taken from the pool, what is passed on to clients. Sampling is not in it, nor are steps in which
+requests begin or end: what each request's beginning and end take beyond that stands under "begin,
+end". With --gpu-table it is as in a daemon on a GPU, here without one: "GPU's table" is the time to
+find what the device must be told of all block tables. What can be made ready while the device
+computes stands under "prepared" alone; the device "waits" for everything else, "longest" is the
+mean of the longest sixteenth.)";
 
 /// Small heads: blocks are counted, never touched, so only their number matters.
 constexpr int kKvHeads = 2;
@@ -161,11 +163,11 @@ absl::Status PrintRow(const std::string& text, std::shared_ptr<const Policy> pol
   if (!figures.ok()) return figures.status();
   if (tables && !tables->status().ok()) return tables->status();
   const double step = 1e6 / static_cast<double>(figures->decode_parts.steps);
-  absl::PrintF("| %-24s | %9d | %6d | %8.1f us | %6.1f ns | %8.1f us |",
+  absl::PrintF("| %-24s | %9d | %6d | %8.1f us | %6.1f ns | %8.1f us | %8.1f us |",
                absl::StrCat("`", text, "`"), sequences, layers,
                figures->decode_parts.schedule * step,
                1e3 * figures->decode_parts.schedule * step / sequences / layers,
-               figures->decode_parts.sample * step);
+               figures->decode_parts.sample * step, 1e6 * figures->edges_seconds / sequences);
   if (tables) {
     absl::PrintF(" %8.1f us | %8.1f us | %8.1f us | %8.1f us |", tables->table_us(),
                  tables->prepared_us(), tables->waits_us(), tables->longest_us());
@@ -195,10 +197,10 @@ int RunSchedulerBench(const SchedulerFlags& flags) {
     if (!policy.ok()) return Fail(policy.status());
     policies.emplace_back(text, *policy);
   }
-  absl::PrintF("| %-24s | sequences | layers | schedule    | a layer   | sampling    |%s\n",
-               "policy",
-               flags.gpu_table ? " GPU's table | prepared    | waits       | longest     |" : "");
-  absl::PrintF("| --- | ---: | ---: | ---: | ---: | ---: |%s\n",
+  absl::PrintF(
+      "| %-24s | sequences | layers | schedule    | a layer   | sampling    | begin, end  |%s\n",
+      "policy", flags.gpu_table ? " GPU's table | prepared    | waits       | longest     |" : "");
+  absl::PrintF("| --- | ---: | ---: | ---: | ---: | ---: | ---: |%s\n",
                flags.gpu_table ? " ---: | ---: | ---: | ---: |" : "");
   for (const auto& [text, policy] : policies) {
     for (const int layers : flags.layers) {
