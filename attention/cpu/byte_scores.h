@@ -200,18 +200,20 @@ inline void ScoreBytes(const HeadStep& step, BytesAhead<kBits>* ahead, float* sc
   const float scale = job.scale * kLog2E;
   const float* q = job.q + static_cast<size_t>(step.here.head) * job.group_size * dim;
   const KeyGroups<kBits> groups(step);
+  // A bound of the chunk, which the products with each group's scales keep to.
+  const auto bound = [&] {
+    if constexpr (Codes::kGrouped) {
+      return LargestScales(groups, dim);
+    } else {
+      return ConstantScales{Codes::kZero};
+    }
+  }();
   Digits digits[2];
   for (int i = 0; i < job.group_size; i += kMaxQueries, q += kMaxQueries * dim) {
     const int queries = Smaller(kMaxQueries, job.group_size - i);
     FixedRows fixed;
-    ForSubBlock(RoomySubBlock(queries), [&]<int NQ>() {
-      if constexpr (Codes::kGrouped) {
-        // A bound of the chunk, which the products with each group's scales keep to.
-        fixed = FixedForProducts<NQ>(queries, q, dim, LargestScales(groups, dim), dim);
-      } else {
-        fixed = FixedForProducts<NQ>(queries, q, dim, ConstantScales{Codes::kZero}, dim);
-      }
-    });
+    ForSubBlock(RoomySubBlock(queries),
+                [&]<int NQ>() { fixed = FixedForProducts<NQ>(queries, q, dim, bound, dim); });
     typename Product::template Sums<KeyRows<kBits>, ScoreSink> sums(queries);
     for (int g = 0, t = 0; g < groups.count; ++g) {
       const auto [end, unit] = groups.of[g];

@@ -13,7 +13,7 @@ namespace ziggurat {
 namespace {
 
 constexpr unsigned kFamilyOfZen5 = 26;
-/// Models of family 6.
+/// Models of Intel's family 6.
 constexpr unsigned kSapphireRapids = 0x8f, kEmeraldRapids = 0xcf;
 
 struct CpuKind {
@@ -79,8 +79,9 @@ absl::StatusOr<CpuLevel> DetectCpuLevel() {
     if (ThisCpu().family < kFamilyOfZen5) return CpuLevel::kZen4;
   }
   if (levels.back() == CpuLevel::kGranite) {
-    const unsigned model = ThisCpu().model;
-    if (model == kSapphireRapids || model == kEmeraldRapids) return CpuLevel::kAmx;
+    const CpuKind cpu = ThisCpu();
+    const bool is_older = cpu.model == kSapphireRapids || cpu.model == kEmeraldRapids;
+    if (cpu.family == 6 && is_older) return CpuLevel::kAmx;
   }
   return levels.back();
 }

@@ -257,6 +257,18 @@ TEST(DecodeAttention, AgreesOnOddQuantizationGroups) {
   ExpectTwins(Encoding::kInt4, shape, batch.items, batch.pool.view(), &seen);
 }
 
+/// Random keys and values, which change(i, &k, &v) may change at place i of [slots, heads,
+/// head_dim], in the batch's first segment.
+template <class Change>
+void WriteChanged(const AttentionShape& shape, int slots, Batch* batch, Change change) {
+  const size_t floats = size_t{1} * slots * shape.num_kv_heads * shape.head_dim;
+  Tensor k = RandomTensor(ElementType::kF32, floats, 5);
+  Tensor v = RandomTensor(ElementType::kF32, floats, 6);
+  for (size_t i = 0; i < floats; ++i) change(i, &k, &v);
+  MakeReferenceBackend()->WriteTokens(shape, ElementType::kF32, k.data(), v.data(), {}, 0, slots,
+                                      batch->pool.view(), batch->segments[0][0], 0);
+}
+
 // A key channel and a group of value channels that are 40 times as large as the others, as models
 // have them, leave few bits of a common fixed point for the rest; so does another channel of the
 // queries.
@@ -267,16 +279,11 @@ TEST(DecodeAttention, AgreesOnCodesWithOutliers) {
     for (int head_dim : {64, 128, 256}) {
       const AttentionShape shape = Shape(8, 2, head_dim);
       Batch batch({encoding, 32}, shape, {kSlots});
-      const size_t floats = size_t{2} * kSlots * head_dim;
-      Tensor k = RandomTensor(ElementType::kF32, floats, 5);
-      Tensor v = RandomTensor(ElementType::kF32, floats, 6);
-      for (size_t i = 0; i < floats; ++i) {
+      WriteChanged(shape, kSlots, &batch, [head_dim](size_t i, Tensor* k, Tensor* v) {
         const size_t c = i % head_dim;
-        if (c == 37) k.set(i, k.at(i) * 40);
-        if (c / 32 == 1) v.set(i, v.at(i) * 40);
-      }
-      MakeReferenceBackend()->WriteTokens(shape, ElementType::kF32, k.data(), v.data(), {}, 0,
-                                          kSlots, batch.pool.view(), batch.segments[0][0], 0);
+        if (c == 37) k->set(i, k->at(i) * 40);
+        if (c / 32 == 1) v->set(i, v->at(i) * 40);
+      });
       for (const float factor : {1, 20}) {
         ExpectTwins(encoding, shape, batch.items, batch.pool.view(), &seen, {1, 2},
                     kOutlierTolerance, [&](std::vector<float>* q) {
@@ -301,15 +308,10 @@ TEST(DecodeAttention, AgreesWhenTheLargestScoreMovesFromChunkToChunk) {
     for (int group : {1, 3, 4, 5, 8}) {
       const AttentionShape shape = Shape(2 * group, 2, kDim);
       Batch batch(format, shape, {slots});
-      const size_t floats = size_t{2} * slots * kDim;
-      Tensor k = RandomTensor(ElementType::kF32, floats, 5);
-      const Tensor v = RandomTensor(ElementType::kF32, floats, 6);
-      for (size_t i = 0; i < floats; ++i) {
+      WriteChanged(shape, slots, &batch, [&](size_t i, Tensor* k, Tensor* /*v*/) {
         const size_t slot = i / (2 * kDim);
-        k.set(i, i % kDim == 0 ? kLevels[slot / kChunk] : k.at(i) / 4);
-      }
-      MakeReferenceBackend()->WriteTokens(shape, ElementType::kF32, k.data(), v.data(), {}, 0,
-                                          slots, batch.pool.view(), batch.segments[0][0], 0);
+        k->set(i, i % kDim == 0 ? kLevels[slot / kChunk] : k->at(i) / 4);
+      });
       ExpectTwins(format.encoding, shape, batch.items, batch.pool.view(), &seen, {1},
                   kOutlierTolerance, [&](std::vector<float>* q) {
                     for (int head = 0; head < shape.num_q_heads; ++head) {
@@ -330,16 +332,11 @@ TEST(DecodeAttention, AgreesWhenATokenOfSmallValuesDrawsTheAttention) {
   for (Encoding encoding : {Encoding::kInt4, Encoding::kInt2}) {
     const AttentionShape shape = Shape(8, 2, kDim);
     Batch batch({encoding, 32}, shape, {kSlots});
-    const size_t floats = size_t{2} * kSlots * kDim;
-    Tensor k = RandomTensor(ElementType::kF32, floats, 5);
-    Tensor v = RandomTensor(ElementType::kF32, floats, 6);
-    for (size_t i = 0; i < floats; ++i) {
+    WriteChanged(shape, kSlots, &batch, [](size_t i, Tensor* k, Tensor* v) {
       const bool is_sink = i / (2 * kDim) == 0;
-      k.set(i, i % kDim == 0 ? (is_sink ? 16 : 0) : k.at(i) / 4);
-      if (is_sink) v.set(i, v.at(i) / 1000);
-    }
-    MakeReferenceBackend()->WriteTokens(shape, ElementType::kF32, k.data(), v.data(), {}, 0, kSlots,
-                                        batch.pool.view(), batch.segments[0][0], 0);
+      k->set(i, i % kDim == 0 ? (is_sink ? 16 : 0) : k->at(i) / 4);
+      if (is_sink) v->set(i, v->at(i) / 1000);
+    });
     ExpectTwins(encoding, shape, batch.items, batch.pool.view(), &seen, {1}, 2 * kRoundedTolerance,
                 [&](std::vector<float>* q) {
                   for (size_t i = 0; i < q->size(); i += kDim) {

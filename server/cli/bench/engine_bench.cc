@@ -245,8 +245,9 @@ absl::StatusOr<EngineFigures> EngineBench::Run(const EngineCase& which) {
       const int step = progress.steps();
       // What a step took is noted after its tokens have gone out: that of prefill and of the first
       // step are by now.
-      if (steady_from.steps == 0 && step > 2) steady_from = PartsSoFar();
-      if (steady.steps == 0 && step >= which.decode_tokens - which.decode_tokens / 8) {
+      if (steady_from.steps == 0) {
+        if (step > 2) steady_from = PartsSoFar();
+      } else if (steady.steps == 0 && step >= which.decode_tokens - which.decode_tokens / 8) {
         steady = PartsSoFar() - steady_from;
       }
     }
