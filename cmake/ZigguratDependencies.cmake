@@ -43,15 +43,16 @@ if(ZIGGURAT_WITH_TORCH)
   # Debian's dnnl-config.cmake asks for OpenCL headers, which we do not need, so look it up here.
   find_path(DNNL_INCLUDE_DIR dnnl.hpp)
   find_library(DNNL_LIBRARY dnnl)
-  # A libtorch with a oneDNN of its own inside answers for its functions in the whole program, also
-  # where that is of another version: then at::linear is to use it, and we do not.
-  if(TARGET torch_cpu AND DNNL_LIBRARY AND CMAKE_NM)
+  # A libtorch that does not load this oneDNN has one of its own inside, mostly of another version.
+  # The inline functions of oneDNN's C++ header would then be in the program twice, and ours answer
+  # for libtorch's: so at::linear is to use its own, and we use none.
+  if(TARGET torch_cpu AND DNNL_LIBRARY AND CMAKE_READELF)
     get_target_property(torch_cpu_file torch_cpu LOCATION)
-    execute_process(COMMAND ${CMAKE_NM} -D --defined-only ${torch_cpu_file}
-      OUTPUT_VARIABLE symbols RESULT_VARIABLE status ERROR_QUIET)
+    execute_process(COMMAND ${CMAKE_READELF} -d ${torch_cpu_file}
+      OUTPUT_VARIABLE needed RESULT_VARIABLE status ERROR_QUIET)
     if(NOT status EQUAL 0)
       message(WARNING "whether ${torch_cpu_file} has a oneDNN of its own could not be seen")
-    elseif(symbols MATCHES " dnnl_primitive_create[@\n]")
+    elseif(NOT needed MATCHES "libdnnl")
       message(STATUS "oneDNN is left out: ${torch_cpu_file} has one of its own")
       set(DNNL_LIBRARY "")
     endif()

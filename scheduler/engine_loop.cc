@@ -66,6 +66,7 @@ void EngineLoop::Run() {
 void EngineLoop::Step() {
   const Clock::time_point start = Clock::now();
   const double attention_before = model_->attention_seconds();
+  const double device_before = model_->device_seconds();
   const bool has_work = !IsIdle();
   model_seconds_ = sample_seconds_ = 0;
   tokens_in_step_ = 0;
@@ -81,6 +82,7 @@ void EngineLoop::Step() {
   if (tokens_in_step_ > 0) metrics_->ObserveStepTokens(tokens_in_step_);
   const double attention = model_->attention_seconds() - attention_before;
   const double total = Seconds(Clock::now() - start);
+  metrics_->CountDeviceSeconds(model_->device_seconds() - device_before);
   metrics_->ObserveStepPart("model", model_seconds_ - attention);
   metrics_->ObserveStepPart("attention", attention);
   metrics_->ObserveStepPart("sample", sample_seconds_);

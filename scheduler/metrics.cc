@@ -121,6 +121,8 @@ struct Metrics::Series {
         waiting(OneGauge(r, "ziggurat_requests_waiting", "Requests waiting for admission")),
         prompt_tokens(OneCounter(r, "ziggurat_prompt_tokens_total", "Prompt tokens prefilled")),
         generated_tokens(OneCounter(r, "ziggurat_generated_tokens_total", "Tokens generated")),
+        device_decode(OneCounter(r, "ziggurat_device_decode_seconds_total",
+                                 "Seconds in which a GPU was at work on decode steps")),
         pod_distant(OneCounter(r, "ziggurat_pod_distant_total",
                                "Attentions of a query to the distant tokens of a layer and KV "
                                "head that PoD considered")),
@@ -189,6 +191,7 @@ struct Metrics::Series {
   Gauge& waiting;
   Counter& prompt_tokens;
   Counter& generated_tokens;
+  Counter& device_decode;
   Counter& pod_distant;
   Counter& pod_skipped;
   Histogram& queue_time;
@@ -282,6 +285,7 @@ void Metrics::SetCertificateExpiry(double unix_seconds) {
 }
 void Metrics::CountPromptTokens(int tokens) { series_->prompt_tokens.Increment(tokens); }
 void Metrics::CountGeneratedTokens(int tokens) { series_->generated_tokens.Increment(tokens); }
+void Metrics::CountDeviceSeconds(double seconds) { series_->device_decode.Increment(seconds); }
 void Metrics::ObserveAdmittedBlocks(size_t blocks) {
   series_->admitted_blocks.Observe(static_cast<double>(blocks));
 }

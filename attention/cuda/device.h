@@ -88,9 +88,12 @@ class Event {
  public:
   static std::unique_ptr<Event> Create();
   virtual ~Event() = default;
+  /// While a graph is recorded: in every launch of it.
   virtual void Record(const Stream& stream) = 0;
   /// Waits until the stream has come to where it was recorded last; at once where it never was.
   virtual void Wait() = 0;
+  /// Of two points that the stream has come to.
+  virtual double SecondsSince(const Event& earlier) const = 0;
 };
 
 /// Launches and copies that are recorded once and repeated, with the arguments that they had.

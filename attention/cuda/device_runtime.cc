@@ -36,14 +36,24 @@ class RuntimeStream final : public Stream {
 
 class RuntimeEvent final : public Event {
  public:
-  RuntimeEvent() {
-    CheckCall(cudaEventCreateWithFlags(&event_, cudaEventDisableTiming), "cudaEventCreate");
-  }
+  RuntimeEvent() { CheckCall(cudaEventCreate(&event_), "cudaEventCreate"); }
   ~RuntimeEvent() override { CheckCall(cudaEventDestroy(event_), "cudaEventDestroy"); }
   void Record(const Stream& stream) override {
-    CheckCall(cudaEventRecord(event_, stream.get()), "cudaEventRecord");
+    cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+    CheckCall(cudaStreamIsCapturing(stream.get(), &status), "cudaStreamIsCapturing");
+    const bool in_graph = status != cudaStreamCaptureStatusNone;
+    CheckCall(cudaEventRecordWithFlags(event_, stream.get(),
+                                       in_graph ? cudaEventRecordExternal : cudaEventRecordDefault),
+              "cudaEventRecord");
   }
   void Wait() override { CheckCall(cudaEventSynchronize(event_), "cudaEventSynchronize"); }
+  double SecondsSince(const Event& earlier) const override {
+    float milliseconds = 0;
+    CheckCall(cudaEventElapsedTime(&milliseconds, static_cast<const RuntimeEvent&>(earlier).event_,
+                                   event_),
+              "cudaEventElapsedTime");
+    return 1e-3 * milliseconds;
+  }
 
  private:
   cudaEvent_t event_ = nullptr;

@@ -85,6 +85,8 @@ absl::StatusOr<std::unique_ptr<CudaSteps>> CudaSteps::Create(const CudaStepsOpti
   auto draws = TokenDraws::Create(stream, options.rows, options.shape.model.vocab_size);
   if (!draws.ok()) return draws.status();
   steps->draws_ = *std::move(draws);
+  steps->begun_ = Event::Create();
+  steps->drawn_ = Event::Create();
   auto inputs = DeviceMemory::Allocate(MemoryKind::kPinned, InputBytes(options.rows), "inputs");
   if (!inputs.ok()) return inputs.status();
   steps->pinned_inputs_ = *std::move(inputs);
@@ -207,6 +209,7 @@ absl::Status CudaSteps::AskTokens(const Drawing& step) {
   sequences.reserve(step.inputs.size());
   for (const DecodeInput& input : step.inputs) sequences.push_back(input.sequence);
   draws_->Ask(step.draws, sequences, tables_->rows_of_inputs(), logits());
+  drawn_->Record(*stream_);
   AskCounts(step.inputs);
   return absl::OkStatus();
 }
@@ -214,6 +217,7 @@ absl::Status CudaSteps::AskTokens(const Drawing& step) {
 void CudaSteps::FetchTokens(const Drawing& step) {
   if (step.inputs.empty()) return;
   draws_->Fetch(step.draws, tables_->rows_of_inputs(), step.tokens);
+  busy_seconds_ += drawn_->SecondsSince(*begun_);
   FetchMeasured(step.inputs);
 }
 
@@ -312,6 +316,7 @@ absl::Status CudaSteps::RunModel(const StepBucket& bucket, absl::Span<const Deco
   const ModelShape& model = options_.shape.model;
   const int rows = bucket.items, half = static_cast<int>(options_.inverse_frequencies.size());
   const cudaStream_t stream = stream_->get();
+  begun_->Record(*stream_);
   LaunchBeginStep(tables_->step_items(), device_.positions, device_.steps, table_.as<uint32_t>(),
                   stream);
   LaunchEmbedTokens(model.element, weights_->embedding(), device_.tokens, rows, model.hidden_size,

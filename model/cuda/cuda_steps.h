@@ -58,6 +58,7 @@ class CudaSteps final : public StepDecoder {
                             SampledToken* tokens) override;
   void PrepareDecode(absl::Span<const DecodeInput> inputs) override { tables_->Prepare(inputs); }
   absl::Status AwaitTokens() override;
+  double busy_seconds() const override { return busy_seconds_; }
   float* logits() override { return logits_.as<float>(); }
   int rows() const override { return options_.rows; }
 
@@ -121,6 +122,8 @@ class CudaSteps final : public StepDecoder {
   Drawing drawing_;  ///< of DecodeTokens, for AwaitTokens
   std::map<StepBucket, std::unique_ptr<Graph>> graphs_;
   bool has_no_room_ = false;  ///< for more of them
+  std::unique_ptr<Event> begun_, drawn_;  ///< a step's first kernel begins; its tokens are there
+  double busy_seconds_ = 0;
 
   DeviceMemory activations_, logits_, inputs_, scratch_, measured_, frequencies_;
   DeviceMemory pool_, table_;

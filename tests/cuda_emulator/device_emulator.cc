@@ -1,5 +1,6 @@
 // attention/cuda/device.h for the emulator: one device, whose memory is the host's, and whose
 // streams do at once what they are asked.
+#include <chrono>
 #include <cstdlib>
 #include <cstring>
 #include <memory>
@@ -38,8 +39,17 @@ class EmulatedStream final : public Stream {
 
 class EmulatedEvent final : public Event {
  public:
-  void Record(const Stream&) override {}
+  void Record(const Stream&) override {
+    cuda_emulator::Submit([this] { recorded_ = std::chrono::steady_clock::now(); });
+  }
   void Wait() override {}
+  double SecondsSince(const Event& earlier) const override {
+    const auto since = recorded_ - static_cast<const EmulatedEvent&>(earlier).recorded_;
+    return std::chrono::duration<double>(since).count();
+  }
+
+ private:
+  std::chrono::steady_clock::time_point recorded_;
 };
 
 class EmulatedGraph final : public Graph {

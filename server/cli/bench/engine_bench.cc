@@ -26,13 +26,13 @@ double SecondsSince(Clock::time_point start) {
 StepParts Scaled(const StepParts& parts, int steps) {
   if (parts.steps == 0) return parts;
   const double scale = static_cast<double>(steps) / static_cast<double>(parts.steps);
-  return {static_cast<uint64_t>(steps), parts.model * scale, parts.attention * scale,
-          parts.sample * scale, parts.schedule * scale};
+  return {static_cast<uint64_t>(steps), parts.device * scale, parts.model * scale,
+          parts.attention * scale,      parts.sample * scale, parts.schedule * scale};
 }
 
 StepParts operator-(const StepParts& a, const StepParts& b) {
-  return {a.steps - b.steps, a.model - b.model, a.attention - b.attention, a.sample - b.sample,
-          a.schedule - b.schedule};
+  return {a.steps - b.steps,         a.device - b.device, a.model - b.model,
+          a.attention - b.attention, a.sample - b.sample, a.schedule - b.schedule};
 }
 
 std::vector<int32_t> RandomPrompt(int tokens, int vocabulary, uint64_t seed) {
@@ -57,21 +57,27 @@ class Progress {
     }
     tokens += static_cast<int>(output.tokens.size());
     if (output.result == nullptr) return absl::OkStatus();
-    ++finished_;
+    ++(tokens == 0 ? never_started_ : finished_);
     const EngineResult& result = *output.result;
     return result.reason == FinishReason::kError ? result.status : absl::OkStatus();
   }
+  int started() const { return started_; }
   bool all_started() const { return started_ == batch_; }
+  /// Nothing has started for some steps, so the pool has no room for another request: where it has,
+  /// a prompt goes through between one step and the next.
+  bool is_pool_full() const { return started_ > 0 && steps() >= kStepsUntilFull; }
   bool any_finished() const { return finished_ > 0; }
-  bool all_finished() const { return finished_ == batch_; }
+  bool all_finished() const { return finished_ + never_started_ == batch_; }
   /// Once all have started: steps since then, each of which brought every request a token. Outputs
   /// of several steps may arrive together.
   int steps() const { return tokens_.at(last_) - 1; }
 
  private:
+  static constexpr int kStepsUntilFull = 4;
   int batch_;
   int started_ = 0;
-  int finished_ = 0;
+  int finished_ = 0;  ///< of those that have started
+  int never_started_ = 0;
   RequestId last_ = 0;  ///< the one that started last
   std::unordered_map<RequestId, int> tokens_;
 };
@@ -145,6 +151,9 @@ size_t EngineBench::weight_bytes() const {
 StepParts EngineBench::PartsSoFar() {
   StepParts parts;
   for (const prometheus::MetricFamily& family : metrics_.Collect()) {
+    if (family.name == "ziggurat_device_decode_seconds_total") {
+      parts.device = family.metric.front().counter.value;
+    }
     if (family.name != "ziggurat_step_seconds") continue;
     for (const prometheus::ClientMetric& metric : family.metric) {
       const std::string& part = metric.label.front().value;
@@ -218,8 +227,10 @@ absl::StatusOr<EngineFigures> EngineBench::Run(const EngineCase& which) {
       failure.Update(progress.Add(output));
       if (output.result != nullptr) figures.cache_bytes += output.result->cache.bytes;
     }
-    if (stage == Stage::kPrefill && progress.all_started()) {
+    if (stage == Stage::kPrefill &&
+        (progress.all_started() || (which.fills_pool && progress.is_pool_full()))) {
       figures.prefill_seconds = SecondsSince(start);
+      figures.batch = progress.started();
       stage = which.decode_tokens == 0 ? Stage::kDone : Stage::kFirstStep;
       if (which.after_start) {
         decode_start = Clock::now();
@@ -267,7 +278,7 @@ absl::StatusOr<EngineFigures> EngineBench::Run(const EngineCase& which) {
   if (!failure.ok()) return failure;
   if (which.decode_tokens == 0) figures.prefill_parts = PartsOnceIdle() - at_start;
   figures.prefill_tokens_per_second =
-      static_cast<double>(which.batch) * which.context / figures.prefill_seconds;
+      static_cast<double>(figures.batch) * which.context / figures.prefill_seconds;
   if (which.decode_tokens == 0) return figures;
   if (figures.steps < which.decode_tokens) {
     return absl::ResourceExhaustedError(
@@ -276,7 +287,7 @@ absl::StatusOr<EngineFigures> EngineBench::Run(const EngineCase& which) {
                      " steps; a larger pool or a smaller batch helps"));
   }
   const double step = figures.decode_seconds / figures.steps;
-  figures.decode_tokens_per_second = which.batch / step;
+  figures.decode_tokens_per_second = figures.batch / step;
   figures.bytes_per_second = static_cast<double>(weight_bytes() + figures.cache_bytes) / step;
   return figures;
 }

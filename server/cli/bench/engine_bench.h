@@ -36,6 +36,8 @@ struct EngineCase {
   int batch = 1;
   int context = 1;
   int decode_tokens = 0;  ///< of each request while all are decoding; 0: prefill only
+  /// Of `batch` requests those are timed that the pool holds at once; the others never start.
+  bool fills_pool = false;
   std::function<void()> after_submit = {};  ///< called once all have been submitted
   /// Not empty: called once all decode. The model waits for it, and the steps from then to the end
   /// are timed: they may be shorter than it takes to wake whoever reads their outputs.
@@ -45,6 +47,7 @@ struct EngineCase {
 /// Steps of the engine thread while a case ran, and its seconds in them.
 struct StepParts {
   uint64_t steps = 0;
+  double device = 0;     ///< a device at work on decode steps, whatever the thread did
   double model = 0;  ///< matrix products, norms, activations
   double attention = 0;
   double sample = 0;
@@ -58,6 +61,7 @@ struct EngineFigures {
   double prefill_tokens_per_second = 0;
   StepParts prefill_parts;  ///< where nothing is decoded behind it
 
+  int batch = 0;  ///< requests that decoded together
   int steps = 0;  ///< timed decode steps, all requests in each
   double decode_seconds = 0;
   double decode_tokens_per_second = 0;

@@ -35,8 +35,13 @@ A row is one batch of equal requests, prefilled and then decoded together. token
 tokens of all requests; "attention" and "engine" are shares of the engine thread's time (engine:
 scheduling and sampling, all but the model); GB/s is what a step reads, weights and cache, by its
 time. The machine's read bandwidth is measured in the same run and stands above the table; on a GPU
-it is that of a copy, read and written bytes together, and there are no shares: the engine thread
-does not wait for the single parts of a step.)";
+it is that of a copy, read and written bytes together. There "engine" is what the GPU waits for
+between one step's tokens and the next step's first kernel, and "attention" is not known: the engine
+thread does not wait for the single parts of a step.
+
+With --fill a row is as many requests as the pool holds at once, of --batch at most:
+  ziggurat bench decode --model /tmp/llama-160m --fill --batch 64 --context 2048 \
+      --kv-cache-memory 1GiB --compression full --compression 'pyramidkv(budget=512)')";
 
 constexpr char kPrefillExamples[] = R"(Examples:
   ziggurat bench prefill --model /tmp/llama-160m --context 512,8192
@@ -62,6 +67,7 @@ struct ModelBenchFlags {
   std::string kv_cache_memory = "4GiB";
   std::string json;
   bool decodes = false;
+  bool fill = false;
 
   const char* command() const { return decodes ? "decode" : "prefill"; }
 };
@@ -168,18 +174,25 @@ void PrintHead(const ModelBenchFlags& flags) {
   }
 }
 
+/// The share of the timed steps in which the device had nothing to do.
+double DeviceWaits(const bench::EngineFigures& figures) {
+  return 1 - figures.decode_parts.device / figures.decode_seconds;
+}
+
 void PrintRow(const ModelBenchFlags& flags, const std::string& policy,
-              const bench::EngineCase& which, const bench::EngineFigures& figures, bool has_parts) {
+              const bench::EngineCase& which, const bench::EngineFigures& figures, bool on_gpu) {
   const bench::StepParts& parts = flags.decodes ? figures.decode_parts : figures.prefill_parts;
   const auto share = [&](double seconds) {
     // What a step took is noted after its tokens have gone out: of a single one perhaps nothing
     // yet.
-    if (!has_parts || !(parts.total() > 0)) return std::string("-");
+    if (on_gpu || !(parts.total() > 0)) return std::string("-");
     return absl::StrFormat("%.1f %%", 100 * seconds / parts.total());
   };
   const std::string attention = share(parts.attention);
-  const std::string engine = share(parts.sample + parts.schedule);
-  absl::PrintF("| %-32s | %5d | %7d | ", absl::StrCat("`", policy, "`"), which.batch,
+  const std::string engine = on_gpu && flags.decodes
+                                 ? absl::StrFormat("%.1f %%", 100 * DeviceWaits(figures))
+                                 : share(parts.sample + parts.schedule);
+  absl::PrintF("| %-32s | %5d | %7d | ", absl::StrCat("`", policy, "`"), figures.batch,
                which.context);
   if (flags.decodes) {
     absl::PrintF("%8.1f | %8.2f | %9s | %6s | %9.1f | %5.1f |\n", figures.decode_tokens_per_second,
@@ -201,20 +214,24 @@ nlohmann::json ToJson(const bench::StepParts& parts) {
 }
 
 nlohmann::json ToJson(const std::string& policy, const bench::EngineCase& which,
-                      const bench::EngineFigures& figures, bool has_parts) {
+                      const bench::EngineFigures& figures, bool on_gpu) {
   nlohmann::json row = {{"policy", policy},
-                        {"batch", which.batch},
+                        {"batch", figures.batch},
                         {"context", which.context},
                         {"prefill_seconds", figures.prefill_seconds},
                         {"prefill_tokens_per_second", figures.prefill_tokens_per_second}};
   if (which.decode_tokens == 0) {
-    if (has_parts) row["prefill_seconds_by_part"] = ToJson(figures.prefill_parts);
+    if (!on_gpu) row["prefill_seconds_by_part"] = ToJson(figures.prefill_parts);
     return row;
   }
   row["decode_steps"] = figures.steps;
   row["decode_seconds"] = figures.decode_seconds;
   row["decode_tokens_per_second"] = figures.decode_tokens_per_second;
-  if (has_parts) row["decode_seconds_by_part"] = ToJson(figures.decode_parts);
+  if (on_gpu) {
+    row["device_waits"] = DeviceWaits(figures);
+  } else {
+    row["decode_seconds_by_part"] = ToJson(figures.decode_parts);
+  }
   row["cache_bytes"] = figures.cache_bytes;
   row["bytes_per_second"] = figures.bytes_per_second;
   return row;
@@ -274,7 +291,8 @@ int RunModelBench(const ModelBenchFlags& flags) {
         const bench::EngineCase which{.policy = policy.policy,
                                       .batch = batch,
                                       .context = context,
-                                      .decode_tokens = flags.decodes ? flags.tokens : 0};
+                                      .decode_tokens = flags.decodes ? flags.tokens : 0,
+                                      .fills_pool = flags.fill};
         const auto figures = RunBest(**bench, which, flags.repeats);
         if (!figures.ok()) {
           // What has been measured is not lost, nor a report of before for nothing.
@@ -284,8 +302,8 @@ int RunModelBench(const ModelBenchFlags& flags) {
           if (!written.ok()) Fail(flags, written);
           return Fail(flags, figures.status());
         }
-        PrintRow(flags, policy.text, which, *figures, !on_gpu);
-        report["rows"].push_back(ToJson(policy.text, which, *figures, !on_gpu));
+        PrintRow(flags, policy.text, which, *figures, on_gpu);
+        report["rows"].push_back(ToJson(policy.text, which, *figures, on_gpu));
       }
     }
   }
@@ -302,6 +320,10 @@ Command AddModelBench(CLI::App* app, bool decodes) {
   app->add_option("--batch", flags->batches, "Requests at once, separated by commas")
       ->delimiter(',')
       ->capture_default_str();
+  if (decodes) {
+    app->add_flag("--fill", flags->fill,
+                  "Of --batch requests time as many as the pool holds at once");
+  }
   app->add_option("--context", flags->contexts, "Prompt tokens of each, separated by commas")
       ->delimiter(',')
       ->capture_default_str();
