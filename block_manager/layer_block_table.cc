@@ -270,6 +270,29 @@ void LayerBlockTable::ReleaseBehind(int segment, int num_slots) {
   RefreshViewPointers(segment);
 }
 
+bool LayerBlockTable::CanRemoveFirst(int segment, int slots) const {
+  const Segment& s = segments_[segment];
+  if (slots < 0 || slots > views_[segment].num_slots || s.options.ring) return false;
+  if (s.is_frozen || s.may_be_referred || s.options.format.values_only) return false;
+  return std::all_of(s.slots_per_block, s.slots_per_block + s.num_planes,
+                     [&](uint32_t of_block) { return slots % of_block == 0; });
+}
+
+void LayerBlockTable::RemoveFirst(int segment, int slots) {
+  CheckThat(CanRemoveFirst(segment, slots), "whole blocks go, of a segment that nobody else reads");
+  Segment& s = segments_[segment];
+  for (int p = 0; p < s.num_planes; ++p) {
+    std::vector<BlockId>& plane = s.planes[p];
+    const size_t blocks = slots / s.slots_per_block[p];
+    pool_->Release(absl::MakeConstSpan(plane).first(blocks));
+    plane.erase(plane.begin(), plane.begin() + static_cast<ptrdiff_t>(blocks));
+    owned_blocks_ -= blocks;
+  }
+  views_[segment].num_slots -= slots;
+  s.next_slot -= slots;
+  SetAppendLimit(segment);
+}
+
 bool LayerBlockTable::TakeAhead(int segment) {
   Segment& s = segments_[segment];
   if (s.next_slot < s.append_limit) return true;

@@ -108,6 +108,12 @@ class alignas(64) LayerBlockTable {
   /// layer that shares the segment must follow at once (RefreshShared). Not for the side that
   /// refers, for keys that others read, nor for a ring that has wrapped (CHECK).
   void Truncate(int segment, int slots);
+  /// Whether RemoveFirst may be asked: no block holds both slots that go and slots that stay, and
+  /// nobody else reads the segment.
+  bool CanRemoveFirst(int segment, int slots) const;
+  /// Gives up the first `slots` slots of segment `segment` with their blocks; slot s becomes slot
+  /// s - slots, where it is. For what CanRemoveFirst allows (CHECK).
+  void RemoveFirst(int segment, int slots);
   /// Makes a growing segment a ring from now on. It must not hold more than the ring's slots, be of
   /// a grouped encoding, nor be shared (CHECK).
   void MakeRing(int segment, RingShape ring);

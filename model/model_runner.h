@@ -274,8 +274,8 @@ class ModelRunner {
   virtual bool draws_tokens() const { return false; }
   /// Decode, and a token of each input by what its sampler says; only where draws_tokens(). Returns
   /// once a device is at work on it. Where that is OK, AwaitTokens is to follow, which waits for
-  /// the tokens; until then the three stay where they are, and nothing else is called but
-  /// PrepareDecode.
+  /// the tokens; until then the three stay where they are, and nothing else is called but EditCache,
+  /// for the step behind this one, and PrepareDecode.
   ///   draws   [inputs]
   ///   tokens  [inputs]
   virtual absl::Status DecodeTokens(absl::Span<const DecodeInput> /*inputs*/,

@@ -8,38 +8,45 @@
 
 namespace ziggurat {
 
-/// What must move in the caches before the step's tokens are written.
-void EngineLoop::EditCaches() {
+bool EngineLoop::EditCaches(absl::Span<Sequence* const> sequences, bool ahead) {
   std::vector<CacheEdit> edits;
   std::vector<Sequence*> edited;
-  const std::vector<Sequence*> batch = decoding_;
-  for (Sequence* sequence : batch) {
+  for (Sequence* sequence : sequences) {
+    if (!sequence->edited.ok()) continue;
     const size_t before = edits.size();
-    absl::Status status = sequence->store->PrepareStep(sequence->logical_tokens, &edits);
-    if (!status.ok()) {
+    sequence->edited =
+        sequence->store->PrepareStep(sequence->logical_tokens + (ahead ? 1 : 0), &edits);
+    if (!sequence->edited.ok()) {
       edits.resize(before);
-      Finish(*sequence, FinishReason::kError, status);
     } else if (edits.size() > before) {
       edited.push_back(sequence);
     }
   }
-  if (edits.empty()) return;
-  const ScopedSeconds timer(&model_seconds_);
-  const absl::Status status = model_->EditCache(edits);
-  for (Sequence* sequence : edited) {
-    const absl::Status finished = status.ok() ? sequence->store->FinishEdits() : status;
-    if (!finished.ok()) Finish(*sequence, FinishReason::kError, finished);
+  if (edits.empty()) return false;
+  double timed_already = 0;
+  absl::Status status;
+  {
+    const ScopedSeconds timer(ahead ? &timed_already : &model_seconds_);
+    status = model_->EditCache(edits);
   }
+  for (Sequence* sequence : edited) {
+    sequence->edited = status.ok() ? sequence->store->FinishEdits() : status;
+  }
+  return true;
 }
 
 void EngineLoop::DecodeStep() {
   const SteadyTime start = std::chrono::steady_clock::now();
   holds_ahead_ = false;
-  EditCaches();
+  EditCaches(decoding_, /*ahead=*/false);
   decode_inputs_.clear();
   const std::vector<Sequence*> batch = decoding_;
   std::vector<Sequence*> ready;
   for (Sequence* sequence : batch) {
+    if (!sequence->edited.ok()) {
+      Finish(*sequence, FinishReason::kError, sequence->edited);
+      continue;
+    }
     SequenceStore& store = *sequence->store;
     absl::StatusOr<absl::Span<const DecodeInput::Layer>> layers =
         store.Append(sequence->logical_tokens);
@@ -123,10 +130,17 @@ void EngineLoop::DecodeAndDraw(absl::Span<Sequence* const> ready) {
 void EngineLoop::PrepareNextStep(absl::Span<Sequence* const> ready) {
   // This step is shown at its end, as it is.
   if (shows_idle_ || IsSnapshotDue()) return;
+  std::vector<Sequence*> going_on;
+  for (Sequence* sequence : ready) {
+    if (sequence->tokens_to_append() > 0 && !sequence->store->IsUndecided()) {
+      going_on.push_back(sequence);
+    }
+  }
+  holds_ahead_ = EditCaches(going_on, /*ahead=*/true);
   next_inputs_.clear();
   for (size_t i = 0; i < ready.size(); ++i) {
     SequenceStore& store = *ready[i]->store;
-    if (ready[i]->tokens_to_append() <= 0) continue;
+    if (ready[i]->tokens_to_append() <= 0 || !ready[i]->edited.ok()) continue;
     const bool is_ready = store.PrepareAppend();
     holds_ahead_ = holds_ahead_ || store.changed_at() > store.step();
     if (!is_ready) continue;

@@ -104,7 +104,10 @@ class EngineLoop {
   absl::StatusOr<bool> AttendAndWrite(int lane, PauseTest pause);
   void DecidePrompts(int lane);
   absl::Status DecideFirstToken(Sequence& sequence);
-  void EditCaches();
+  /// Carries out what must move in the caches before the next token is written; `ahead`: the one
+  /// behind that which a device is at work on. What comes of it is noted in each sequence. False:
+  /// nothing moved.
+  bool EditCaches(absl::Span<Sequence* const> sequences, bool ahead);
   void FinishPrefillBatch(int lane);
   void FailPrefillBatch(int lane, const absl::Status& status);
   /// What may not be drawn for a sequence now.

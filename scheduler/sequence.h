@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "block_manager/sequence_cache.h"
 #include "compression/cache_plan.h"
 #include "model/model_runner.h"
@@ -48,6 +49,8 @@ struct Sequence {
   std::unique_ptr<SequenceStore> store;
   Reservation reservation;
   std::optional<Sampler> sampler;
+  /// What carrying out edits of its cache came to: where it is an error, no other step follows.
+  absl::Status edited;
   int logical_tokens = 0;  ///< tokens whose keys and values have been computed
   int generated = 0;
   int32_t last_token = 0;

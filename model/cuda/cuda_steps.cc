@@ -209,13 +209,14 @@ absl::Status CudaSteps::AskTokens(const Drawing& step) {
   sequences.reserve(step.inputs.size());
   for (const DecodeInput& input : step.inputs) sequences.push_back(input.sequence);
   draws_->Ask(step.draws, sequences, tables_->rows_of_inputs(), logits());
-  drawn_->Record(*stream_);
   AskCounts(step.inputs);
+  drawn_->Record(*stream_);
   return absl::OkStatus();
 }
 
 void CudaSteps::FetchTokens(const Drawing& step) {
   if (step.inputs.empty()) return;
+  drawn_->Wait();  // and not for edits of caches that have been asked for since
   draws_->Fetch(step.draws, tables_->rows_of_inputs(), step.tokens);
   busy_seconds_ += drawn_->SecondsSince(*begun_);
   FetchMeasured(step.inputs);

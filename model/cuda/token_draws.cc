@@ -108,7 +108,6 @@ void TokenDraws::Ask(absl::Span<const TokenDraw> draws, absl::Span<const uint64_
 
 void TokenDraws::Fetch(absl::Span<const TokenDraw> draws, absl::Span<const int> row_of,
                        SampledToken* tokens) {
-  stream_->Synchronize();
   auto next_of_host = of_host_.begin();
   for (size_t i = 0; i < draws.size(); ++i) {
     if (next_of_host != of_host_.end() && next_of_host->first == i) {

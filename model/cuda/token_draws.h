@@ -31,7 +31,7 @@ class TokenDraws {
   ///   row_of     the row of each
   void Ask(absl::Span<const TokenDraw> draws, absl::Span<const uint64_t> sequences,
            absl::Span<const int> row_of, float* logits);
-  /// Waits for them.
+  /// Once the stream has come to the end of what Ask asked.
   void Fetch(absl::Span<const TokenDraw> draws, absl::Span<const int> row_of, SampledToken* tokens);
 
  private:

@@ -154,19 +154,25 @@ class GroupedRing final : public LayerStore {
                                 .to = &table_->view()[coded_],
                                 .first_slot = slot});
     }
-    edits->push_back(CopyEdit{.from = from,
-                              .first = group,
-                              .slots = {},
-                              .count = open - group,
-                              .to = from,
-                              .first_slot = 0});
+    if (!TailStays()) {
+      edits->push_back(CopyEdit{.from = from,
+                                .first = group,
+                                .slots = {},
+                                .count = open - group,
+                                .to = from,
+                                .first_slot = 0});
+    }
     flushed_ = group;
     return absl::OkStatus();
   }
 
   void FinishEdits() override {
     if (flushed_ == 0) return;
-    table_->Truncate(open_, table_->view()[open_].num_slots - flushed_);
+    if (TailStays()) {
+      table_->RemoveFirst(open_, flushed_);
+    } else {
+      table_->Truncate(open_, table_->view()[open_].num_slots - flushed_);
+    }
     flushed_ = 0;
   }
 
@@ -179,6 +185,12 @@ class GroupedRing final : public LayerStore {
   }
 
  private:
+  /// Whether what is behind a group that leaves keeps its place. Where nothing becomes codes it
+  /// moves, so that there is an edit.
+  bool TailStays() const {
+    return shape_.groups > 0 && table_->CanRemoveFirst(open_, format_.group());
+  }
+
   const StoreContext& context_;
   KeepRing ring_;
   StoreFormat format_;

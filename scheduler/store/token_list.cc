@@ -75,7 +75,7 @@ absl::Status TokenList::Flush(std::vector<CacheEdit>* edits) {
                             .count = count,
                             .to = &table_->view()[coded_],
                             .first_slot = first_slot});
-  if (open > count) {
+  if (open > count && !table_->CanRemoveFirst(open_, count)) {
     edits->push_back(CopyEdit{.from = from,
                               .first = count,
                               .slots = {},
@@ -94,7 +94,11 @@ int TokenList::TokensBeforeFlush() const {
 
 bool TokenList::FinishFlush() {
   if (flushed_ == 0) return false;
-  table_->Truncate(open_, open_tokens() - flushed_);
+  if (table_->CanRemoveFirst(open_, flushed_)) {
+    table_->RemoveFirst(open_, flushed_);
+  } else {
+    table_->Truncate(open_, open_tokens() - flushed_);
+  }
   flushed_ = 0;
   return true;
 }

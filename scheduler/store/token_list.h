@@ -17,7 +17,9 @@ namespace ziggurat {
 /// With a coded format, tokens become codes in whole groups as soon as residual + group of them are
 /// open, so that at least the newest `residual` stay open. Flushing takes three calls, since blocks
 /// must be there before tokens are copied and may go only afterwards: `Flush` allocates and orders
-/// the copies, the engine has them done, `FinishFlush` gives back what is empty.
+/// the copies, the engine has them done, `FinishFlush` gives back what is empty. The tokens that
+/// stay open move to the front of their segment, unless whole blocks leave it: then they stay where
+/// they are.
 class TokenList {
  public:
   /// Most blocks that a list of up to `tokens` tokens holds, where at most `burst` tokens are put

@@ -28,6 +28,7 @@ rc::Gen<Operation> AnyOperation() {
                                                     {8, Kind::kExtend},
                                                     {16, Kind::kAppend},
                                                     {4, Kind::kTruncate},
+                                                    {8, Kind::kRemoveFirst},
                                                     {1, Kind::kMakeRing},
                                                     {2, Kind::kClearLayer},
                                                     {1, Kind::kClearSequence},
@@ -76,6 +77,7 @@ void ExpectVaried(const MachineCounts& counts, bool is_tight) {
   EXPECT_GT(counts.shrunk, 10u);
   EXPECT_GT(counts.lent, 100u);
   EXPECT_GT(counts.truncated, 100u);
+  EXPECT_GT(counts.cut_in_front, 5u);
   EXPECT_GT(counts.ringed, 20u);
   if (is_tight) {
     EXPECT_GT(counts.refused, 100u);

@@ -40,6 +40,54 @@ TEST_F(ShrinkingSegmentTest, TruncateKeepsExactlyTheBlocksOfTheFirstSlotsInEvery
   }
 }
 
+TEST_F(ShrinkingSegmentTest, RemoveFirstLeavesTheOthersWhereTheyAre) {
+  int removed_some = 0;
+  for (const CacheFormat& format : AllFormats(kHeadDim)) {
+    if (format.values_only) continue;
+    for (const int removed : {0, 128, 256}) {
+      LayerBlockTable table = MakeTable();
+      ASSERT_TRUE(table.Extend(table.AddSegment({.format = format}), 300).ok());
+      const SegmentView before = table.view()[0];
+      if (!table.CanRemoveFirst(0, removed)) continue;  // a block has slots of both
+      removed_some += removed > 0;
+      std::vector<std::vector<BlockId>> last;
+      for (const NamedPlane& named : kPlanesOfAView) {
+        std::vector<BlockId> all = Blocks(before.*named.plane, 300);
+        const size_t gone = Blocks(before.*named.plane, removed).size();
+        last.emplace_back(all.begin() + static_cast<ptrdiff_t>(gone), all.end());
+      }
+      table.RemoveFirst(0, removed);
+      const SegmentView& after = table.view()[0];
+      EXPECT_EQ(after.num_slots, 300 - removed);
+      for (size_t i = 0; i < std::size(kPlanesOfAView); ++i) {
+        EXPECT_EQ(Blocks(after.*kPlanesOfAView[i].plane, 300 - removed), last[i])
+            << FormatText(format) << " " << kPlanesOfAView[i].name;
+      }
+      EXPECT_EQ(table.blocks(), BlocksOf(format, 300 - removed)) << FormatText(format);
+      EXPECT_EQ(table.owned_blocks(), table.blocks());
+      ExpectConserved({&table});
+      EXPECT_EQ(table.AppendSlot(0).value(), 300 - removed);
+      ExpectConserved({&table});
+    }
+  }
+  EXPECT_GE(removed_some, 4);
+}
+
+TEST_F(ShrinkingSegmentTest, OnlyWholeBlocksThatNobodyElseReadsGoInFront) {
+  LayerBlockTable table = MakeTable(), upper = MakeTable();
+  ASSERT_TRUE(table.Extend(table.AddSegment({}), 40).ok());
+  EXPECT_TRUE(table.CanRemoveFirst(0, 16));
+  EXPECT_FALSE(table.CanRemoveFirst(0, 8)) << "half a block";
+  EXPECT_FALSE(table.CanRemoveFirst(0, 48)) << "more than there are";
+  EXPECT_FALSE(table.CanRemoveFirst(0, -16));
+  ASSERT_TRUE(table.Extend(table.AddSegment({.ring = RingShape{0, 32}}), 32).ok());
+  EXPECT_FALSE(table.CanRemoveFirst(1, 16)) << "a ring";
+  upper.ShareSegment(table, 0);
+  EXPECT_FALSE(table.CanRemoveFirst(0, 16)) << "another layer would not follow";
+  EXPECT_FALSE(upper.CanRemoveFirst(0, 16));
+  EXPECT_DEATH(table.RemoveFirst(0, 16), "nobody else reads");
+}
+
 TEST_F(ShrinkingSegmentTest, BlocksTakenAheadAreThoseOfTheNextSlotAndGoBackUnlessItComes) {
   for (const CacheFormat& format : AllFormats(kHeadDim)) {
     if (format.values_only || IsGrouped(format.encoding)) continue;

@@ -68,6 +68,8 @@ void TableMachine::Run(const Operation& op) {
       return Append(op, table, model);
     case Kind::kTruncate:
       return Truncate(op, sequence, layer);
+    case Kind::kRemoveFirst:
+      return RemoveFirst(op, sequence, layer);
     case Kind::kMakeRing:
       return MakeRing(op, table, model);
     case Kind::kClearLayer:
@@ -383,6 +385,37 @@ void TableMachine::Truncate(const Operation& op, size_t sequence, int layer) {
   FollowAll(sequence, {layer, index});
 }
 
+void TableMachine::RemoveFirst(const Operation& op, size_t sequence, int layer) {
+  ModelLayer& model = model_[sequence][layer];
+  if (model.empty()) {
+    return;
+  }
+  const int index = AnySegment(op, model);
+  ModelSegment& segment = model[index];
+  LayerBlockTable& table = real_[sequence].layer(layer);
+  // Mostly whole blocks.
+  const uint32_t unit = op.tokens % 8 == 0 ? 1 : 16;
+  const int slots = static_cast<int>(op.tokens / 8 % (segment.slots() / unit + 2) * unit);
+  bool in_whole_blocks = true;
+  for (const ExpectedPlane& plane : segment.shape) {
+    const size_t blocks = plane.BlocksFor(geometry_.block_bytes, slots);
+    in_whole_blocks = in_whole_blocks && plane.BlocksFor(geometry_.block_bytes, slots + 1) > blocks;
+  }
+  const bool is_alone =
+      !segment.refers && !segment.is_shared && !segment.is_lent && !segment.values_only();
+  const bool may = is_alone && in_whole_blocks && !segment.options.ring && slots <= segment.slots();
+  RC_ASSERT(table.CanRemoveFirst(index, slots) == may);
+  if (!may) return;
+  counts_.cut_in_front += slots > 0;
+  table.RemoveFirst(index, slots);
+  segment.slot_tokens.erase(segment.slot_tokens.begin(), segment.slot_tokens.begin() + slots);
+  for (size_t p = 0; p < segment.shape.size(); ++p) {
+    const size_t blocks = segment.shape[p].BlocksFor(geometry_.block_bytes, slots);
+    segment.planes[p].erase(segment.planes[p].begin(),
+                            segment.planes[p].begin() + static_cast<ptrdiff_t>(blocks));
+  }
+}
+
 /// All that refer to the segment, and those that refer to them.
 void TableMachine::FollowAll(size_t sequence, const Place& place) {
   const uint64_t identity = model_[sequence][place.layer][place.segment].identity;
@@ -425,6 +458,7 @@ void MachineCounts::Add(const MachineCounts& other) {
   shrunk += other.shrunk;
   lent += other.lent;
   truncated += other.truncated;
+  cut_in_front += other.cut_in_front;
   ringed += other.ringed;
   high_water = std::max(high_water, other.high_water);
 }
@@ -433,7 +467,8 @@ std::ostream& operator<<(std::ostream& os, const MachineCounts& counts) {
   return os << "high water " << counts.high_water << ", " << counts.refused << " refused, "
             << counts.overwritten << " slots overwritten, " << counts.shared << " shared, "
             << counts.followed << " followed (" << counts.shrunk << " shrunk), " << counts.lent
-            << " lent, " << counts.truncated << " truncated, " << counts.ringed << " made rings";
+            << " lent, " << counts.truncated << " truncated, " << counts.cut_in_front
+            << " cut in front, " << counts.ringed << " made rings";
 }
 
 }  // namespace ziggurat

@@ -22,6 +22,7 @@ enum class Kind : uint8_t {
   kExtend,
   kAppend,
   kTruncate,
+  kRemoveFirst,
   kMakeRing,
   kClearLayer,
   kClearSequence,
@@ -29,9 +30,9 @@ enum class Kind : uint8_t {
   kMoveSequence,
 };
 inline constexpr const char* kKindNames[] = {
-    "AddSegment",    "ShareSegment",    "RefreshShared", "AddValuesSegment", "RefreshKeys",
-    "Extend",        "Append",          "Truncate",      "MakeRing",         "ClearLayer",
-    "ClearSequence", "ReplaceSequence", "MoveSequence"};
+    "AddSegment", "ShareSegment",  "RefreshShared",   "AddValuesSegment", "RefreshKeys",
+    "Extend",     "Append",        "Truncate",        "RemoveFirst",      "MakeRing",
+    "ClearLayer", "ClearSequence", "ReplaceSequence", "MoveSequence"};
 
 /// One operation. The numbers are taken modulo what exists when it runs, so that any part of a list
 /// of operations is again a valid list: that is what lets it shrink.
@@ -57,8 +58,9 @@ struct MachineCounts {
   size_t followed = 0;  ///< refreshes of a shared segment that gained or lost slots
   size_t shrunk = 0;    ///< of these, that lost some
   size_t lent = 0;
-  size_t truncated = 0;  ///< segments that gave slots back
-  size_t ringed = 0;     ///< growing segments made rings
+  size_t truncated = 0;     ///< segments that gave slots back
+  size_t cut_in_front = 0;  ///< segments that gave up their first slots
+  size_t ringed = 0;        ///< growing segments made rings
   size_t high_water = 0;
 
   void Add(const MachineCounts& other);
@@ -106,6 +108,7 @@ class TableMachine {
   /// Whether it, and all that follow it, may get fewer slots.
   bool MayShrink(size_t sequence, const ModelSegment& segment) const;
   void Truncate(const Operation& op, size_t sequence, int layer);
+  void RemoveFirst(const Operation& op, size_t sequence, int layer);
   void FollowAll(size_t sequence, const Place& place);
   void MakeRing(const Operation& op, LayerBlockTable& table, ModelLayer& model);
   void GrowModel(const LayerBlockTable& table, int index, ModelSegment* segment, int tokens);

@@ -406,6 +406,7 @@ TEST(TokenDraws, OfAListThatFindsNoRoomAreTheHosts) {
   const uint64_t sequences[] = {1, 2, 3};
   SampledToken tokens[3];
   (*draws)->Ask(how, sequences, rows, device_logits.get<float>());
+  TestStream().Synchronize();
   (*draws)->Fetch(how, rows, tokens);
   for (int i = 0; i < 3; ++i) {
     std::vector<float> row(logits.begin() + rows[i] * kVocabulary,
@@ -534,6 +535,7 @@ TEST(TokenDraws, CountWhatSequencesThatComeAndGoHaveSeen) {
     }
     SampledToken tokens[kRows];
     (*draws)->Ask(how, ids, rows, device_logits.get<float>());
+    TestStream().Synchronize();
     (*draws)->Fetch(how, rows, tokens);
     for (int i = 0; i < kRows; ++i) {
       std::vector<float> row(logits.begin() + rows[i] * kVocabulary,

@@ -1,6 +1,7 @@
 // Steps that are prepared while a device computes the one before: nobody sees a difference.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -50,6 +51,7 @@ TEST(EnginePrepareTest, AnswersAndReportsAreThoseOfStepsThatAreNot) {
     }
   }
   EXPECT_GT(device.control->prepared_layers, 500);
+  EXPECT_GT(device.control->edits_ahead, 100);
   device.ExpectEmptyPool();
 }
 
@@ -86,6 +88,27 @@ TEST(EnginePrepareTest, ARequestThatStopsHoldsNoBlockOfTheTokenThatDoesNotCome) 
     harness.ExpectEmptyPool();
   }
   EXPECT_GT(harness.control->prepared_layers, 0);
+}
+
+// What moves before a token that then does not come has moved all the same.
+TEST(EnginePrepareTest, ARequestThatStopsAfterEditsForTheNextTokenLeavesNothing) {
+  EngineHarness device(Options(2000), OnDevice());
+  for (const std::string& policy : PoliciesOfAllMethods()) {
+    SCOPED_TRACE(policy);
+    const EngineRequest unstopped = device.Request(100, 90, policy);
+    const std::vector<int32_t> all = device.Expected(unstopped);
+    for (int generated = 1; generated < 80; ++generated) {
+      EngineRequest request = unstopped;
+      request.stop_token_ids = {all[generated]};
+      const Collected result = device.Await(device.MustSubmit(request));
+      ASSERT_TRUE(result.last.status.ok()) << result.last.status;
+      EXPECT_EQ(result.last.reason, FinishReason::kStop);
+      ASSERT_LE(result.tokens.size(), static_cast<size_t>(generated));
+      EXPECT_TRUE(std::equal(result.tokens.begin(), result.tokens.end(), all.begin()));
+      device.ExpectEmptyPool();
+    }
+  }
+  EXPECT_GT(device.control->edits_ahead, 100);
 }
 
 TEST(EnginePrepareTest, SnapshotsShowNothingOfTheNextStep) {

@@ -382,6 +382,7 @@ absl::Status StubModel::Batch::SelectStored(int prompt, int /*layer*/, const Kee
 }
 
 absl::Status StubModel::EditCache(absl::Span<const CacheEdit> edits) {
+  if (tokens_ != nullptr) options_.control->edits_ahead += static_cast<int64_t>(edits.size());
   for (const CacheEdit& edit : edits) {
     if (const auto* copy = std::get_if<CopyEdit>(&edit)) CopyRecords(*copy);
     if (const auto* merge = std::get_if<MergeEdit>(&edit)) CopyRetained(*merge);
@@ -472,6 +473,7 @@ absl::Status StubModel::AwaitTokens() {
   for (size_t i = 0; i < draws_.size(); ++i) {
     tokens_[i] = SampleOne(draws_[i], logits_.data() + i * options_.shape.vocab_size);
   }
+  tokens_ = nullptr;
   return absl::OkStatus();
 }
 

@@ -29,6 +29,7 @@ struct StubControl {
   std::atomic<int64_t> short_batches = 0;    ///< batches begun in the second lane
   std::atomic<int> largest_batch = 0;        ///< most sequences of one decode step
   std::atomic<int64_t> prepared_layers = 0;  ///< said to be as of the next step by PrepareDecode
+  std::atomic<int64_t> edits_ahead = 0;      ///< carried out between DecodeTokens and AwaitTokens
 };
 
 struct StubModelOptions {
