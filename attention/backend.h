@@ -137,6 +137,28 @@ struct TokenCopy {
   int first_slot = 0;
 };
 
+/// Tokens in slots [0, count) of the tails of two layers of a pair, which cover all KV heads. In
+/// each head the `retained` of the largest angle between the keys of the two layers go to a segment
+/// of each layer as they are, the others to the merged segment, both in the order in which they
+/// stood.
+struct TailMerge {
+  const SegmentView* lower_tail = nullptr;
+  const SegmentView* upper_tail = nullptr;
+  int count = 0;
+  int retained = 0;
+  double t = 0;
+  const SegmentView* lower_merged = nullptr;  ///< one segment, as either layer sees it
+  const SegmentView* upper_merged = nullptr;
+  int first_merged_slot = 0;
+  const SegmentView* lower_retained = nullptr;
+  const SegmentView* upper_retained = nullptr;
+  int first_retained_slot = 0;
+
+  int merged() const { return count - retained; }
+};
+/// What a backend lends (BackendMemory::Lend) at least, for a merge of so many tokens.
+size_t TailMergeBytes(const AttentionShape& shape, int count);
+
 /// A backend owns its threads and scratch memory. One caller at a time (the engine thread).
 /// Pointers are to the backend's memory (BackendMemory) where nothing else is said; views, items
 /// and the counts in them are the host's.
@@ -275,6 +297,11 @@ class AttentionBackend : public BackendMemory {
                            const void* v0, const void* k1, const void* v1, HeadIndices indices,
                            int count, double t, PoolView pool, const SegmentView& lower,
                            const SegmentView& upper, int first_slot) = 0;
+
+  /// Each of these, none of which touches a segment of another: ReadTokens, MergeAngles, SelectBest
+  /// and Complement, WriteMerged and WriteTokens together.
+  virtual void MergeTails(const AttentionShape& shape, PoolView pool,
+                          absl::Span<const TailMerge> merges);
 
   // ---- Decode: over block tables -------------------------------------------------------------
 

@@ -151,20 +151,8 @@ struct CopyEdit {
   int first_slot = 0;
 };
 
-/// Merges the tokens in slots [0, count) of the tails of two layers.
-struct MergeEdit {
-  const SegmentView* lower_tail = nullptr;
-  const SegmentView* upper_tail = nullptr;
-  int count = 0;
-  int retained = 0;  ///< of them, those of the largest angle
-  double t = 0;
-  const SegmentView* lower_merged = nullptr;  ///< one segment, as either layer sees it
-  const SegmentView* upper_merged = nullptr;
-  int first_merged_slot = 0;
-  const SegmentView* lower_retained = nullptr;
-  const SegmentView* upper_retained = nullptr;
-  int first_retained_slot = 0;
-};
+/// Merges what two layers of a sequence have at their ends (AttentionBackend::MergeTails).
+using MergeEdit = TailMerge;
 using CacheEdit = std::variant<CopyEdit, MergeEdit>;
 
 /// Asked between two parts of a layer's work, each of some tens of milliseconds on a CPU: whether
@@ -274,8 +262,8 @@ class ModelRunner {
   virtual bool draws_tokens() const { return false; }
   /// Decode, and a token of each input by what its sampler says; only where draws_tokens(). Returns
   /// once a device is at work on it. Where that is OK, AwaitTokens is to follow, which waits for
-  /// the tokens; until then the three stay where they are, and nothing else is called but EditCache,
-  /// for the step behind this one, and PrepareDecode.
+  /// the tokens; until then the three stay where they are, and nothing else is called but
+  /// EditCache, for the step behind this one, and PrepareDecode.
   ///   draws   [inputs]
   ///   tokens  [inputs]
   virtual absl::Status DecodeTokens(absl::Span<const DecodeInput> /*inputs*/,

@@ -1,5 +1,6 @@
 // Tokens from segment to segment. They pass through a staging memory, so that slots may be moved
-// within one segment; a copy is an edit, done once for many steps.
+// within one segment; but straight to where nothing is read, as when tokens become codes. A copy is
+// an edit, done once for many steps.
 #include "attention/cuda/encode.cuh"
 #include "attention/cuda/writes.h"
 
@@ -81,6 +82,12 @@ struct UnitOfCopy {
   __device__ bool exists() const {
     return head < to.num_kv_heads && first < copy.count && Owns(to, side);
   }
+  /// What stands in channel c of slot `slot`, where the copy is not bit for bit.
+  __device__ float Value(const DeviceCache& cache, int slot, int c, int dim) const {
+    const int from_head = to.first_kv_head + head - from.first_kv_head;
+    return SlotFactor(cache, from, side, from_head, slot) *
+           ChannelValue(cache, from, side, from_head, slot, c, dim);
+  }
   __device__ Staging StagingIn(unsigned char* memory, int dim) const {
     return {memory + copy.scratch, static_cast<size_t>(to.num_kv_heads),
             static_cast<size_t>(copy.count), static_cast<size_t>(dim)};
@@ -131,6 +138,17 @@ __global__ void __launch_bounds__(kWarp)
       staging.groups[token * dim + c] = entry[0] | static_cast<uint32_t>(entry[dim]) << 16;
     }
   }
+}
+
+/// From plain numbers to codes, without norms.
+__global__ void __launch_bounds__(kWarp)
+    EncodeUnits(DeviceShape shape, DeviceCache cache, const CopyRecord* copies) {
+  const UnitOfCopy u(cache, copies);
+  if (!u.exists()) return;
+  const int dim = shape.head_dim, first_slot = u.copy.first_slot + u.first;
+  EncodeUnit(cache, u.to, u.side, u.head, first_slot, dim, [&](int token, int c) {
+    return u.Value(cache, u.copy.slots.at(u.head, u.first + token), c, dim);
+  });
 }
 
 /// A thread for each token (x) of each head (y) of a copy (z): norms, scores and positions, in or
@@ -209,12 +227,19 @@ void LaunchCopyTokens(const DeviceShape& shape, const DeviceCache& cache, const 
   if (num_copies == 0 || most.count == 0) return;
   const auto heads = static_cast<unsigned>(most.heads), z = static_cast<unsigned>(num_copies);
   const dim3 units{static_cast<unsigned>(most.units), heads, kSides * z};
+  if (!most.is_staged) {
+    return Launch(EncodeUnits, units, dim3{kWarp}, 0, stream, shape, cache, copies);
+  }
   const dim3 tokens{static_cast<unsigned>(most.count + kWarp - 1) / kWarp, heads, z};
   auto* memory = static_cast<unsigned char*>(scratch);
+  const auto move_attributes = [&](bool out) {
+    if (!most.has_attributes) return;
+    Launch(MoveAttributes, tokens, dim3{kWarp}, 0, stream, shape, cache, copies, out, memory);
+  };
   Launch(LoadUnits, units, dim3{kWarp}, 0, stream, shape, cache, copies, memory);
-  Launch(MoveAttributes, tokens, dim3{kWarp}, 0, stream, shape, cache, copies, true, memory);
+  move_attributes(true);
   Launch(StoreUnits, units, dim3{kWarp}, 0, stream, shape, cache, copies, memory);
-  Launch(MoveAttributes, tokens, dim3{kWarp}, 0, stream, shape, cache, copies, false, memory);
+  move_attributes(false);
 }
 
 }  // namespace ziggurat::cuda

@@ -27,6 +27,24 @@ void InPieces(int count, int unit, size_t token_bytes, size_t scratch_bytes, Pie
   for (int done = 0; done < count; done += step) piece(done, std::min(step, count - done));
 }
 
+/// Tokens that are encoded together.
+int UnitTokens(const SegmentView& segment) {
+  return IsGrouped(segment.encoding) ? segment.group : 1;
+}
+
+bool HasAttributes(const SegmentView& segment) {
+  return segment.key_norms.blocks != nullptr || segment.scores.blocks != nullptr;
+}
+
+/// Numbers that become codes: what is read of such copies is written by none.
+bool BecomesCodes(const TokenCopy& copy) {
+  const auto is_plain = [](const SegmentView& segment) {
+    return segment.encoding == Encoding::kF32 || segment.encoding == Encoding::kBf16;
+  };
+  return is_plain(*copy.from) && !is_plain(*copy.to) && !HasAttributes(*copy.from) &&
+         !HasAttributes(*copy.to);
+}
+
 DeviceIndices IndicesFrom(HeadIndices indices, int first, int skipped) {
   return {indices.of_head == nullptr ? nullptr : indices.of_head + skipped, indices.stride,
           first + skipped};
@@ -229,7 +247,7 @@ void CudaBackend::CopyTokens(const AttentionShape& shape, PoolView pool, const S
                                       first_slot + done};
              LaunchCopyTokens(DeviceShapeOf(shape), cache,
                               uploads_->Place(absl::MakeConstSpan(&copy, 1)), 1,
-                              {target.heads, piece, piece / target.unit},
+                              {target.heads, piece, piece / target.unit, /*is_staged=*/true},
                               Scratch(CopyScratchBytes(target.heads, piece, shape.head_dim)), at());
            });
 }
@@ -240,32 +258,35 @@ void CudaBackend::CopyAll(const AttentionShape& shape, PoolView pool,
   const size_t most_bytes = uploads_->most_bytes() / 4;
   TableImage image;
   std::vector<CopyRecord> records;
-  CopyExtent most;
+  constexpr CopyExtent kNone = {.has_attributes = false};
+  CopyExtent most = kNone;
   size_t scratch = 0, units_in_all = 0;
   const auto copy_records = [&] {
     const DeviceCache cache = Cache(pool, image);
     LaunchCopyTokens(DeviceShapeOf(shape), cache, uploads_->Place(absl::MakeConstSpan(records)),
-                     static_cast<int>(records.size()), most, Scratch(scratch), at());
+                     static_cast<int>(records.size()), most,
+                     most.is_staged ? Scratch(scratch) : nullptr, at());
     image = {};
     records.clear();
-    most = {};
+    most = kNone;
     scratch = units_in_all = 0;
   };
   for (const TokenCopy& copy : copies) {
     const SegmentView &from = *copy.from, &to = *copy.to;
-    const int heads = to.num_kv_heads, unit = IsGrouped(to.encoding) ? to.group : 1;
+    const int heads = to.num_kv_heads, unit = UnitTokens(to);
     const size_t bytes = CopyScratchBytes(heads, copy.count, shape.head_dim);
     // A launch has room for as many units in each copy as the longest has.
     const size_t units = copy.count / unit, copies_with_it = records.size() + 1;
     const bool is_uneven =
         copies_with_it > kFewCopies &&
         copies_with_it * std::max<size_t>(most.units, units) > kMostRoom * (units_in_all + units);
-    const bool is_full = is_uneven || scratch + bytes > scratch_.bytes() ||
-                         records.size() == kMostCopies ||
+    const bool is_staged = !BecomesCodes(copy);
+    const bool has_no_scratch = (is_staged || most.is_staged) && scratch + bytes > scratch_.bytes();
+    const bool is_full = is_uneven || has_no_scratch || records.size() == kMostCopies ||
                          image.words().size() * sizeof(uint32_t) > most_bytes ||
                          copies_with_it * sizeof(CopyRecord) > most_bytes;
     if (is_full && !records.empty()) copy_records();
-    if (bytes > scratch_.bytes()) {
+    if (is_staged && bytes > scratch_.bytes()) {
       CopyTokens(shape, pool, from, {}, copy.first, copy.count, to, copy.first_slot);
       continue;
     }
@@ -278,6 +299,8 @@ void CudaBackend::CopyAll(const AttentionShape& shape, PoolView pool,
     record.scratch = scratch;
     scratch += bytes;
     units_in_all += units;
+    most.is_staged = most.is_staged || is_staged;
+    most.has_attributes = most.has_attributes || HasAttributes(from) || HasAttributes(to);
     most.heads = std::max(most.heads, heads);
     most.count = std::max(most.count, copy.count);
     most.units = std::max(most.units, static_cast<int>(units));
@@ -312,6 +335,54 @@ void CudaBackend::WriteMerged(const AttentionShape& shape, ElementType element, 
                  piece, t, cache, target, as_upper, first_slot + done,
                  Scratch(MergeScratchBytes(target.heads, piece, shape.head_dim)), at());
            });
+}
+
+void CudaBackend::MergeTails(const AttentionShape& shape, PoolView pool,
+                             absl::Span<const TailMerge> merges) {
+  const size_t most_bytes = uploads_->most_bytes() / 4;
+  TableImage image;
+  std::vector<TailMergeRecord> records;
+  TailMergeExtent each;
+  size_t scratch = 0;
+  const auto merge_records = [&] {
+    const DeviceCache cache = Cache(pool, image);
+    LaunchMergeTails(DeviceShapeOf(shape), cache, uploads_->Place(absl::MakeConstSpan(records)),
+                     static_cast<int>(records.size()), each, Scratch(scratch), at());
+    image = {};
+    records.clear();
+    scratch = 0;
+  };
+  for (const TailMerge& merge : merges) {
+    const TailMergeExtent extent = {merge.count, merge.retained, UnitTokens(*merge.lower_merged),
+                                    UnitTokens(*merge.lower_retained)};
+    const size_t bytes = TailMergeScratchBytes(extent, shape.num_kv_heads, shape.head_dim);
+    const bool is_full = extent != each || scratch + bytes > scratch_.bytes() ||
+                         records.size() == kMostTailMerges ||
+                         image.words().size() * sizeof(uint32_t) > most_bytes ||
+                         (records.size() + 1) * sizeof(TailMergeRecord) > most_bytes;
+    if (is_full && !records.empty()) merge_records();
+    if (bytes > scratch_.bytes()) {
+      AttentionBackend::MergeTails(shape, pool, {&merge, 1});
+      continue;
+    }
+    each = extent;
+    TailMergeRecord& record = records.emplace_back();
+    record.lower_tail = image.AddSlots(*merge.lower_tail, 0, merge.count);
+    record.upper_tail = image.AddSlots(*merge.upper_tail, 0, merge.count);
+    record.lower_merged =
+        image.AddSlots(*merge.lower_merged, merge.first_merged_slot, merge.merged());
+    record.upper_merged =
+        image.AddSlots(*merge.upper_merged, merge.first_merged_slot, merge.merged());
+    record.lower_retained =
+        image.AddSlots(*merge.lower_retained, merge.first_retained_slot, merge.retained);
+    record.upper_retained =
+        image.AddSlots(*merge.upper_retained, merge.first_retained_slot, merge.retained);
+    record.first_merged_slot = merge.first_merged_slot;
+    record.first_retained_slot = merge.first_retained_slot;
+    record.t = merge.t;
+    scratch += bytes;
+  }
+  if (!records.empty()) merge_records();
 }
 
 // ---- Decode steps that bring their table along --------------------------------------------------

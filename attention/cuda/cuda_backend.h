@@ -111,6 +111,8 @@ class CudaBackend final : public AttentionBackend {
                    const void* k1, const void* v1, HeadIndices indices, int count, double t,
                    PoolView pool, const SegmentView& lower, const SegmentView& upper,
                    int first_slot) override;
+  void MergeTails(const AttentionShape& shape, PoolView pool,
+                  absl::Span<const TailMerge> merges) override;
 
   void WriteStep(const AttentionShape& shape, absl::Span<const DecodeItem> items, const float* k,
                  const float* v, PoolView pool) override;

@@ -1,5 +1,6 @@
 // MiniCache: directions that two layers share (arXiv:2405.14366).
 #include "attention/cuda/encode.cuh"
+#include "attention/cuda/statistics.h"
 #include "attention/cuda/writes.h"
 
 namespace ziggurat::cuda {
@@ -15,12 +16,12 @@ struct Pair {
   double angle;  ///< 0 where one is zero
 };
 
-/// Of the vectors at elements `first` of x0 and x1; every lane has the result.
-__device__ Pair PairOf(ElementType element, const void* x0, const void* x1, size_t first, int dim) {
+/// Of the vectors x0(channel) and x1(channel); every lane has the result.
+template <class Vector0, class Vector1>
+__device__ Pair PairOf(Vector0 x0, Vector1 x1, int dim) {
   double dot = 0, squares0 = 0, squares1 = 0;
   for (int c = LaneOfThread(); c < dim; c += kWarp) {
-    const double a = static_cast<double>(LoadElement(element, x0, first + c));
-    const double b = static_cast<double>(LoadElement(element, x1, first + c));
+    const double a = static_cast<double>(x0(c)), b = static_cast<double>(x1(c));
     dot += a * b;
     squares0 += a * a;
     squares1 += b * b;
@@ -33,13 +34,69 @@ __device__ Pair PairOf(ElementType element, const void* x0, const void* x1, size
   return pair;
 }
 
+/// SLERP of the two, of length 1; every lane has the pair.   to [dim]
+template <class Vector0, class Vector1>
+__device__ Pair WriteDirection(Vector0 x0, Vector1 x1, int dim, double t, float* to) {
+  const Pair pair = PairOf(x0, x1, dim);
+  double weight0 = 1 - t, weight1 = t;
+  if (sin(pair.angle) >= 1e-6) {
+    weight0 = sin((1 - t) * pair.angle) / sin(pair.angle);
+    weight1 = sin(t * pair.angle) / sin(pair.angle);
+  }
+  // A zero vector takes the other's direction.
+  weight0 = pair.length0 == 0 ? 0 : pair.length1 == 0 ? 1 / pair.length0 : weight0 / pair.length0;
+  weight1 = pair.length1 == 0 ? 0 : pair.length0 == 0 ? 1 / pair.length1 : weight1 / pair.length1;
+  const auto mixed = [&](int c) {
+    return weight0 * static_cast<double>(x0(c)) + weight1 * static_cast<double>(x1(c));
+  };
+  const int lane = LaneOfThread();
+  double squares = 0;
+  for (int c = lane; c < dim; c += kWarp) squares += mixed(c) * mixed(c);
+  squares = WarpSum(squares);
+  const double inverse = squares == 0 ? 0 : 1 / sqrt(squares);
+  for (int c = lane; c < dim; c += kWarp) to[c] = static_cast<float>(mixed(c) * inverse);
+  return pair;
+}
+
+/// The vector at elements `first` of x.
+struct Elements {
+  ElementType element;
+  const void* x;
+  size_t first;
+  __device__ float operator()(int c) const { return LoadElement(element, x, first + c); }
+};
+
+/// The vector of a slot.
+struct SlotVector {
+  const DeviceCache& cache;
+  const DeviceSegment& segment;
+  Side side;
+  int head;
+  int slot;
+  int dim;
+  __device__ float operator()(int c) const {
+    return SlotFactor(cache, segment, side, head, slot) *
+           ChannelValue(cache, segment, side, head, slot, c, dim);
+  }
+};
+
+/// What the pair of a slot has as norms, in the views of the two layers.
+__device__ void WriteNorms(const DeviceCache& cache, const DeviceSegment& lower,
+                           const DeviceSegment& upper, Side side, int head, int slot,
+                           const Pair& pair) {
+  if (LaneOfThread() != 0) return;
+  EntryOf<float>(cache, NormsOf(lower, side), head, slot) = static_cast<float>(pair.length0);
+  EntryOf<float>(cache, NormsOf(upper, side), head, slot) = static_cast<float>(pair.length1);
+}
+
 /// A warp for each token (x) and head (y).
 __global__ void __launch_bounds__(kWarp)
     MergeAngles(DeviceShape shape, ElementType element, const void* k0, const void* k1, int m,
                 float* angles) {
   const size_t token = blockIdx.x, head = blockIdx.y;
   const size_t first = (token * shape.num_kv_heads + head) * shape.head_dim;
-  const Pair pair = PairOf(element, k0, k1, first, shape.head_dim);
+  const Pair pair =
+      PairOf(Elements{element, k0, first}, Elements{element, k1, first}, shape.head_dim);
   if (LaneOfThread() == 0) angles[head * m + token] = static_cast<float>(pair.angle);
 }
 
@@ -59,37 +116,17 @@ __global__ void __launch_bounds__(kWarp)
   const DeviceSegment& lower = cache.segment(lower_word);
   const DeviceSegment& upper = cache.segment(upper_word);
   const int i = static_cast<int>(blockIdx.x), head = static_cast<int>(blockIdx.y);
-  const int dim = shape.head_dim, lane = LaneOfThread();
+  const int dim = shape.head_dim;
   const Side side = blockIdx.z == 0 ? Side::kKeys : Side::kValues;
   const void* x0 = side == Side::kKeys ? layers.k0 : layers.v0;
   const void* x1 = side == Side::kKeys ? layers.k1 : layers.v1;
   const size_t row = rows.at(head, i);
   const size_t first = (row * shape.num_kv_heads + lower.first_kv_head + head) * dim;
-  const Pair pair = PairOf(element, x0, x1, first, dim);
-  double weight0 = 1 - t, weight1 = t;
-  if (sin(pair.angle) >= 1e-6) {
-    weight0 = sin((1 - t) * pair.angle) / sin(pair.angle);
-    weight1 = sin(t * pair.angle) / sin(pair.angle);
-  }
-  // A zero vector takes the other's direction.
-  weight0 = pair.length0 == 0 ? 0 : pair.length1 == 0 ? 1 / pair.length0 : weight0 / pair.length0;
-  weight1 = pair.length1 == 0 ? 0 : pair.length0 == 0 ? 1 / pair.length1 : weight1 / pair.length1;
-  const auto mixed = [&](int c) {
-    return weight0 * static_cast<double>(LoadElement(element, x0, first + c)) +
-           weight1 * static_cast<double>(LoadElement(element, x1, first + c));
-  };
-  double squares = 0;
-  for (int c = lane; c < dim; c += kWarp) squares += mixed(c) * mixed(c);
-  squares = WarpSum(squares);
-  const double inverse = squares == 0 ? 0 : 1 / sqrt(squares);
   float* to = directions +
               ((static_cast<size_t>(blockIdx.z) * lower.num_kv_heads + head) * count + i) * dim;
-  for (int c = lane; c < dim; c += kWarp) to[c] = static_cast<float>(mixed(c) * inverse);
-  if (lane != 0) return;
-  EntryOf<float>(cache, NormsOf(lower, side), head, first_slot + i) =
-      static_cast<float>(pair.length0);
-  EntryOf<float>(cache, NormsOf(upper, side), head, first_slot + i) =
-      static_cast<float>(pair.length1);
+  const Pair pair =
+      WriteDirection(Elements{element, x0, first}, Elements{element, x1, first}, dim, t, to);
+  WriteNorms(cache, lower, upper, side, head, first_slot + i, pair);
 }
 
 /// A warp for each unit (x), head (y) and side (z).
@@ -104,6 +141,93 @@ __global__ void __launch_bounds__(kWarp)
       ((static_cast<size_t>(blockIdx.z) * s.num_kv_heads + head) * count + first) * dim;
   EncodeUnit(cache, s, blockIdx.z == 0 ? Side::kKeys : Side::kValues, head, first_slot + first, dim,
              [&](int token, int c) { return from[static_cast<size_t>(token) * dim + c]; });
+}
+
+// ---- Tails of many pairs at once ----------------------------------------------------------------
+
+/// What one warp works on: a token or unit (x) of a head (y), of a side of a merge (z).
+struct PartOfMerge {
+  const TailMergeRecord& merge;
+  const int index;  ///< blockIdx.z without the side
+  const int i;
+  const int head;
+  const Side side;
+
+  __device__ PartOfMerge(const TailMergeRecord* merges, int parts)
+      : merge(merges[blockIdx.z / 2 / parts]),
+        index(static_cast<int>(blockIdx.z) / 2),
+        i(static_cast<int>(blockIdx.x)),
+        head(static_cast<int>(blockIdx.y)),
+        side(blockIdx.z % 2 == 0 ? Side::kKeys : Side::kValues) {}
+};
+
+/// A warp for each token (x), head (y) and merge (z).
+__global__ void __launch_bounds__(kWarp)
+    TailAngles(DeviceShape shape, DeviceCache cache, const TailMergeRecord* merges, int m,
+               float* angles) {
+  const TailMergeRecord& merge = merges[blockIdx.z];
+  const int slot = static_cast<int>(blockIdx.x), head = static_cast<int>(blockIdx.y);
+  const int dim = shape.head_dim;
+  const auto key = [&](uint32_t word) {
+    return SlotVector{cache, cache.segment(word), Side::kKeys, head, slot, dim};
+  };
+  const Pair pair = PairOf(key(merge.lower_tail), key(merge.upper_tail), dim);
+  const size_t row = static_cast<size_t>(blockIdx.z) * shape.num_kv_heads + head;
+  if (LaneOfThread() == 0) angles[row * m + slot] = static_cast<float>(pair.angle);
+}
+
+/// A warp for each merged token (x), head (y), and side of a merge (z).
+///   rest  [merges, heads, count] the slots in the tails
+__global__ void __launch_bounds__(kWarp)
+    TailDirections(DeviceShape shape, DeviceCache cache, const TailMergeRecord* merges,
+                   const int32_t* rest, int count, float* directions) {
+  const PartOfMerge part(merges, 1);
+  const int dim = shape.head_dim;
+  const size_t row = static_cast<size_t>(part.index) * shape.num_kv_heads + part.head;
+  const int slot = rest[row * count + part.i];
+  const auto vector = [&](uint32_t word) {
+    return SlotVector{cache, cache.segment(word), part.side, part.head, slot, dim};
+  };
+  float* to =
+      directions +
+      ((static_cast<size_t>(blockIdx.z) * shape.num_kv_heads + part.head) * count + part.i) * dim;
+  const Pair pair = WriteDirection(vector(part.merge.lower_tail), vector(part.merge.upper_tail),
+                                   dim, part.merge.t, to);
+  WriteNorms(cache, cache.segment(part.merge.lower_merged), cache.segment(part.merge.upper_merged),
+             part.side, part.head, part.merge.first_merged_slot + part.i, pair);
+}
+
+/// A warp for each unit of merged tokens (x), head (y), and side of a merge (z).
+__global__ void __launch_bounds__(kWarp)
+    EncodeTailDirections(DeviceShape shape, DeviceCache cache, const TailMergeRecord* merges,
+                         int count, const float* directions) {
+  const PartOfMerge part(merges, 1);
+  const DeviceSegment& s = cache.segment(part.merge.lower_merged);
+  const int dim = shape.head_dim, first = part.i * UnitTokens(s);
+  const float* from =
+      directions +
+      ((static_cast<size_t>(blockIdx.z) * shape.num_kv_heads + part.head) * count + first) * dim;
+  EncodeUnit(cache, s, part.side, part.head, part.merge.first_merged_slot + first, dim,
+             [&](int token, int c) { return from[static_cast<size_t>(token) * dim + c]; });
+}
+
+/// A warp for each unit of retained tokens (x), head (y), and side of a layer of a merge (z).
+///   kept  [merges, heads, count] the slots in the tails
+__global__ void __launch_bounds__(kWarp)
+    WriteRetained(DeviceShape shape, DeviceCache cache, const TailMergeRecord* merges,
+                  const int32_t* kept, int count) {
+  const PartOfMerge part(merges, 2);
+  const bool is_lower = part.index % 2 == 0;
+  const TailMergeRecord& merge = part.merge;
+  const DeviceSegment& tail = cache.segment(is_lower ? merge.lower_tail : merge.upper_tail);
+  const DeviceSegment& s = cache.segment(is_lower ? merge.lower_retained : merge.upper_retained);
+  const int dim = shape.head_dim, first = part.i * UnitTokens(s);
+  const size_t row = static_cast<size_t>(part.index / 2) * shape.num_kv_heads + part.head;
+  EncodeUnit(cache, s, part.side, part.head, merge.first_retained_slot + first, dim,
+             [&](int token, int c) {
+               const int slot = kept[row * count + first + token];
+               return SlotVector{cache, tail, part.side, part.head, slot, dim}(c);
+             });
 }
 
 }  // namespace
@@ -133,6 +257,60 @@ void LaunchWriteMerged(const DeviceShape& shape, ElementType element, const void
          first_slot, directions);
   Launch(EncodeDirections, dim3{static_cast<unsigned>(count / lower.unit), heads, 2}, dim3{kWarp},
          0, stream, shape, cache, count, lower.word, first_slot, directions);
+}
+
+namespace {
+
+/// Of `merges` merges: angles and lists of slots, and the directions.
+struct TailScratch {
+  float* angles;
+  int32_t* kept;
+  int32_t* rest;
+  float* directions;
+
+  static size_t Words(const TailMergeExtent& each, int heads, int dim) {
+    return static_cast<size_t>(heads) *
+           (2 * each.count + size_t{2} * (each.count - each.retained) * dim);
+  }
+  TailScratch(void* memory, const TailMergeExtent& each, int merges, int heads) {
+    const size_t rows = static_cast<size_t>(merges) * heads;
+    angles = static_cast<float*>(memory);
+    kept = reinterpret_cast<int32_t*>(angles + rows * each.count);
+    rest = kept + rows * each.retained;
+    directions = reinterpret_cast<float*>(rest + rows * (each.count - each.retained));
+  }
+};
+
+}  // namespace
+
+size_t TailMergeScratchBytes(const TailMergeExtent& each, int heads, int head_dim) {
+  return TailScratch::Words(each, heads, head_dim) * sizeof(float);
+}
+
+void LaunchMergeTails(const DeviceShape& shape, const DeviceCache& cache,
+                      const TailMergeRecord* merges, int num_merges, const TailMergeExtent& each,
+                      void* scratch, cudaStream_t stream) {
+  const int merged = each.count - each.retained, rows = num_merges * shape.num_kv_heads;
+  if (num_merges == 0 || each.count == 0) return;
+  const TailScratch memory(scratch, each, num_merges, shape.num_kv_heads);
+  const auto heads = static_cast<unsigned>(shape.num_kv_heads);
+  const auto z = static_cast<unsigned>(num_merges);
+  Launch(TailAngles, dim3{static_cast<unsigned>(each.count), heads, z}, dim3{kWarp}, 0, stream,
+         shape, cache, merges, each.count, memory.angles);
+  LaunchSelectBest(memory.angles, each.count, rows, each.count, each.retained, memory.kept, stream);
+  LaunchComplement(memory.kept, rows, each.retained, each.count, memory.rest, stream);
+  if (merged > 0) {
+    Launch(TailDirections, dim3{static_cast<unsigned>(merged), heads, 2 * z}, dim3{kWarp}, 0,
+           stream, shape, cache, merges, memory.rest, merged, memory.directions);
+    Launch(EncodeTailDirections,
+           dim3{static_cast<unsigned>(merged / each.merged_unit), heads, 2 * z}, dim3{kWarp}, 0,
+           stream, shape, cache, merges, merged, memory.directions);
+  }
+  if (each.retained > 0) {
+    Launch(WriteRetained,
+           dim3{static_cast<unsigned>(each.retained / each.retained_unit), heads, 4 * z},
+           dim3{kWarp}, 0, stream, shape, cache, merges, memory.kept, each.retained);
+  }
 }
 
 }  // namespace ziggurat::cuda

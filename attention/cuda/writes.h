@@ -44,10 +44,13 @@ struct CopyRecord {
 struct CopyExtent {
   int heads = 0;
   int count = 0;
-  int units = 0;  ///< tokens encoded together count once
+  int units = 0;               ///< tokens encoded together count once
+  bool is_staged = false;      ///< some segment may be both read and written
+  bool has_attributes = true;  ///< norms or scores and positions, of staged ones
 };
 
 /// Tokens on their way from segment to segment: all of all copies are read before any is written.
+/// The scratch memory is for staged ones.
 size_t CopyScratchBytes(int heads, int count, int head_dim);
 ///   copies  [num_copies], at most kMostCopies
 constexpr int kMostCopies = 32767;
@@ -76,5 +79,35 @@ void LaunchWriteMerged(const DeviceShape& shape, ElementType element, const void
                        const void* v0, const void* k1, const void* v1, const DeviceIndices& rows,
                        int count, double t, const DeviceCache& cache, const TargetSegment& lower,
                        uint32_t upper, int first_slot, void* scratch, cudaStream_t stream);
+
+/// A TailMerge; on the device.
+struct TailMergeRecord {
+  uint32_t lower_tail = 0;  ///< words of the segments' records
+  uint32_t upper_tail = 0;
+  uint32_t lower_merged = 0;
+  uint32_t upper_merged = 0;
+  uint32_t lower_retained = 0;
+  uint32_t upper_retained = 0;
+  int32_t first_merged_slot = 0;
+  int32_t first_retained_slot = 0;
+  double t = 0;
+};
+
+/// What all of some merges have.
+struct TailMergeExtent {
+  int count = 0;
+  int retained = 0;
+  int merged_unit = 1;  ///< tokens encoded together
+  int retained_unit = 1;
+  friend bool operator==(const TailMergeExtent&, const TailMergeExtent&) = default;
+};
+
+size_t TailMergeScratchBytes(const TailMergeExtent& each, int heads, int head_dim);
+///   merges   [num_merges], at most kMostTailMerges
+///   scratch  TailMergeScratchBytes of each
+constexpr int kMostTailMerges = 16383;
+void LaunchMergeTails(const DeviceShape& shape, const DeviceCache& cache,
+                      const TailMergeRecord* merges, int num_merges, const TailMergeExtent& each,
+                      void* scratch, cudaStream_t stream);
 
 }  // namespace ziggurat::cuda

@@ -1,6 +1,7 @@
 #include "model/cache_ops/cache_edit.h"
 
 #include <algorithm>
+#include <array>
 #include <cstdint>
 
 #include "absl/container/flat_hash_map.h"
@@ -62,6 +63,11 @@ absl::Status Check(const MergeEdit& edit) {
       edit.first_retained_slot, " of ", edit.lower_retained->num_slots, " retained ones"));
 }
 
+std::array<const SegmentView*, 6> SegmentsOf(const MergeEdit& edit) {
+  return {edit.lower_tail,   edit.upper_tail,     edit.lower_merged,
+          edit.upper_merged, edit.lower_retained, edit.upper_retained};
+}
+
 class EditRunner {
  public:
   EditRunner(AttentionBackend& backend, const AttentionShape& shape, PoolView pool)
@@ -70,12 +76,13 @@ class EditRunner {
   absl::Status operator()(const CopyEdit& edit) {
     if (absl::Status status = Check(edit); !status.ok()) return status;
     if (edit.slots.empty()) {
-      if (FollowsAWrite(edit)) CopyPending();
-      pending_.push_back({edit.from, edit.first, edit.count, edit.to, edit.first_slot});
-      written_[edit.to].push_back({edit.first_slot, edit.count});
+      if (FollowsAWrite(edit)) RunPending();
+      copies_.push_back({edit.from, edit.first, edit.count, edit.to, edit.first_slot});
+      touched_.try_emplace(edit.from);
+      touched_[edit.to].push_back({edit.first_slot, edit.count});
       return absl::OkStatus();
     }
-    CopyPending();
+    RunPending();
     const size_t bytes = edit.slots.size() * sizeof(int32_t);
     auto* listed = static_cast<int32_t*>(backend_.Lend(bytes));
     backend_.Upload(edit.slots.data(), bytes, listed);
@@ -86,36 +93,22 @@ class EditRunner {
 
   absl::Status operator()(const MergeEdit& edit) {
     if (absl::Status status = Check(edit); !status.ok()) return status;
-    CopyPending();
-    const int heads = shape_.num_kv_heads, m = edit.count, merged = m - edit.retained;
-    // Of both layers the decoded tails; then the angles, and which tokens stay and which do not.
-    const size_t tail = static_cast<size_t>(m) * heads * shape_.head_dim;
-    const size_t tokens = static_cast<size_t>(m) * heads;
-    auto* k0 = static_cast<float*>(backend_.Lend(MergeEditBytes(shape_, m)));
-    float *v0 = k0 + tail, *k1 = v0 + tail, *v1 = k1 + tail, *angles = v1 + tail;
-    auto* retained = reinterpret_cast<int32_t*>(angles + tokens);
-    int32_t* rest = retained + static_cast<size_t>(heads) * edit.retained;
-    backend_.ReadTokens(shape_, pool_, *edit.lower_tail, 0, m, k0, v0);
-    backend_.ReadTokens(shape_, pool_, *edit.upper_tail, 0, m, k1, v1);
-    backend_.MergeAngles(shape_, ElementType::kF32, k0, k1, m, angles);
-    backend_.SelectBest(angles, m, heads, m, edit.retained, retained);
-    backend_.Complement(retained, heads, edit.retained, m, rest);
-    backend_.WriteMerged(shape_, ElementType::kF32, k0, v0, k1, v1,
-                         {rest, static_cast<size_t>(merged)}, merged, edit.t, pool_,
-                         *edit.lower_merged, *edit.upper_merged, edit.first_merged_slot);
-    const HeadIndices kept{retained, static_cast<size_t>(edit.retained)};
-    backend_.WriteTokens(shape_, ElementType::kF32, k0, v0, kept, 0, edit.retained, pool_,
-                         *edit.lower_retained, edit.first_retained_slot);
-    backend_.WriteTokens(shape_, ElementType::kF32, k1, v1, kept, 0, edit.retained, pool_,
-                         *edit.upper_retained, edit.first_retained_slot);
+    for (const SegmentView* segment : SegmentsOf(edit)) {
+      if (touched_.contains(segment)) RunPending();
+    }
+    for (const SegmentView* segment : SegmentsOf(edit)) touched_.try_emplace(segment);
+    merges_.push_back(edit);
     return absl::OkStatus();
   }
 
-  /// Copies of ranges wait for one another: a device does many at once.
-  void CopyPending() {
-    if (!pending_.empty()) backend_.CopyAll(shape_, pool_, pending_);
-    pending_.clear();
-    written_.clear();
+  /// Edits wait for one another: a device does many at once. Merges go first, since none of them
+  /// touches what a copy in front of it does.
+  void RunPending() {
+    if (!merges_.empty()) backend_.MergeTails(shape_, pool_, merges_);
+    if (!copies_.empty()) backend_.CopyAll(shape_, pool_, copies_);
+    merges_.clear();
+    copies_.clear();
+    touched_.clear();
   }
 
  private:
@@ -124,11 +117,11 @@ class EditRunner {
     int count;
   };
 
-  /// Whether the edit reads or writes what a pending one writes.
+  /// Whether the edit reads or writes what a copy that waits writes.
   bool FollowsAWrite(const CopyEdit& edit) const {
     const auto touches = [&](const SegmentView* segment, int first) {
-      const auto found = written_.find(segment);
-      return found != written_.end() &&
+      const auto found = touched_.find(segment);
+      return found != touched_.end() &&
              std::any_of(found->second.begin(), found->second.end(), [&](const Range& range) {
                return first < range.first + range.count && range.first < first + edit.count;
              });
@@ -139,16 +132,13 @@ class EditRunner {
   AttentionBackend& backend_;
   const AttentionShape& shape_;
   PoolView pool_;
-  std::vector<TokenCopy> pending_;
-  absl::flat_hash_map<const SegmentView*, absl::InlinedVector<Range, 2>> written_;  ///< by pending_
+  std::vector<MergeEdit> merges_;
+  std::vector<TokenCopy> copies_;
+  /// By edits that wait, and the slots of each that copies write.
+  absl::flat_hash_map<const SegmentView*, absl::InlinedVector<Range, 2>> touched_;
 };
 
 }  // namespace
-
-size_t MergeEditBytes(const AttentionShape& shape, int count) {
-  const size_t tokens = static_cast<size_t>(count) * shape.num_kv_heads;
-  return tokens * (4 * shape.head_dim + 2) * sizeof(float);
-}
 
 absl::Status RunCacheEdits(AttentionBackend& backend, const AttentionShape& shape, PoolView pool,
                            absl::Span<const CacheEdit> edits) {
@@ -158,7 +148,7 @@ absl::Status RunCacheEdits(AttentionBackend& backend, const AttentionShape& shap
     status = std::visit([&](const auto& one) { return runner(one); }, edit);
     if (!status.ok()) break;
   }
-  runner.CopyPending();
+  runner.RunPending();
   return status;
 }
 

@@ -10,10 +10,7 @@
 
 namespace ziggurat {
 
-/// Memory that a MergeEdit of `count` tokens borrows of the backend (BackendMemory::Lend).
-size_t MergeEditBytes(const AttentionShape& shape, int count);
-
-/// In order. INTERNAL names an edit that does not fit its segments; those before it are done.
+/// As if in order. INTERNAL names an edit that does not fit its segments; those before it are done.
 absl::Status RunCacheEdits(AttentionBackend& backend, const AttentionShape& shape, PoolView pool,
                            absl::Span<const CacheEdit> edits);
 

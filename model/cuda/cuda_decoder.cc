@@ -68,11 +68,16 @@ Plan MakePlan(const ModelConfig& config, const CudaDecoderOptions& options,
   // Lists of slots of all heads, the sums of all query heads, and what a merge decodes.
   plan.backend.lend_bytes =
       std::max(context * heads.num_q_heads * sizeof(float),
-               MergeEditBytes(
+               TailMergeBytes(
                    heads, static_cast<int>(std::min<size_t>(MergeOptions::kLongestTail, context))));
-  // Half of it takes one list; a table has some words for each slot at most.
+  // Half of it takes one list; a table has some words for each slot at most. Or what is told of a
+  // copy in every layer of every sequence, so that the host need not wait for a step to be done
+  // while it orders those of the next.
+  constexpr size_t kOfCopy = 512, kMost = size_t{16} << 20;
+  const size_t copies = kOfCopy * config.num_layers * options.max_sequences;
   plan.backend.upload_bytes =
-      std::max<size_t>(size_t{2} << 20, 4 * context * heads.num_kv_heads * sizeof(int32_t));
+      std::max({size_t{2} << 20, 4 * context * heads.num_kv_heads * sizeof(int32_t),
+                std::min(2 * copies, kMost)});
   plan.weight_bytes = cuda::WeightBytes(config, options.decoder.element);
   plan.workspace_bytes = WorkspaceCapacityBytes(PrefillLanes(plan.steps.shape, options.decoder));
   return plan;

@@ -156,6 +156,8 @@ class MergeEdits : public CacheEdits {
     for (const int layer : {0, 1}) Add(layer, 9);      // 2, 3: retained
     for (const int layer : {0, 1}) Add(layer, kTail);  // 4, 5: tails
   }
+  static std::vector<int32_t> LargestAngles(const std::vector<float>& lower,
+                                            const std::vector<float>& upper, int head);
   MergeEdit Edit() {
     MergeEdit edit;
     edit.lower_tail = segment(4);
@@ -173,24 +175,30 @@ class MergeEdits : public CacheEdits {
   }
 };
 
+/// The tokens of a head that stay unmerged.
+std::vector<int32_t> MergeEdits::LargestAngles(const std::vector<float>& lower,
+                                               const std::vector<float>& upper, int head) {
+  std::vector<double> angles;
+  for (int t = 0; t < kTail; ++t) {
+    double dot = 0, a = 0, b = 0;
+    for (int d = 0; d < kDim; ++d) {
+      const double x = KeyOf(lower, head, t, d), y = KeyOf(upper, head, t, d);
+      dot += x * y;
+      a += x * x;
+      b += y * y;
+    }
+    angles.push_back(std::acos(dot / std::sqrt(a * b)));
+  }
+  return PlainBest(angles, kRetained);
+}
+
 TEST_P(MergeEdits, RetainTheTokensOfTheLargestAnglesAndMergeTheOthers) {
   const std::vector<float> lower = Read(4), upper = Read(5);
   const std::vector<float> old_lower = Read(2), old_upper = Read(3);
   ASSERT_TRUE(Run({Edit()}).ok());
   const std::vector<float> kept_lower = Read(2), kept_upper = Read(3);
   for (int head = 0; head < kHeads; ++head) {
-    std::vector<double> angles;
-    for (int t = 0; t < kTail; ++t) {
-      double dot = 0, a = 0, b = 0;
-      for (int d = 0; d < kDim; ++d) {
-        const double x = KeyOf(lower, head, t, d), y = KeyOf(upper, head, t, d);
-        dot += x * y;
-        a += x * x;
-        b += y * y;
-      }
-      angles.push_back(std::acos(dot / std::sqrt(a * b)));
-    }
-    const std::vector<int32_t> retained = PlainBest(angles, kRetained);
+    const std::vector<int32_t> retained = LargestAngles(lower, upper, head);
     for (int i = 0; i < kRetained; ++i) {
       EXPECT_EQ(KeyOf(kept_lower, head, 5 + i), KeyOf(lower, head, retained[i]));
       EXPECT_EQ(KeyOf(kept_upper, head, 5 + i), KeyOf(upper, head, retained[i]));
@@ -198,6 +206,29 @@ TEST_P(MergeEdits, RetainTheTokensOfTheLargestAnglesAndMergeTheOthers) {
     for (const int slot : {0, 4, 8}) {
       EXPECT_EQ(KeyOf(kept_lower, head, slot), KeyOf(old_lower, head, slot));
       EXPECT_EQ(KeyOf(kept_upper, head, slot), KeyOf(old_upper, head, slot));
+    }
+  }
+}
+
+// Merges of a step go before its copies, but not before one that writes what they read.
+TEST_P(MergeEdits, GoInOrderWithCopiesOfTheSameTokens) {
+  const int token = LargestAngles(Read(4), Read(5), 0)[0];
+  // The two layers' tokens are one from then on, and the angle between them 0.
+  const CopyEdit alike{segment(5), token, {}, 1, segment(4), token};
+  // What is retained goes on, to where the first merge's went.
+  const CopyEdit moved{segment(2), 5, {}, kRetained, segment(2), 0};
+  MergeEdit again = Edit();
+  again.first_merged_slot = 0;
+  ASSERT_TRUE(Run({alike, Edit(), moved, again}).ok());
+  const std::vector<float> lower = Read(4), upper = Read(5), kept = Read(2);
+  for (int head = 0; head < kHeads; ++head) {
+    const std::vector<int32_t> retained = LargestAngles(lower, upper, head);
+    if (head == 0) {
+      EXPECT_THAT(retained, ::testing::Not(::testing::Contains(token)));
+    }
+    for (int i = 0; i < kRetained; ++i) {
+      EXPECT_EQ(KeyOf(kept, head, 5 + i), KeyOf(lower, head, retained[i]));
+      EXPECT_EQ(KeyOf(kept, head, i), KeyOf(lower, head, retained[i]));
     }
   }
 }
