@@ -21,6 +21,13 @@ if(ZIGGURAT_CUDA_KERNELS)
   endif()
   set(CMAKE_CUDA_COMPILER ${ZIGGURAT_NVCC})
   set(CMAKE_CUDA_ARCHITECTURES ${ZIGGURAT_CUDA_ARCHITECTURES})
+  # A libtorch with CUDA brings the runtime as a library: there is to be one of them in a program.
+  if(ZIGGURAT_TORCH_CUDA)
+    set(CMAKE_CUDA_RUNTIME_LIBRARY Shared)
+    set(ZIGGURAT_CUDA_RUNTIME CUDA::cudart)
+  else()
+    set(ZIGGURAT_CUDA_RUNTIME CUDA::cudart_static)
+  endif()
   enable_language(CUDA)
   find_package(CUDAToolkit REQUIRED)
   # CMake 3.25 does not know that nvcc has C++20.

@@ -30,6 +30,11 @@ if(ZIGGURAT_WITH_TORCH)
   endfunction()
   ziggurat_find_torch()
   add_library(ziggurat_torch INTERFACE)
+  # Python's libtorch shows parts of another libstdc++ (std::filesystem), some of which end in a call
+  # of nothing: ours is to be asked first.
+  if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+    target_link_libraries(ziggurat_torch INTERFACE stdc++)
+  endif()
   if(ZIGGURAT_TORCH_CUDA OR NOT TARGET torch_cpu_library)
     target_link_libraries(ziggurat_torch INTERFACE torch)
   else()

@@ -9,25 +9,25 @@
 namespace ziggurat {
 
 bool EngineLoop::EditCaches(absl::Span<Sequence* const> sequences, bool ahead) {
-  std::vector<CacheEdit> edits;
   std::vector<Sequence*> edited;
+  edits_.clear();
   for (Sequence* sequence : sequences) {
     if (!sequence->edited.ok()) continue;
-    const size_t before = edits.size();
+    const size_t before = edits_.size();
     sequence->edited =
-        sequence->store->PrepareStep(sequence->logical_tokens + (ahead ? 1 : 0), &edits);
+        sequence->store->PrepareStep(sequence->logical_tokens + (ahead ? 1 : 0), &edits_);
     if (!sequence->edited.ok()) {
-      edits.resize(before);
-    } else if (edits.size() > before) {
+      edits_.resize(before);
+    } else if (edits_.size() > before) {
       edited.push_back(sequence);
     }
   }
-  if (edits.empty()) return false;
+  if (edits_.empty()) return false;
   double timed_already = 0;
   absl::Status status;
   {
     const ScopedSeconds timer(ahead ? &timed_already : &model_seconds_);
-    status = model_->EditCache(edits);
+    status = model_->EditCache(edits_);
   }
   for (Sequence* sequence : edited) {
     sequence->edited = status.ok() ? sequence->store->FinishEdits() : status;

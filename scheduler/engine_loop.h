@@ -158,6 +158,7 @@ class EngineLoop {
   std::vector<float> decode_logits_;
   std::vector<DecodeInput> decode_inputs_;
   std::vector<DecodeInput> next_inputs_;     ///< of those that are prepared
+  std::vector<CacheEdit> edits_;             ///< memory for EditCaches
   std::vector<EngineOutput> outputs_;        ///< of this step
   std::vector<double> inter_token_seconds_;  ///< of this step
   /// No request that runs has an earlier deadline.

@@ -48,7 +48,7 @@ __device__ inline const DevicePlane& NormsOf(const DeviceSegment& s, Side side) 
 }
 
 /// Cells of one slot of a head.
-__device__ inline int CellsOf(Encoding encoding, int head_dim) {
+ZIGGURAT_HOST_DEVICE inline int CellsOf(Encoding encoding, int head_dim) {
   return head_dim * EncodingBits(encoding) / 32;
 }
 

@@ -82,12 +82,6 @@ struct UnitOfCopy {
   __device__ bool exists() const {
     return head < to.num_kv_heads && first < copy.count && Owns(to, side);
   }
-  /// What stands in channel c of slot `slot`, where the copy is not bit for bit.
-  __device__ float Value(const DeviceCache& cache, int slot, int c, int dim) const {
-    const int from_head = to.first_kv_head + head - from.first_kv_head;
-    return SlotFactor(cache, from, side, from_head, slot) *
-           ChannelValue(cache, from, side, from_head, slot, c, dim);
-  }
   __device__ Staging StagingIn(unsigned char* memory, int dim) const {
     return {memory + copy.scratch, static_cast<size_t>(to.num_kv_heads),
             static_cast<size_t>(copy.count), static_cast<size_t>(dim)};
@@ -140,14 +134,28 @@ __global__ void __launch_bounds__(kWarp)
   }
 }
 
-/// From plain numbers to codes, without norms.
+/// From plain numbers, without norms, to codes. The unit comes to shared memory first, a word more
+/// a token than it has cells, so that neighbouring tokens lie in other banks.
 __global__ void __launch_bounds__(kWarp)
     EncodeUnits(DeviceShape shape, DeviceCache cache, const CopyRecord* copies) {
+  ZIGGURAT_SHARED_MEMORY(memory);
+  auto* tile = reinterpret_cast<uint32_t*>(memory);
   const UnitOfCopy u(cache, copies);
   if (!u.exists()) return;
   const int dim = shape.head_dim, first_slot = u.copy.first_slot + u.first;
+  const Encoding plain = u.from.code();
+  const int from_head = u.to.first_kv_head + u.head - u.from.first_kv_head;
+  const int cells = CellsOf(plain, dim), stride = cells + 1;
+  ZIGGURAT_UNROLL_FOUR_TIMES
+  for (int i = LaneOfThread(); i < u.unit * cells; i += kWarp) {
+    const auto [token, cell] = PlaceInUnit(u.side, i, u.unit, cells);
+    const int slot = u.copy.slots.at(u.head, u.first + token);
+    tile[token * stride + cell] = CellOf(cache, u.from, u.side, from_head, slot, cell, dim);
+  }
+  __syncwarp();
+  const int channels = dim / cells;
   EncodeUnit(cache, u.to, u.side, u.head, first_slot, dim, [&](int token, int c) {
-    return u.Value(cache, u.copy.slots.at(u.head, u.first + token), c, dim);
+    return CodeValue(plain, tile[token * stride + c / channels], c % channels);
   });
 }
 
@@ -218,6 +226,10 @@ __global__ void __launch_bounds__(kWarp)
 
 // ---- Launchers ----------------------------------------------------------------------------------
 
+size_t CopyUnitBytes(Encoding from, int unit, int head_dim) {
+  return size_t{4} * unit * (CellsOf(from, head_dim) + 1);
+}
+
 size_t CopyScratchBytes(int heads, int count, int head_dim) {
   return Staging::Words(heads, count, head_dim) * sizeof(uint32_t);
 }
@@ -228,7 +240,7 @@ void LaunchCopyTokens(const DeviceShape& shape, const DeviceCache& cache, const 
   const auto heads = static_cast<unsigned>(most.heads), z = static_cast<unsigned>(num_copies);
   const dim3 units{static_cast<unsigned>(most.units), heads, kSides * z};
   if (!most.is_staged) {
-    return Launch(EncodeUnits, units, dim3{kWarp}, 0, stream, shape, cache, copies);
+    return Launch(EncodeUnits, units, dim3{kWarp}, most.unit_bytes, stream, shape, cache, copies);
   }
   const dim3 tokens{static_cast<unsigned>(most.count + kWarp - 1) / kWarp, heads, z};
   auto* memory = static_cast<unsigned char*>(scratch);

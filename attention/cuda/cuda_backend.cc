@@ -17,6 +17,8 @@ constexpr int kStagedTokens = 4096;
 /// Copies that go together have up to so much more room than units, where they are more than a few.
 constexpr size_t kMostRoom = 8;
 constexpr size_t kFewCopies = 64;
+/// Of a table for copies or merges: little enough to stay in the host's cache.
+constexpr size_t kToldAtOnce = size_t{96} << 10;
 
 /// Pieces of a call that stages tokens: as many tokens as the scratch memory holds, in whole
 /// groups.
@@ -37,12 +39,13 @@ bool HasAttributes(const SegmentView& segment) {
 }
 
 /// Numbers that become codes: what is read of such copies is written by none.
-bool BecomesCodes(const TokenCopy& copy) {
+bool BecomesCodes(const TokenCopy& copy, int head_dim) {
   const auto is_plain = [](const SegmentView& segment) {
     return segment.encoding == Encoding::kF32 || segment.encoding == Encoding::kBf16;
   };
   return is_plain(*copy.from) && !is_plain(*copy.to) && !HasAttributes(*copy.from) &&
-         !HasAttributes(*copy.to);
+         !HasAttributes(*copy.to) &&
+         CopyUnitBytes(copy.from->encoding, UnitTokens(*copy.to), head_dim) <= kMostUnitBytes;
 }
 
 DeviceIndices IndicesFrom(HeadIndices indices, int first, int skipped) {
@@ -255,7 +258,7 @@ void CudaBackend::CopyTokens(const AttentionShape& shape, PoolView pool, const S
 void CudaBackend::CopyAll(const AttentionShape& shape, PoolView pool,
                           absl::Span<const TokenCopy> copies) {
   // Table and records lie in the ring together until the copies are launched.
-  const size_t most_bytes = uploads_->most_bytes() / 4;
+  const size_t most_bytes = std::min(uploads_->most_bytes() / 4, kToldAtOnce);
   TableImage image;
   std::vector<CopyRecord> records;
   constexpr CopyExtent kNone = {.has_attributes = false};
@@ -266,7 +269,7 @@ void CudaBackend::CopyAll(const AttentionShape& shape, PoolView pool,
     LaunchCopyTokens(DeviceShapeOf(shape), cache, uploads_->Place(absl::MakeConstSpan(records)),
                      static_cast<int>(records.size()), most,
                      most.is_staged ? Scratch(scratch) : nullptr, at());
-    image = {};
+    image.Clear();
     records.clear();
     most = kNone;
     scratch = units_in_all = 0;
@@ -280,7 +283,7 @@ void CudaBackend::CopyAll(const AttentionShape& shape, PoolView pool,
     const bool is_uneven =
         copies_with_it > kFewCopies &&
         copies_with_it * std::max<size_t>(most.units, units) > kMostRoom * (units_in_all + units);
-    const bool is_staged = !BecomesCodes(copy);
+    const bool is_staged = !BecomesCodes(copy, shape.head_dim);
     const bool has_no_scratch = (is_staged || most.is_staged) && scratch + bytes > scratch_.bytes();
     const bool is_full = is_uneven || has_no_scratch || records.size() == kMostCopies ||
                          image.words().size() * sizeof(uint32_t) > most_bytes ||
@@ -301,6 +304,10 @@ void CudaBackend::CopyAll(const AttentionShape& shape, PoolView pool,
     units_in_all += units;
     most.is_staged = most.is_staged || is_staged;
     most.has_attributes = most.has_attributes || HasAttributes(from) || HasAttributes(to);
+    if (!is_staged) {
+      most.unit_bytes =
+          std::max(most.unit_bytes, CopyUnitBytes(from.encoding, unit, shape.head_dim));
+    }
     most.heads = std::max(most.heads, heads);
     most.count = std::max(most.count, copy.count);
     most.units = std::max(most.units, static_cast<int>(units));
@@ -339,7 +346,7 @@ void CudaBackend::WriteMerged(const AttentionShape& shape, ElementType element, 
 
 void CudaBackend::MergeTails(const AttentionShape& shape, PoolView pool,
                              absl::Span<const TailMerge> merges) {
-  const size_t most_bytes = uploads_->most_bytes() / 4;
+  const size_t most_bytes = std::min(uploads_->most_bytes() / 4, kToldAtOnce);
   TableImage image;
   std::vector<TailMergeRecord> records;
   TailMergeExtent each;
@@ -348,7 +355,7 @@ void CudaBackend::MergeTails(const AttentionShape& shape, PoolView pool,
     const DeviceCache cache = Cache(pool, image);
     LaunchMergeTails(DeviceShapeOf(shape), cache, uploads_->Place(absl::MakeConstSpan(records)),
                      static_cast<int>(records.size()), each, Scratch(scratch), at());
-    image = {};
+    image.Clear();
     records.clear();
     scratch = 0;
   };

@@ -46,6 +46,17 @@ __device__ void EncodeToken(const DeviceCache& cache, const DeviceSegment& s, Si
   }
 }
 
+struct UnitPlace {
+  int token;
+  int cell;
+};
+/// The i-th cell of a unit in the order in which they lie: those of a key one token behind the
+/// other, those of a value within the token.
+__device__ inline UnitPlace PlaceInUnit(Side side, int i, int tokens, int cells) {
+  if (side == Side::kKeys) return {i % tokens, i / tokens};
+  return {i / cells, i % cells};
+}
+
 /// Tokens first_slot .. first_slot + group - 1; source(token of the group, channel).
 template <class Source>
 __device__ void EncodeGroup(const DeviceCache& cache, const DeviceSegment& s, Side side, int head,
@@ -71,11 +82,13 @@ __device__ void EncodeGroup(const DeviceCache& cache, const DeviceSegment& s, Si
   __syncwarp();  // every lane reads scales that others wrote
   const int cells = CellsOf(s.code(), head_dim);
   for (int i = lane; i < s.group * cells; i += kWarp) {
-    const int token = i / cells, p = i % cells, slot = first_slot + token;
+    const auto [token, p] = PlaceInUnit(side, i, s.group, cells);
+    const int slot = first_slot + token, first = p * channels;
+    const uint16_t* entries = GroupEntryOf(cache, s, side, head, slot, first, head_dim);
     uint32_t cell = 0;
     for (int j = 0; j < channels; ++j) {
-      const int c = p * channels + j;
-      const uint16_t* entry = GroupEntryOf(cache, s, side, head, slot, c, head_dim);
+      const int c = first + j;
+      const uint16_t* entry = entries + (side == Side::kKeys ? j : c / s.group - first / s.group);
       const GroupScale scale = {Bf16ToFloat(entry[0]), Bf16ToFloat(entry[head_dim])};
       cell |= uint32_t{GroupCode(source(token, c), scale, bits)} << (j * bits);
     }

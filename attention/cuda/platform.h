@@ -23,7 +23,8 @@
 /// The dynamic shared memory of the block, as bytes.
 #define ZIGGURAT_SHARED_MEMORY(name) extern __shared__ __align__(16) unsigned char name[]
 #define ZIGGURAT_UNROLL _Pragma("unroll")
-#define ZIGGURAT_UNROLL_TWICE _Pragma("unroll 2")  // where all rounds take too many registers
+#define ZIGGURAT_UNROLL_TWICE _Pragma("unroll 2")       // where all rounds take too many registers
+#define ZIGGURAT_UNROLL_FOUR_TIMES _Pragma("unroll 4")  // of a loop of unknown length
 
 namespace ziggurat::cuda {
 
@@ -109,6 +110,7 @@ void LaunchEarly(Kernel kernel, dim3 grid, dim3 block, size_t shared_bytes, cuda
       reinterpret_cast<unsigned char*>(::ziggurat::cuda_emulator::DynamicSharedMemory())
 #define ZIGGURAT_UNROLL
 #define ZIGGURAT_UNROLL_TWICE
+#define ZIGGURAT_UNROLL_FOUR_TIMES
 
 namespace ziggurat::cuda {
 

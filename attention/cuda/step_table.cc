@@ -34,6 +34,7 @@ void StepTable::Resend(uint32_t word) {
 }
 
 void StepTable::PutWords(uint32_t word, const void* data, size_t words) {
+  if (std::memcmp(mirror_.data() + word, data, words * sizeof(uint32_t)) == 0) return;
   for (size_t i = 0; i < words; ++i) {
     uint32_t value;
     std::memcpy(&value, static_cast<const std::byte*>(data) + i * sizeof(value), sizeof(value));

@@ -17,6 +17,7 @@ namespace ziggurat::cuda {
 class TableImage {
  public:
   const std::vector<uint32_t>& words() const { return words_; }
+  void Clear() { words_.clear(); }
 
   /// The word at which the record of `segment` stands.
   uint32_t AddSegment(const SegmentView& segment);

@@ -46,12 +46,16 @@ struct CopyExtent {
   int count = 0;
   int units = 0;               ///< tokens encoded together count once
   bool is_staged = false;      ///< some segment may be both read and written
+  size_t unit_bytes = 0;       ///< CopyUnitBytes of those that are not
   bool has_attributes = true;  ///< norms or scores and positions, of staged ones
 };
 
 /// Tokens on their way from segment to segment: all of all copies are read before any is written.
 /// The scratch memory is for staged ones.
 size_t CopyScratchBytes(int heads, int count, int head_dim);
+/// Shared memory for what is encoded together, which goes there as it is.
+size_t CopyUnitBytes(Encoding from, int unit, int head_dim);
+constexpr size_t kMostUnitBytes = size_t{96} << 10;
 ///   copies  [num_copies], at most kMostCopies
 constexpr int kMostCopies = 32767;
 void LaunchCopyTokens(const DeviceShape& shape, const DeviceCache& cache, const CopyRecord* copies,

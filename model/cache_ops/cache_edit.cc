@@ -70,8 +70,11 @@ std::array<const SegmentView*, 6> SegmentsOf(const MergeEdit& edit) {
 
 class EditRunner {
  public:
-  EditRunner(AttentionBackend& backend, const AttentionShape& shape, PoolView pool)
-      : backend_(backend), shape_(shape), pool_(pool) {}
+  EditRunner(AttentionBackend& backend, const AttentionShape& shape, PoolView pool, size_t edits)
+      : backend_(backend), shape_(shape), pool_(pool) {
+    copies_.reserve(edits);
+    touched_.reserve(2 * edits);
+  }
 
   absl::Status operator()(const CopyEdit& edit) {
     if (absl::Status status = Check(edit); !status.ok()) return status;
@@ -142,7 +145,7 @@ class EditRunner {
 
 absl::Status RunCacheEdits(AttentionBackend& backend, const AttentionShape& shape, PoolView pool,
                            absl::Span<const CacheEdit> edits) {
-  EditRunner runner(backend, shape, pool);
+  EditRunner runner(backend, shape, pool, edits.size());
   absl::Status status;
   for (const CacheEdit& edit : edits) {
     status = std::visit([&](const auto& one) { return runner(one); }, edit);

@@ -290,7 +290,8 @@ TEST(Lifecycle, ThreadsWaitAwakeForAShortTimeUnlessToldOtherwise) {
     EXPECT_THAT(EnvironmentOf(daemon.pid()),
                 testing::Contains(testing::MatchesRegex("GOMP_SPINCOUNT=[0-9]{3,5}")));
     // It starts itself anew for that, under the name by which people look for it.
-    EXPECT_EQ(ReadFile(absl::StrCat("/proc/", daemon.pid(), "/comm")), "ziggurat\n");
+    EXPECT_EQ(ReadFile(absl::StrCat("/proc/", daemon.pid(), "/comm")),
+              absl::StrCat(Binary().filename().string(), "\n"));
   }
   setenv("OMP_WAIT_POLICY", "passive", 1);
   START_DAEMON(told, {});
