@@ -294,7 +294,7 @@ class ModelRunner {
   /// Seconds spent in attention kernels (attend, measure, write) since start, for the metrics.
   virtual double attention_seconds() const { return 0; }
   /// Seconds since start in which a device was at work on steps of DecodeTokens, by its own clock:
-  /// from a step's first kernel to its tokens. Between these it waits for the host.
+  /// from a step's first kernel to its tokens. Between these it waits for the host, or edits caches.
   virtual double device_seconds() const { return 0; }
 
  protected:

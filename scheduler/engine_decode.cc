@@ -10,7 +10,7 @@ namespace ziggurat {
 
 bool EngineLoop::EditCaches(absl::Span<Sequence* const> sequences, bool ahead) {
   std::vector<Sequence*> edited;
-  edits_.clear();
+  bool has_failed = false;
   for (Sequence* sequence : sequences) {
     if (!sequence->edited.ok()) continue;
     const size_t before = edits_.size();
@@ -18,11 +18,12 @@ bool EngineLoop::EditCaches(absl::Span<Sequence* const> sequences, bool ahead) {
         sequence->store->PrepareStep(sequence->logical_tokens + (ahead ? 1 : 0), &edits_);
     if (!sequence->edited.ok()) {
       edits_.resize(before);
+      has_failed = true;
     } else if (edits_.size() > before) {
       edited.push_back(sequence);
     }
   }
-  if (edits_.empty()) return false;
+  if (edits_.empty()) return has_failed;
   double timed_already = 0;
   absl::Status status;
   {
@@ -32,6 +33,7 @@ bool EngineLoop::EditCaches(absl::Span<Sequence* const> sequences, bool ahead) {
   for (Sequence* sequence : edited) {
     sequence->edited = status.ok() ? sequence->store->FinishEdits() : status;
   }
+  edits_.clear();  // they name segments of sequences that may end
   return true;
 }
 
@@ -112,6 +114,7 @@ void EngineLoop::DecodeAndDraw(absl::Span<Sequence* const> ready) {
     if (status.ok()) {
       ++sequence.logical_tokens;
       of_sequence = DecideFirstToken(sequence);
+      of_sequence.Update(sequence.edited);  // for the next step
     }
     if (!of_sequence.ok()) {
       Finish(sequence, FinishReason::kError, of_sequence);
@@ -132,7 +135,7 @@ void EngineLoop::PrepareNextStep(absl::Span<Sequence* const> ready) {
   if (shows_idle_ || IsSnapshotDue()) return;
   std::vector<Sequence*> going_on;
   for (Sequence* sequence : ready) {
-    if (sequence->tokens_to_append() > 0 && !sequence->store->IsUndecided()) {
+    if (sequence->tokens_to_append() > 0 && sequence->store->MayEditAhead()) {
       going_on.push_back(sequence);
     }
   }

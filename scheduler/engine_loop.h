@@ -158,7 +158,7 @@ class EngineLoop {
   std::vector<float> decode_logits_;
   std::vector<DecodeInput> decode_inputs_;
   std::vector<DecodeInput> next_inputs_;     ///< of those that are prepared
-  std::vector<CacheEdit> edits_;             ///< memory for EditCaches
+  std::vector<CacheEdit> edits_;             ///< of EditCaches, empty otherwise
   std::vector<EngineOutput> outputs_;        ///< of this step
   std::vector<double> inter_token_seconds_;  ///< of this step
   /// No request that runs has an earlier deadline.
@@ -166,7 +166,7 @@ class EngineLoop {
   int finished_in_step_ = 0;
   int tokens_in_step_ = 0;     ///< computed; of a prompt, those of its last prefill step
   bool shows_idle_ = true;     ///< the last step left nothing to do
-  bool holds_ahead_ = false;   ///< blocks that belong to the next step, and are not shown
+  bool holds_ahead_ = false;   ///< blocks and edits of the next step, which are not shown
   bool is_stale_ = false;      ///< a request was admitted or finished since the last snapshot
   double model_seconds_ = 0;   ///< of this step, attention included
   double sample_seconds_ = 0;  ///< of this step

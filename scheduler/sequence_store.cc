@@ -141,6 +141,7 @@ absl::Status SequenceStore::LowerBound(int layer) {
 
 void SequenceStore::NoteStore(int layer) {
   append_segments_[layer] = stores_[layer]->AppendSegment();
+  may_edit_ahead_ = may_edit_ahead_ && stores_[layer]->MayEditAhead();
   edit_due_[layer] = StepAfter(step_ + 1, stores_[layer]->TokensBeforeEdit());
   next_edit_ = due_[layer] = next_due_ = step_ + 1;
   counted_[layer] = step_;

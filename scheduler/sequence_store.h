@@ -50,6 +50,9 @@ class SequenceStore {
   /// Makes room for what must move before the token at `position` is written, and orders it. Where
   /// it fails the sequence can only be ended.
   absl::Status PrepareStep(int position, std::vector<CacheEdit>* edits);
+  /// Whether edits may be carried out before it is known that the token comes that they make room
+  /// for. If it does not, the layers hold the tokens that they would hold, in fewer blocks perhaps.
+  bool MayEditAhead() const { return !undecided_ && may_edit_ahead_; }
   /// After the edits have been carried out; not called where there were none.
   absl::Status FinishEdits();
   /// The place of the token at `position` in every layer, as of `step()` or earlier; valid until
@@ -116,6 +119,7 @@ class SequenceStore {
   std::vector<int> due_;                    ///< the step in which each layer must be looked at
   int next_due_ = 0;                        ///< the earliest of them
   bool undecided_;
+  bool may_edit_ahead_ = true;  ///< in every layer
 };
 
 }  // namespace ziggurat

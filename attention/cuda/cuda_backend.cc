@@ -364,7 +364,7 @@ void CudaBackend::MergeTails(const AttentionShape& shape, PoolView pool,
                                     UnitTokens(*merge.lower_retained)};
     const size_t bytes = TailMergeScratchBytes(extent, shape.num_kv_heads, shape.head_dim);
     const bool is_full = extent != each || scratch + bytes > scratch_.bytes() ||
-                         records.size() == kMostTailMerges ||
+                         (records.size() + 1) * shape.num_kv_heads > kMostTailMergeHeads ||
                          image.words().size() * sizeof(uint32_t) > most_bytes ||
                          (records.size() + 1) * sizeof(TailMergeRecord) > most_bytes;
     if (is_full && !records.empty()) merge_records();

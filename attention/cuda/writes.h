@@ -107,9 +107,9 @@ struct TailMergeExtent {
 };
 
 size_t TailMergeScratchBytes(const TailMergeExtent& each, int heads, int head_dim);
-///   merges   [num_merges], at most kMostTailMerges
+///   merges   [num_merges], of at most kMostTailMergeHeads KV heads together
 ///   scratch  TailMergeScratchBytes of each
-constexpr int kMostTailMerges = 16383;
+constexpr int kMostTailMergeHeads = 16383;
 void LaunchMergeTails(const DeviceShape& shape, const DeviceCache& cache,
                       const TailMergeRecord* merges, int num_merges, const TailMergeExtent& each,
                       void* scratch, cudaStream_t stream);

@@ -55,6 +55,8 @@ absl::Status Check(const MergeEdit& edit) {
   for (const SegmentView* retained : {edit.lower_retained, edit.upper_retained}) {
     fits = fits && CanWrite(*retained, edit.first_retained_slot, edit.retained);
   }
+  const SegmentView &lower = *edit.lower_retained, &upper = *edit.upper_retained;
+  fits = fits && lower.encoding == upper.encoding && lower.group == upper.group;
   if (fits) return absl::OkStatus();
   return absl::InternalError(absl::StrCat(
       "a merge of ", edit.count, " of ", edit.lower_tail->num_slots, " and ",

@@ -70,14 +70,14 @@ Plan MakePlan(const ModelConfig& config, const CudaDecoderOptions& options,
       std::max(context * heads.num_q_heads * sizeof(float),
                TailMergeBytes(
                    heads, static_cast<int>(std::min<size_t>(MergeOptions::kLongestTail, context))));
-  // Half of it takes one list; a table has some words for each slot at most. Or what is told of a
-  // copy in every layer of every sequence, so that the host need not wait for a step to be done
+  // Half of it takes one list; a table has some words for each slot at most. Or what is told of an
+  // edit in every layer of every sequence, so that the host need not wait for a step to be done
   // while it orders those of the next.
-  constexpr size_t kOfCopy = 512, kMost = size_t{16} << 20;
-  const size_t copies = kOfCopy * config.num_layers * options.max_sequences;
+  constexpr size_t kOfEdit = 768, kMost = size_t{32} << 20;
+  const size_t edits = kOfEdit * config.num_layers * options.max_sequences;
   plan.backend.upload_bytes =
       std::max({size_t{2} << 20, 4 * context * heads.num_kv_heads * sizeof(int32_t),
-                std::min(2 * copies, kMost)});
+                std::min(2 * edits, kMost)});
   plan.weight_bytes = cuda::WeightBytes(config, options.decoder.element);
   plan.workspace_bytes = WorkspaceCapacityBytes(PrefillLanes(plan.steps.shape, options.decoder));
   return plan;

@@ -119,10 +119,10 @@ class CudaSteps final : public StepDecoder {
   PoolView pool_view_;
   std::unique_ptr<SequenceTables> tables_;
   std::unique_ptr<TokenDraws> draws_;
-  Drawing drawing_;  ///< of DecodeTokens, for AwaitTokens
-  std::map<StepBucket, std::unique_ptr<Graph>> graphs_;
-  bool has_no_room_ = false;  ///< for more of them
+  Drawing drawing_;                       ///< of DecodeTokens, for AwaitTokens
   std::unique_ptr<Event> begun_, drawn_;  ///< a step's first kernel begins; its tokens are there
+  std::map<StepBucket, std::unique_ptr<Graph>> graphs_;  ///< which record begun_
+  bool has_no_room_ = false;                             ///< for more of them
   double busy_seconds_ = 0;
 
   DeviceMemory activations_, logits_, inputs_, scratch_, measured_, frequencies_;

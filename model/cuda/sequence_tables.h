@@ -17,7 +17,7 @@ namespace ziggurat::cuda {
 
 /// What decode attention has to be launched for.
 struct StepKinds {
-  int runs = 0;  ///< (segment, KV head, pass)s of a layer of an item, at most
+  int runs = 0;          ///< (segment, KV head, pass)s of a layer of an item, at most
   uint32_t kernels = 0;  ///< bits of them
   bool distant = false;
   bool scored = false;

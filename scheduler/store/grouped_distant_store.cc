@@ -84,6 +84,8 @@ class GroupedDistantStore final : public LayerStore {
     return absl::OkStatus();
   }
 
+  /// A token is in both windows until the next one takes its place.
+  bool MayEditAhead() const override { return false; }
   absl::Status PrepareStep(int position, std::vector<CacheEdit>* edits) override {
     for (size_t r = 0; r < runs_.size(); ++r) {
       Run& run = runs_[r];

@@ -56,6 +56,9 @@ class LayerStore {
   virtual absl::Status PrepareFlush(std::vector<CacheEdit>* /*edits*/) { return absl::OkStatus(); }
   /// After the edits of a step have been carried out.
   virtual void FinishEdits() {}
+  /// Whether that may be done before it is known that the token comes: the layer holds the same
+  /// tokens afterwards.
+  virtual bool MayEditAhead() const { return true; }
   /// Where the token at `position` goes. The span is valid until the next call.
   virtual absl::StatusOr<absl::Span<const TokenTarget>> Append(int position) = 0;
 

@@ -126,6 +126,8 @@ class GroupedRing final : public LayerStore {
     return absl::OkStatus();
   }
 
+  /// With a group that is overwritten the oldest tokens go.
+  bool MayEditAhead() const override { return false; }
   /// A group leaves the tail so early that the new token brings it to its least length.
   int TokensBeforeEdit() const override {
     return std::max(0, shape_.open + format_.group() - 1 - table_->view()[open_].num_slots);
@@ -154,7 +156,8 @@ class GroupedRing final : public LayerStore {
                                 .to = &table_->view()[coded_],
                                 .first_slot = slot});
     }
-    if (!TailStays()) {
+    tail_stays_ = MayTailStay();
+    if (!tail_stays_) {
       edits->push_back(CopyEdit{.from = from,
                                 .first = group,
                                 .slots = {},
@@ -168,7 +171,7 @@ class GroupedRing final : public LayerStore {
 
   void FinishEdits() override {
     if (flushed_ == 0) return;
-    if (TailStays()) {
+    if (tail_stays_) {
       table_->RemoveFirst(open_, flushed_);
     } else {
       table_->Truncate(open_, table_->view()[open_].num_slots - flushed_);
@@ -187,7 +190,7 @@ class GroupedRing final : public LayerStore {
  private:
   /// Whether what is behind a group that leaves keeps its place. Where nothing becomes codes it
   /// moves, so that there is an edit.
-  bool TailStays() const {
+  bool MayTailStay() const {
     return shape_.groups > 0 && table_->CanRemoveFirst(open_, format_.group());
   }
 
@@ -202,6 +205,7 @@ class GroupedRing final : public LayerStore {
   int next_group_ = 0;  ///< the oldest one, once all are there
   int kept_ = 0;
   int flushed_ = 0;
+  bool tail_stays_ = false;  ///< where it is, behind what has been flushed
   TokenTarget target_;
 };
 

@@ -75,7 +75,8 @@ absl::Status TokenList::Flush(std::vector<CacheEdit>* edits) {
                             .count = count,
                             .to = &table_->view()[coded_],
                             .first_slot = first_slot});
-  if (open > count && !table_->CanRemoveFirst(open_, count)) {
+  others_stay_ = table_->CanRemoveFirst(open_, count);
+  if (open > count && !others_stay_) {
     edits->push_back(CopyEdit{.from = from,
                               .first = count,
                               .slots = {},
@@ -94,7 +95,7 @@ int TokenList::TokensBeforeFlush() const {
 
 bool TokenList::FinishFlush() {
   if (flushed_ == 0) return false;
-  if (table_->CanRemoveFirst(open_, flushed_)) {
+  if (others_stay_) {
     table_->RemoveFirst(open_, flushed_);
   } else {
     table_->Truncate(open_, open_tokens() - flushed_);

@@ -66,7 +66,8 @@ class TokenList {
   StoreFormat format_;
   int coded_ = -1;
   int open_ = -1;
-  int flushed_ = 0;  ///< tokens on their way to the coded segment
+  int flushed_ = 0;           ///< tokens on their way to the coded segment
+  bool others_stay_ = false;  ///< where they are, behind these
 };
 
 }  // namespace ziggurat

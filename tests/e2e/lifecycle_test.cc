@@ -291,7 +291,7 @@ TEST(Lifecycle, ThreadsWaitAwakeForAShortTimeUnlessToldOtherwise) {
                 testing::Contains(testing::MatchesRegex("GOMP_SPINCOUNT=[0-9]{3,5}")));
     // It starts itself anew for that, under the name by which people look for it.
     EXPECT_EQ(ReadFile(absl::StrCat("/proc/", daemon.pid(), "/comm")),
-              absl::StrCat(Binary().filename().string(), "\n"));
+              Binary().filename().string().substr(0, 15) + "\n");
   }
   setenv("OMP_WAIT_POLICY", "passive", 1);
   START_DAEMON(told, {});

@@ -1,7 +1,6 @@
 // Steps that are prepared while a device computes the one before: nobody sees a difference.
 #include <gtest/gtest.h>
 
-#include <algorithm>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -92,19 +91,25 @@ TEST(EnginePrepareTest, ARequestThatStopsHoldsNoBlockOfTheTokenThatDoesNotCome) 
 
 // What moves before a token that then does not come has moved all the same.
 TEST(EnginePrepareTest, ARequestThatStopsAfterEditsForTheNextTokenLeavesNothing) {
-  EngineHarness device(Options(2000), OnDevice());
+  EngineHarness device(Options(2000), OnDevice()), host(Options(2000));
   for (const std::string& policy : PoliciesOfAllMethods()) {
-    SCOPED_TRACE(policy);
     const EngineRequest unstopped = device.Request(100, 90, policy);
     const std::vector<int32_t> all = device.Expected(unstopped);
     for (int generated = 1; generated < 80; ++generated) {
+      SCOPED_TRACE(absl::StrCat(policy, ", ", generated));
       EngineRequest request = unstopped;
       request.stop_token_ids = {all[generated]};
       const Collected result = device.Await(device.MustSubmit(request));
+      const Collected expected = host.Await(host.MustSubmit(request));
       ASSERT_TRUE(result.last.status.ok()) << result.last.status;
       EXPECT_EQ(result.last.reason, FinishReason::kStop);
-      ASSERT_LE(result.tokens.size(), static_cast<size_t>(generated));
-      EXPECT_TRUE(std::equal(result.tokens.begin(), result.tokens.end(), all.begin()));
+      EXPECT_EQ(result.tokens, expected.tokens);
+      const CacheReport &there = result.last.cache, &here = expected.last.cache;
+      ASSERT_EQ(there.layers.size(), here.layers.size());
+      for (size_t l = 0; l < here.layers.size(); ++l) {
+        EXPECT_EQ(there.layers[l].tokens, here.layers[l].tokens) << "layer " << l;
+        EXPECT_EQ(there.layers[l].evicted_tokens, here.layers[l].evicted_tokens) << "layer " << l;
+      }
       device.ExpectEmptyPool();
     }
   }

@@ -183,7 +183,11 @@ absl::StatusOr<std::vector<RequestId>> EngineBench::SubmitAll(const EngineCase& 
   const int64_t tokens = static_cast<int64_t>(which.batch) * which.context;
   const int64_t per_batch = std::max(engine_->options().prefill_tokens, which.context);
   // And a small model may take steps for a while before the reader of its outputs gets a turn.
-  const int64_t spare = which.after_start ? 0 : std::max<int64_t>(256, 2 + 2 * tokens / per_batch);
+  // What fills the pool should not depend on how many are sent.
+  constexpr int64_t kLeast = 256;
+  int64_t spare = std::max(kLeast, 2 + 2 * tokens / per_batch);
+  if (which.fills_pool) spare = kLeast;
+  if (which.after_start) spare = 0;
   absl::Status fits = CheckFits(which.context, which.decode_tokens, shape().max_context_tokens);
   if (!fits.ok()) return fits;
   const int room = shape().max_context_tokens - which.context;

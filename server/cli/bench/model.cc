@@ -1,4 +1,5 @@
 // `ziggurat bench decode` and `ziggurat bench prefill`: a model in this process, without network.
+#include <algorithm>
 #include <cstdio>
 #include <memory>
 #include <string>
@@ -35,9 +36,9 @@ A row is one batch of equal requests, prefilled and then decoded together. token
 tokens of all requests; "attention" and "engine" are shares of the engine thread's time (engine:
 scheduling and sampling, all but the model); GB/s is what a step reads, weights and cache, by its
 time. The machine's read bandwidth is measured in the same run and stands above the table; on a GPU
-it is that of a copy, read and written bytes together. There "engine" is what the GPU waits for
-between one step's tokens and the next step's first kernel, and "attention" is not known: the engine
-thread does not wait for the single parts of a step.
+it is that of a copy, read and written bytes together. There "engine" is the share of a step between
+the tokens of one and the first kernel of the next, by the GPU's own clock: it waits for the host, or
+edits caches. "attention" is not known: the engine thread does not wait for the parts of a step.
 
 With --fill a row is as many requests as the pool holds at once, of --batch at most:
   ziggurat bench decode --model /tmp/llama-160m --fill --batch 64 --context 2048 \
@@ -174,9 +175,9 @@ void PrintHead(const ModelBenchFlags& flags) {
   }
 }
 
-/// The share of the timed steps in which the device had nothing to do.
-double DeviceWaits(const bench::EngineFigures& figures) {
-  return 1 - figures.decode_parts.device / figures.decode_seconds;
+/// The share of steps between a device's last kernel of one and its first of the next.
+double BetweenSteps(const bench::StepParts& parts) {
+  return std::max(0.0, 1 - parts.device / parts.total());
 }
 
 void PrintRow(const ModelBenchFlags& flags, const std::string& policy,
@@ -185,13 +186,15 @@ void PrintRow(const ModelBenchFlags& flags, const std::string& policy,
   const auto share = [&](double seconds) {
     // What a step took is noted after its tokens have gone out: of a single one perhaps nothing
     // yet.
-    if (on_gpu || !(parts.total() > 0)) return std::string("-");
+    if (!(parts.total() > 0)) return std::string("-");
     return absl::StrFormat("%.1f %%", 100 * seconds / parts.total());
   };
-  const std::string attention = share(parts.attention);
-  const std::string engine = on_gpu && flags.decodes
-                                 ? absl::StrFormat("%.1f %%", 100 * DeviceWaits(figures))
-                                 : share(parts.sample + parts.schedule);
+  std::string attention = share(parts.attention);
+  std::string engine = share(parts.sample + parts.schedule);
+  if (on_gpu) {
+    attention = "-";
+    engine = flags.decodes ? share(BetweenSteps(parts) * parts.total()) : "-";
+  }
   absl::PrintF("| %-32s | %5d | %7d | ", absl::StrCat("`", policy, "`"), figures.batch,
                which.context);
   if (flags.decodes) {
@@ -228,7 +231,7 @@ nlohmann::json ToJson(const std::string& policy, const bench::EngineCase& which,
   row["decode_seconds"] = figures.decode_seconds;
   row["decode_tokens_per_second"] = figures.decode_tokens_per_second;
   if (on_gpu) {
-    row["device_waits"] = DeviceWaits(figures);
+    row["between_steps"] = BetweenSteps(figures.decode_parts);
   } else {
     row["decode_seconds_by_part"] = ToJson(figures.decode_parts);
   }
@@ -322,7 +325,7 @@ Command AddModelBench(CLI::App* app, bool decodes) {
       ->capture_default_str();
   if (decodes) {
     app->add_flag("--fill", flags->fill,
-                  "Of --batch requests time as many as the pool holds at once");
+                  "Time as many requests as the pool holds at once, at most --batch");
   }
   app->add_option("--context", flags->contexts, "Prompt tokens of each, separated by commas")
       ->delimiter(',')
