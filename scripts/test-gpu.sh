@@ -10,7 +10,7 @@
 #   kernel-bench   decode attention, products with weights and drawing tokens, beside a copy
 #   daemon         the daemon, end to end
 #   model-bench    decoding and prompts of a model of LLaMA-3-8B's shape (16 GB of disk)
-#   pool-bench     tokens per second from one pool under three policies, the same model
+#   pool-bench     requests in one pool and tokens per second under three policies, the same model
 #   sanitizer      some of the first two under compute-sanitizer
 #   torch-bench    prompts by libtorch's flash attention: another build
 #
@@ -179,6 +179,9 @@ if has model-bench; then
   bench "long prompts" "$ziggurat" prefill --context 2048,32768
 fi
 if has pool-bench; then
+  run "as many requests as a pool holds" "$ziggurat" bench decode --model "$model" --device "$device" --repeats 1 \
+    --fill --batch 128 --context 8192 --kv-cache-memory "$((pool_gib < 17 ? pool_gib : 17))GiB" \
+    --compression full --compression 'simlayerkv(threshold=0.1233)' --compression 'pyramidkv(budget=1024)'
   run "tokens per second from one pool" scripts/bench-daemon.sh "$ziggurat" "$device" \
     "$model" "$((pool_gib < 40 ? pool_gib : 40))GiB" 128 8192 64 full simlayerkv 'pyramidkv(budget=1024)'
 fi
