@@ -53,8 +53,12 @@ class LoadRunner::Call : public grpc::ClientReadReactor<v1::GenerateResponse> {
 
   void OnDone(const grpc::Status& status) override {
     record_.end_seconds = runner_->Now();
-    const std::shared_ptr<Call> self = std::move(self_);
-    runner_->OnEnd(self, status);
+    LoadRunner* const runner = runner_;
+    std::shared_ptr<Call> self = std::move(self_);
+    runner->OnEnd(self, status);
+    // Its context refers to the channel, which must not end in a thread of gRPC's own.
+    self.reset();
+    runner->OnGone();
   }
 
  private:
@@ -155,7 +159,7 @@ void LoadRunner::Dispatch() {
     SendArrivals();
   }
   std::unique_lock lock(mutex_);
-  changed_.wait(lock, [this] { return calls_.empty(); });
+  changed_.wait(lock, [this] { return calls_.empty() && ending_ == 0; });
   finished_ = true;
 }
 
@@ -237,9 +241,16 @@ void LoadRunner::OnEnd(const std::shared_ptr<Call>& call, const grpc::Status& st
     }
     records_.push_back(std::move(record));
     calls_.erase(call);
+    ++ending_;
     changed_.notify_all();
   }
   if (next != nullptr) next->Start(next);
+}
+
+void LoadRunner::OnGone() {
+  std::lock_guard lock(mutex_);
+  --ending_;
+  changed_.notify_all();
 }
 
 }  // namespace ziggurat::bench

@@ -74,8 +74,9 @@ class LoadRunner {
   // Mutex held: a call for the next request, to be started without the mutex; null: no more.
   std::shared_ptr<Call> TakeNext();
   std::shared_ptr<Call> MakeCall(const PlannedRequest& plan);
-  // The last thing that a call does with the runner.
   void OnEnd(const std::shared_ptr<Call>& call, const grpc::Status& status);
+  // Once the call is no more: the last thing that it does with the runner.
+  void OnGone();
 
   double Now() const;
   bool IsOver() const;  // mutex held: no request may be sent any more
@@ -96,6 +97,7 @@ class LoadRunner {
   absl::Status end_;
   LoadProgress progress_;
   std::set<std::shared_ptr<Call>> calls_;  // under way
+  int ending_ = 0;                         // calls that have ended and are not gone
   std::vector<RequestRecord> records_;
   std::thread dispatcher_;
 };
