@@ -17,13 +17,13 @@ namespace {
 
 using ::testing::HasSubstr;
 
-constexpr int kHeads = 2, kDim = 16, kBlocks = 200;
+constexpr int kHeads = 2, kDim = 16;
 
 class CacheEdits : public ::testing::TestWithParam<std::string> {
  protected:
   CacheEdits()
       : geometry_{2, kHeads, kDim, CacheGeometry::DefaultBlockBytes(kHeads, kDim)},
-        pool_(*BlockPool::Create(kBlocks, geometry_.block_bytes)),
+        pool_(*BlockPool::Create(200, geometry_.block_bytes)),
         cache_(pool_.get(), &geometry_),
         backend_(MakeCacheOpsBackend(GetParam())) {}
 
@@ -60,7 +60,21 @@ class CacheEdits : public ::testing::TestWithParam<std::string> {
   static float KeyOf(const std::vector<float>& read, int head, int slot, int channel = 0) {
     return read[(static_cast<size_t>(slot) * kHeads + head) * kDim + channel];
   }
-  size_t PoolBytes() const { return kBlocks * geometry_.block_bytes; }
+  /// The bytes of every block of the two layers.
+  std::vector<absl::Span<std::byte>> Blocks() {
+    std::vector<BlockId> ids;
+    cache_.AppendReferences(&ids);
+    std::vector<absl::Span<std::byte>> blocks;
+    for (const BlockId id : ids) {
+      blocks.push_back(absl::MakeSpan(pool_->view().Block(id), geometry_.block_bytes));
+    }
+    return blocks;
+  }
+  std::vector<std::vector<std::byte>> Held() {
+    std::vector<std::vector<std::byte>> held;
+    for (const auto block : Blocks()) held.emplace_back(block.begin(), block.end());
+    return held;
+  }
   absl::Status Run(const std::vector<CacheEdit>& edits) {
     return RunCacheEdits(*backend_, shape_, pool_->view(), edits);
   }
@@ -223,16 +237,18 @@ TEST_P(MergeEdits, GoInOrderWithCopiesOfTheSameTokens) {
   const auto moved = [&](int to) { return CopyEdit{segment(2), 5, {}, 2, segment(2), to}; };
   MergeEdit again = Edit();
   again.first_merged_slot = 0;
-  const std::vector<std::byte> before(pool_->view().base, pool_->view().base + PoolBytes());
+  const auto before = Held();
   const std::vector<CacheEdit> edits = {alike(largest[0]), Edit(), moved(0),
                                         alike(largest[1]), again,  moved(2)};
   for (const CacheEdit& edit : edits) ASSERT_TRUE(Run({edit}).ok());
-  const std::vector<std::byte> one_by_one(pool_->view().base, pool_->view().base + PoolBytes());
+  const auto one_by_one = Held();
   const std::vector<float> kept = Read(2);
   EXPECT_NE(KeyOf(kept, 0, 0), KeyOf(kept, 0, 2)) << "the merges retain different tokens";
-  std::copy(before.begin(), before.end(), pool_->view().base);
+  for (size_t i = 0; i < before.size(); ++i) {
+    std::copy(before[i].begin(), before[i].end(), Blocks()[i].begin());
+  }
   ASSERT_TRUE(Run(edits).ok());
-  EXPECT_TRUE(std::equal(one_by_one.begin(), one_by_one.end(), pool_->view().base));
+  EXPECT_TRUE(Held() == one_by_one);
 }
 
 TEST_P(MergeEdits, RefuseWhatDoesNotFit) {
