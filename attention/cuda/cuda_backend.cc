@@ -29,23 +29,18 @@ void InPieces(int count, int unit, size_t token_bytes, size_t scratch_bytes, Pie
   for (int done = 0; done < count; done += step) piece(done, std::min(step, count - done));
 }
 
-/// Tokens that are encoded together.
-int UnitTokens(const SegmentView& segment) {
-  return IsGrouped(segment.encoding) ? segment.group : 1;
-}
-
-bool HasAttributes(const SegmentView& segment) {
-  return segment.key_norms.blocks != nullptr || segment.scores.blocks != nullptr;
+/// Whether copying between the two may be of norms, or scores and positions.
+bool HasAttributes(const SegmentView& from, const SegmentView& to) {
+  const auto has = [](const SegmentView& segment) {
+    return segment.key_norms.blocks != nullptr || segment.scores.blocks != nullptr;
+  };
+  return has(from) || has(to);
 }
 
 /// Numbers that become codes: what is read of such copies is written by none.
-bool BecomesCodes(const TokenCopy& copy, int head_dim) {
-  const auto is_plain = [](const SegmentView& segment) {
-    return segment.encoding == Encoding::kF32 || segment.encoding == Encoding::kBf16;
-  };
-  return is_plain(*copy.from) && !is_plain(*copy.to) && !HasAttributes(*copy.from) &&
-         !HasAttributes(*copy.to) &&
-         CopyUnitBytes(copy.from->encoding, UnitTokens(*copy.to), head_dim) <= kMostUnitBytes;
+bool BecomesCodes(const SegmentView& from, const SegmentView& to, int head_dim) {
+  return IsPlain(from.encoding) && !IsPlain(to.encoding) && !HasAttributes(from, to) &&
+         CopyUnitBytes(from.encoding, UnitTokens(to), head_dim) <= kMostUnitBytes;
 }
 
 DeviceIndices IndicesFrom(HeadIndices indices, int first, int skipped) {
@@ -99,6 +94,12 @@ void* CudaBackend::Scratch(size_t bytes) {
 DeviceCache CudaBackend::Cache(PoolView pool, const TableImage& image) {
   const auto* table = uploads_->Place(absl::MakeConstSpan(image.words()));
   return {reinterpret_cast<unsigned char*>(pool.base), pool.block_bytes, table};
+}
+
+bool CudaBackend::IsTold(const TableImage& image, size_t record_bytes) const {
+  // Table and records lie in the ring together until what is told of them is launched.
+  const size_t most = std::min(uploads_->most_bytes() / 4, kToldAtOnce);
+  return image.words().size() * sizeof(uint32_t) > most || record_bytes > most;
 }
 
 // ---- Memory -------------------------------------------------------------------------------------
@@ -250,19 +251,20 @@ void CudaBackend::CopyTokens(const AttentionShape& shape, PoolView pool, const S
                                       first_slot + done};
              LaunchCopyTokens(DeviceShapeOf(shape), cache,
                               uploads_->Place(absl::MakeConstSpan(&copy, 1)), 1,
-                              {target.heads, piece, piece / target.unit, /*is_staged=*/true},
+                              {.heads = target.heads,
+                               .count = piece,
+                               .units = piece / target.unit,
+                               .is_staged = true,
+                               .has_attributes = HasAttributes(from, to)},
                               Scratch(CopyScratchBytes(target.heads, piece, shape.head_dim)), at());
            });
 }
 
 void CudaBackend::CopyAll(const AttentionShape& shape, PoolView pool,
                           absl::Span<const TokenCopy> copies) {
-  // Table and records lie in the ring together until the copies are launched.
-  const size_t most_bytes = std::min(uploads_->most_bytes() / 4, kToldAtOnce);
   TableImage image;
   std::vector<CopyRecord> records;
-  constexpr CopyExtent kNone = {.has_attributes = false};
-  CopyExtent most = kNone;
+  CopyExtent most;
   size_t scratch = 0, units_in_all = 0;
   const auto copy_records = [&] {
     const DeviceCache cache = Cache(pool, image);
@@ -271,7 +273,7 @@ void CudaBackend::CopyAll(const AttentionShape& shape, PoolView pool,
                      most.is_staged ? Scratch(scratch) : nullptr, at());
     image.Clear();
     records.clear();
-    most = kNone;
+    most = {};
     scratch = units_in_all = 0;
   };
   for (const TokenCopy& copy : copies) {
@@ -283,11 +285,10 @@ void CudaBackend::CopyAll(const AttentionShape& shape, PoolView pool,
     const bool is_uneven =
         copies_with_it > kFewCopies &&
         copies_with_it * std::max<size_t>(most.units, units) > kMostRoom * (units_in_all + units);
-    const bool is_staged = !BecomesCodes(copy, shape.head_dim);
+    const bool is_staged = !BecomesCodes(from, to, shape.head_dim);
     const bool has_no_scratch = (is_staged || most.is_staged) && scratch + bytes > scratch_.bytes();
     const bool is_full = is_uneven || has_no_scratch || records.size() == kMostCopies ||
-                         image.words().size() * sizeof(uint32_t) > most_bytes ||
-                         copies_with_it * sizeof(CopyRecord) > most_bytes;
+                         IsTold(image, copies_with_it * sizeof(CopyRecord));
     if (is_full && !records.empty()) copy_records();
     if (is_staged && bytes > scratch_.bytes()) {
       CopyTokens(shape, pool, from, {}, copy.first, copy.count, to, copy.first_slot);
@@ -303,7 +304,7 @@ void CudaBackend::CopyAll(const AttentionShape& shape, PoolView pool,
     scratch += bytes;
     units_in_all += units;
     most.is_staged = most.is_staged || is_staged;
-    most.has_attributes = most.has_attributes || HasAttributes(from) || HasAttributes(to);
+    most.has_attributes = most.has_attributes || HasAttributes(from, to);
     if (!is_staged) {
       most.unit_bytes =
           std::max(most.unit_bytes, CopyUnitBytes(from.encoding, unit, shape.head_dim));
@@ -346,7 +347,6 @@ void CudaBackend::WriteMerged(const AttentionShape& shape, ElementType element, 
 
 void CudaBackend::MergeTails(const AttentionShape& shape, PoolView pool,
                              absl::Span<const TailMerge> merges) {
-  const size_t most_bytes = std::min(uploads_->most_bytes() / 4, kToldAtOnce);
   TableImage image;
   std::vector<TailMergeRecord> records;
   TailMergeExtent each;
@@ -365,8 +365,7 @@ void CudaBackend::MergeTails(const AttentionShape& shape, PoolView pool,
     const size_t bytes = TailMergeScratchBytes(extent, shape.num_kv_heads, shape.head_dim);
     const bool is_full = extent != each || scratch + bytes > scratch_.bytes() ||
                          (records.size() + 1) * shape.num_kv_heads > kMostTailMergeHeads ||
-                         image.words().size() * sizeof(uint32_t) > most_bytes ||
-                         (records.size() + 1) * sizeof(TailMergeRecord) > most_bytes;
+                         IsTold(image, (records.size() + 1) * sizeof(TailMergeRecord));
     if (is_full && !records.empty()) merge_records();
     if (bytes > scratch_.bytes()) {
       AttentionBackend::MergeTails(shape, pool, {&merge, 1});

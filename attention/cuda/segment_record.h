@@ -8,11 +8,14 @@ namespace ziggurat::cuda {
 
 constexpr int kSegmentPlanes = 8;
 
+/// Tokens that are encoded together.
+inline int UnitTokens(const SegmentView& s) { return IsGrouped(s.encoding) ? s.group : 1; }
+
 /// Slots that a segment has blocks for: grouped ones hold whole groups, also where the last is not
 /// all counted yet.
 inline int SlotsHeld(const SegmentView& s) {
-  const int group = IsGrouped(s.encoding) ? s.group : 1;
-  return (s.num_slots + group - 1) / group * group;
+  const int unit = UnitTokens(s);
+  return (s.num_slots + unit - 1) / unit * unit;
 }
 
 /// Blocks of a plane that hold `slots` slots.

@@ -44,8 +44,7 @@ uint32_t TableImage::AddSegment(const SegmentView& segment) {
 }
 
 TargetSegment TableImage::AddTarget(const SegmentView& segment) {
-  return {AddSegment(segment), segment.num_kv_heads,
-          IsGrouped(segment.encoding) ? segment.group : 1};
+  return {AddSegment(segment), segment.num_kv_heads, UnitTokens(segment)};
 }
 
 DeviceItems TableImage::AddItems(absl::Span<const DecodeItem> items, unsigned long long* counts) {

@@ -44,10 +44,10 @@ struct CopyRecord {
 struct CopyExtent {
   int heads = 0;
   int count = 0;
-  int units = 0;               ///< tokens encoded together count once
-  bool is_staged = false;      ///< some segment may be both read and written
-  size_t unit_bytes = 0;       ///< CopyUnitBytes of those that are not
-  bool has_attributes = true;  ///< norms or scores and positions, of staged ones
+  int units = 0;                ///< tokens encoded together count once
+  bool is_staged = false;       ///< some segment may be both read and written
+  size_t unit_bytes = 0;        ///< CopyUnitBytes of those that are not
+  bool has_attributes = false;  ///< norms, or scores and positions, of staged ones
 };
 
 /// Tokens on their way from segment to segment: all of all copies are read before any is written.

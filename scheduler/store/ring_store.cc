@@ -7,6 +7,7 @@
 #include <algorithm>
 
 #include "scheduler/store/layer_store.h"
+#include "scheduler/store/leaving_tokens.h"
 #include "scheduler/store/store_format.h"
 
 namespace ziggurat {
@@ -138,8 +139,7 @@ class GroupedRing final : public LayerStore {
 
   absl::Status PrepareFlush(std::vector<CacheEdit>* edits) override {
     if (TokensBeforeEdit() > 0) return absl::OkStatus();
-    const int open = table_->view()[open_].num_slots, group = format_.group();
-    const int coded = table_->view()[coded_].num_slots;
+    const int group = format_.group(), coded = table_->view()[coded_].num_slots;
     int slot = coded;
     if (coded < shape_.groups * group) {
       if (absl::Status status = table_->Extend(coded_, group); !status.ok()) return status;
@@ -147,37 +147,19 @@ class GroupedRing final : public LayerStore {
       slot = next_group_ * group;
       next_group_ = (next_group_ + 1) % std::max(1, shape_.groups);
     }
-    const SegmentView* from = &table_->view()[open_];
     if (shape_.groups > 0) {
-      edits->push_back(CopyEdit{.from = from,
+      edits->push_back(CopyEdit{.from = &table_->view()[open_],
                                 .first = 0,
                                 .slots = {},
                                 .count = group,
                                 .to = &table_->view()[coded_],
                                 .first_slot = slot});
     }
-    tail_stays_ = MayTailStay();
-    if (!tail_stays_) {
-      edits->push_back(CopyEdit{.from = from,
-                                .first = group,
-                                .slots = {},
-                                .count = open - group,
-                                .to = from,
-                                .first_slot = 0});
-    }
-    flushed_ = group;
+    flushed_.Order(*table_, open_, group, /*others_move=*/shape_.groups == 0, edits);
     return absl::OkStatus();
   }
 
-  void FinishEdits() override {
-    if (flushed_ == 0) return;
-    if (tail_stays_) {
-      table_->RemoveFirst(open_, flushed_);
-    } else {
-      table_->Truncate(open_, table_->view()[open_].num_slots - flushed_);
-    }
-    flushed_ = 0;
-  }
+  void FinishEdits() override { flushed_.Finish(table_, open_); }
 
   absl::StatusOr<absl::Span<const TokenTarget>> Append(int /*position*/) override {
     const int segment = table_->view()[sinks_].num_slots < ring_.sinks ? sinks_ : open_;
@@ -188,12 +170,6 @@ class GroupedRing final : public LayerStore {
   }
 
  private:
-  /// Whether what is behind a group that leaves keeps its place. Where nothing becomes codes it
-  /// moves, so that there is an edit.
-  bool MayTailStay() const {
-    return shape_.groups > 0 && table_->CanRemoveFirst(open_, format_.group());
-  }
-
   const StoreContext& context_;
   KeepRing ring_;
   StoreFormat format_;
@@ -204,8 +180,7 @@ class GroupedRing final : public LayerStore {
   int open_ = 0;
   int next_group_ = 0;  ///< the oldest one, once all are there
   int kept_ = 0;
-  int flushed_ = 0;
-  bool tail_stays_ = false;  ///< where it is, behind what has been flushed
+  LeavingTokens flushed_;  ///< the open segment
   TokenTarget target_;
 };
 

@@ -63,28 +63,17 @@ absl::Status TokenList::Extend(int tokens, int* first_slot) {
 
 absl::Status TokenList::Flush(std::vector<CacheEdit>* edits) {
   if (!format_.coded) return absl::OkStatus();
-  const int open = open_tokens();
-  const int count = format_.CodedTokens(open);
+  const int count = format_.CodedTokens(open_tokens());
   if (count == 0) return absl::OkStatus();
   const int first_slot = table_->view()[coded_].num_slots;
   if (absl::Status status = table_->Extend(coded_, count); !status.ok()) return status;
-  const SegmentView* from = &table_->view()[open_];
-  edits->push_back(CopyEdit{.from = from,
+  edits->push_back(CopyEdit{.from = &table_->view()[open_],
                             .first = 0,
                             .slots = {},
                             .count = count,
                             .to = &table_->view()[coded_],
                             .first_slot = first_slot});
-  others_stay_ = table_->CanRemoveFirst(open_, count);
-  if (open > count && !others_stay_) {
-    edits->push_back(CopyEdit{.from = from,
-                              .first = count,
-                              .slots = {},
-                              .count = open - count,
-                              .to = from,
-                              .first_slot = 0});
-  }
-  flushed_ = count;
+  flushed_.Order(*table_, open_, count, /*others_move=*/false, edits);
   return absl::OkStatus();
 }
 
@@ -93,16 +82,7 @@ int TokenList::TokensBeforeFlush() const {
   return std::max(0, format_.residual + format_.group() - open_tokens());
 }
 
-bool TokenList::FinishFlush() {
-  if (flushed_ == 0) return false;
-  if (others_stay_) {
-    table_->RemoveFirst(open_, flushed_);
-  } else {
-    table_->Truncate(open_, open_tokens() - flushed_);
-  }
-  flushed_ = 0;
-  return true;
-}
+bool TokenList::FinishFlush() { return flushed_.Finish(table_, open_); }
 
 void TokenList::RefreshShared(const LayerBlockTable& lower_table, const TokenList& lower) {
   if (coded_ >= 0) table_->RefreshShared(coded_, lower_table, lower.coded_);

@@ -8,6 +8,7 @@
 #include "absl/status/status.h"
 #include "block_manager/sequence_cache.h"
 #include "model/model_runner.h"
+#include "scheduler/store/leaving_tokens.h"
 #include "scheduler/store/store_format.h"
 
 namespace ziggurat {
@@ -17,9 +18,7 @@ namespace ziggurat {
 /// With a coded format, tokens become codes in whole groups as soon as residual + group of them are
 /// open, so that at least the newest `residual` stay open. Flushing takes three calls, since blocks
 /// must be there before tokens are copied and may go only afterwards: `Flush` allocates and orders
-/// the copies, the engine has them done, `FinishFlush` gives back what is empty. The tokens that
-/// stay open move to the front of their segment, unless whole blocks leave it: then they stay where
-/// they are.
+/// the copies, the engine has them done, `FinishFlush` gives back what is empty.
 class TokenList {
  public:
   /// Most blocks that a list of up to `tokens` tokens holds, where at most `burst` tokens are put
@@ -66,8 +65,7 @@ class TokenList {
   StoreFormat format_;
   int coded_ = -1;
   int open_ = -1;
-  int flushed_ = 0;           ///< tokens on their way to the coded segment
-  bool others_stay_ = false;  ///< where they are, behind these
+  LeavingTokens flushed_;  ///< the open segment, for the coded one
 };
 
 }  // namespace ziggurat

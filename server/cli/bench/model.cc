@@ -183,18 +183,16 @@ double BetweenSteps(const bench::StepParts& parts) {
 void PrintRow(const ModelBenchFlags& flags, const std::string& policy,
               const bench::EngineCase& which, const bench::EngineFigures& figures, bool on_gpu) {
   const bench::StepParts& parts = flags.decodes ? figures.decode_parts : figures.prefill_parts;
-  const auto share = [&](double seconds) {
+  const auto percent = [&](bool is_known, double share) {
     // What a step took is noted after its tokens have gone out: of a single one perhaps nothing
     // yet.
-    if (!(parts.total() > 0)) return std::string("-");
-    return absl::StrFormat("%.1f %%", 100 * seconds / parts.total());
+    if (!is_known || !(parts.total() > 0)) return std::string("-");
+    return absl::StrFormat("%.1f %%", 100 * share);
   };
-  std::string attention = share(parts.attention);
-  std::string engine = share(parts.sample + parts.schedule);
-  if (on_gpu) {
-    attention = "-";
-    engine = flags.decodes ? share(BetweenSteps(parts) * parts.total()) : "-";
-  }
+  const std::string attention = percent(!on_gpu, parts.attention / parts.total());
+  const std::string engine =
+      percent(!on_gpu || flags.decodes,
+              on_gpu ? BetweenSteps(parts) : (parts.sample + parts.schedule) / parts.total());
   absl::PrintF("| %-32s | %5d | %7d | ", absl::StrCat("`", policy, "`"), figures.batch,
                which.context);
   if (flags.decodes) {

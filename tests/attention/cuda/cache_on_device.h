@@ -1,11 +1,20 @@
 // A pool and a table on the device.
 #pragma once
 
+#include <memory>
+
+#include "attention/cuda/cuda_backend.h"
 #include "attention/cuda/table_image.h"
 #include "tests/attention/cuda/device_memory.h"
 #include "tests/attention/test_cache.h"
 
 namespace ziggurat::cuda {
+
+/// A backend on the tests' stream.
+inline std::unique_ptr<CudaBackend> BackendOnDevice(const CudaBackendOptions& options) {
+  const std::shared_ptr<Stream> stream(std::shared_ptr<Stream>(), &TestStream());  // not owned
+  return *CudaBackend::Create(stream, options, nullptr);
+}
 
 /// A copy of a pool, which comes back to the host when the call is over.
 class PoolOnDevice {

@@ -1,7 +1,6 @@
 // Copies of many ranges, as many at a time as memory allows.
 #include <gtest/gtest.h>
 
-#include "attention/cuda/cuda_backend.h"
 #include "attention/cuda/writes.h"
 #include "tests/attention/cuda/cache_on_device.h"
 #include "tests/attention/test_cache.h"
@@ -13,8 +12,7 @@ std::unique_ptr<CudaBackend> BackendWith(size_t scratch_bytes, size_t upload_byt
   CudaBackendOptions options;
   options.scratch_bytes = scratch_bytes;
   options.upload_bytes = upload_bytes;
-  const std::shared_ptr<Stream> stream(std::shared_ptr<Stream>(), &TestStream());  // not owned
-  return *CudaBackend::Create(stream, options, nullptr);
+  return BackendOnDevice(options);
 }
 
 /// The copies of a backend on the device, against the reference's.

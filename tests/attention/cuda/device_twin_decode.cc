@@ -11,8 +11,7 @@ DeviceTwin::DeviceTwin(ElementType compute, int multiprocessors) : compute_(comp
   options.multiprocessors = multiprocessors;
   options.scratch_bytes = size_t{64} << 20;
   options.upload_bytes = size_t{4} << 20;
-  const std::shared_ptr<Stream> stream(std::shared_ptr<Stream>(), &TestStream());  // not owned
-  backend_ = *CudaBackend::Create(stream, options, nullptr);
+  backend_ = BackendOnDevice(options);
 }
 
 void DeviceTwin::DecodeAttention(const AttentionShape& shape, absl::Span<const DecodeItem> items,

@@ -1,7 +1,6 @@
 // Merges of the tails of many pairs of layers, as many at a time as memory allows.
 #include <gtest/gtest.h>
 
-#include "attention/cuda/cuda_backend.h"
 #include "attention/cuda/writes.h"
 #include "tests/attention/cuda/cache_on_device.h"
 #include "tests/attention/test_cache.h"
@@ -74,8 +73,7 @@ std::vector<std::byte> Merged(const AttentionShape& shape, Pairs& pairs,
                               const CudaBackendOptions& options, Way way) {
   const std::vector<std::byte> before = pairs.cache().pool.bytes();
   {
-    const std::shared_ptr<Stream> stream(std::shared_ptr<Stream>(), &TestStream());  // not owned
-    const auto backend = *CudaBackend::Create(stream, options, nullptr);
+    const auto backend = BackendOnDevice(options);
     const PoolOnDevice pool(pairs.cache().pool.view());
     if (way == Way::kTogether) {
       backend->MergeTails(shape, pool.view(), pairs.merges());

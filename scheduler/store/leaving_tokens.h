@@ -1,0 +1,47 @@
+// Tokens that leave a segment in front, once they have been copied elsewhere.
+#pragma once
+
+#include <vector>
+
+#include "block_manager/sequence_cache.h"
+#include "model/model_runner.h"
+
+namespace ziggurat {
+
+/// The tokens behind them move to the front of the segment, unless whole blocks leave it: then they
+/// stay where they are. `Order`, the engine has the copies done, `Finish`.
+class LeavingTokens {
+ public:
+  /// Orders what moves when the first `count` tokens of the segment leave. `others_move`: the
+  /// others do in any case, so that there is an edit.
+  void Order(const LayerBlockTable& table, int segment, int count, bool others_move,
+             std::vector<CacheEdit>* edits) {
+    count_ = count;
+    others_stay_ = !others_move && table.CanRemoveFirst(segment, count);
+    const SegmentView* const view = &table.view()[segment];
+    if (others_stay_ || (!others_move && view->num_slots == count)) return;
+    edits->push_back(CopyEdit{.from = view,
+                              .first = count,
+                              .slots = {},
+                              .count = view->num_slots - count,
+                              .to = view,
+                              .first_slot = 0});
+  }
+  /// False: none leave.
+  bool Finish(LayerBlockTable* table, int segment) {
+    if (count_ == 0) return false;
+    if (others_stay_) {
+      table->RemoveFirst(segment, count_);
+    } else {
+      table->Truncate(segment, table->view()[segment].num_slots - count_);
+    }
+    count_ = 0;
+    return true;
+  }
+
+ private:
+  int count_ = 0;
+  bool others_stay_ = false;
+};
+
+}  // namespace ziggurat
