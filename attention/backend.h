@@ -173,6 +173,8 @@ class AttentionBackend : public BackendMemory {
   /// all of it: parts begin at multiples of so many rows of their prompt, and give the same bits.
   /// 0: on this backend it cannot, and every call is for all rows.
   virtual int attention_part_rows(const AttentionShape& /*shape*/) const { return 0; }
+  /// The same of ColumnSums over all rows of a prompt: parts begin at multiples of so many keys.
+  virtual int column_part_keys() const { return 0; }
 
   /// Causal attention of every packed prompt to itself. Softmax in f32.
   ///   q, out  [tokens, num_q_heads, head_dim]   `out` may be `q` (in place)

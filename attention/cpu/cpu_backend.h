@@ -32,6 +32,7 @@ class CpuBackend final : public AttentionBackend {
                                DistantCounts* counts) override;
 
   // statistics.cc
+  int column_part_keys() const override;
   void WindowScores(const AttentionShape& shape, ElementType element, const void* q_window,
                     const float* lse, const void* k, int n, int window, int kernel,
                     ScorePooling pooling, float* scores) override;

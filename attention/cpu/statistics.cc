@@ -24,6 +24,11 @@ void Pool(const float* scores, int count, int kernel, ScorePooling pooling, floa
 
 }  // namespace
 
+int CpuBackend::column_part_keys() const {
+  static_assert(kChunk % kQueryTokens == 0, "queries are added up in the same blocks");
+  return kChunk;
+}
+
 void CpuBackend::ColumnSums(const AttentionShape& shape, ElementType element, const void* q_rows,
                             const float* lse, const void* k, int n, int rows, int begin, int end,
                             ScoreRows score_rows, float* sums) {

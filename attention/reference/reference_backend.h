@@ -12,6 +12,7 @@ class ReferenceBackend final : public AttentionBackend {
 
   // reference_prefill.cc
   int attention_part_rows(const AttentionShape& /*shape*/) const override { return 1; }
+  int column_part_keys() const override { return 1; }
   void PrefillAttention(const AttentionShape& shape, const PackedSequences& sequences,
                         ElementType element, const void* q, const void* k, const void* v, void* out,
                         float* lse) override;

@@ -29,13 +29,16 @@
 namespace ziggurat {
 namespace {
 
-constexpr int kTokens = 8192;
+/// Below this only decode attention is measured: the rest of what is read would not fit.
+constexpr size_t kLeastBytes = size_t{256} << 20;
 
 /// The memory that all caches of this run lie in, and what reading it costs.
 struct Machine {
   std::byte* slab = nullptr;
   size_t bytes = 0;
   int threads = 2;
+  int tokens = 8192;  ///< of a sequence whose cache is read
+  int repeats = 5;    ///< of one measurement of decode attention
   double read_bandwidth = 0;
   CpuLevel level = CpuLevel::kAvx2;
 };
@@ -71,8 +74,8 @@ void MustBeOk(const absl::Status& status) {
   std::exit(1);
 }
 
-/// Sequences of kTokens tokens over shuffled blocks of the whole slab: as many as fit in bf16, or
-/// in a wider format.
+/// Sequences of machine.tokens tokens over shuffled blocks of the whole slab: as many as fit in
+/// bf16, or in a wider format.
 struct Caches {
   Caches(const CacheFormat& format, const AttentionShape& shape)
       : geometry{1, shape.num_kv_heads, shape.head_dim,
@@ -86,23 +89,23 @@ struct Caches {
     std::shuffle(blocks.begin(), blocks.end(), std::mt19937(2));
     ids->Release(blocks);
     const int heads = shape.num_kv_heads;
-    const size_t widest = std::max(geometry.BlocksFor(CacheFormat::kBf16, heads, kTokens),
-                                   geometry.BlocksFor(format, heads, kTokens));
+    const size_t widest = std::max(geometry.BlocksFor(CacheFormat::kBf16, heads, machine.tokens),
+                                   geometry.BlocksFor(format, heads, machine.tokens));
     const size_t sequences = ids->num_blocks() / widest;
     for (size_t i = 0; i < sequences; ++i) {
       tables.push_back(std::make_unique<LayerBlockTable>(ids.get(), &geometry));
       tables.back()->AddSegment({format});
-      MustBeOk(tables.back()->Extend(0, kTokens));
+      MustBeOk(tables.back()->Extend(0, machine.tokens));
       items.push_back({tables.back()->view()});
     }
     const PlaneList planes = PlanesOf(format, heads, shape.head_dim);
     for (int p = 0; p < planes.count; ++p) {
       // Of the norms of two layers, one layer reads its own.
       const size_t parts = planes.planes[p].role == PlaneRole::kNorms ? 2 : 1;
-      bytes += sequences * planes.planes[p].LiveBytes(kTokens) / parts;
+      bytes += sequences * planes.planes[p].LiveBytes(machine.tokens) / parts;
     }
   }
-  double tokens() const { return static_cast<double>(items.size()) * kTokens; }
+  double tokens() const { return static_cast<double>(items.size()) * machine.tokens; }
 
   CacheGeometry geometry;
   PoolView pool;
@@ -222,12 +225,13 @@ void RegisterAll() {
     const std::string size = "/D:" + std::to_string(head_dim);
     for (int group : {1, 4, 8}) {
       for (const auto& [name, format] : formats) {
-        Register("decode/" + std::string(name) + size + "/group:" + std::to_string(group), 5,
-                 [=, f = format](benchmark::State& state) {
+        Register("decode/" + std::string(name) + size + "/group:" + std::to_string(group),
+                 machine.repeats, [=, f = format](benchmark::State& state) {
                    BM_DecodeAttention(state, f, group, head_dim);
                  });
       }
     }
+    if (machine.bytes < kLeastBytes) continue;
     for (ElementType element : {ElementType::kBf16, ElementType::kF32}) {
       const std::string name(ElementTypeName(element));
       Register("prefill/" + name + size + "/tokens:2048", 3, [=](benchmark::State& state) {
@@ -262,16 +266,24 @@ absl::Status RunKernelsBench(const KernelsBenchOptions& options) {
   if (!backend.ok()) return backend.status();
   machine.threads = options.threads;
   machine.level = options.level;
-  MapSlab(static_cast<size_t>(options.gigabytes * (size_t{1} << 30)));
+  if (options.in_cache) {
+    // Half a megabyte of int4 for each thread at most, or one of bf16.
+    machine.tokens = 256;
+    machine.repeats = 1000;
+    MapSlab(options.threads * (size_t{1} << 20));
+  } else {
+    MapSlab(static_cast<size_t>(options.gigabytes * (size_t{1} << 30)));
+  }
   machine.read_bandwidth = MeasureReadBandwidth(machine.slab, machine.bytes, machine.threads, 3);
-  std::printf("%s, read bandwidth: %.1f GB/s with %d threads over %.2f GiB\n",
+  std::printf("%s, read bandwidth: %.1f GB/s with %d threads over %.3g GiB\n",
               std::string((*backend)->name()).c_str(), machine.read_bandwidth / 1e9,
-              machine.threads, options.gigabytes);
+              machine.threads, static_cast<double>(machine.bytes) / (size_t{1} << 30));
   RegisterAll();
-  RegisterSamplingBench();
+  if (!options.in_cache) RegisterSamplingBench();
 #ifdef ZIGGURAT_HAS_ONEDNN
   // The decoder's products always use the best level.
-  if (const auto best = DetectCpuLevel(); best.ok() && *best == options.level) {
+  const auto best = DetectCpuLevel();
+  if (!options.in_cache && best.ok() && *best == options.level) {
     RegisterGemmBench(machine.threads, machine.read_bandwidth);
   }
 #endif

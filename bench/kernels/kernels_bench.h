@@ -19,6 +19,9 @@ struct KernelsBenchOptions {
   double gigabytes = 2;              ///< of caches
   CpuLevel level = CpuLevel::kAvx2;  ///< whose kernels; matrix products with the best one alone
   std::string filter = {};           ///< a regular expression over names; empty: all
+  /// Decode attention alone, over caches that stay in the second-level cache: what arithmetic alone
+  /// takes. `gigabytes` does not count.
+  bool in_cache = false;
 };
 
 /// Prints google-benchmark's table. INVALID_ARGUMENT names the option that is out of range.

@@ -93,6 +93,24 @@ void PromptLayers::AttendDistant(int layer, const PromptTensors& at, int first_r
                                     at.lse, &distant_counts_);
 }
 
+/// Kept tokens go on collecting from where the prompt left them, so the sums are needed even where
+/// all of them stay.
+bool PromptLayers::NeedsColumnSums(int layer) const {
+  return std::holds_alternative<KeepHeavy>(plan_->layers[layer].edit);
+}
+
+void PromptLayers::SumColumns(const PromptTensors& at, int first_key, int end_key) {
+  const size_t heads = shape_.num_kv_heads, part_bytes = (end_key - first_key) * sizeof(float);
+  const bool is_all = end_key - first_key == tokens_;
+  float* const sums =
+      is_all ? buffers_.scores : static_cast<float*>(backend_->Lend(heads * part_bytes));
+  backend_->ColumnSums(shape_, element_, LastQueries(tokens_), at.lse, at.k, tokens_, tokens_,
+                       first_key, end_key, ScoreRows::kKvHeads, sums);
+  if (is_all) return;
+  backend_->CopyRows(sums, part_bytes, part_bytes, heads, buffers_.scores + first_key,
+                     tokens_ * sizeof(float));
+}
+
 int32_t* PromptLayers::LendIndices(size_t count) const {
   return static_cast<int32_t*>(backend_->Lend(count * sizeof(int32_t)));
 }
@@ -116,7 +134,7 @@ struct PromptLayers::Edit {
     prompt->SelectBest(std::get<WindowScoreStatistic>(plan.statistic), edit, layer, at);
   }
   void operator()(const KeepRing&) const { prompt->selected_ = 0; }
-  void operator()(const KeepHeavy& edit) const { prompt->SelectHeavy(edit, at); }
+  void operator()(const KeepHeavy& edit) const { prompt->SelectHeavy(edit); }
   void operator()(const KeepWindows& edit) const { prompt->SelectWindows(edit, at); }
   void operator()(const KeepAsLeader&) const {}  // what was selected last stands
 };
@@ -201,11 +219,7 @@ void PromptLayers::SelectBest(const WindowScoreStatistic& statistic, const KeepB
   KeepSelected(best, edit.best, edit.best, edit.recent, layer);
 }
 
-void PromptLayers::SelectHeavy(const KeepHeavy& edit, const PromptTensors& at) {
-  // Kept tokens go on collecting from where the prompt left them, so the sums are needed even where
-  // all of them stay.
-  backend_->ColumnSums(shape_, element_, LastQueries(tokens_), at.lse, at.k, tokens_, tokens_, 0,
-                       tokens_, ScoreRows::kKvHeads, buffers_.scores);
+void PromptLayers::SelectHeavy(const KeepHeavy& edit) {
   selected_ = 0;
   if (edit.heavy + edit.recent >= tokens_) return;
   int32_t* best = LendIndices(static_cast<size_t>(shape_.num_kv_heads) * edit.heavy);

@@ -35,6 +35,10 @@ class PromptLayers {
   bool NeedsDistant(int layer) const;
   /// Rows [first_row, end_row) of it (AttentionBackend::attention_part_rows).
   void AttendDistant(int layer, const PromptTensors& at, int first_row, int end_row);
+  /// Whether the layer needs `SumColumns` of all its keys between attention and `Measure`.
+  bool NeedsColumnSums(int layer) const;
+  /// What keys [first_key, end_key) receive from all queries (AttentionBackend::column_part_keys).
+  void SumColumns(const PromptTensors& at, int first_key, int end_key);
   /// After attention. Spans in the result are valid until the next call of any method.
   LayerMeasured Measure(int layer, const PromptTensors& at);
   /// PromptBatch::LastAttention, after attention. `rows` is at most what the plan keeps.
@@ -56,7 +60,7 @@ class PromptLayers {
 
   void SelectBest(const WindowScoreStatistic& statistic, const KeepBest& edit, int layer,
                   const PromptTensors& at);
-  void SelectHeavy(const KeepHeavy& edit, const PromptTensors& at);
+  void SelectHeavy(const KeepHeavy& edit);
   void SelectWindows(const KeepWindows& edit, const PromptTensors& at);
   void MeasureStored(const WindowScoreStatistic& statistic, int layer, const PromptTensors& at);
   bool IsLazy(const LazyTest& test, const PromptTensors& at);

@@ -114,7 +114,8 @@ void LlamaBatch::EmbedPrompts(absl::Span<const PrefillPrompt> prompts) {
 }
 
 const char* LlamaBatch::StageName(Stage stage) {
-  constexpr const char* kNames[] = {"its projection", "its attention", "its write", "its end"};
+  constexpr const char* kNames[] = {"its projection", "its attention", "its column sums",
+                                    "its write", "its end"};
   return kNames[static_cast<int>(stage)];
 }
 
@@ -154,20 +155,29 @@ absl::StatusOr<bool> LlamaBatch::ForChunks(
 
 absl::StatusOr<bool> LlamaBatch::AttendLayer(int layer, PauseTest pause,
                                              std::vector<LayerMeasured>* measured) {
-  const bool is_projected = stage_ == Stage::kAttend;
-  const Stage stage = is_projected ? Stage::kAttend : Stage::kProject;
+  const bool is_under_way = stage_ == Stage::kAttend || stage_ == Stage::kSumColumns;
+  const Stage stage = is_under_way ? stage_ : Stage::kProject;
   if (absl::Status status = CheckTurn(layer, stage); !status.ok()) return status;
   runner_.UseThreads();
-  if (!is_projected) {
+  if (stage_ == Stage::kProject) {
     const absl::StatusOr<bool> done = ForChunks(
         pause, [&](int first, int rows) { return Project(weights_.layer(layer), first, rows); });
     if (!done.ok() || !*done) return done;
     stage_ = Stage::kAttend;
   }
   const ScopedSeconds timer(&runner_.attention_seconds_);
-  while (next_row_ < EndOfRows()) {
-    AttendPart(layer);
-    if (next_row_ < EndOfRows() && pause()) return false;
+  if (stage_ == Stage::kAttend) {
+    while (next_row_ < EndOfRows()) {
+      AttendPart(layer);
+      if (next_row_ < EndOfRows() && pause()) return false;
+    }
+    next_row_ = 0;
+    stage_ = Stage::kSumColumns;
+    if (SkipWithoutSums(layer) && pause()) return false;
+  }
+  while (SkipWithoutSums(layer)) {
+    SumPart();
+    if (SkipWithoutSums(layer) && pause()) return false;
   }
   for (int i = 0; i < num_prompts(); ++i) {
     if (!gone_[i]) (*measured)[i] = prompts_[i].Measure(layer, TensorsOf(i));
@@ -238,6 +248,36 @@ int LlamaBatch::EndOfPart(int prompt, int first_row, double* flops) const {
     end = next;
   }
   return end;
+}
+
+/// In kSumColumns next_row_ is the next key to be summed up. Passes over the prompts that need no
+/// sums; false: no other is left.
+bool LlamaBatch::SkipWithoutSums(int layer) {
+  for (int i = 0; i < num_prompts(); ++i) {
+    if (offsets_[i + 1] <= next_row_) continue;
+    if (!gone_[i] && prompts_[i].NeedsColumnSums(layer)) return true;
+    next_row_ = offsets_[i + 1];
+  }
+  return false;
+}
+
+/// Sums up some of the columns of the prompt of next_row_, which needs them.
+void LlamaBatch::SumPart() {
+  const auto next = std::upper_bound(offsets_.begin(), offsets_.end(), next_row_);
+  const int prompt = static_cast<int>(next - offsets_.begin()) - 1;
+  const int tokens = prompts_[prompt].tokens(), first_key = next_row_ - offsets_[prompt];
+  const int threads = runner_.options_.threads;
+  const int step =
+      backend_.column_part_keys() * ((threads + heads_.num_kv_heads - 1) / heads_.num_kv_heads);
+  double flops = runner_.options_.attention_part_flops * threads;
+  const double of_pair = 2.0 * heads_.num_q_heads * heads_.head_dim;
+  int end_key = step == 0 ? tokens : first_key;
+  while (flops > 0 && end_key < tokens) {
+    flops -= of_pair * step * (tokens - end_key);
+    end_key = std::min(end_key + step, tokens);
+  }
+  prompts_[prompt].SumColumns(TensorsOf(prompt), first_key, end_key);
+  next_row_ = offsets_[prompt] + end_key;
 }
 
 absl::Status LlamaBatch::WriteLayer(int layer, absl::Span<const LayerWrite> writes) {

@@ -33,7 +33,7 @@ class LlamaBatch final : public PromptBatch {
 
  private:
   /// What comes next of a layer.
-  enum class Stage : uint8_t { kProject, kAttend, kWrite, kFinish };
+  enum class Stage : uint8_t { kProject, kAttend, kSumColumns, kWrite, kFinish };
   static const char* StageName(Stage stage);
 
   int num_prompts() const { return static_cast<int>(offsets_.size()) - 1; }
@@ -56,6 +56,8 @@ class LlamaBatch final : public PromptBatch {
   int EndOfRows() const;
   void AttendPart(int layer);
   int EndOfPart(int prompt, int first_row, double* flops) const;
+  bool SkipWithoutSums(int layer);
+  void SumPart();
   absl::Status EndRows(const LlamaLayer& layer, int first, int rows);
   void AddCosines(int first, int rows);
 

@@ -257,6 +257,33 @@ TEST(ColumnSums, AgreeOnWideHeadsAndMoreKeysThanABlockHas) {
   }
 }
 
+TEST(ColumnSums, InPartsGiveTheSameBits) {
+  for (ElementType element : {ElementType::kF32, ElementType::kBf16}) {
+    for (int head_dim : {64, 80}) {
+      const ColumnCase c(element, Shape(6, 2, head_dim), kSlowBuild ? 300 : 1177, 1);
+      for (CpuLevel level : SupportedCpuLevels()) {
+        const auto backend = *MakeCpuBackend(level, 2);
+        const int part = backend->column_part_keys();
+        ASSERT_GT(part, 0);
+        const std::vector<float> all = c.Run(*backend, c.n, 0, c.n, ScoreRows::kKvHeads);
+        for (const int parts : {1, 3}) {
+          for (int begin = 0; begin < c.n; begin += parts * part) {
+            const int end = std::min(begin + parts * part, c.n);
+            const std::vector<float> some = c.Run(*backend, c.n, begin, end, ScoreRows::kKvHeads);
+            for (int head = 0; head < 2; ++head) {
+              const float* of_head = all.data() + head * c.n;
+              EXPECT_TRUE(
+                  std::equal(of_head + begin, of_head + end, some.begin() + head * (end - begin)))
+                  << backend->name() << " D " << head_dim << " keys [" << begin << ", " << end
+                  << ")";
+            }
+          }
+        }
+      }
+    }
+  }
+}
+
 // The attention of every query sums to 1 over the keys it sees, which are its own and those before.
 TEST(ColumnSums, OfAllKeysSumToTheNumberOfQueries) {
   const ColumnCase c(ElementType::kF32, Shape(6, 3, 32), 700, 1);

@@ -86,6 +86,61 @@ TEST_F(DecoderPrefillTest, PausesAndWhatIsDecodedInThemChangeNothing) {
   }
 }
 
+// A prompt whose columns are summed up before another one's, and one behind it that needs no sums.
+TEST_F(DecoderPrefillTest, ColumnsAreSummedUpInPartsToo) {
+  DecoderOptions options = F32();
+  options.max_prefill_tokens = 400;
+  options.attention_part_flops = 1;
+  const std::vector<std::string> policies = {"h2o(heavy=40,recent=6)", "full",
+                                             "h2o(heavy=100,recent=6)", "full"};
+  const std::vector<std::vector<int32_t>> prompts = {Ids(100, 1), Ids(37, 2), Ids(90, 3),
+                                                     Ids(20, 4)};
+  for (const bool is_reference : {true, false}) {
+    DecoderHarness harness(dir_, options,
+                           is_reference ? MakeReferenceBackend() : MakeBestBackend(2), 1 << 23);
+    const std::vector<std::string> full(4, "full");
+    int without_sums = 0, pauses = 0;
+    PrefillInParts(harness, full, prompts, [&] { ++without_sums; });
+    const std::vector<Logits> expected = PrefillInParts(harness, policies, prompts, nullptr);
+    EXPECT_EQ(PrefillInParts(harness, policies, prompts, [&] { ++pauses; }), expected);
+    // Of a key each, and on CPUs of a prompt each.
+    EXPECT_EQ(pauses - without_sums, 3 * (is_reference ? 190 : 2)) << "in three layers";
+  }
+}
+
+TEST_F(DecoderPrefillTest, ARequestThatGoesWhileItsColumnsAreSummedUpIsSkipped) {
+  DecoderOptions options = F32();
+  options.attention_part_flops = 1;
+  DecoderHarness harness(dir_, options, MakeReferenceBackend(), 1 << 22);
+  const std::vector<std::vector<int32_t>> ids = {Ids(40, 1), Ids(40, 2)};
+  const std::string policy = "h2o(heavy=30,recent=6)";
+  std::vector<std::vector<Logits>> expected;
+  for (const auto& prompt : ids) expected.push_back(Alone(harness, policy, prompt, {}));
+  // Of 80 rows in chunks of 16, attended by two, there are 43 parts before the keys.
+  for (const int at_part : {44, 45, 60, 83, 84, 90, 123}) {
+    for (const int goes : {0, 1}) {
+      std::vector<TestSequence> sequences;
+      for (int i = 0; i < 2; ++i) sequences.push_back(harness.NewSequence(policy, 40, 8));
+      std::vector<TestSequence*> there = {&sequences[0], &sequences[1]};
+      auto batch = harness.Begin(there, ids);
+      harness.PrefillLayer(*batch, 0, there);
+      int parts = 0;
+      harness.RunBetweenParts([&] {
+        if (++parts != at_part) return;
+        batch->Drop(goes);
+        there[goes] = nullptr;
+      });
+      harness.PrefillLayer(*batch, 1, there);
+      harness.RunBetweenParts(nullptr);
+      ASSERT_EQ(there[goes], nullptr) << "after " << parts << " parts";
+      harness.PrefillLayer(*batch, 2, there);
+      const auto logits = harness.Finish(std::move(batch), there);
+      EXPECT_LE(RelativeDifference(logits[1 - goes], expected[1 - goes][0]), kRounding)
+          << goes << " goes in part " << at_part;
+    }
+  }
+}
+
 TEST_F(DecoderPrefillTest, ARequestThatGoesInAPauseIsSkippedAndItsNeighboursUnharmed) {
   DecoderOptions options = F32();
   options.attention_part_flops = 1;

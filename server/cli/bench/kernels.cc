@@ -15,6 +15,7 @@ namespace {
 constexpr char kExamples[] = R"(Examples:
   ziggurat bench kernels
   ziggurat bench kernels --filter 'decode/(bf16|int4)/'
+  ziggurat bench kernels --filter 'decode/int4/' --in-cache --threads 1
   ziggurat bench kernels --filter gemm
   ziggurat bench kernels --filter sample/
 
@@ -57,6 +58,9 @@ Command AddBenchKernels(CLI::App& bench) {
       ->capture_default_str();
   app->add_option("--gigabytes", flags->options.gigabytes, "Memory that the caches fill")
       ->capture_default_str();
+  app->add_flag("--in-cache", flags->options.in_cache,
+                "Decode attention over caches that stay in the second-level cache: what its "
+                "arithmetic takes");
   std::vector<std::string> names;
   for (CpuLevel level : kCpuLevels) names.emplace_back(CpuLevelName(level));
   app->add_option("--level", flags->level, "Instructions of the kernels (default: the best)")
