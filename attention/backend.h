@@ -16,6 +16,7 @@
 #include "absl/types/span.h"
 #include "attention/backend_memory.h"
 #include "attention/cpu_level.h"
+#include "attention/prompt_tail.h"
 #include "block_manager/segment_view.h"
 #include "compression/cache_plan.h"
 
@@ -194,15 +195,11 @@ class AttentionBackend : public BackendMemory {
                                        const DistantPrefill& distant, void* out, float* lse,
                                        DistantCounts* counts) = 0;
 
-  /// SnapKV's window scores: scores[g][j] = mean over the last `window` queries i and over the
-  /// query heads of KV head g of exp(scale * q_i.k_j - lse_i), keys j <= i only, for j < n -
+  /// SnapKV's window scores: scores[g][j] = mean over the queries i of the tail, the window, and
+  /// over the query heads of KV head g of exp(scale * q_i.k_j - lse_i), for keys j before the
   /// window; then pooled over j.
-  ///   q_window  [window, num_q_heads, head_dim]  rows n-window .. n-1
-  ///   lse       [window, num_q_heads]            of the same rows
-  ///   k         [n, num_kv_heads, head_dim]
-  ///   scores    [num_kv_heads, n - window] f32
-  virtual void WindowScores(const AttentionShape& shape, ElementType element, const void* q_window,
-                            const float* lse, const void* k, int n, int window, int kernel,
+  ///   scores  [num_kv_heads, n - rows] f32
+  virtual void WindowScores(const AttentionShape& shape, const PromptTail& tail, int kernel,
                             ScorePooling pooling, float* scores) = 0;
 
   /// For each head the `best` (<= candidates) highest of scores[g][0 .. candidates), ties to the
@@ -212,14 +209,10 @@ class AttentionBackend : public BackendMemory {
   virtual void SelectBest(const float* scores, size_t stride, int num_heads, int candidates,
                           int best, int32_t* indices) = 0;
 
-  /// Attention that keys [begin, end) receive from the last `rows` queries of a prompt of n tokens:
-  /// sums[r][j - begin] = sum over queries i >= j of exp(scale * q_i.k_j - lse_i).
-  ///   q_rows  [rows, num_q_heads, head_dim]   rows n - rows .. n - 1
-  ///   lse     [rows, num_q_heads]
-  ///   k       [n, num_kv_heads, head_dim]
-  ///   sums    [KV or query heads, end - begin] f32
-  virtual void ColumnSums(const AttentionShape& shape, ElementType element, const void* q_rows,
-                          const float* lse, const void* k, int n, int rows, int begin, int end,
+  /// Attention that keys [begin, end) receive from the queries of the tail: sums[r][j - begin] =
+  /// sum over queries i >= j of exp(scale * q_i.k_j - lse_i).
+  ///   sums  [KV or query heads, end - begin] f32
+  virtual void ColumnSums(const AttentionShape& shape, const PromptTail& tail, int begin, int end,
                           ScoreRows score_rows, float* sums) = 0;
 
   /// WindowKV's choice (compression/cache_plan.h, KeepWindows): windows [0, review), [review, 2

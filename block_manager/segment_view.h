@@ -70,6 +70,9 @@ struct SegmentView {
   PlaneView scores;  ///< scored: accumulated attention
   PlaneView positions;
   SegmentUse use = SegmentUse::kOwn;
+
+  /// Tokens that are encoded together, since they share scales.
+  int UnitTokens() const { return IsGrouped(encoding) ? group : 1; }
 };
 
 /// The segments of one layer of one sequence. Valid until the table it came from changes.

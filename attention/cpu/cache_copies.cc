@@ -26,7 +26,7 @@ class UnitCopier {
         slots_(slots),
         first_(first),
         dim_(shape.head_dim),
-        tokens_(IsGrouped(to.encoding) ? to.group : 1),
+        tokens_(to.UnitTokens()),
         side_bytes_(sizeof(uint32_t) + sizeof(float) * tokens_ * dim_),
         has_norms_(from.key_norms.blocks != nullptr && to.key_norms.blocks != nullptr),
         has_scores_(from.scores.blocks != nullptr && to.scores.blocks != nullptr) {}

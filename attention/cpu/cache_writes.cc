@@ -64,7 +64,7 @@ void CpuBackend::WriteTokens(const AttentionShape& shape, ElementType element, c
   const bool is_plain = IsPlain(segment.encoding), is_grouped = IsGrouped(segment.encoding);
   const ElementType stored =
       segment.encoding == Encoding::kBf16 ? ElementType::kBf16 : ElementType::kF32;
-  const int unit = is_grouped ? segment.group : 1;  // tokens that must be written together
+  const int unit = segment.UnitTokens();
   const int tile = is_grouped ? unit : HeadTokens::kTokensAtATime;
   const bool writes_keys = k != nullptr && segment.use != SegmentUse::kBorrowedKeys;
   const size_t elements = static_cast<size_t>(unit) * segment.num_kv_heads * dim;

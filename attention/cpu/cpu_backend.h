@@ -33,11 +33,9 @@ class CpuBackend final : public AttentionBackend {
 
   // statistics.cc
   int column_part_keys() const override;
-  void WindowScores(const AttentionShape& shape, ElementType element, const void* q_window,
-                    const float* lse, const void* k, int n, int window, int kernel,
+  void WindowScores(const AttentionShape& shape, const PromptTail& tail, int kernel,
                     ScorePooling pooling, float* scores) override;
-  void ColumnSums(const AttentionShape& shape, ElementType element, const void* q_rows,
-                  const float* lse, const void* k, int n, int rows, int begin, int end,
+  void ColumnSums(const AttentionShape& shape, const PromptTail& tail, int begin, int end,
                   ScoreRows score_rows, float* sums) override;
   double CosineSum(const float* a, const float* b, int rows, int width) override;
 

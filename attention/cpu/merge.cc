@@ -85,7 +85,7 @@ void CpuBackend::WriteMerged(const AttentionShape& shape, ElementType element, c
                              int count, double t, PoolView pool, const SegmentView& lower,
                              const SegmentView& upper, int first_slot) {
   const size_t dim = shape.head_dim, heads = lower.num_kv_heads;
-  const int unit = IsGrouped(lower.encoding) ? lower.group : 1;  // tokens written together
+  const int unit = lower.UnitTokens();
   // One token's direction; its norms are stored at once.
   const auto merge = [&](size_t token, int head, int slot, HeadTokens::Side side,
                          float* direction) {

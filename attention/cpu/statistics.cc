@@ -29,12 +29,11 @@ int CpuBackend::column_part_keys() const {
   return kChunk;
 }
 
-void CpuBackend::ColumnSums(const AttentionShape& shape, ElementType element, const void* q_rows,
-                            const float* lse, const void* k, int n, int rows, int begin, int end,
+void CpuBackend::ColumnSums(const AttentionShape& shape, const PromptTail& tail, int begin, int end,
                             ScoreRows score_rows, float* sums) {
   if (begin >= end) return;
   const size_t group = shape.group_size(), kv_heads = shape.num_kv_heads;
-  const size_t head_bytes = shape.head_dim * ElementBytes(element), width = end - begin;
+  const size_t head_bytes = shape.head_dim * ElementBytes(tail.element), width = end - begin;
   const size_t parts = (width + kColumnsPerJob - 1) / kColumnsPerJob;
   scratch_.Reserve(ColumnScratchFloats(group, shape.head_dim));
   // Keys at the beginning are seen by most queries: longest first balances the threads.
@@ -44,13 +43,13 @@ void CpuBackend::ColumnSums(const AttentionShape& shape, ElementType element, co
     job.head_dim = shape.head_dim;
     job.group_size = shape.group_size();
     job.scale = shape.scale;
-    job.first = n - rows;
-    job.count = rows;
-    job.q = static_cast<const std::byte*>(q_rows) + g * group * head_bytes;
+    job.first = tail.n - tail.rows;
+    job.count = tail.rows;
+    job.q = static_cast<const std::byte*>(tail.q_rows) + g * group * head_bytes;
     job.q_row_bytes = shape.num_q_heads * head_bytes;
-    job.lse = lse + g * group;
+    job.lse = tail.lse + g * group;
     job.lse_stride = shape.num_q_heads;
-    job.k = static_cast<const std::byte*>(k) + g * head_bytes;
+    job.k = static_cast<const std::byte*>(tail.k) + g * head_bytes;
     job.kv_row_bytes = kv_heads * head_bytes;
     job.begin = begin + static_cast<int>(offset);
     job.end = std::min(job.begin + kColumnsPerJob, end);
@@ -58,25 +57,23 @@ void CpuBackend::ColumnSums(const AttentionShape& shape, ElementType element, co
     if (score_rows == ScoreRows::kQueryHeads) {
       job.sums = sums + g * group * width + offset;
       job.head_stride = width;
-      Kernels(element).column_sums(job);
+      Kernels(tail.element).column_sums(job);
       return;
     }
     job.sums = sums + g * width + offset;
     job.head_stride = 0;
-    Kernels(element).column_sums(job);
+    Kernels(tail.element).column_sums(job);
     for (int t = 0; t < job.end - job.begin; ++t) job.sums[t] /= static_cast<float>(group);
   });
 }
 
-void CpuBackend::WindowScores(const AttentionShape& shape, ElementType element,
-                              const void* q_window, const float* lse, const void* k, int n,
-                              int window, int kernel, ScorePooling pooling, float* scores) {
-  const int candidates = n - window;
+void CpuBackend::WindowScores(const AttentionShape& shape, const PromptTail& tail, int kernel,
+                              ScorePooling pooling, float* scores) {
+  const int candidates = tail.n - tail.rows;
   if (candidates <= 0) return;
   column_means_.resize(static_cast<size_t>(shape.num_kv_heads) * candidates);
-  ColumnSums(shape, element, q_window, lse, k, n, window, 0, candidates, ScoreRows::kKvHeads,
-             column_means_.data());
-  for (float& mean : column_means_) mean /= static_cast<float>(window);
+  ColumnSums(shape, tail, 0, candidates, ScoreRows::kKvHeads, column_means_.data());
+  for (float& mean : column_means_) mean /= static_cast<float>(tail.rows);
   ParallelFor(threads_, shape.num_kv_heads, [&](size_t g, int) {
     Pool(column_means_.data() + g * candidates, candidates, kernel, pooling,
          scores + g * candidates);

@@ -40,7 +40,7 @@ bool HasAttributes(const SegmentView& from, const SegmentView& to) {
 /// Numbers that become codes: what is read of such copies is written by none.
 bool BecomesCodes(const SegmentView& from, const SegmentView& to, int head_dim) {
   return IsPlain(from.encoding) && !IsPlain(to.encoding) && !HasAttributes(from, to) &&
-         CopyUnitBytes(from.encoding, UnitTokens(to), head_dim) <= kMostUnitBytes;
+         CopyUnitBytes(from.encoding, to.UnitTokens(), head_dim) <= kMostUnitBytes;
 }
 
 DeviceIndices IndicesFrom(HeadIndices indices, int first, int skipped) {
@@ -183,20 +183,17 @@ void CudaBackend::PrefillDistantAttention(const AttentionShape& shape, int n, El
   counts->skipped += both[1];
 }
 
-void CudaBackend::WindowScores(const AttentionShape& shape, ElementType element,
-                               const void* q_window, const float* lse, const void* k, int n,
-                               int window, int kernel, ScorePooling pooling, float* scores) {
+void CudaBackend::WindowScores(const AttentionShape& shape, const PromptTail& tail, int kernel,
+                               ScorePooling pooling, float* scores) {
   const DeviceShape heads = DeviceShapeOf(shape);
-  LaunchWindowScores(heads, {element, q_window, lse, k, n, window}, kernel, pooling, scores,
-                     Scratch(WindowScoresScratchBytes(heads, n, window)), at());
+  LaunchWindowScores(heads, tail, kernel, pooling, scores,
+                     Scratch(WindowScoresScratchBytes(heads, tail.n, tail.rows)), at());
 }
 
-void CudaBackend::ColumnSums(const AttentionShape& shape, ElementType element, const void* q_rows,
-                             const float* lse, const void* k, int n, int rows, int begin, int end,
-                             ScoreRows score_rows, float* sums) {
-  LaunchColumnSums(DeviceShapeOf(shape), {element, q_rows, lse, k, n, rows}, begin, end,
-                   score_rows == ScoreRows::kQueryHeads, sums, Scratch(ColumnSumsScratchBytes()),
-                   at());
+void CudaBackend::ColumnSums(const AttentionShape& shape, const PromptTail& tail, int begin,
+                             int end, ScoreRows score_rows, float* sums) {
+  LaunchColumnSums(DeviceShapeOf(shape), tail, begin, end, score_rows == ScoreRows::kQueryHeads,
+                   sums, Scratch(ColumnSumsScratchBytes()), at());
 }
 
 void CudaBackend::SelectBest(const float* scores, size_t stride, int num_heads, int candidates,
@@ -278,7 +275,7 @@ void CudaBackend::CopyAll(const AttentionShape& shape, PoolView pool,
   };
   for (const TokenCopy& copy : copies) {
     const SegmentView &from = *copy.from, &to = *copy.to;
-    const int heads = to.num_kv_heads, unit = UnitTokens(to);
+    const int heads = to.num_kv_heads, unit = to.UnitTokens();
     const size_t bytes = CopyScratchBytes(heads, copy.count, shape.head_dim);
     // A launch has room for as many units in each copy as the longest has.
     const size_t units = copy.count / unit, copies_with_it = records.size() + 1;
@@ -360,8 +357,8 @@ void CudaBackend::MergeTails(const AttentionShape& shape, PoolView pool,
     scratch = 0;
   };
   for (const TailMerge& merge : merges) {
-    const TailMergeExtent extent = {merge.count, merge.retained, UnitTokens(*merge.lower_merged),
-                                    UnitTokens(*merge.lower_retained)};
+    const TailMergeExtent extent = {merge.count, merge.retained, merge.lower_merged->UnitTokens(),
+                                    merge.lower_retained->UnitTokens()};
     const size_t bytes = TailMergeScratchBytes(extent, shape.num_kv_heads, shape.head_dim);
     const bool is_full = extent != each || scratch + bytes > scratch_.bytes() ||
                          (records.size() + 1) * shape.num_kv_heads > kMostTailMergeHeads ||

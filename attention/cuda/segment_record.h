@@ -8,13 +8,10 @@ namespace ziggurat::cuda {
 
 constexpr int kSegmentPlanes = 8;
 
-/// Tokens that are encoded together.
-inline int UnitTokens(const SegmentView& s) { return IsGrouped(s.encoding) ? s.group : 1; }
-
 /// Slots that a segment has blocks for: grouped ones hold whole groups, also where the last is not
 /// all counted yet.
 inline int SlotsHeld(const SegmentView& s) {
-  const int unit = UnitTokens(s);
+  const int unit = s.UnitTokens();
   return (s.num_slots + unit - 1) / unit * unit;
 }
 

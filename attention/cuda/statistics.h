@@ -8,20 +8,10 @@
 
 #include "attention/cuda/device_views.h"
 #include "attention/cuda/stream.h"
+#include "attention/prompt_tail.h"
 #include "compression/cache_plan.h"
 
 namespace ziggurat::cuda {
-
-/// A block of a prompt's last queries and all its keys, as ColumnSums and WindowScores take them.
-struct PromptTail {
-  ElementType element = ElementType::kF32;
-  // Tensors are aligned to 16 bytes.
-  const void* q_rows = nullptr;  ///< [rows, num_q_heads, head_dim]: rows n - rows .. n - 1
-  const float* lse = nullptr;    ///< [rows, num_q_heads]
-  const void* k = nullptr;       ///< [n, num_kv_heads, head_dim]
-  int n = 0;
-  int rows = 0;
-};
 
 size_t ColumnSumsScratchBytes();
 /// Adds up in an order that depends on the sizes alone.

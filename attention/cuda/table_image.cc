@@ -44,7 +44,7 @@ uint32_t TableImage::AddSegment(const SegmentView& segment) {
 }
 
 TargetSegment TableImage::AddTarget(const SegmentView& segment) {
-  return {AddSegment(segment), segment.num_kv_heads, UnitTokens(segment)};
+  return {AddSegment(segment), segment.num_kv_heads, segment.UnitTokens()};
 }
 
 DeviceItems TableImage::AddItems(absl::Span<const DecodeItem> items, unsigned long long* counts) {

@@ -27,7 +27,7 @@ std::vector<float> LoadToken(const AttentionShape& shape, ElementType element, c
 /// Writes `tokens`, of head_dim numbers each, into slots first_slot, ... of one head.
 void WriteHead(const StoredSegment& to, Side side, int kv_head, int first_slot,
                const std::vector<std::vector<float>>& tokens) {
-  const int group = IsGrouped(to.view().encoding) ? to.view().group : 1;
+  const int group = to.view().UnitTokens();
   for (size_t i = 0; i < tokens.size(); i += group) {
     const int slot = first_slot + static_cast<int>(i);
     if (!IsGrouped(to.view().encoding)) {
@@ -139,7 +139,7 @@ void ReferenceBackend::CopyTokens(const AttentionShape& shape, PoolView pool,
                                   const SegmentView& from_view, HeadIndices slots, int first,
                                   int count, const SegmentView& to_view, int first_slot) {
   const StoredSegment from(pool, from_view, shape.head_dim), to(pool, to_view, shape.head_dim);
-  const int group = IsGrouped(to_view.encoding) ? to_view.group : 1;
+  const int group = to_view.UnitTokens();
   const bool norms = from.is_merged() && to.is_merged();
   const bool scores = from.is_scored() && to.is_scored();
   for (int head = 0; head < to_view.num_kv_heads; ++head) {

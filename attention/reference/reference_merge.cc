@@ -76,7 +76,7 @@ void ReferenceBackend::WriteMerged(const AttentionShape& shape, ElementType elem
                                    int first_slot) {
   const StoredSegment lower(pool, lower_view, shape.head_dim);
   const StoredSegment upper(pool, upper_view, shape.head_dim);
-  const int unit = IsGrouped(lower_view.encoding) ? lower_view.group : 1;  // written together
+  const int unit = lower_view.UnitTokens();
   for (int head = 0; head < lower_view.num_kv_heads; ++head) {
     const int g = lower_view.first_kv_head + head;
     for (Side side : kSides) {

@@ -11,16 +11,15 @@ namespace ziggurat::reference {
 namespace {
 
 /// exp(scale * q.k - lse): the attention that query head `h` of row `row` pays to key `j`.
-double Attention(const AttentionShape& shape, ElementType element, const void* q, const float* lse,
-                 const void* k, int row, int h, int j) {
+double Attention(const AttentionShape& shape, const PromptTail& tail, int row, int h, int j) {
   const size_t query = static_cast<size_t>(row) * shape.num_q_heads + h;
   const size_t key = static_cast<size_t>(j) * shape.num_kv_heads + h / shape.group_size();
   double dot = 0;
   for (int c = 0; c < shape.head_dim; ++c) {
-    dot += LoadElement(element, q, query * shape.head_dim + c) *
-           LoadElement(element, k, key * shape.head_dim + c);
+    dot += LoadElement(tail.element, tail.q_rows, query * shape.head_dim + c) *
+           LoadElement(tail.element, tail.k, key * shape.head_dim + c);
   }
-  return std::exp(shape.scale * dot - lse[query]);
+  return std::exp(shape.scale * dot - tail.lse[query]);
 }
 
 /// Scores as they are ranked: a NaN below every number.
@@ -28,20 +27,19 @@ double Ranked(float score) { return score != score ? -INFINITY : score; }
 
 }  // namespace
 
-void ReferenceBackend::WindowScores(const AttentionShape& shape, ElementType element,
-                                    const void* q_window, const float* lse, const void* k, int n,
-                                    int window, int kernel, ScorePooling pooling, float* scores) {
-  const int candidates = n - window, group = shape.group_size();
+void ReferenceBackend::WindowScores(const AttentionShape& shape, const PromptTail& tail, int kernel,
+                                    ScorePooling pooling, float* scores) {
+  const int candidates = tail.n - tail.rows, group = shape.group_size();
   std::vector<double> mean(std::max(candidates, 0));
   for (int g = 0; g < shape.num_kv_heads; ++g) {
     for (int j = 0; j < candidates; ++j) {
       double sum = 0;
-      for (int i = 0; i < window; ++i) {
+      for (int i = 0; i < tail.rows; ++i) {
         for (int h = g * group; h < (g + 1) * group; ++h) {
-          sum += Attention(shape, element, q_window, lse, k, i, h, j);
+          sum += Attention(shape, tail, i, h, j);
         }
       }
-      mean[j] = sum / (static_cast<double>(window) * group);
+      mean[j] = sum / (static_cast<double>(tail.rows) * group);
     }
     for (int j = 0; j < candidates; ++j) {
       double sum = 0, highest = 0;  // edges padded by zeros
@@ -56,16 +54,16 @@ void ReferenceBackend::WindowScores(const AttentionShape& shape, ElementType ele
   }
 }
 
-void ReferenceBackend::ColumnSums(const AttentionShape& shape, ElementType element,
-                                  const void* q_rows, const float* lse, const void* k, int n,
-                                  int rows, int begin, int end, ScoreRows score_rows, float* sums) {
+void ReferenceBackend::ColumnSums(const AttentionShape& shape, const PromptTail& tail, int begin,
+                                  int end, ScoreRows score_rows, float* sums) {
+  const int first = tail.n - tail.rows;
   const int group = score_rows == ScoreRows::kKvHeads ? shape.group_size() : 1;
   for (int r = 0; r < shape.num_q_heads / group; ++r) {
     for (int j = begin; j < end; ++j) {
       double sum = 0;
-      for (int i = std::max(j, n - rows); i < n; ++i) {
+      for (int i = std::max(j, first); i < tail.n; ++i) {
         for (int h = r * group; h < (r + 1) * group; ++h) {
-          sum += Attention(shape, element, q_rows, lse, k, i - (n - rows), h, j);
+          sum += Attention(shape, tail, i - first, h, j);
         }
       }
       sums[static_cast<size_t>(r) * (end - begin) + (j - begin)] = static_cast<float>(sum / group);

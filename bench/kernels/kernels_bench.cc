@@ -144,6 +144,8 @@ void BM_DecodeAttention(benchmark::State& state, const CacheFormat& format, int 
   if (format == CacheFormat::kBf16) bf16_seconds[{head_dim, group}] = per_token;
   state.SetLabel(std::string(backend->name()));
   state.counters["GB/s"] = bandwidth / 1e9;
+  // What a thread takes for what one KV head holds of a token.
+  state.counters["ns_per_token"] = per_token * 1e9 * machine.threads / kKvHeads;
   state.counters["percent_of_read"] = 100 * bandwidth / machine.read_bandwidth;
   if (const auto base = bf16_seconds.find({head_dim, group}); base != bf16_seconds.end()) {
     state.counters["percent_of_bf16_time"] = 100 * per_token / base->second;
@@ -186,11 +188,12 @@ void BM_ColumnSums(benchmark::State& state, ElementType element, int head_dim, i
   const size_t q_bytes = size_t{1} * tokens * shape.num_q_heads * head_dim * ElementBytes(element);
   const std::vector<float> lse(static_cast<size_t>(tokens) * shape.num_q_heads, 8.0f);
   std::vector<float> sums(static_cast<size_t>(tokens) * kKvHeads);
+  const PromptTail tail = {element, machine.slab, lse.data(), machine.slab + q_bytes,
+                           tokens,  tokens};
   double best_seconds = INFINITY;
   for (auto _ : state) {
     const auto start = std::chrono::steady_clock::now();
-    backend->ColumnSums(shape, element, machine.slab, lse.data(), machine.slab + q_bytes, tokens,
-                        tokens, 0, tokens, ScoreRows::kKvHeads, sums.data());
+    backend->ColumnSums(shape, tail, 0, tokens, ScoreRows::kKvHeads, sums.data());
     const double seconds =
         std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
     state.SetIterationTime(seconds);

@@ -17,7 +17,7 @@ bool Holds(const SegmentView& segment, int first, int count) {
 }
 
 bool CanWrite(const SegmentView& segment, int first, int count) {
-  const int unit = IsGrouped(segment.encoding) ? segment.group : 1;
+  const int unit = segment.UnitTokens();
   return Holds(segment, first, count) && first % unit == 0 && count % unit == 0;
 }
 

@@ -104,8 +104,7 @@ void PromptLayers::SumColumns(const PromptTensors& at, int first_key, int end_ke
   const bool is_all = end_key - first_key == tokens_;
   float* const sums =
       is_all ? buffers_.scores : static_cast<float*>(backend_->Lend(heads * part_bytes));
-  backend_->ColumnSums(shape_, element_, LastQueries(tokens_), at.lse, at.k, tokens_, tokens_,
-                       first_key, end_key, ScoreRows::kKvHeads, sums);
+  backend_->ColumnSums(shape_, TailOf(at, tokens_), first_key, end_key, ScoreRows::kKvHeads, sums);
   if (is_all) return;
   backend_->CopyRows(sums, part_bytes, part_bytes, heads, buffers_.scores + first_key,
                      tokens_ * sizeof(float));
@@ -175,13 +174,16 @@ LayerMeasured PromptLayers::Measure(int layer, const PromptTensors& at) {
   return measured;
 }
 
-const void* PromptLayers::LastQueries(int rows) const {
+/// The saved queries of the last `rows` tokens.
+PromptTail PromptLayers::TailOf(const PromptTensors& at, int rows) const {
   const size_t row = ElementBytes(element_) * shape_.num_q_heads * shape_.head_dim;
-  return static_cast<const std::byte*>(buffers_.window_q) + (buffers_.window_rows - rows) * row;
-}
-
-const float* PromptLayers::LastLse(const PromptTensors& at, int rows) const {
-  return at.lse + static_cast<size_t>(tokens_ - rows) * shape_.num_q_heads;
+  const auto* saved = static_cast<const std::byte*>(buffers_.window_q);
+  return {element_,
+          saved + (buffers_.window_rows - rows) * row,
+          at.lse + static_cast<size_t>(tokens_ - rows) * shape_.num_q_heads,
+          at.k,
+          tokens_,
+          rows};
 }
 
 void PromptLayers::KeepSelected(const int32_t* best_of, size_t stride, int best, int recent,
@@ -211,8 +213,8 @@ absl::Span<const int32_t> PromptLayers::KeptOnHost() {
 void PromptLayers::SelectBest(const WindowScoreStatistic& statistic, const KeepBest& edit,
                               int layer, const PromptTensors& at) {
   const int window = statistic.window, candidates = tokens_ - window;
-  backend_->WindowScores(shape_, element_, LastQueries(window), LastLse(at, window), at.k, tokens_,
-                         window, statistic.kernel, statistic.pooling, buffers_.scores);
+  backend_->WindowScores(shape_, TailOf(at, window), statistic.kernel, statistic.pooling,
+                         buffers_.scores);
   int32_t* best = LendIndices(static_cast<size_t>(shape_.num_kv_heads) * edit.best);
   backend_->SelectBest(buffers_.scores, candidates, shape_.num_kv_heads, candidates, edit.best,
                        best);
@@ -232,8 +234,7 @@ void PromptLayers::SelectWindows(const KeepWindows& edit, const PromptTensors& a
   selected_ = 0;
   const int candidates = tokens_ - edit.observe;
   if (candidates <= edit.budget) return;
-  backend_->ColumnSums(shape_, element_, LastQueries(edit.observe), LastLse(at, edit.observe), at.k,
-                       tokens_, edit.observe, 0, candidates, ScoreRows::kQueryHeads,
+  backend_->ColumnSums(shape_, TailOf(at, edit.observe), 0, candidates, ScoreRows::kQueryHeads,
                        buffers_.scores);
   int32_t* of_all_heads = LendIndices(edit.budget);
   const int count = backend_->SelectWindows(buffers_.scores, shape_.num_q_heads, candidates,
@@ -247,8 +248,7 @@ void PromptLayers::MeasureStored(const WindowScoreStatistic& statistic, int laye
   // Without room for scores SelectStored says so.
   if (candidates <= 0 || buffers_.stored_scores == nullptr) return;
   const auto measure = [&](int kernel, float* scores) {
-    backend_->WindowScores(shape_, element_, LastQueries(window), LastLse(at, window), at.k,
-                           tokens_, window, kernel, statistic.pooling, scores);
+    backend_->WindowScores(shape_, TailOf(at, window), kernel, statistic.pooling, scores);
   };
   const size_t rows = shape_.num_kv_heads;
   measure(statistic.kernel, buffers_.stored_scores + layer * rows * tokens_);
@@ -295,8 +295,7 @@ bool PromptLayers::IsLazy(const LazyTest& test, const PromptTensors& at) {
     std::vector<float> sums(static_cast<size_t>(shape_.num_kv_heads) * (end - begin));
     if (sums.empty()) continue;
     auto* received = static_cast<float*>(backend_->Lend(sums.size() * sizeof(float)));
-    backend_->ColumnSums(shape_, element_, LastQueries(rows), LastLse(at, rows), at.k, tokens_,
-                         rows, begin, end, ScoreRows::kKvHeads, received);
+    backend_->ColumnSums(shape_, TailOf(at, rows), begin, end, ScoreRows::kKvHeads, received);
     backend_->Download(received, sums.size() * sizeof(float), sums.data());
     mass += std::accumulate(sums.begin(), sums.end(), 0.0);
   }
@@ -337,11 +336,11 @@ void PromptLayers::LastAttention(const PromptTensors& at, int rows, float* atten
   for (int row = 0; row < rows; ++row) {
     // The last query of a prompt that ends there.
     const int seen = tokens_ - rows + row + 1;
-    const auto* q = static_cast<const std::byte*>(LastQueries(rows)) +
-                    row * heads * shape_.head_dim * ElementBytes(element_);
+    PromptTail tail = TailOf(at, rows - row);
+    tail.n = seen;
+    tail.rows = 1;
     of_row.resize(heads * seen);
-    backend_->ColumnSums(shape_, element_, q, LastLse(at, rows) + row * heads, at.k, seen, 1, 0,
-                         seen, ScoreRows::kQueryHeads, received);
+    backend_->ColumnSums(shape_, tail, 0, seen, ScoreRows::kQueryHeads, received);
     backend_->Download(received, of_row.size() * sizeof(float), of_row.data());
     for (size_t head = 0; head < heads; ++head) {
       float* out = attention + (head * rows + row) * n;
@@ -357,8 +356,7 @@ double PromptLayers::Recall(int layer, const LayerMeasured& measured, const Prom
   // Distant tokens were weighed by another layer's queries and keys.
   if (NeedsDistant(layer)) return -1;
   const int rows = std::min({kRecallRows, n, buffers_.window_rows});
-  backend_->ColumnSums(shape_, element_, LastQueries(rows), LastLse(at, rows), at.k, n, rows, 0, n,
-                       ScoreRows::kKvHeads, buffers_.recall_sums);
+  backend_->ColumnSums(shape_, TailOf(at, rows), 0, n, ScoreRows::kKvHeads, buffers_.recall_sums);
   std::vector<float> sums(static_cast<size_t>(heads) * n);
   backend_->Download(buffers_.recall_sums, sums.size() * sizeof(float), sums.data());
   std::vector<int32_t> selected;

@@ -67,9 +67,7 @@ class PromptLayers {
   int SelectRetained(const MergeOptions& merge, const PromptTensors& at);
   double Recall(int layer, const LayerMeasured& measured, const PromptTensors& at);
 
-  /// Rows of the saved queries, and lse, of the last `rows` tokens.
-  const void* LastQueries(int rows) const;
-  const float* LastLse(const PromptTensors& at, int rows) const;
+  PromptTail TailOf(const PromptTensors& at, int rows) const;
   /// Spreads `best` selected positions per head, `stride` apart, to rows of best + recent and adds
   /// the last `recent` tokens. Only heads whose group starts at `layer` change.
   void KeepSelected(const int32_t* best_of, size_t stride, int best, int recent, int layer);

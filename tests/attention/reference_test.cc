@@ -88,8 +88,8 @@ TEST(Reference, AccumulatesInStepsWhatColumnSumsGiveOfAPrompt) {
   std::vector<float> out(kTokens * q_row), lse(kTokens * 3 * kHeads), sums(kHeads * kTokens);
   backend->PrefillAttention(shape, {offsets}, ElementType::kF32, q.data(), k.data(), k.data(),
                             out.data(), lse.data());
-  backend->ColumnSums(shape, ElementType::kF32, q.data(), lse.data(), k.data(), kTokens, kTokens, 0,
-                      kTokens, ScoreRows::kKvHeads, sums.data());
+  backend->ColumnSums(shape, {ElementType::kF32, q.data(), lse.data(), k.data(), kTokens, kTokens},
+                      0, kTokens, ScoreRows::kKvHeads, sums.data());
 
   TestPool pool(CacheGeometry::DefaultBlockBytes(kHeads, kDim), 50);
   SegmentView s = TakeSegment(pool, Scored(CacheFormat::kF32), 0, kHeads, kDim, kTokens);

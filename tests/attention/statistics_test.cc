@@ -26,8 +26,8 @@ struct WindowCase {
   std::vector<float> Run(AttentionBackend& backend, int kernel, ScorePooling pooling) const {
     std::vector<float> scores(static_cast<size_t>(shape.num_kv_heads) * std::max(0, n - window),
                               NAN);
-    backend.WindowScores(shape, k.element, q_window.data(), lse.data(), k.data(), n, window, kernel,
-                         pooling, scores.data());
+    backend.WindowScores(shape, {k.element, q_window.data(), lse.data(), k.data(), n, window},
+                         kernel, pooling, scores.data());
     return scores;
   }
   AttentionShape shape;
@@ -172,9 +172,9 @@ struct ColumnCase {
     const int heads = score_rows == ScoreRows::kKvHeads ? shape.num_kv_heads : shape.num_q_heads;
     std::vector<float> sums(static_cast<size_t>(heads) * (end - begin), NAN);
     const size_t skipped = static_cast<size_t>(n - rows) * shape.num_q_heads;
-    backend.ColumnSums(
-        shape, q.element, q.bytes.data() + skipped * shape.head_dim * ElementBytes(q.element),
-        lse.data() + skipped, k.data(), n, rows, begin, end, score_rows, sums.data());
+    const std::byte* q_rows = q.bytes.data() + skipped * shape.head_dim * ElementBytes(q.element);
+    backend.ColumnSums(shape, {q.element, q_rows, lse.data() + skipped, k.data(), n, rows}, begin,
+                       end, score_rows, sums.data());
     return sums;
   }
   AttentionShape shape;

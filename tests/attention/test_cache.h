@@ -192,7 +192,6 @@ inline std::string Name(const CacheFormat& format) {
   return name + CacheFormatName(format).substr(EncodingName(format.encoding).size());
 }
 inline int RoundUp(int count, int unit) { return (count + unit - 1) / unit * unit; }
-inline int GroupTokens(const SegmentView& s) { return IsGrouped(s.encoding) ? s.group : 1; }
 
 // ---- Segments, laid out by the words of block_manager/segment_view.h ---------------------------
 
@@ -229,7 +228,7 @@ inline SegmentView TakeSegment(TestPool& pool, const CacheFormat& format, int fi
   segment.first_kv_head = first_head;
   segment.num_kv_heads = heads;
   segment.num_slots = slots;
-  const int room = RoundUp(slots, GroupTokens(segment));
+  const int room = RoundUp(slots, segment.UnitTokens());
   const int sides = format.values_only ? 1 : 2;
   const PlaneList list = PlanesOf(format, heads, head_dim);
   for (int p = 0; p < list.count; ++p) {
@@ -341,7 +340,7 @@ inline void FillSegment(PoolView pool, const SegmentView& s, int head_dim, uint3
                         bool keys = true) {
   const AttentionShape shape{s.first_kv_head + s.num_kv_heads, s.first_kv_head + s.num_kv_heads,
                              head_dim, 1};
-  const int slots = RoundUp(s.num_slots, GroupTokens(s));
+  const int slots = RoundUp(s.num_slots, s.UnitTokens());
   const size_t rows = static_cast<size_t>(slots) * shape.num_kv_heads;
   const ElementType element =
       s.encoding == Encoding::kBf16 ? ElementType::kBf16 : ElementType::kF32;

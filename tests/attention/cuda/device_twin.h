@@ -28,11 +28,9 @@ class DeviceTwin final : public AttentionBackend {
                                const DistantPrefill& distant, void* out, float* lse,
                                DistantCounts* counts) override;
 
-  void WindowScores(const AttentionShape& shape, ElementType element, const void* q_window,
-                    const float* lse, const void* k, int n, int window, int kernel,
+  void WindowScores(const AttentionShape& shape, const PromptTail& tail, int kernel,
                     ScorePooling pooling, float* scores) override;
-  void ColumnSums(const AttentionShape& shape, ElementType element, const void* q_rows,
-                  const float* lse, const void* k, int n, int rows, int begin, int end,
+  void ColumnSums(const AttentionShape& shape, const PromptTail& tail, int begin, int end,
                   ScoreRows score_rows, float* sums) override;
   void SelectBest(const float* scores, size_t stride, int num_heads, int candidates, int best,
                   int32_t* indices) override;

@@ -8,38 +8,41 @@ namespace {
 
 /// The operands of ColumnSums and WindowScores.
 struct TailOnDevice {
-  TailOnDevice(const AttentionShape& shape, ElementType element, const void* host_q,
-               const float* host_lse, const void* host_k, int n, int rows)
-      : q(host_q, size_t{1} * rows * shape.num_q_heads * shape.head_dim * ElementBytes(element)),
-        lse(host_lse, size_t{1} * rows * shape.num_q_heads * sizeof(float)),
-        k(host_k, size_t{1} * n * shape.num_kv_heads * shape.head_dim * ElementBytes(element)) {}
+  TailOnDevice(const AttentionShape& shape, const PromptTail& of_host)
+      : host(of_host),
+        q(host.q_rows,
+          size_t{1} * host.rows * shape.num_q_heads * shape.head_dim * ElementBytes(host.element)),
+        lse(host.lse, size_t{1} * host.rows * shape.num_q_heads * sizeof(float)),
+        k(host.k,
+          size_t{1} * host.n * shape.num_kv_heads * shape.head_dim * ElementBytes(host.element)) {}
 
+  PromptTail tail() {
+    return {host.element, q.get(), lse.get<float>(), k.get(), host.n, host.rows};
+  }
+
+  const PromptTail& host;
   OnDevice q, lse, k;
 };
 
 }  // namespace
 
-void DeviceTwin::ColumnSums(const AttentionShape& shape, ElementType element, const void* q_rows,
-                            const float* lse, const void* k, int n, int rows, int begin, int end,
+void DeviceTwin::ColumnSums(const AttentionShape& shape, const PromptTail& tail, int begin, int end,
                             ScoreRows score_rows, float* sums) {
   if (begin >= end) return;
   const size_t heads =
       score_rows == ScoreRows::kQueryHeads ? shape.num_q_heads : shape.num_kv_heads;
-  TailOnDevice tail(shape, element, q_rows, lse, k, n, rows);
+  TailOnDevice on_device(shape, tail);
   OnDevice device_sums(heads * (end - begin) * sizeof(float));
-  backend_->ColumnSums(shape, element, tail.q.get(), tail.lse.get<float>(), tail.k.get(), n, rows,
-                       begin, end, score_rows, device_sums.get<float>());
+  backend_->ColumnSums(shape, on_device.tail(), begin, end, score_rows, device_sums.get<float>());
   device_sums.CopyTo(sums);
 }
 
-void DeviceTwin::WindowScores(const AttentionShape& shape, ElementType element,
-                              const void* q_window, const float* lse, const void* k, int n,
-                              int window, int kernel, ScorePooling pooling, float* scores) {
-  if (n <= window) return;
-  TailOnDevice tail(shape, element, q_window, lse, k, n, window);
-  OnDevice device_scores(size_t{1} * shape.num_kv_heads * (n - window) * sizeof(float));
-  backend_->WindowScores(shape, element, tail.q.get(), tail.lse.get<float>(), tail.k.get(), n,
-                         window, kernel, pooling, device_scores.get<float>());
+void DeviceTwin::WindowScores(const AttentionShape& shape, const PromptTail& tail, int kernel,
+                              ScorePooling pooling, float* scores) {
+  if (tail.n <= tail.rows) return;
+  TailOnDevice on_device(shape, tail);
+  OnDevice device_scores(size_t{1} * shape.num_kv_heads * (tail.n - tail.rows) * sizeof(float));
+  backend_->WindowScores(shape, on_device.tail(), kernel, pooling, device_scores.get<float>());
   device_scores.CopyTo(scores);
 }
 

@@ -57,18 +57,27 @@ Workspace MakeWorkspace(AttentionBackend& backend, const Tensors& input,
   return workspace;
 }
 
+/// Its last `rows` queries and all its keys.
+PromptTail TailOf(const Workspace& workspace, int rows) {
+  if (rows > workspace.rows) throw std::runtime_error("the input has too few rows");
+  const AttentionShape& shape = workspace.shape;
+  const size_t heads = static_cast<size_t>(workspace.rows - rows) * shape.num_q_heads;
+  return {ElementType::kF32,
+          workspace.q.data() + heads * shape.head_dim,
+          workspace.lse.data() + heads,
+          workspace.k.data(),
+          workspace.tokens,
+          rows};
+}
+
 std::vector<std::vector<float>> MeasureWindowScores(AttentionBackend& backend,
                                                     const Workspace& workspace,
                                                     const WindowScoreStatistic& statistic) {
   const AttentionShape& shape = workspace.shape;
-  if (statistic.window > workspace.rows) throw std::runtime_error("the input has too few rows");
-  const size_t first = workspace.rows - statistic.window;
   const int candidates = workspace.tokens - statistic.window;
   std::vector<float> scores(static_cast<size_t>(shape.num_kv_heads) * candidates);
-  backend.WindowScores(
-      shape, ElementType::kF32, workspace.q.data() + first * shape.num_q_heads * shape.head_dim,
-      workspace.lse.data() + first * shape.num_q_heads, workspace.k.data(), workspace.tokens,
-      statistic.window, statistic.kernel, statistic.pooling, scores.data());
+  backend.WindowScores(shape, TailOf(workspace, statistic.window), statistic.kernel,
+                       statistic.pooling, scores.data());
   std::vector<std::vector<float>> heads;
   for (int head = 0; head < shape.num_kv_heads; ++head) {
     const auto begin = scores.begin() + static_cast<ptrdiff_t>(head) * candidates;
@@ -81,15 +90,10 @@ std::vector<std::vector<float>> MeasureColumnSums(AttentionBackend& backend,
                                                   const Workspace& workspace, int rows, int begin,
                                                   int end, ScoreRows score_rows) {
   const AttentionShape& shape = workspace.shape;
-  if (rows > workspace.rows) throw std::runtime_error("the input has too few rows");
-  const size_t first = workspace.rows - rows;
   const int heads = score_rows == ScoreRows::kKvHeads ? shape.num_kv_heads : shape.num_q_heads;
   const int width = end - begin;
   std::vector<float> sums(static_cast<size_t>(heads) * width);
-  backend.ColumnSums(shape, ElementType::kF32,
-                     workspace.q.data() + first * shape.num_q_heads * shape.head_dim,
-                     workspace.lse.data() + first * shape.num_q_heads, workspace.k.data(),
-                     workspace.tokens, rows, begin, end, score_rows, sums.data());
+  backend.ColumnSums(shape, TailOf(workspace, rows), begin, end, score_rows, sums.data());
   std::vector<std::vector<float>> result;
   for (int head = 0; head < heads; ++head) {
     const auto at = sums.begin() + static_cast<ptrdiff_t>(head) * width;
