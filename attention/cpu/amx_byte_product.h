@@ -35,7 +35,8 @@ class TileByteProduct {
   static void StayAwake() { KeepTilesAwake<5, 6, 2>(); }
 
   /// Codes are unpacked into tiles, and multiplied when the next ones are there: a tile is not
-  /// loaded before what was stored has arrived in the cache, nor are sums read before the end.
+  /// loaded before what was stored has arrived in the cache. Sums are read when the next ones have
+  /// been made, for the same reason, and no later: of the first cache little is left to them.
   template <class Rows, class Sink>
   class Sums {
    public:
@@ -45,16 +46,13 @@ class TileByteProduct {
       Pairs& granule = granules_[num_sums_ / Rows::kUnits % 2];
       if (rows.unit == 0) Unpack(rows, &granule);
       MultiplyLast();
+      if (num_sums_ >= 2) Tell(num_sums_ - 2);
       last_ = {&digits, granule[rows.unit], rows.num_rows()};
-      sinks_[num_sums_++] = sink;
+      sinks_[num_sums_++ % 2] = sink;
     }
     void Finish() {
       MultiplyLast();
-      for (int n = 0; n < num_sums_; ++n) {
-        for (int i = 0; i < queries_; ++i) {
-          for (int v = 0; v < 2; ++v) sinks_[n](v, i, sums_[n].Of(v, i));
-        }
-      }
+      for (int n = Larger(0, num_sums_ - 2); n < num_sums_; ++n) Tell(n);
     }
 
    private:
@@ -77,10 +75,16 @@ class TileByteProduct {
       });
     }
 
+    void Tell(int n) {
+      for (int i = 0; i < queries_; ++i) {
+        for (int v = 0; v < 2; ++v) sinks_[n % 2](v, i, sums_[n % 2].Of(v, i));
+      }
+    }
+
     /// Sums of no query are made too, and ignored.
     void MultiplyLast() {
       if (last_.digits == nullptr) return;
-      auto& sums = sums_[num_sums_ - 1].of;
+      auto& sums = sums_[(num_sums_ - 1) % 2].of;
       ZeroTile<0>();
       ZeroTile<1>();
       const std::byte* a = last_.digits->rows[0];
@@ -100,8 +104,8 @@ class TileByteProduct {
     Pairs granules_[2];
     Factors last_;
     int num_sums_ = 0;
-    DigitSums sums_[Rows::kMost];
-    Sink sinks_[Rows::kMost];
+    DigitSums sums_[2];
+    Sink sinks_[2];
   };
 };
 static_assert(2 * kMaxQueries == kTileRows && sizeof(int) * 16 == kTileRowBytes);

@@ -82,7 +82,6 @@ template <int kBits>
 struct KeyRows {
   using Codes = ByteCodes<kBits>;
   static constexpr int kUnits = 1;
-  static constexpr int kMost = kChunk / 32 + 1;  // a chunk may begin within a group
   static constexpr int kMostRows = kMaxHeadDim / 4;
 
   const std::byte* first;  ///< cells, rows `row_bytes` apart
@@ -155,7 +154,7 @@ struct KeyGroup {
 template <int kBits>
 struct KeyGroups {
   int count = 0;
-  KeyGroup of[KeyRows<kBits>::kMost];
+  KeyGroup of[kChunk / 32 + 1];  // a chunk may begin within a group
 
   explicit KeyGroups(const HeadStep& step) {
     const int slots = step.here.count();

@@ -35,7 +35,6 @@ struct ByteValues {
   /// A unit of all values of a step, whole tiles of 16 slots: rows of codes as digits.h has them.
   struct Rows {
     static constexpr int kUnits = ByteValues::kUnits;
-    static constexpr int kMost = kMaxHeadDim / kChannels;
     static constexpr int kMostRows = kChunk / 4;
 
     HeadChunk here;

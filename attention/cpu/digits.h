@@ -200,7 +200,6 @@ inline void CutIntoDigits(int rows, const float* x, size_t stride, const Scales&
 // Rows come in *granules* of kUnits, of which one is `unit`: those of a granule are read at once,
 // by whom that suits, and are added one after the other from unit 0 on.
 //
-//   kMost      at most so many are added
 //   kMostRows  rows of codes of one, at most
 //   num_rows() the rows of codes that count; digits are 0 for those that come after them, up to a
 //              multiple of 64 numbers
