@@ -1,7 +1,7 @@
 // y = x W^T over bf16 weights, in the layout that oneDNN packs them into for AVX512-BF16.
 //
 // With few rows a product is bound by reading the weights, of which oneDNN leaves a part of the
-// read bandwidth unused (docs/performance.md). With many rows it is bound by multiply-adds: oneDNN
+// read bandwidth unused (docs/performance/). With many rows it is bound by multiply-adds: oneDNN
 // uses VDPBF16PS, which on Intel CPUs without AMX does half the multiply-adds per cycle of plain
 // FMAs on widened weights. With AMX ours are faster for every number of rows, since what packs x
 // and reads the weights fits their layout. Where there is no AVX512-BF16, oneDNN has nothing for

@@ -13,7 +13,7 @@ namespace ziggurat {
 namespace {
 
 /// Longer than most of what one thread does alone between two products, far shorter than a turn of
-/// the scheduler (docs/performance.md has what other values give).
+/// the scheduler (docs/performance/xeon_amx.md has what other values give).
 constexpr std::chrono::duration<double, std::micro> kSpinTime{50};
 
 /// One turn of libgomp's waiting.
