@@ -174,7 +174,8 @@ class AttentionBackend : public BackendMemory {
   /// all of it: parts begin at multiples of so many rows of their prompt, and give the same bits.
   /// 0: on this backend it cannot, and every call is for all rows.
   virtual int attention_part_rows(const AttentionShape& /*shape*/) const { return 0; }
-  /// The same of ColumnSums over all rows of a prompt: parts begin at multiples of so many keys.
+  /// ColumnSums of all rows of a prompt have the same bits in parts that begin at multiples of so
+  /// many keys. 0: they may not, so all keys are asked for at once.
   virtual int column_part_keys() const { return 0; }
 
   /// Causal attention of every packed prompt to itself. Softmax in f32.
@@ -211,9 +212,9 @@ class AttentionBackend : public BackendMemory {
 
   /// Attention that keys [begin, end) receive from the queries of the tail: sums[r][j - begin] =
   /// sum over queries i >= j of exp(scale * q_i.k_j - lse_i).
-  ///   sums  [KV or query heads, end - begin] f32
+  ///   sums  [KV or query heads, stride] f32, of which end - begin are written
   virtual void ColumnSums(const AttentionShape& shape, const PromptTail& tail, int begin, int end,
-                          ScoreRows score_rows, float* sums) = 0;
+                          ScoreRows score_rows, float* sums, size_t stride) = 0;
 
   /// WindowKV's choice (compression/cache_plan.h, KeepWindows): windows [0, review), [review, 2
   /// review), ... of the candidates, the last perhaps shorter, in falling order of score, ties to

@@ -64,6 +64,9 @@ struct CacheFormat {
 
   auto operator<=>(const CacheFormat&) const = default;
 
+  /// Tokens that are encoded together, since they share scales.
+  constexpr int UnitTokens() const { return IsGrouped(encoding) ? group : 1; }
+
   static const CacheFormat kF32;
   static const CacheFormat kBf16;
   static const CacheFormat kF32Values;

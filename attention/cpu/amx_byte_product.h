@@ -35,8 +35,8 @@ class TileByteProduct {
   static void StayAwake() { KeepTilesAwake<5, 6, 2>(); }
 
   /// Codes are unpacked into tiles, and multiplied when the next ones are there: a tile is not
-  /// loaded before what was stored has arrived in the cache. Sums are read when the next ones have
-  /// been made, for the same reason, and no later: of the first cache little is left to them.
+  /// loaded before what was stored has arrived in the cache. Sums are read one product later, for
+  /// the same reason, and not later still: they would push other things out of the first cache.
   template <class Rows, class Sink>
   class Sums {
    public:

@@ -154,7 +154,8 @@ struct KeyGroup {
 template <int kBits>
 struct KeyGroups {
   int count = 0;
-  KeyGroup of[kChunk / 32 + 1];  // a chunk may begin within a group
+  static constexpr int kMost = kChunk / 32 + 1;  ///< of 32 at least; a chunk may begin within one
+  KeyGroup of[kMost];
 
   explicit KeyGroups(const HeadStep& step) {
     const int slots = step.here.count();

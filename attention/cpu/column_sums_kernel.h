@@ -69,8 +69,10 @@ void ColumnSums(const ColumnSumsJob& job) {
   for (int head = 0; head < heads; ++head) {
     __builtin_memset(job.sums + head * job.head_stride, 0, sizeof(float) * width);
   }
-  // Queries before the first key see none of them.
-  for (int first = Larger(0, job.begin - job.first); first < job.count; first += kQueryTokens) {
+  // Queries before the first key see none of them. The same ones are added up first whatever the
+  // job's keys, so that the sums do not depend on how keys are cut into jobs.
+  const int unseeing = Larger(0, job.begin - job.first) / kQueryTokens * kQueryTokens;
+  for (int first = unseeing; first < job.count; first += kQueryTokens) {
     const int count = Smaller(kQueryTokens, job.count - first);
     Workspace::PackQueries(job.q + first * job.q_row_bytes, job.q_row_bytes, group, count * group,
                            dim, scratch.packed);

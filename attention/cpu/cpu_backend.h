@@ -36,7 +36,7 @@ class CpuBackend final : public AttentionBackend {
   void WindowScores(const AttentionShape& shape, const PromptTail& tail, int kernel,
                     ScorePooling pooling, float* scores) override;
   void ColumnSums(const AttentionShape& shape, const PromptTail& tail, int begin, int end,
-                  ScoreRows score_rows, float* sums) override;
+                  ScoreRows score_rows, float* sums, size_t stride) override;
   double CosineSum(const float* a, const float* b, int rows, int width) override;
 
   // select_best.cc, select_windows.cc

@@ -24,21 +24,21 @@ void Pool(const float* scores, int count, int kernel, ScorePooling pooling, floa
 
 }  // namespace
 
-int CpuBackend::column_part_keys() const {
-  static_assert(kChunk % kQueryTokens == 0, "queries are added up in the same blocks");
-  return kChunk;
-}
+int CpuBackend::column_part_keys() const { return kChunk; }
 
 void CpuBackend::ColumnSums(const AttentionShape& shape, const PromptTail& tail, int begin, int end,
-                            ScoreRows score_rows, float* sums) {
+                            ScoreRows score_rows, float* sums, size_t stride) {
   if (begin >= end) return;
   const size_t group = shape.group_size(), kv_heads = shape.num_kv_heads;
   const size_t head_bytes = shape.head_dim * ElementBytes(tail.element), width = end - begin;
-  const size_t parts = (width + kColumnsPerJob - 1) / kColumnsPerJob;
+  // Fewer keys a job where there would be less than a few for each thread.
+  const size_t chunks = width * kv_heads / (size_t{4} * threads_ * kChunk);
+  const size_t columns = kChunk * std::clamp<size_t>(chunks, 1, kColumnsPerJob / kChunk);
+  const size_t parts = (width + columns - 1) / columns;
   scratch_.Reserve(ColumnScratchFloats(group, shape.head_dim));
   // Keys at the beginning are seen by most queries: longest first balances the threads.
   ParallelFor(threads_, kv_heads * parts, [&](size_t i, int thread) {
-    const size_t g = i % kv_heads, offset = i / kv_heads * kColumnsPerJob;
+    const size_t g = i % kv_heads, offset = i / kv_heads * columns;
     ColumnSumsJob job;
     job.head_dim = shape.head_dim;
     job.group_size = shape.group_size();
@@ -52,15 +52,15 @@ void CpuBackend::ColumnSums(const AttentionShape& shape, const PromptTail& tail,
     job.k = static_cast<const std::byte*>(tail.k) + g * head_bytes;
     job.kv_row_bytes = kv_heads * head_bytes;
     job.begin = begin + static_cast<int>(offset);
-    job.end = std::min(job.begin + kColumnsPerJob, end);
+    job.end = std::min(job.begin + static_cast<int>(columns), end);
     job.scratch = scratch_.of(thread);
     if (score_rows == ScoreRows::kQueryHeads) {
-      job.sums = sums + g * group * width + offset;
-      job.head_stride = width;
+      job.sums = sums + g * group * stride + offset;
+      job.head_stride = stride;
       Kernels(tail.element).column_sums(job);
       return;
     }
-    job.sums = sums + g * width + offset;
+    job.sums = sums + g * stride + offset;
     job.head_stride = 0;
     Kernels(tail.element).column_sums(job);
     for (int t = 0; t < job.end - job.begin; ++t) job.sums[t] /= static_cast<float>(group);
@@ -72,7 +72,7 @@ void CpuBackend::WindowScores(const AttentionShape& shape, const PromptTail& tai
   const int candidates = tail.n - tail.rows;
   if (candidates <= 0) return;
   column_means_.resize(static_cast<size_t>(shape.num_kv_heads) * candidates);
-  ColumnSums(shape, tail, 0, candidates, ScoreRows::kKvHeads, column_means_.data());
+  ColumnSums(shape, tail, 0, candidates, ScoreRows::kKvHeads, column_means_.data(), candidates);
   for (float& mean : column_means_) mean /= static_cast<float>(tail.rows);
   ParallelFor(threads_, shape.num_kv_heads, [&](size_t g, int) {
     Pool(column_means_.data() + g * candidates, candidates, kernel, pooling,

@@ -59,7 +59,7 @@ __device__ void TileDots(const DeviceShape& shape, const PromptTail& tail, int k
 /// A block for kTile keys (x) and a row of the result (y): all queries of its heads, tile by tile.
 __global__ void __launch_bounds__(kThreads)
     ColumnSums(DeviceShape shape, PromptTail tail, int begin, int end, bool query_heads,
-               float* sums) {
+               float* sums, size_t stride) {
   __shared__ Tiles tiles;
   __shared__ float parts[kThreads / kKeyThreads][kTile];
   const int heads = query_heads ? 1 : shape.group_size();
@@ -92,8 +92,7 @@ __global__ void __launch_bounds__(kThreads)
   if (j >= kTile || key + j >= end) return;
   float sum = 0;
   for (int part = 0; part < kThreads / kKeyThreads; ++part) sum += parts[part][j];
-  sums[static_cast<size_t>(row) * (end - begin) + key + j - begin] =
-      sum / static_cast<float>(heads);
+  sums[row * stride + key + j - begin] = sum / static_cast<float>(heads);
 }
 
 /// A thread for each candidate (x) of each head (y): sums to means, pooled over neighbours with
@@ -118,14 +117,17 @@ __global__ void __launch_bounds__(kThreads)
 // ---- Launchers ----------------------------------------------------------------------------------
 
 void LaunchColumnSums(const DeviceShape& shape, const PromptTail& tail, int begin, int end,
-                      bool query_heads, float* sums, void* scratch, cudaStream_t stream) {
+                      bool query_heads, float* sums, size_t stride, void* scratch,
+                      cudaStream_t stream) {
   if (begin >= end) return;
   if (RunsOnTensorCores(shape, tail.element)) {
-    return LaunchTensorColumnSums(shape, tail, begin, end, query_heads, sums, scratch, stream);
+    return LaunchTensorColumnSums(shape, tail, begin, end, query_heads, sums, stride, scratch,
+                                  stream);
   }
   const dim3 grid{static_cast<unsigned>(end - begin + kTile - 1) / kTile,
                   static_cast<unsigned>(query_heads ? shape.num_q_heads : shape.num_kv_heads)};
-  Launch(ColumnSums, grid, dim3{kThreads}, 0, stream, shape, tail, begin, end, query_heads, sums);
+  Launch(ColumnSums, grid, dim3{kThreads}, 0, stream, shape, tail, begin, end, query_heads, sums,
+         stride);
 }
 
 size_t WindowScoresScratchBytes(const DeviceShape& shape, int n, int window) {
@@ -138,7 +140,7 @@ void LaunchWindowScores(const DeviceShape& shape, const PromptTail& tail, int ke
   const int candidates = tail.n - tail.rows;
   if (candidates <= 0) return;
   auto* sums = static_cast<float*>(scratch);
-  LaunchColumnSums(shape, tail, 0, candidates, false, sums,
+  LaunchColumnSums(shape, tail, 0, candidates, false, sums, candidates,
                    sums + static_cast<size_t>(shape.num_kv_heads) * candidates, stream);
   const dim3 grid{static_cast<unsigned>(candidates + kThreads - 1) / kThreads,
                   static_cast<unsigned>(shape.num_kv_heads)};

@@ -145,7 +145,7 @@ constexpr size_t kSharedBytes = (sizeof(uint16_t) * PromptTile<kMaxDim>::kSize +
 template <int kMaxDim>
 __global__ void __launch_bounds__(kThreads, 2)
     TileSums(DeviceShape shape, PromptTail tail, int begin, int end, bool query_heads, int parts,
-             float* sums) {
+             float* sums, size_t stride) {
   using Keys = KeyTile<kMaxDim>;
   using Tile = PromptTile<kMaxDim>;
   ZIGGURAT_SHARED_MEMORY(memory);
@@ -224,20 +224,20 @@ __global__ void __launch_bounds__(kThreads, 2)
       const float sum = RowSum(keys.sums[group][half]);
       const int at = keys.KeyOf(group, half);
       if (keys.c != 0 || at >= end) continue;
-      sums[static_cast<size_t>(blockIdx.x) * (end - begin) + at - begin] =
-          sum / static_cast<float>(heads);
+      sums[blockIdx.x * stride + at - begin] = sum / static_cast<float>(heads);
     }
   }
 }
 
-/// A thread for each number: of `parts` [parts, count] always in the same order.
+/// A thread for each number: of `parts` [parts, count] always in the same order, to rows of
+/// `width`.
 __global__ void __launch_bounds__(kThreads)
-    AddParts(const float* of_parts, int parts, int count, float* sums) {
+    AddParts(const float* of_parts, int parts, int count, int width, float* sums, size_t stride) {
   const int i = static_cast<int>(blockIdx.x) * kThreads + static_cast<int>(threadIdx.x);
   if (i >= count) return;
   float sum = 0;
   for (int part = 0; part < parts; ++part) sum += of_parts[static_cast<size_t>(part) * count + i];
-  sums[i] = sum;
+  sums[i / width * stride + i % width] = sum;
 }
 
 /// So many blocks are enough for any card to be evenly busy until the end, when long ones begin
@@ -261,22 +261,23 @@ int PartsOf(int blocks, int query_tiles) {
 size_t ColumnSumsScratchBytes() { return sizeof(float) * kBlocks * kMostKeys; }
 
 void LaunchTensorColumnSums(const DeviceShape& shape, const PromptTail& tail, int begin, int end,
-                            bool query_heads, float* sums, void* scratch, cudaStream_t stream) {
-  const int results = query_heads ? shape.num_q_heads : shape.num_kv_heads;
+                            bool query_heads, float* sums, size_t stride, void* scratch,
+                            cudaStream_t stream) {
+  const int results = query_heads ? shape.num_q_heads : shape.num_kv_heads, width = end - begin;
   WithMaxDim(shape.head_dim, [&](auto max_dim) {
     constexpr int kKeys = KeyTile<max_dim()>::kKeys, kQueries = PromptTile<max_dim()>::kRows;
-    const int key_tiles = (end - begin + kKeys - 1) / kKeys;
+    const int key_tiles = (width + kKeys - 1) / kKeys;
     const int query_tiles = (tail.rows + kQueries - 1) / kQueries * shape.num_q_heads / results;
     const int parts = PartsOf(results * key_tiles, query_tiles);
     auto* of_parts = parts == 1 ? sums : static_cast<float*>(scratch);
     Launch(TileSums<max_dim()>,
            dim3{static_cast<unsigned>(results * parts), static_cast<unsigned>(key_tiles)},
            dim3{kThreads}, kSharedBytes<max_dim()>, stream, shape, tail, begin, end, query_heads,
-           parts, of_parts);
+           parts, of_parts, parts == 1 ? stride : width);
     if (parts == 1) return;
-    const int count = results * (end - begin);
+    const int count = results * width;
     Launch(AddParts, dim3{static_cast<unsigned>((count + kThreads - 1) / kThreads)}, dim3{kThreads},
-           0, stream, of_parts, parts, count, sums);
+           0, stream, of_parts, parts, count, width, sums, stride);
   });
 }
 

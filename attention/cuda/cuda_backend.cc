@@ -191,9 +191,9 @@ void CudaBackend::WindowScores(const AttentionShape& shape, const PromptTail& ta
 }
 
 void CudaBackend::ColumnSums(const AttentionShape& shape, const PromptTail& tail, int begin,
-                             int end, ScoreRows score_rows, float* sums) {
+                             int end, ScoreRows score_rows, float* sums, size_t stride) {
   LaunchColumnSums(DeviceShapeOf(shape), tail, begin, end, score_rows == ScoreRows::kQueryHeads,
-                   sums, Scratch(ColumnSumsScratchBytes()), at());
+                   sums, stride, Scratch(ColumnSumsScratchBytes()), at());
 }
 
 void CudaBackend::SelectBest(const float* scores, size_t stride, int num_heads, int candidates,

@@ -15,13 +15,15 @@ namespace ziggurat::cuda {
 
 size_t ColumnSumsScratchBytes();
 /// Adds up in an order that depends on the sizes alone.
-///   sums  [KV heads, or query heads where `query_heads`, end - begin]
+///   sums  [KV heads, or query heads where `query_heads`, stride]
 void LaunchColumnSums(const DeviceShape& shape, const PromptTail& tail, int begin, int end,
-                      bool query_heads, float* sums, void* scratch, cudaStream_t stream);
+                      bool query_heads, float* sums, size_t stride, void* scratch,
+                      cudaStream_t stream);
 
 /// The same on tensor cores, which LaunchColumnSums leaves to it where RunsOnTensorCores.
 void LaunchTensorColumnSums(const DeviceShape& shape, const PromptTail& tail, int begin, int end,
-                            bool query_heads, float* sums, void* scratch, cudaStream_t stream);
+                            bool query_heads, float* sums, size_t stride, void* scratch,
+                            cudaStream_t stream);
 
 size_t WindowScoresScratchBytes(const DeviceShape& shape, int n, int window);
 ///   tail.rows is the window;   scores  [num_kv_heads, n - window]

@@ -55,7 +55,7 @@ void ReferenceBackend::WindowScores(const AttentionShape& shape, const PromptTai
 }
 
 void ReferenceBackend::ColumnSums(const AttentionShape& shape, const PromptTail& tail, int begin,
-                                  int end, ScoreRows score_rows, float* sums) {
+                                  int end, ScoreRows score_rows, float* sums, size_t stride) {
   const int first = tail.n - tail.rows;
   const int group = score_rows == ScoreRows::kKvHeads ? shape.group_size() : 1;
   for (int r = 0; r < shape.num_q_heads / group; ++r) {
@@ -66,7 +66,7 @@ void ReferenceBackend::ColumnSums(const AttentionShape& shape, const PromptTail&
           sum += Attention(shape, tail, i - first, h, j);
         }
       }
-      sums[static_cast<size_t>(r) * (end - begin) + (j - begin)] = static_cast<float>(sum / group);
+      sums[r * stride + (j - begin)] = static_cast<float>(sum / group);
     }
   }
 }

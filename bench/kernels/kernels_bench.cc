@@ -29,9 +29,6 @@
 namespace ziggurat {
 namespace {
 
-/// Below this only decode attention is measured: the rest of what is read would not fit.
-constexpr size_t kLeastBytes = size_t{256} << 20;
-
 /// The memory that all caches of this run lie in, and what reading it costs.
 struct Machine {
   std::byte* slab = nullptr;
@@ -39,6 +36,7 @@ struct Machine {
   int threads = 2;
   int tokens = 8192;  ///< of a sequence whose cache is read
   int repeats = 5;    ///< of one measurement of decode attention
+  bool in_cache = false;
   double read_bandwidth = 0;
   CpuLevel level = CpuLevel::kAvx2;
 };
@@ -91,7 +89,9 @@ struct Caches {
     const int heads = shape.num_kv_heads;
     const size_t widest = std::max(geometry.BlocksFor(CacheFormat::kBf16, heads, machine.tokens),
                                    geometry.BlocksFor(format, heads, machine.tokens));
-    const size_t sequences = ids->num_blocks() / widest;
+    size_t sequences = ids->num_blocks() / widest;
+    if (machine.in_cache) sequences = std::min<size_t>(sequences, machine.threads);
+    if (sequences == 0) MustBeOk(absl::InternalError("not one sequence fits"));
     for (size_t i = 0; i < sequences; ++i) {
       tables.push_back(std::make_unique<LayerBlockTable>(ids.get(), &geometry));
       tables.back()->AddSegment({format});
@@ -193,7 +193,7 @@ void BM_ColumnSums(benchmark::State& state, ElementType element, int head_dim, i
   double best_seconds = INFINITY;
   for (auto _ : state) {
     const auto start = std::chrono::steady_clock::now();
-    backend->ColumnSums(shape, tail, 0, tokens, ScoreRows::kKvHeads, sums.data());
+    backend->ColumnSums(shape, tail, 0, tokens, ScoreRows::kKvHeads, sums.data(), tokens);
     const double seconds =
         std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
     state.SetIterationTime(seconds);
@@ -234,7 +234,7 @@ void RegisterAll() {
                  });
       }
     }
-    if (machine.bytes < kLeastBytes) continue;
+    if (machine.in_cache) continue;
     for (ElementType element : {ElementType::kBf16, ElementType::kF32}) {
       const std::string name(ElementTypeName(element));
       Register("prefill/" + name + size + "/tokens:2048", 3, [=](benchmark::State& state) {
@@ -269,11 +269,12 @@ absl::Status RunKernelsBench(const KernelsBenchOptions& options) {
   if (!backend.ok()) return backend.status();
   machine.threads = options.threads;
   machine.level = options.level;
+  machine.in_cache = options.in_cache;
   if (options.in_cache) {
-    // Half a megabyte of int4 for each thread at most, or one of bf16.
+    // A sequence has 1 MiB in bf16, with heads of size 128, and 2 in f32.
     machine.tokens = 256;
     machine.repeats = 1000;
-    MapSlab(options.threads * (size_t{1} << 20));
+    MapSlab(options.threads * (size_t{9} << 18));
   } else {
     MapSlab(static_cast<size_t>(options.gigabytes * (size_t{1} << 30)));
   }

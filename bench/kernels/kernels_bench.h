@@ -3,8 +3,8 @@
 // Decode attention against the read bandwidth, and against itself over a bf16 cache of as many
 // tokens: the caches of one measurement (sequences of 8,192 tokens each) would be a gigabyte and
 // more in bf16, far more than any last level cache, as they are when a daemon decodes; every step
-// reads them once. Prefill attention and column sums in FLOP/s. Matrix products against oneDNN's
-// best (gemm_bench.h).
+// reads them once. Or, if asked, so small that no memory is read. Prefill attention and column sums
+// in FLOP/s. Matrix products against oneDNN's best (gemm_bench.h).
 #pragma once
 
 #include <string>
@@ -19,8 +19,8 @@ struct KernelsBenchOptions {
   double gigabytes = 2;              ///< of caches
   CpuLevel level = CpuLevel::kAvx2;  ///< whose kernels; matrix products with the best one alone
   std::string filter = {};           ///< a regular expression over names; empty: all
-  /// Decode attention alone, over caches that stay in the second-level cache: what arithmetic alone
-  /// takes. `gigabytes` does not count.
+  /// Decode attention alone, over a cache of 256 tokens for each thread: what its arithmetic takes
+  /// where the second-level cache holds that. `gigabytes` does not count.
   bool in_cache = false;
 };
 

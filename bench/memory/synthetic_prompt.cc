@@ -181,7 +181,6 @@ absl::StatusOr<HeldMemory> MeasureHeldMemory(const SyntheticPrompt& prompt) {
     if (l > 0) tensors.Fill(l);
     const PromptTensors at = tensors.view();
     layers.Prepare(l, at);
-    if (layers.NeedsColumnSums(l)) layers.SumColumns(at, 0, prompt.tokens);
     const LayerMeasured measured = layers.Measure(l, at);
     held.lazy_layers += measured.lazy;
     LayerWrite write;

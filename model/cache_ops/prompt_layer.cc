@@ -96,18 +96,13 @@ void PromptLayers::AttendDistant(int layer, const PromptTensors& at, int first_r
 /// Kept tokens go on collecting from where the prompt left them, so the sums are needed even where
 /// all of them stay.
 bool PromptLayers::NeedsColumnSums(int layer) const {
-  return std::holds_alternative<KeepHeavy>(plan_->layers[layer].edit);
+  return summed_keys_ < tokens_ && std::holds_alternative<KeepHeavy>(plan_->layers[layer].edit);
 }
 
-void PromptLayers::SumColumns(const PromptTensors& at, int first_key, int end_key) {
-  const size_t heads = shape_.num_kv_heads, part_bytes = (end_key - first_key) * sizeof(float);
-  const bool is_all = end_key - first_key == tokens_;
-  float* const sums =
-      is_all ? buffers_.scores : static_cast<float*>(backend_->Lend(heads * part_bytes));
-  backend_->ColumnSums(shape_, TailOf(at, tokens_), first_key, end_key, ScoreRows::kKvHeads, sums);
-  if (is_all) return;
-  backend_->CopyRows(sums, part_bytes, part_bytes, heads, buffers_.scores + first_key,
-                     tokens_ * sizeof(float));
+void PromptLayers::SumColumns(const PromptTensors& at, int end_key) {
+  backend_->ColumnSums(shape_, TailOf(at, tokens_), summed_keys_, end_key, ScoreRows::kKvHeads,
+                       buffers_.scores + summed_keys_, tokens_);
+  summed_keys_ = end_key;
 }
 
 int32_t* PromptLayers::LendIndices(size_t count) const {
@@ -141,6 +136,8 @@ struct PromptLayers::Edit {
 LayerMeasured PromptLayers::Measure(int layer, const PromptTensors& at) {
   const LayerPlan& plan = plan_->layers[layer];
   importance_ = 0;
+  if (NeedsColumnSums(layer)) SumColumns(at, tokens_);
+  summed_keys_ = 0;
   std::visit(Edit{this, layer, plan, at}, plan.edit);
   LayerMeasured measured;
   measured.importance = importance_;
@@ -235,7 +232,7 @@ void PromptLayers::SelectWindows(const KeepWindows& edit, const PromptTensors& a
   const int candidates = tokens_ - edit.observe;
   if (candidates <= edit.budget) return;
   backend_->ColumnSums(shape_, TailOf(at, edit.observe), 0, candidates, ScoreRows::kQueryHeads,
-                       buffers_.scores);
+                       buffers_.scores, candidates);
   int32_t* of_all_heads = LendIndices(edit.budget);
   const int count = backend_->SelectWindows(buffers_.scores, shape_.num_q_heads, candidates,
                                             edit.review, edit.best, edit.budget, of_all_heads);
@@ -295,7 +292,8 @@ bool PromptLayers::IsLazy(const LazyTest& test, const PromptTensors& at) {
     std::vector<float> sums(static_cast<size_t>(shape_.num_kv_heads) * (end - begin));
     if (sums.empty()) continue;
     auto* received = static_cast<float*>(backend_->Lend(sums.size() * sizeof(float)));
-    backend_->ColumnSums(shape_, TailOf(at, rows), begin, end, ScoreRows::kKvHeads, received);
+    backend_->ColumnSums(shape_, TailOf(at, rows), begin, end, ScoreRows::kKvHeads, received,
+                         end - begin);
     backend_->Download(received, sums.size() * sizeof(float), sums.data());
     mass += std::accumulate(sums.begin(), sums.end(), 0.0);
   }
@@ -340,7 +338,7 @@ void PromptLayers::LastAttention(const PromptTensors& at, int rows, float* atten
     tail.n = seen;
     tail.rows = 1;
     of_row.resize(heads * seen);
-    backend_->ColumnSums(shape_, tail, 0, seen, ScoreRows::kQueryHeads, received);
+    backend_->ColumnSums(shape_, tail, 0, seen, ScoreRows::kQueryHeads, received, seen);
     backend_->Download(received, of_row.size() * sizeof(float), of_row.data());
     for (size_t head = 0; head < heads; ++head) {
       float* out = attention + (head * rows + row) * n;
@@ -356,7 +354,8 @@ double PromptLayers::Recall(int layer, const LayerMeasured& measured, const Prom
   // Distant tokens were weighed by another layer's queries and keys.
   if (NeedsDistant(layer)) return -1;
   const int rows = std::min({kRecallRows, n, buffers_.window_rows});
-  backend_->ColumnSums(shape_, TailOf(at, rows), 0, n, ScoreRows::kKvHeads, buffers_.recall_sums);
+  backend_->ColumnSums(shape_, TailOf(at, rows), 0, n, ScoreRows::kKvHeads, buffers_.recall_sums,
+                       n);
   std::vector<float> sums(static_cast<size_t>(heads) * n);
   backend_->Download(buffers_.recall_sums, sums.size() * sizeof(float), sums.data());
   std::vector<int32_t> selected;

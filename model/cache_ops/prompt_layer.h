@@ -35,10 +35,13 @@ class PromptLayers {
   bool NeedsDistant(int layer) const;
   /// Rows [first_row, end_row) of it (AttentionBackend::attention_part_rows).
   void AttendDistant(int layer, const PromptTensors& at, int first_row, int end_row);
-  /// Whether the layer needs `SumColumns` of all its keys between attention and `Measure`.
+  /// Whether `Measure` of the layer is to sum up what keys receive from all queries, of which
+  /// `SumColumns` has left some.
   bool NeedsColumnSums(int layer) const;
-  /// What keys [first_key, end_key) receive from all queries (AttentionBackend::column_part_keys).
-  void SumColumns(const PromptTensors& at, int first_key, int end_key);
+  /// That part of Measure up to `end_key`, after attention: so that others need not wait for all of
+  /// it. Parts begin at multiples of AttentionBackend::column_part_keys.
+  void SumColumns(const PromptTensors& at, int end_key);
+  int summed_keys() const { return summed_keys_; }
   /// After attention. Spans in the result are valid until the next call of any method.
   LayerMeasured Measure(int layer, const PromptTensors& at);
   /// PromptBatch::LastAttention, after attention. `rows` is at most what the plan keeps.
@@ -93,6 +96,7 @@ class PromptLayers {
   int selected_ = 0;  ///< per head, in buffers_.selection; 0: none were selected, all stay
   bool selection_stands_ = false;  ///< the layer at hand keeps those
   std::vector<int32_t> host_selection_;
+  int summed_keys_ = 0;    ///< of the layer at hand, SumColumns
   int retained_ = 0;       ///< MiniCache
   double importance_ = 0;  ///< of the layer at hand
   LayerMeasured last_;     ///< likewise

@@ -166,6 +166,7 @@ absl::StatusOr<bool> LlamaBatch::AttendLayer(int layer, PauseTest pause,
     stage_ = Stage::kAttend;
   }
   const ScopedSeconds timer(&runner_.attention_seconds_);
+  bool has_worked = false;  // in this call, which is to do something before it pauses
   if (stage_ == Stage::kAttend) {
     while (next_row_ < EndOfRows()) {
       AttendPart(layer);
@@ -173,11 +174,11 @@ absl::StatusOr<bool> LlamaBatch::AttendLayer(int layer, PauseTest pause,
     }
     next_row_ = 0;
     stage_ = Stage::kSumColumns;
-    if (SkipWithoutSums(layer) && pause()) return false;
+    has_worked = true;
   }
-  while (SkipWithoutSums(layer)) {
-    SumPart();
-    if (SkipWithoutSums(layer) && pause()) return false;
+  for (int prompt; (prompt = NextToSum(layer)) >= 0; has_worked = true) {
+    if (has_worked && pause()) return false;
+    SumPart(prompt);
   }
   for (int i = 0; i < num_prompts(); ++i) {
     if (!gone_[i]) (*measured)[i] = prompts_[i].Measure(layer, TensorsOf(i));
@@ -203,6 +204,18 @@ int LlamaBatch::EndOfRows() const {
   return offsets_[last];
 }
 
+/// What is computed between two questions whether to pause.
+double LlamaBatch::FlopsOfAPart() const {
+  return runner_.options_.attention_part_flops * runner_.options_.threads;
+}
+
+/// Into how many jobs, each of the least rows or keys of a part, a KV head's share is cut at least.
+int LlamaBatch::JobsOfAHead() const {
+  constexpr int kJobsOfAThread = 4;  // so that threads end at about the same time
+  const int jobs = kJobsOfAThread * runner_.options_.threads;
+  return (jobs + heads_.num_kv_heads - 1) / heads_.num_kv_heads;
+}
+
 /// Attends some of the rows from next_row on, of which there are some. Neighbouring prompts are
 /// attended together, but those that attend with other layers' keys alone.
 void LlamaBatch::AttendPart(int layer) {
@@ -210,7 +223,7 @@ void LlamaBatch::AttendPart(int layer) {
   while (gone_[i] || offsets_[i + 1] <= next_row_) ++i;
   const int first = i, start = offsets_[first];
   const int first_row = std::max(next_row_ - start, 0);
-  double flops = runner_.options_.attention_part_flops * runner_.options_.threads;
+  double flops = FlopsOfAPart();
   const PromptTensors at = TensorsOf(first);
   if (first_row == 0) prompts_[first].Prepare(layer, at);
   int end_row = EndOfPart(first, first_row, &flops);
@@ -234,11 +247,8 @@ void LlamaBatch::AttendPart(int layer) {
 /// `flops`: where it ends. What it takes is subtracted. Where the backend does not attend parts all
 /// of the prompt, and nothing is subtracted.
 int LlamaBatch::EndOfPart(int prompt, int first_row, double* flops) const {
-  constexpr int kJobsOfAThread = 4;  // so that threads end at about the same time
   const int tokens = prompts_[prompt].tokens();
-  const int jobs = kJobsOfAThread * runner_.options_.threads;  // one a KV head and tile of rows
-  const int step = backend_.attention_part_rows(heads_) *
-                   ((jobs + heads_.num_kv_heads - 1) / heads_.num_kv_heads);
+  const int step = backend_.attention_part_rows(heads_) * JobsOfAHead();
   // A product of queries with keys and one of weights with values.
   const double of_pair = 4.0 * heads_.num_q_heads * heads_.head_dim;
   int end = step == 0 ? tokens : first_row;
@@ -250,34 +260,27 @@ int LlamaBatch::EndOfPart(int prompt, int first_row, double* flops) const {
   return end;
 }
 
-/// In kSumColumns next_row_ is the next key to be summed up. Passes over the prompts that need no
-/// sums; false: no other is left.
-bool LlamaBatch::SkipWithoutSums(int layer) {
+/// The prompt of which columns are to be summed up next; -1: there is none.
+int LlamaBatch::NextToSum(int layer) const {
   for (int i = 0; i < num_prompts(); ++i) {
-    if (offsets_[i + 1] <= next_row_) continue;
-    if (!gone_[i] && prompts_[i].NeedsColumnSums(layer)) return true;
-    next_row_ = offsets_[i + 1];
+    if (!gone_[i] && prompts_[i].NeedsColumnSums(layer)) return i;
   }
-  return false;
+  return -1;
 }
 
-/// Sums up some of the columns of the prompt of next_row_, which needs them.
-void LlamaBatch::SumPart() {
-  const auto next = std::upper_bound(offsets_.begin(), offsets_.end(), next_row_);
-  const int prompt = static_cast<int>(next - offsets_.begin()) - 1;
-  const int tokens = prompts_[prompt].tokens(), first_key = next_row_ - offsets_[prompt];
-  const int threads = runner_.options_.threads;
-  const int step =
-      backend_.column_part_keys() * ((threads + heads_.num_kv_heads - 1) / heads_.num_kv_heads);
-  double flops = runner_.options_.attention_part_flops * threads;
+/// Sums up some of the prompt's columns.
+void LlamaBatch::SumPart(int prompt) {
+  PromptLayers& layers = prompts_[prompt];
+  const int tokens = layers.tokens();
+  const int step = backend_.column_part_keys() * JobsOfAHead();
+  double flops = FlopsOfAPart();
   const double of_pair = 2.0 * heads_.num_q_heads * heads_.head_dim;
-  int end_key = step == 0 ? tokens : first_key;
+  int end_key = step == 0 ? tokens : layers.summed_keys();
   while (flops > 0 && end_key < tokens) {
     flops -= of_pair * step * (tokens - end_key);
     end_key = std::min(end_key + step, tokens);
   }
-  prompts_[prompt].SumColumns(TensorsOf(prompt), first_key, end_key);
-  next_row_ = offsets_[prompt] + end_key;
+  layers.SumColumns(TensorsOf(prompt), end_key);
 }
 
 absl::Status LlamaBatch::WriteLayer(int layer, absl::Span<const LayerWrite> writes) {

@@ -55,9 +55,11 @@ class LlamaBatch final : public PromptBatch {
   absl::Status Project(const LlamaLayer& layer, int first, int rows);
   int EndOfRows() const;
   void AttendPart(int layer);
+  double FlopsOfAPart() const;
+  int JobsOfAHead() const;
   int EndOfPart(int prompt, int first_row, double* flops) const;
-  bool SkipWithoutSums(int layer);
-  void SumPart();
+  int NextToSum(int layer) const;
+  void SumPart(int prompt);
   absl::Status EndRows(const LlamaLayer& layer, int first, int rows);
   void AddCosines(int first, int rows);
 

@@ -28,8 +28,8 @@ struct DecoderOptions {
   int short_prefill_tokens = 0;
   /// Most tokens whose activations exist at once during prefill; at least 16.
   int chunk_tokens = 256;
-  /// What a thread computes of a prompt's attention between two questions whether to pause: some
-  /// tens of milliseconds.
+  /// What a thread computes of a prompt's attention, or sums of it, between two questions whether
+  /// to pause: some tens of milliseconds.
   double attention_part_flops = 4e9;
   /// Runs a few tokens through the model at load, so that compiled kernels, thread pools and
   /// library buffers are there before the first request.

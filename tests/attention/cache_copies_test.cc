@@ -63,8 +63,6 @@ Slots Shuffled(const Slots& slots, int unit) {
   return result;
 }
 
-int UnitOf(const CacheFormat& format) { return IsGrouped(format.encoding) ? format.group : 1; }
-
 /// A copy is the same in every level of the CPU backend.
 std::vector<std::unique_ptr<AttentionBackend>> CopyingBackends() {
   std::vector<std::unique_ptr<AttentionBackend>> backends;
@@ -138,7 +136,7 @@ class CacheCopies : public testing::TestWithParam<int> {
 
 TEST_P(CacheCopies, OntoThemselvesReadEverythingBeforeTheyWrite) {
   for (const CacheFormat& format : AllFormats(head_dim())) {
-    const int unit = UnitOf(format), held = std::max(256, 4 * unit);
+    const int unit = format.UnitTokens(), held = std::max(256, 4 * unit);
     TestCache cache(shape(), {{format, held}});
     const SegmentView& s = cache.segments[0];
     const std::vector<std::byte> filled = cache.pool.bytes();
@@ -165,7 +163,7 @@ TEST_P(CacheCopies, OntoThemselvesReadEverythingBeforeTheyWrite) {
 
 TEST_P(CacheCopies, OfARangeMoveItDownOrUp) {
   for (const CacheFormat& format : AllFormats(head_dim())) {
-    const int unit = UnitOf(format), held = std::max(256, 4 * unit);
+    const int unit = format.UnitTokens(), held = std::max(256, 4 * unit);
     const int count = RoundUp(held / 2 - unit, unit);
     TestCache cache(shape(), {{format, held}});
     const SegmentView& s = cache.segments[0];
@@ -188,7 +186,7 @@ TEST_P(CacheCopies, OfARangeMoveItDownOrUp) {
 TEST_P(CacheCopies, OfManyRangesAtOnceAreAsOneAfterTheOther) {
   // A group of open tokens becomes codes, and those behind it move to the front: for each encoding.
   for (const CacheFormat& format : EncodedFormats(head_dim())) {
-    const int unit = UnitOf(format);
+    const int unit = format.UnitTokens();
     const int cached = RoundUp(4 * unit, 64);
     std::vector<SegmentSpec> segments;
     for (int i = 0; i < 5; ++i) {
@@ -221,7 +219,7 @@ TEST_P(CacheCopies, OfManyRangesAtOnceAreAsOneAfterTheOther) {
 TEST_P(CacheCopies, BetweenSegmentsOfOneFormatGoBitForBit) {
   constexpr int kSlots = 256;
   for (const CacheFormat& format : AllFormats(head_dim())) {
-    const int unit = UnitOf(format);
+    const int unit = format.UnitTokens();
     for (const auto& [first_head, heads] : {std::pair(0, kHeads), std::pair(1, 2)}) {
       TestCache cache(shape(), {{format, kSlots}, {format, kSlots + unit, first_head, heads}});
       const SegmentView &from = cache.segments[0], &to = cache.segments[1];
@@ -241,8 +239,9 @@ TEST_P(CacheCopies, BetweenEncodingsAreWhatReadingAndWritingGives) {
   constexpr int kSlots = 150;
   for (const CacheFormat& format : EncodedFormats(head_dim())) {
     for (const CacheFormat& other : EncodedFormats(head_dim())) {
-      if (head_dim() > 96 && (UnitOf(format) % 32 > 1 || UnitOf(other) % 32 > 1)) continue;  // time
-      const int unit = UnitOf(other), count = RoundUp(70, unit);
+      if (head_dim() > 96 && (format.UnitTokens() % 32 > 1 || other.UnitTokens() % 32 > 1))
+        continue;  // time
+      const int unit = other.UnitTokens(), count = RoundUp(70, unit);
       TestCache cache(shape(), {{format, kSlots}, {other, count + unit}});
       const SegmentView &from = cache.segments[0], &to = cache.segments[1];
       const std::string what = Name(format) + " to " + Name(other);
@@ -270,7 +269,7 @@ TEST_P(CacheCopies, BetweenEncodingsAreWhatReadingAndWritingGives) {
 TEST_P(CacheCopies, OfMergedTokensTakeTheNormsOfBothLayersAlong) {
   constexpr int kSlots = 256;
   for (const CacheFormat& other : EncodedFormats(head_dim())) {
-    const int unit = UnitOf(other), count = RoundUp(100, unit);
+    const int unit = other.UnitTokens(), count = RoundUp(100, unit);
     TestCache cache(shape(), {{Merged(CacheFormat::kBf16), kSlots}, {Merged(other), count}});
     const SegmentView &from = cache.segments[0], &to = cache.segments[1];
     const Slots slots = AnySlots(kHeads, count, kSlots, 6);
@@ -310,7 +309,7 @@ TEST_P(CacheCopies, OfMergedTokensTakeTheNormsOfBothLayersAlong) {
 TEST_P(CacheCopies, IntoValuesAloneLeaveTheBorrowedKeysAsTheyAre) {
   constexpr int kSlots = 200;
   for (const CacheFormat& format : EncodedFormats(head_dim())) {
-    const int unit = UnitOf(format), count = unit == 1 ? 1 : unit;  // a step's copy
+    const int unit = format.UnitTokens(), count = unit == 1 ? 1 : unit;  // a step's copy
     for (const CacheFormat& source : {CacheFormat::kBf16, CacheFormat::kF32, format}) {
       TestCache cache(shape(), {{source, kSlots}, {ValuesOnly(format), kSlots}});
       const SegmentView &from = cache.segments[0], &to = cache.segments[1];

@@ -89,7 +89,7 @@ TEST(Reference, AccumulatesInStepsWhatColumnSumsGiveOfAPrompt) {
   backend->PrefillAttention(shape, {offsets}, ElementType::kF32, q.data(), k.data(), k.data(),
                             out.data(), lse.data());
   backend->ColumnSums(shape, {ElementType::kF32, q.data(), lse.data(), k.data(), kTokens, kTokens},
-                      0, kTokens, ScoreRows::kKvHeads, sums.data());
+                      0, kTokens, ScoreRows::kKvHeads, sums.data(), kTokens);
 
   TestPool pool(CacheGeometry::DefaultBlockBytes(kHeads, kDim), 50);
   SegmentView s = TakeSegment(pool, Scored(CacheFormat::kF32), 0, kHeads, kDim, kTokens);

@@ -86,25 +86,34 @@ TEST_F(DecoderPrefillTest, PausesAndWhatIsDecodedInThemChangeNothing) {
   }
 }
 
-// A prompt whose columns are summed up before another one's, and one behind it that needs no sums.
+// Prompts whose columns are summed up before and behind others that need no sums; against the same
+// in one part.
 TEST_F(DecoderPrefillTest, ColumnsAreSummedUpInPartsToo) {
-  DecoderOptions options = F32();
-  options.max_prefill_tokens = 400;
-  options.attention_part_flops = 1;
+  const std::string dir = dir_ / "long";
+  std::string config = kConfig;
+  config.replace(config.find(":128,"), 5, ":512,");
+  WriteTinyModel(dir, config, 11);
+  DecoderOptions whole = F32();
+  whole.max_prefill_tokens = 1000;
+  DecoderOptions in_parts = whole;
+  in_parts.attention_part_flops = 1;
+  const std::vector<std::string> full(4, "full");
   const std::vector<std::string> policies = {"h2o(heavy=40,recent=6)", "full",
-                                             "h2o(heavy=100,recent=6)", "full"};
-  const std::vector<std::vector<int32_t>> prompts = {Ids(100, 1), Ids(37, 2), Ids(90, 3),
+                                             "h2o(heavy=200,recent=6)", "full"};
+  const std::vector<std::vector<int32_t>> prompts = {Ids(300, 1), Ids(37, 2), Ids(180, 3),
                                                      Ids(20, 4)};
   for (const bool is_reference : {true, false}) {
-    DecoderHarness harness(dir_, options,
-                           is_reference ? MakeReferenceBackend() : MakeBestBackend(2), 1 << 23);
-    const std::vector<std::string> full(4, "full");
+    const auto harness = [&](const DecoderOptions& options) {
+      return DecoderHarness(dir, options,
+                            is_reference ? MakeReferenceBackend() : MakeBestBackend(1), 1 << 24);
+    };
+    DecoderHarness one = harness(whole), many = harness(in_parts);
+    const std::vector<Logits> expected = PrefillInParts(one, policies, prompts, nullptr);
     int without_sums = 0, pauses = 0;
-    PrefillInParts(harness, full, prompts, [&] { ++without_sums; });
-    const std::vector<Logits> expected = PrefillInParts(harness, policies, prompts, nullptr);
-    EXPECT_EQ(PrefillInParts(harness, policies, prompts, [&] { ++pauses; }), expected);
-    // Of a key each, and on CPUs of a prompt each.
-    EXPECT_EQ(pauses - without_sums, 3 * (is_reference ? 190 : 2)) << "in three layers";
+    PrefillInParts(many, full, prompts, [&] { ++without_sums; });
+    EXPECT_EQ(PrefillInParts(many, policies, prompts, [&] { ++pauses; }), expected);
+    // Two keys, or chunks of 128, since there are four jobs for two KV heads.
+    EXPECT_EQ(pauses - without_sums, 3 * (is_reference ? 150 + 90 : 2 + 1)) << "in three layers";
   }
 }
 
@@ -116,8 +125,10 @@ TEST_F(DecoderPrefillTest, ARequestThatGoesWhileItsColumnsAreSummedUpIsSkipped) 
   const std::string policy = "h2o(heavy=30,recent=6)";
   std::vector<std::vector<Logits>> expected;
   for (const auto& prompt : ids) expected.push_back(Alone(harness, policy, prompt, {}));
-  // Of 80 rows in chunks of 16, attended by two, there are 43 parts before the keys.
-  for (const int at_part : {44, 45, 60, 83, 84, 90, 123}) {
+  // 80 rows in chunks of 16, attended by two, are 45 parts before the 40 of the keys; behind those
+  // there are five chunks.
+  constexpr int kBefore = 45, kKeys = 40, kBehind = 4;
+  for (const int at_part : {kBefore, kBefore + 1, kBefore + 19, kBefore + 20, kBefore + 30}) {
     for (const int goes : {0, 1}) {
       std::vector<TestSequence> sequences;
       for (int i = 0; i < 2; ++i) sequences.push_back(harness.NewSequence(policy, 40, 8));
@@ -133,6 +144,10 @@ TEST_F(DecoderPrefillTest, ARequestThatGoesWhileItsColumnsAreSummedUpIsSkipped) 
       harness.PrefillLayer(*batch, 1, there);
       harness.RunBetweenParts(nullptr);
       ASSERT_EQ(there[goes], nullptr) << "after " << parts << " parts";
+      const int summed = at_part - kBefore;  // of both, the first one's first
+      const int left =
+          goes == 0 ? std::max(0, kKeys / 2 - summed) : std::min(kKeys / 2, kKeys - summed);
+      EXPECT_LE(parts, kBefore + kKeys + kBehind - left) << "what is left of it is not computed";
       harness.PrefillLayer(*batch, 2, there);
       const auto logits = harness.Finish(std::move(batch), there);
       EXPECT_LE(RelativeDifference(logits[1 - goes], expected[1 - goes][0]), kRounding)
@@ -188,9 +203,12 @@ TEST_F(DecoderPrefillTest, BatchesOfTwoLanesSideBySideDisturbNeither) {
     DecoderHarness harness(dir_, options,
                            is_reference ? MakeReferenceBackend() : MakeBestBackend(2), 1 << 22);
     harness.resources().pod_groups = {Groups()};
-    const std::vector<std::string> policies = {
-        "full", "snapkv(budget=12,window=4)", "pod(groups=some,sinks=2,recent=10)",
-        "squeeze(budget=24,p=0.4)", "minicache(start=1,retain=0.1,tail=5)"};
+    const std::vector<std::string> policies = {"full",
+                                               "snapkv(budget=12,window=4)",
+                                               "pod(groups=some,sinks=2,recent=10)",
+                                               "squeeze(budget=24,p=0.4)",
+                                               "minicache(start=1,retain=0.1,tail=5)",
+                                               "h2o(heavy=20,recent=6)"};
     const auto long_ids = Ids(110, 1), short_ids = Ids(30, 2);
     for (size_t i = 0; i < policies.size(); ++i) {
       const std::string& of_long = policies[i];

@@ -183,7 +183,6 @@ absl::Status CacheLab::Prefill() {
       backend_->PrefillAttention(shape_, {offsets}, model.element, q.data(), at.k, at.v, q.data(),
                                  lse.data());
     }
-    if (prompt.NeedsColumnSums(l)) prompt.SumColumns(at, 0, n);
     const LayerMeasured measured = prompt.Measure(l, at);
     LayerWrite write;
     if (auto status = store_->FillLayer(l, measured, &write); !status.ok()) return status;

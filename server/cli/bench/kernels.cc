@@ -22,7 +22,8 @@ constexpr char kExamples[] = R"(Examples:
 percent_of_read is a kernel's share of the read bandwidth, which is measured first, on the same
 memory; ns_per_token what a thread takes for what one KV head holds of a token;
 percent_of_onednn the share of oneDNN's own product with weights packed for just that number of
-rows. Best of a few runs each. The whole table takes some minutes.)";
+rows. Best of a few runs each, or of a thousand with
+--in-cache. The whole table takes some minutes.)";
 
 struct KernelsFlags {
   KernelsBenchOptions options;
@@ -60,8 +61,8 @@ Command AddBenchKernels(CLI::App& bench) {
   app->add_option("--gigabytes", flags->options.gigabytes, "Memory that the caches fill")
       ->capture_default_str();
   app->add_flag("--in-cache", flags->options.in_cache,
-                "Decode attention over caches that stay in the second-level cache: what its "
-                "arithmetic takes");
+                "Decode attention over 256 tokens a thread, which a second-level cache of 2 MiB "
+                "holds: what its arithmetic takes");
   std::vector<std::string> names;
   for (CpuLevel level : kCpuLevels) names.emplace_back(CpuLevelName(level));
   app->add_option("--level", flags->level, "Instructions of the kernels (default: the best)")

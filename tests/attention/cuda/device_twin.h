@@ -31,7 +31,7 @@ class DeviceTwin final : public AttentionBackend {
   void WindowScores(const AttentionShape& shape, const PromptTail& tail, int kernel,
                     ScorePooling pooling, float* scores) override;
   void ColumnSums(const AttentionShape& shape, const PromptTail& tail, int begin, int end,
-                  ScoreRows score_rows, float* sums) override;
+                  ScoreRows score_rows, float* sums, size_t stride) override;
   void SelectBest(const float* scores, size_t stride, int num_heads, int candidates, int best,
                   int32_t* indices) override;
   int SelectWindows(const float* scores, int num_heads, int candidates, int review, int best,

@@ -27,13 +27,15 @@ struct TailOnDevice {
 }  // namespace
 
 void DeviceTwin::ColumnSums(const AttentionShape& shape, const PromptTail& tail, int begin, int end,
-                            ScoreRows score_rows, float* sums) {
+                            ScoreRows score_rows, float* sums, size_t stride) {
   if (begin >= end) return;
   const size_t heads =
       score_rows == ScoreRows::kQueryHeads ? shape.num_q_heads : shape.num_kv_heads;
   TailOnDevice on_device(shape, tail);
-  OnDevice device_sums(heads * (end - begin) * sizeof(float));
-  backend_->ColumnSums(shape, on_device.tail(), begin, end, score_rows, device_sums.get<float>());
+  // What is between the rows stays as it is.
+  OnDevice device_sums(sums, ((heads - 1) * stride + end - begin) * sizeof(float));
+  backend_->ColumnSums(shape, on_device.tail(), begin, end, score_rows, device_sums.get<float>(),
+                       stride);
   device_sums.CopyTo(sums);
 }
 

@@ -18,7 +18,7 @@ class Pairs {
     for (int i = 0; i < kPairs; ++i) upper_.push_back(UpperView(cache_.segments[5 * i + 2]));
     for (int i = 0; i < kPairs; ++i) {
       const SegmentView* s = &cache_.segments[size_t{5} * i];
-      const int unit = IsGrouped(format.encoding) ? format.group : 1;
+      const int unit = format.UnitTokens();
       merges_.push_back({.lower_tail = &s[0],
                          .upper_tail = &s[1],
                          .count = count,
@@ -38,7 +38,7 @@ class Pairs {
 
  private:
   static std::vector<SegmentSpec> Specs(const CacheFormat& format, int count, int retained) {
-    const int unit = IsGrouped(format.encoding) ? format.group : 1;
+    const int unit = format.UnitTokens();
     CacheFormat merged = format;
     merged.merged = true;
     std::vector<SegmentSpec> specs;

@@ -93,7 +93,7 @@ std::vector<std::vector<float>> MeasureColumnSums(AttentionBackend& backend,
   const int heads = score_rows == ScoreRows::kKvHeads ? shape.num_kv_heads : shape.num_q_heads;
   const int width = end - begin;
   std::vector<float> sums(static_cast<size_t>(heads) * width);
-  backend.ColumnSums(shape, TailOf(workspace, rows), begin, end, score_rows, sums.data());
+  backend.ColumnSums(shape, TailOf(workspace, rows), begin, end, score_rows, sums.data(), width);
   std::vector<std::vector<float>> result;
   for (int head = 0; head < heads; ++head) {
     const auto at = sums.begin() + static_cast<ptrdiff_t>(head) * width;
