@@ -82,16 +82,16 @@ TEST(Bench, SchedulerRunsItsDefaultSizes) {
 
 TEST(Bench, SchedulerTimesTheTableOfAGpu) {
   const CommandResult result =
-      RunZiggurat({"bench", "scheduler", "--sequences", "8", "--layers", "4", "--steps", "40",
+      RunZiggurat({"bench", "scheduler", "--sequences", "64", "--layers", "16", "--steps", "40",
                    "--gpu-table", "--compression", "kivi"});
   ASSERT_EQ(result.exit_code, 0) << result.err;
   const size_t row = result.out.find("| `kivi`");
   ASSERT_NE(row, std::string::npos) << result.out;
-  double schedule = 0, of_layer = 0, sampling = 0, table = 0;
+  double schedule = 0, of_layer = 0, sampling = 0, begin_end = 0, table = 0;
   ASSERT_EQ(std::sscanf(result.out.c_str() + row,
-                        "| `kivi` | 8 | 4 | %lf us | %lf ns | %lf us | %lf us |", &schedule,
-                        &of_layer, &sampling, &table),
-            4)
+                        "| `kivi` | 64 | 16 | %lf us | %lf ns | %lf us | %lf us | %lf us |",
+                        &schedule, &of_layer, &sampling, &begin_end, &table),
+            5)
       << result.out;
   EXPECT_GT(table, 0);
   EXPECT_LT(table, 1000);
