@@ -153,8 +153,8 @@ struct KeyGroup {
 /// Of grouped codes those of a group each; else one of all slots.
 template <int kBits>
 struct KeyGroups {
-  int count = 0;
   static constexpr int kMost = kChunk / 32 + 1;  ///< of 32 at least; a chunk may begin within one
+  int count = 0;
   KeyGroup of[kMost];
 
   explicit KeyGroups(const HeadStep& step) {

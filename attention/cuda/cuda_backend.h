@@ -137,10 +137,10 @@ class CudaBackend final : public AttentionBackend {
 
   /// Scratch memory of one call; CHECKs that there is as much.
   void* Scratch(size_t bytes);
-  /// The pool, and the table that goes along with a call.
   /// Whether enough is told of copies or merges to launch them: so many bytes of records, and what
   /// the table says of them.
   bool IsTold(const TableImage& image, size_t record_bytes) const;
+  /// The pool, and the table that goes along with a call.
   DeviceCache Cache(PoolView pool, const TableImage& image);
   template <typename T>
   T Fetch(const T* from) const {

@@ -34,11 +34,13 @@ struct Machine {
   std::byte* slab = nullptr;
   size_t bytes = 0;
   int threads = 2;
-  int tokens = 8192;  ///< of a sequence whose cache is read
-  int repeats = 5;    ///< of one measurement of decode attention
   bool in_cache = false;
   double read_bandwidth = 0;
   CpuLevel level = CpuLevel::kAvx2;
+
+  int tokens() const { return in_cache ? 256 : 8192; }  ///< of a sequence whose cache is read
+  /// Of one measurement of decode attention.
+  int repeats() const { return in_cache ? 1000 : 5; }
 };
 Machine machine;
 
@@ -72,7 +74,7 @@ void MustBeOk(const absl::Status& status) {
   std::exit(1);
 }
 
-/// Sequences of machine.tokens tokens over shuffled blocks of the whole slab: as many as fit in
+/// Sequences of so many tokens over shuffled blocks of the whole slab: as many as fit in
 /// bf16, or in a wider format.
 struct Caches {
   Caches(const CacheFormat& format, const AttentionShape& shape)
@@ -87,25 +89,25 @@ struct Caches {
     std::shuffle(blocks.begin(), blocks.end(), std::mt19937(2));
     ids->Release(blocks);
     const int heads = shape.num_kv_heads;
-    const size_t widest = std::max(geometry.BlocksFor(CacheFormat::kBf16, heads, machine.tokens),
-                                   geometry.BlocksFor(format, heads, machine.tokens));
+    const size_t widest = std::max(geometry.BlocksFor(CacheFormat::kBf16, heads, machine.tokens()),
+                                   geometry.BlocksFor(format, heads, machine.tokens()));
     size_t sequences = ids->num_blocks() / widest;
     if (machine.in_cache) sequences = std::min<size_t>(sequences, machine.threads);
     if (sequences == 0) MustBeOk(absl::InternalError("not one sequence fits"));
     for (size_t i = 0; i < sequences; ++i) {
       tables.push_back(std::make_unique<LayerBlockTable>(ids.get(), &geometry));
       tables.back()->AddSegment({format});
-      MustBeOk(tables.back()->Extend(0, machine.tokens));
+      MustBeOk(tables.back()->Extend(0, machine.tokens()));
       items.push_back({tables.back()->view()});
     }
     const PlaneList planes = PlanesOf(format, heads, shape.head_dim);
     for (int p = 0; p < planes.count; ++p) {
       // Of the norms of two layers, one layer reads its own.
       const size_t parts = planes.planes[p].role == PlaneRole::kNorms ? 2 : 1;
-      bytes += sequences * planes.planes[p].LiveBytes(machine.tokens) / parts;
+      bytes += sequences * planes.planes[p].LiveBytes(machine.tokens()) / parts;
     }
   }
-  double tokens() const { return static_cast<double>(items.size()) * machine.tokens; }
+  double tokens() const { return static_cast<double>(items.size()) * machine.tokens(); }
 
   CacheGeometry geometry;
   PoolView pool;
@@ -229,7 +231,7 @@ void RegisterAll() {
     for (int group : {1, 4, 8}) {
       for (const auto& [name, format] : formats) {
         Register("decode/" + std::string(name) + size + "/group:" + std::to_string(group),
-                 machine.repeats, [=, f = format](benchmark::State& state) {
+                 machine.repeats(), [=, f = format](benchmark::State& state) {
                    BM_DecodeAttention(state, f, group, head_dim);
                  });
       }
@@ -270,14 +272,9 @@ absl::Status RunKernelsBench(const KernelsBenchOptions& options) {
   machine.threads = options.threads;
   machine.level = options.level;
   machine.in_cache = options.in_cache;
-  if (options.in_cache) {
-    // A sequence has 1 MiB in bf16, with heads of size 128, and 2 in f32.
-    machine.tokens = 256;
-    machine.repeats = 1000;
-    MapSlab(options.threads * (size_t{9} << 18));
-  } else {
-    MapSlab(static_cast<size_t>(options.gigabytes * (size_t{1} << 30)));
-  }
+  // A sequence in a cache has 1 MiB in bf16, with heads of size 128, and 2 in f32.
+  MapSlab(options.in_cache ? options.threads * (size_t{9} << 18)
+                           : static_cast<size_t>(options.gigabytes * (size_t{1} << 30)));
   machine.read_bandwidth = MeasureReadBandwidth(machine.slab, machine.bytes, machine.threads, 3);
   std::printf("%s, read bandwidth: %.1f GB/s with %d threads over %.3g GiB\n",
               std::string((*backend)->name()).c_str(), machine.read_bandwidth / 1e9,

@@ -17,6 +17,20 @@ int ChunkRows(int tokens, int most) {
   return std::min(most, (even + 15) / 16 * 16);
 }
 
+/// The end of a part of [begin, end), of whole steps, that takes about `flops`, of which what it
+/// takes is subtracted. A step of 0: it is all, and nothing is subtracted.
+///   flops_of(from, to)  what a step takes
+int EndOfSteps(int begin, int end, int step, absl::FunctionRef<double(int from, int to)> flops_of,
+               double* flops) {
+  if (step == 0) return end;
+  while (*flops > 0 && begin < end) {
+    const int next = std::min(begin + step, end);
+    *flops -= flops_of(begin, next);
+    begin = next;
+  }
+  return begin;
+}
+
 }  // namespace
 
 absl::Status LlamaRunner::CheckPrompts(int lane, absl::Span<const PrefillPrompt> prompts) const {
@@ -183,7 +197,6 @@ absl::StatusOr<bool> LlamaBatch::AttendLayer(int layer, PauseTest pause,
   for (int i = 0; i < num_prompts(); ++i) {
     if (!gone_[i]) (*measured)[i] = prompts_[i].Measure(layer, TensorsOf(i));
   }
-  next_row_ = 0;
   stage_ = Stage::kWrite;
   return true;
 }
@@ -247,17 +260,11 @@ void LlamaBatch::AttendPart(int layer) {
 /// `flops`: where it ends. What it takes is subtracted. Where the backend does not attend parts all
 /// of the prompt, and nothing is subtracted.
 int LlamaBatch::EndOfPart(int prompt, int first_row, double* flops) const {
-  const int tokens = prompts_[prompt].tokens();
-  const int step = backend_.attention_part_rows(heads_) * JobsOfAHead();
   // A product of queries with keys and one of weights with values.
   const double of_pair = 4.0 * heads_.num_q_heads * heads_.head_dim;
-  int end = step == 0 ? tokens : first_row;
-  while (*flops > 0 && end < tokens) {
-    const int next = std::min(end + step, tokens);
-    *flops -= of_pair * (next - end) * (end + next) / 2;
-    end = next;
-  }
-  return end;
+  return EndOfSteps(
+      first_row, prompts_[prompt].tokens(), backend_.attention_part_rows(heads_) * JobsOfAHead(),
+      [of_pair](int from, int to) { return of_pair * (to - from) * (from + to) / 2; }, flops);
 }
 
 /// The prompt of which columns are to be summed up next; -1: there is none.
@@ -272,14 +279,11 @@ int LlamaBatch::NextToSum(int layer) const {
 void LlamaBatch::SumPart(int prompt) {
   PromptLayers& layers = prompts_[prompt];
   const int tokens = layers.tokens();
-  const int step = backend_.column_part_keys() * JobsOfAHead();
-  double flops = FlopsOfAPart();
   const double of_pair = 2.0 * heads_.num_q_heads * heads_.head_dim;
-  int end_key = step == 0 ? tokens : layers.summed_keys();
-  while (flops > 0 && end_key < tokens) {
-    flops -= of_pair * step * (tokens - end_key);
-    end_key = std::min(end_key + step, tokens);
-  }
+  double flops = FlopsOfAPart();
+  const int end_key = EndOfSteps(
+      layers.summed_keys(), tokens, backend_.column_part_keys() * JobsOfAHead(),
+      [=](int from, int to) { return of_pair * (to - from) * (tokens - from); }, &flops);
   layers.SumColumns(TensorsOf(prompt), end_key);
 }
 

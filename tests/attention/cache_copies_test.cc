@@ -239,8 +239,8 @@ TEST_P(CacheCopies, BetweenEncodingsAreWhatReadingAndWritingGives) {
   constexpr int kSlots = 150;
   for (const CacheFormat& format : EncodedFormats(head_dim())) {
     for (const CacheFormat& other : EncodedFormats(head_dim())) {
-      if (head_dim() > 96 && (format.UnitTokens() % 32 > 1 || other.UnitTokens() % 32 > 1))
-        continue;  // time
+      const bool is_odd = format.UnitTokens() % 32 > 1 || other.UnitTokens() % 32 > 1;
+      if (head_dim() > 96 && is_odd) continue;  // time
       const int unit = other.UnitTokens(), count = RoundUp(70, unit);
       TestCache cache(shape(), {{format, kSlots}, {other, count + unit}});
       const SegmentView &from = cache.segments[0], &to = cache.segments[1];

@@ -117,6 +117,44 @@ TEST_F(DecoderPrefillTest, ColumnsAreSummedUpInPartsToo) {
   }
 }
 
+/// Prompts of which one goes in the middle of the second layer of three.
+struct OneGoes {
+  int parts = 0;               ///< pauses in that layer
+  std::vector<Logits> logits;  ///< [prompts] nothing of the one that went
+
+  OneGoes(DecoderHarness& harness, const std::string& policy,
+          const std::vector<std::vector<int32_t>>& ids, int goes, int at_part) {
+    std::vector<TestSequence> sequences;
+    std::vector<TestSequence*> there;
+    for (const auto& prompt : ids) {
+      sequences.push_back(harness.NewSequence(policy, static_cast<int>(prompt.size()), 8));
+    }
+    for (TestSequence& sequence : sequences) there.push_back(&sequence);
+    auto batch = harness.Begin(there, ids);
+    harness.PrefillLayer(*batch, 0, there);
+    harness.RunBetweenParts([&] {
+      if (++parts != at_part) return;
+      batch->Drop(goes);
+      there[goes] = nullptr;
+    });
+    harness.PrefillLayer(*batch, 1, there);
+    harness.RunBetweenParts(nullptr);
+    EXPECT_EQ(there[goes], nullptr) << "after " << parts << " parts";
+    harness.PrefillLayer(*batch, 2, there);
+    logits = harness.Finish(std::move(batch), there);
+  }
+
+  /// The others' are those of each prompt alone.
+  void ExpectOthersUnharmed(const std::vector<std::vector<Logits>>& alone, int goes,
+                            int at_part) const {
+    for (int i = 0; i < static_cast<int>(alone.size()); ++i) {
+      if (i == goes) continue;
+      EXPECT_LE(RelativeDifference(logits[i], alone[i][0]), kRounding)
+          << i << " where " << goes << " goes in part " << at_part;
+    }
+  }
+};
+
 TEST_F(DecoderPrefillTest, ARequestThatGoesWhileItsColumnsAreSummedUpIsSkipped) {
   DecoderOptions options = F32();
   options.attention_part_flops = 1;
@@ -126,32 +164,17 @@ TEST_F(DecoderPrefillTest, ARequestThatGoesWhileItsColumnsAreSummedUpIsSkipped) 
   std::vector<std::vector<Logits>> expected;
   for (const auto& prompt : ids) expected.push_back(Alone(harness, policy, prompt, {}));
   // 80 rows in chunks of 16, attended by two, are 45 parts before the 40 of the keys; behind those
-  // there are five chunks.
+  // there are four pauses between chunks.
   constexpr int kBefore = 45, kKeys = 40, kBehind = 4;
   for (const int at_part : {kBefore, kBefore + 1, kBefore + 19, kBefore + 20, kBefore + 30}) {
     for (const int goes : {0, 1}) {
-      std::vector<TestSequence> sequences;
-      for (int i = 0; i < 2; ++i) sequences.push_back(harness.NewSequence(policy, 40, 8));
-      std::vector<TestSequence*> there = {&sequences[0], &sequences[1]};
-      auto batch = harness.Begin(there, ids);
-      harness.PrefillLayer(*batch, 0, there);
-      int parts = 0;
-      harness.RunBetweenParts([&] {
-        if (++parts != at_part) return;
-        batch->Drop(goes);
-        there[goes] = nullptr;
-      });
-      harness.PrefillLayer(*batch, 1, there);
-      harness.RunBetweenParts(nullptr);
-      ASSERT_EQ(there[goes], nullptr) << "after " << parts << " parts";
+      const OneGoes run(harness, policy, ids, goes, at_part);
       const int summed = at_part - kBefore;  // of both, the first one's first
       const int left =
           goes == 0 ? std::max(0, kKeys / 2 - summed) : std::min(kKeys / 2, kKeys - summed);
-      EXPECT_LE(parts, kBefore + kKeys + kBehind - left) << "what is left of it is not computed";
-      harness.PrefillLayer(*batch, 2, there);
-      const auto logits = harness.Finish(std::move(batch), there);
-      EXPECT_LE(RelativeDifference(logits[1 - goes], expected[1 - goes][0]), kRounding)
-          << goes << " goes in part " << at_part;
+      EXPECT_LE(run.parts, kBefore + kKeys + kBehind - left)
+          << "what is left of it is not computed";
+      run.ExpectOthersUnharmed(expected, goes, at_part);
     }
   }
 }
@@ -166,30 +189,11 @@ TEST_F(DecoderPrefillTest, ARequestThatGoesInAPauseIsSkippedAndItsNeighboursUnha
   for (const int goes : {0, 1, 2}) {
     // Wherever in the second layer it goes: in its rows, before them, behind them.
     for (int at_part : {1, 3, 5, 7, 8, 20, 40, 60, 66, 67, 70, 73}) {
-      std::vector<TestSequence> sequences;
-      for (int i = 0; i < 3; ++i) sequences.push_back(harness.NewSequence("full", 40, 8));
-      std::vector<TestSequence*> there = {&sequences[0], &sequences[1], &sequences[2]};
-      auto batch = harness.Begin(there, ids);
-      harness.PrefillLayer(*batch, 0, there);
-      int parts = 0;
-      harness.RunBetweenParts([&] {
-        if (++parts != at_part) return;
-        batch->Drop(goes);
-        there[goes] = nullptr;
-      });
-      harness.PrefillLayer(*batch, 1, there);
-      harness.RunBetweenParts(nullptr);
-      ASSERT_EQ(there[goes], nullptr) << "after " << parts << " parts";
+      const OneGoes run(harness, "full", ids, goes, at_part);
       // Between 120 rows in chunks of 16, twice, and between two and two of attention: 73. At the
       // end there may be none of its left.
-      EXPECT_LE(parts, at_part < 66 ? 72 : 73) << "what is left of it is not computed";
-      harness.PrefillLayer(*batch, 2, there);
-      const auto logits = harness.Finish(std::move(batch), there);
-      for (int i = 0; i < 3; ++i) {
-        if (i == goes) continue;
-        EXPECT_LE(RelativeDifference(logits[i], expected[i][0]), kRounding)
-            << i << " where " << goes << " goes in part " << at_part;
-      }
+      EXPECT_LE(run.parts, at_part < 66 ? 72 : 73) << "what is left of it is not computed";
+      run.ExpectOthersUnharmed(expected, goes, at_part);
     }
   }
 }

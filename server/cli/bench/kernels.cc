@@ -22,8 +22,8 @@ constexpr char kExamples[] = R"(Examples:
 percent_of_read is a kernel's share of the read bandwidth, which is measured first, on the same
 memory; ns_per_token what a thread takes for what one KV head holds of a token;
 percent_of_onednn the share of oneDNN's own product with weights packed for just that number of
-rows. Best of a few runs each, or of a thousand with
---in-cache. The whole table takes some minutes.)";
+rows. Best of a few runs each, or of a thousand with --in-cache. The whole table takes some
+minutes.)";
 
 struct KernelsFlags {
   KernelsBenchOptions options;
