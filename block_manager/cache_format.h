@@ -43,6 +43,8 @@ constexpr bool IsPerToken(Encoding encoding) {
 constexpr bool IsGrouped(Encoding encoding) {
   return encoding == Encoding::kInt4 || encoding == Encoding::kInt2;
 }
+/// Tokens that are encoded together, since they share scales.
+constexpr int UnitTokensOf(Encoding encoding, int group) { return IsGrouped(encoding) ? group : 1; }
 /// "f32", "bf16", "int8", "fp8", "int4", "int2".
 std::string_view EncodingName(Encoding encoding);
 constexpr Encoding EncodingOf(ElementType type) {
@@ -64,8 +66,7 @@ struct CacheFormat {
 
   auto operator<=>(const CacheFormat&) const = default;
 
-  /// Tokens that are encoded together, since they share scales.
-  constexpr int UnitTokens() const { return IsGrouped(encoding) ? group : 1; }
+  constexpr int UnitTokens() const { return UnitTokensOf(encoding, group); }
 
   static const CacheFormat kF32;
   static const CacheFormat kBf16;

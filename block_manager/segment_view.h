@@ -71,8 +71,7 @@ struct SegmentView {
   PlaneView positions;
   SegmentUse use = SegmentUse::kOwn;
 
-  /// Tokens that are encoded together, since they share scales.
-  int UnitTokens() const { return IsGrouped(encoding) ? group : 1; }
+  int UnitTokens() const { return UnitTokensOf(encoding, group); }
 };
 
 /// The segments of one layer of one sequence. Valid until the table it came from changes.

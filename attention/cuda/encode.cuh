@@ -96,9 +96,8 @@ __device__ void EncodeGroup(const DeviceCache& cache, const DeviceSegment& s, Si
   }
 }
 
-/// Tokens that are encoded together.
 ZIGGURAT_HOST_DEVICE inline int UnitTokens(const DeviceSegment& s) {
-  return IsGrouped(s.code()) ? s.group : 1;
+  return UnitTokensOf(s.code(), s.group);
 }
 
 /// One unit of a segment, at `first_slot`; source(token of the unit, channel).
