@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # What a machine with a GPU can say of this tree: kernels and decoder against the CPU's, under
 # compute-sanitizer too, the daemon end to end, and the benchmarks. Everything is tried; the results
-# are collected in a file, to be pasted into docs/gpu.md.
+# are collected in a file, to be pasted into a page such as docs/performance/h200.md.
 #
 #   scripts/test-gpu.sh [OPTION...] [STAGE...]      all stages, where none is named
 #
