@@ -15,6 +15,7 @@
 #include "prometheus/text_serializer.h"
 #include "server/page/page_routes.h"
 #include "server/security/http_server.h"
+#include "server/security/security_config.h"
 
 namespace ziggurat {
 namespace {
@@ -45,7 +46,7 @@ absl::StatusOr<std::unique_ptr<HttpEndpoint>> HttpEndpoint::Start(
   auto http = std::unique_ptr<HttpEndpoint>(new HttpEndpoint());
   http->impl_ = std::make_unique<Impl>();
   const char* scheme = security->has_tls() ? "https://" : "http://";
-  http->impl_->server = std::make_unique<HttpServer>(security);
+  http->impl_->server = std::make_unique<HttpServer>(security, IsLoopback(endpoint.host));
   HttpServer& server = *http->impl_->server;
   server.new_task_queue = [] { return new httplib::ThreadPool(kThreads); };
   server.set_socket_options(SetSocketOptions);

@@ -1,5 +1,6 @@
 #include "server/security/http_server.h"
 
+#include <arpa/inet.h>
 #include <openssl/ssl.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -7,6 +8,7 @@
 #include <string>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "server/security/http_connection.h"
 
 namespace ziggurat {
@@ -53,13 +55,34 @@ Handled Refuse(httplib::Response& response, int status, const char* why) {
   return Handled::Handled;
 }
 
-Handled Check(const PortSecurity& security, const httplib::Request& request,
+/// Of a Host header: an address, "localhost", or nothing at all.
+bool IsOwnName(std::string host) {
+  const size_t bracket = host.rfind(']');
+  const size_t colon = host.rfind(':');
+  if (colon != std::string::npos && (bracket == std::string::npos || colon > bracket)) {
+    host.resize(colon);
+  }
+  if (host.size() > 2 && host.front() == '[' && host.back() == ']') {
+    host = host.substr(1, host.size() - 2);
+  }
+  unsigned char address[sizeof(in6_addr)];
+  return host.empty() || absl::EqualsIgnoreCase(host, "localhost") ||
+         inet_pton(AF_INET, host.c_str(), address) == 1 ||
+         inet_pton(AF_INET6, host.c_str(), address) == 1;
+}
+
+Handled Check(const PortSecurity& security, bool asks_for_own_name, const httplib::Request& request,
               httplib::Response& response) {
   if (request.method != "GET" && request.method != "HEAD") {
     response.set_header("Allow", "GET, HEAD");
     return Refuse(response, 405, "GET and HEAD only\n");
   }
   if (request.path == "/healthz" || request.path == "/readyz") return Handled::Unhandled;
+  if (asks_for_own_name && !IsOwnName(request.get_header_value("Host"))) {
+    return Refuse(response, 403,
+                  "only this machine may ask: call it localhost or by an address, such as "
+                  "127.0.0.1\n");
+  }
   if (security.asks_for_certificate() && !ShowsCertificate(request)) {
     return Refuse(response, 403, "a client certificate is needed\n");
   }
@@ -74,11 +97,14 @@ Handled Check(const PortSecurity& security, const httplib::Request& request,
 
 }  // namespace
 
-HttpServer::HttpServer(std::shared_ptr<const PortSecurity> security)
-    : security_(std::move(security)), context_(NewContext(*security_)) {
+HttpServer::HttpServer(std::shared_ptr<const PortSecurity> security, bool is_local)
+    : security_(std::move(security)),
+      asks_for_own_name_(is_local && !security_->asks_for_certificate() &&
+                         !security_->asks_for_token()),
+      context_(NewContext(*security_)) {
   // Asked before a body would be read.
   set_pre_routing_handler([this](const httplib::Request& request, httplib::Response& response) {
-    return Check(*security_, request, response);
+    return Check(*security_, asks_for_own_name_, request, response);
   });
   set_expect_100_continue_handler([](const httplib::Request&, httplib::Response&) { return 417; });
 }

@@ -18,7 +18,10 @@ namespace ziggurat {
 /// bodies and ranges, within the limits of HttpConnection. Has no pages yet.
 class HttpServer final : public httplib::Server {
  public:
-  explicit HttpServer(std::shared_ptr<const PortSecurity> security);
+  /// is_local  only this machine reaches it. Where nothing is asked of who does, it answers no
+  ///           request for a host of another name: a web site could give its own name this
+  ///           machine's address, and its pages could then read ours (DNS rebinding).
+  HttpServer(std::shared_ptr<const PortSecurity> security, bool is_local);
 
   /// False where there is no memory for TLS.
   bool is_valid() const override { return !security_->has_tls() || context_ != nullptr; }
@@ -33,6 +36,7 @@ class HttpServer final : public httplib::Server {
   bool process_and_close_socket(socket_t socket) override;
 
   const std::shared_ptr<const PortSecurity> security_;
+  const bool asks_for_own_name_;
   std::unique_ptr<SSL_CTX, FreeContext> context_;  ///< null: plain text
   std::mutex mutex_;
   std::set<socket_t> open_;
