@@ -178,13 +178,19 @@ absl::Status CheckLimitsOfModel(const ServeConfig& config, int max_context_token
         "--max-prompt-tokens is ", config.max_prompt_tokens, ": at most ", max_context_tokens - 1,
         ", which leaves one new token room in the model's context of ", max_context_tokens));
   }
+  if (config.kv_cache_share > 0) return absl::OkStatus();
+  return CheckPoolBytes(absl::StrCat(config.kv_cache_bytes, " bytes"), config.kv_cache_bytes,
+                        num_layers, block_bytes);
+}
+
+absl::Status CheckPoolBytes(const std::string& text, size_t bytes, int num_layers,
+                            size_t block_bytes) {
   const size_t least = block_bytes * static_cast<size_t>(num_layers);
   const size_t most = block_bytes * std::numeric_limits<uint32_t>::max();
-  if (config.kv_cache_share > 0) return absl::OkStatus();
-  if (config.kv_cache_bytes >= least && config.kv_cache_bytes <= most) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat(
-      "--kv-cache-memory is ", config.kv_cache_bytes, " bytes: from ", least, ", a block of ",
-      block_bytes, " bytes for each of ", num_layers, " layers, to 2^32 - 1 blocks"));
+  if (bytes >= least && bytes <= most) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("--kv-cache-memory is ", text, ": must be from ", least, " bytes, a block of ",
+                   block_bytes, " for each of ", num_layers, " layers, to 2^32 - 1 blocks"));
 }
 
 absl::Status CheckPoolFits(const ServeConfig& config, size_t machine_bytes) {

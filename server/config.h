@@ -86,6 +86,9 @@ struct ServeConfig {
 /// Limits that depend on the model. INVALID_ARGUMENT.
 absl::Status CheckLimitsOfModel(const ServeConfig& config, int max_context_tokens, int num_layers,
                                 size_t block_bytes);
+/// The size of the pool; `text` says it in the message. INVALID_ARGUMENT.
+absl::Status CheckPoolBytes(const std::string& text, size_t bytes, int num_layers,
+                            size_t block_bytes);
 /// A pool in the host's memory is no larger than that. INVALID_ARGUMENT.
 absl::Status CheckPoolFits(const ServeConfig& config, size_t machine_bytes);
 /// A share of free memory is for GPUs. INVALID_ARGUMENT.

@@ -70,6 +70,15 @@ absl::Status Daemon::Serve(std::unique_ptr<ModelRunner> runner, ServedModel mode
     const absl::StatusOr<size_t> free = runner->FreePoolBytes();
     if (!free.ok()) return free.status();
     kv_cache_bytes = static_cast<size_t>(config_.kv_cache_share * static_cast<double>(*free));
+    const ModelShape& shape = runner->shape();
+    const std::string text = absl::StrCat(100 * config_.kv_cache_share, "% of ", *free,
+                                          " bytes that are free: ", kv_cache_bytes, " bytes");
+    if (absl::Status status =
+            CheckPoolBytes(text, kv_cache_bytes, shape.num_layers,
+                           CacheGeometry::DefaultBlockBytes(shape.num_kv_heads, shape.head_dim));
+        !status.ok()) {
+      return status;
+    }
   }
   const EngineOptions options{.kv_cache_bytes = kv_cache_bytes,
                               .max_running = config_.max_running,

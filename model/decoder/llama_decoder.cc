@@ -10,6 +10,7 @@
 #include <numeric>
 #include <utility>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
 #include "block_manager/block_pool.h"
 #include "block_manager/sequence_cache.h"
@@ -158,6 +159,11 @@ absl::Status LlamaRunner::WarmUp() {
   input.position = std::min(tokens, model.max_context_tokens - 1);
   input.layers = layers;
   status = Decode({&input, 1}, logits.data());
+  if (status.ok() && absl::c_none_of(logits, [](float x) { return std::isfinite(x); })) {
+    status = absl::DataLossError(absl::StrCat(
+        "the model gives no finite logit: its weights, or what they compute in ",
+        std::string(ElementTypeName(shape().element)), ", are not what they should be"));
+  }
   AttachPool({});
   workspace_->ReleasePages();
   high_water_bytes_.assign(lanes_.size(), 0);
