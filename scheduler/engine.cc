@@ -11,6 +11,7 @@
 #include "block_manager/block_pool.h"
 #include "model/model_runner.h"
 #include "scheduler/engine_loop.h"
+#include "scheduler/refusal.h"
 #include "spdlog/spdlog.h"
 
 namespace ziggurat {
@@ -71,12 +72,22 @@ class Engine::Impl {
 
   ~Impl() { Stop(); }
 
-  absl::StatusOr<RequestId> Submit(EngineRequest request);
+  absl::Status Submit(RequestId id, EngineRequest request);
+  absl::Status CheckOpen() const {
+    std::lock_guard lock(status_.mutex);
+    return CheckOpenLocked(HasPlace(/*blocks=*/1));
+  }
+  /// `mutex` of the status is held.
+  absl::Status CheckOpenLocked(bool has_place) const;
+  /// Whether the next step admits a request of so many blocks. `mutex` of the status is held.
+  bool HasPlace(size_t blocks) const {
+    return status_.open.requests > 0 && blocks <= status_.open.blocks;
+  }
   absl::Status CheckRequest(const EngineRequest& request) const;
   absl::Status CheckFits(const Sequence& sequence) const;
-  absl::StatusOr<RequestId> Refuse(const char* reason, absl::Status status) const {
+  absl::Status Refuse(std::string_view reason, absl::Status status) const {
     if (metrics_) metrics_->CountRefused(reason);
-    return status;
+    return RefusedFor(reason, std::move(status));
   }
 
   void Stop() {
@@ -154,10 +165,24 @@ absl::Status Engine::Impl::CheckFits(const Sequence& sequence) const {
   return absl::OkStatus();
 }
 
-absl::StatusOr<RequestId> Engine::Impl::Submit(EngineRequest request) {
+absl::Status Engine::Impl::CheckOpenLocked(bool has_place) const {
+  if (status_.draining) {
+    return Refuse("draining", absl::UnavailableError("the server is draining"));
+  }
+  const int queued = status_.waiting - status_.promised.requests;
+  if (queued >= options_.max_queue && !has_place) {
+    return Refuse("queue_full",
+                  absl::ResourceExhaustedError(absl::StrCat("the queue is full: ", queued,
+                                                            " requests are waiting, at most ",
+                                                            options_.max_queue, " may")));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Engine::Impl::Submit(RequestId id, EngineRequest request) {
   if (absl::Status status = CheckRequest(request); !status.ok()) return Refuse("invalid", status);
   auto sequence = std::make_unique<Sequence>();
-  sequence->id = next_id_++;
+  sequence->id = id;
   sequence->submitted = std::chrono::steady_clock::now();
   absl::StatusOr<BlockPlan> plan =
       PlanBlocks(*request.policy, model_->shape(), geometry_,
@@ -173,21 +198,20 @@ absl::StatusOr<RequestId> Engine::Impl::Submit(EngineRequest request) {
   sequence->request = std::move(request);
   if (absl::Status status = CheckFits(*sequence); !status.ok()) return Refuse("never_fits", status);
   std::lock_guard lock(status_.mutex);
-  if (status_.draining) {
-    return Refuse("draining", absl::UnavailableError("the server is draining"));
-  }
-  if (status_.waiting >= options_.max_queue) {
-    return Refuse("queue_full",
-                  absl::ResourceExhaustedError(absl::StrCat("the queue is full: ", status_.waiting,
-                                                            " requests are waiting, at most ",
-                                                            options_.max_queue, " may")));
-  }
+  const size_t blocks = sequence->block_plan.total_blocks;
+  const bool has_place = HasPlace(blocks);
+  if (absl::Status status = CheckOpenLocked(has_place); !status.ok()) return status;
   ++status_.in_flight;
   ++status_.waiting;
+  if (has_place) {
+    --status_.open.requests;
+    status_.open.blocks -= blocks;
+    ++status_.promised.requests;
+    status_.promised.blocks += blocks;
+  }
   // Sent under the lock, so that nothing comes behind the message that ends the engine.
-  const RequestId id = sequence->id;
-  inbox_.Send(SubmitMessage{std::move(sequence)});
-  return id;
+  inbox_.Send(SubmitMessage{std::move(sequence), has_place});
+  return absl::OkStatus();
 }
 
 Engine::Engine(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
@@ -222,8 +246,18 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(const EngineOptions& opti
       std::make_unique<Impl>(filled, geometry, *std::move(pool), std::move(model), metrics)));
 }
 
+absl::Status Engine::CheckOpen() const { return impl_->CheckOpen(); }
+
+RequestId Engine::NewId() { return impl_->next_id_++; }
+
+absl::Status Engine::Submit(RequestId id, EngineRequest request) {
+  return impl_->Submit(id, std::move(request));
+}
+
 absl::StatusOr<RequestId> Engine::Submit(EngineRequest request) {
-  return impl_->Submit(std::move(request));
+  const RequestId id = NewId();
+  if (absl::Status status = Submit(id, std::move(request)); !status.ok()) return status;
+  return id;
 }
 
 void Engine::Cancel(RequestId id, FinishReason reason) {

@@ -98,10 +98,18 @@ class Engine {
 
   // ---- Any thread --------------------------------------------------------------------------
 
-  /// Queues a request, or refuses it at once. INVALID_ARGUMENT: the prompt is empty or too long, a
-  /// token id outside the vocabulary, a parameter wrong. RESOURCE_EXHAUSTED: the queue is full, or
-  /// the request can never fit (the blocks that it needs and those that there are, are named).
-  /// UNAVAILABLE: draining.
+  /// Whether a request may be taken now, if it is small enough. UNAVAILABLE: draining.
+  /// RESOURCE_EXHAUSTED: the queue is full. Submit asks too; this is for who has much to do before.
+  absl::Status CheckOpen() const;
+
+  RequestId NewId();
+  /// Queues a request under an id that NewId gave, or refuses it at once (RefusalReason says why,
+  /// in a word). INVALID_ARGUMENT: the prompt is empty or too long, a token id outside the
+  /// vocabulary, a parameter wrong. RESOURCE_EXHAUSTED: the request can never fit (the blocks that
+  /// it needs and those that there are, are named). And as CheckOpen. Its first output may come
+  /// before this returns.
+  absl::Status Submit(RequestId id, EngineRequest request);
+  /// The same under a new id.
   absl::StatusOr<RequestId> Submit(EngineRequest request);
 
   /// Ends a request early: kStop (a stop string was seen), kCancelled. Its blocks are free before

@@ -58,7 +58,7 @@ void EngineLoop::Run() {
     ReceiveMessages();
     Step();
   }
-  FinishAll(FinishReason::kCancelled, absl::UnavailableError("the server is shutting down"));
+  FinishAll(FinishReason::kUnavailable, absl::UnavailableError("the server is shutting down"));
   Publish();
   outbox_->Close();
 }
@@ -103,7 +103,13 @@ SteadyTime EngineLoop::NextWakeUp() const {
   return drain_deadline_.value_or(Clock::now() + std::chrono::hours(1));
 }
 
-void EngineLoop::Receive(SubmitMessage message) { waiting_.Push(std::move(message.sequence)); }
+void EngineLoop::Receive(SubmitMessage message) {
+  if (message.has_place) {
+    ++kept_.requests;
+    kept_.blocks += message.sequence->block_plan.total_blocks;
+  }
+  waiting_.Push(std::move(message.sequence));
+}
 
 void EngineLoop::Receive(CancelMessage message) {
   if (auto it = running_.find(message.id); it != running_.end()) {
@@ -118,7 +124,7 @@ void EngineLoop::Receive(CancelMessage message) {
 void EngineLoop::ExpireDeadlines() {
   const SteadyTime now = Clock::now();
   if (drain_deadline_.has_value() && now >= *drain_deadline_) {
-    FinishAll(FinishReason::kCancelled,
+    FinishAll(FinishReason::kUnavailable,
               absl::UnavailableError("the server is draining and its deadline has passed"));
     drain_deadline_.reset();
   }
@@ -275,6 +281,8 @@ void EngineLoop::Finish(Sequence& sequence, FinishReason reason, absl::Status st
 
 void EngineLoop::FinishWaiting(std::unique_ptr<Sequence> sequence, FinishReason reason,
                                absl::Status status) {
+  // One that gave up has waited too: without it a full queue would look like a short one.
+  if (metrics_) metrics_->ObserveQueueTime(Seconds(Clock::now() - sequence->submitted));
   Report(*sequence, reason, std::move(status), {});
 }
 

@@ -26,6 +26,7 @@ namespace ziggurat {
 // What may arrive at the engine thread.
 struct SubmitMessage {
   std::unique_ptr<Sequence> sequence;
+  bool has_place = false;  ///< EngineStatus::promised counts it
 };
 struct CancelMessage {
   RequestId id;
@@ -38,12 +39,23 @@ struct DrainMessage {
 struct StopMessage {};
 using EngineMessage = std::variant<SubmitMessage, CancelMessage, DrainMessage, StopMessage>;
 
+/// Requests and the blocks that they may take.
+struct Places {
+  int requests = 0;
+  size_t blocks = 0;
+};
+
 /// What the engine thread shows to others. Guarded by `mutex`.
 struct EngineStatus {
   std::mutex mutex;
   std::condition_variable changed;
   int in_flight = 0;  ///< submitted and not finished
   int waiting = 0;    ///< submitted and not admitted
+  /// What the last step left free, less what has been promised since; nothing where requests wait.
+  Places open;
+  /// Of those that wait, the ones that were promised a place and have not reached the engine's
+  /// thread: the next step admits them, so they do not count as the queue.
+  Places promised;
   bool draining = false;
   std::shared_ptr<const EngineSnapshot> snapshot;
 };
@@ -164,6 +176,7 @@ class EngineLoop {
   /// No request that runs has an earlier deadline.
   SteadyTime next_deadline_ = SteadyTime::max();
   int finished_in_step_ = 0;
+  Places kept_;                ///< promises of EngineStatus that were received in this step
   int tokens_in_step_ = 0;     ///< computed; of a prompt, those of its last prefill step
   bool shows_idle_ = true;     ///< the last step left nothing to do
   bool holds_ahead_ = false;   ///< blocks and edits of the next step, which are not shown

@@ -59,7 +59,17 @@ void EngineLoop::Publish() {
   {
     std::lock_guard lock(status_->mutex);
     status_->in_flight -= std::exchange(finished_in_step_, 0);
-    status_->waiting = status_->in_flight - static_cast<int>(running_.size());
+    const int running = static_cast<int>(running_.size());
+    status_->waiting = status_->in_flight - running;
+    Places& promised = status_->promised;
+    const Places kept = std::exchange(kept_, {});
+    promised = {promised.requests - kept.requests, promised.blocks - kept.blocks};
+    status_->open = {};
+    if (waiting_.size() == 0) {
+      const size_t taken = ledger_.total() + promised.blocks, free = pool_->free_blocks();
+      status_->open = {options_.max_running - running - promised.requests,
+                       free > taken ? free - taken : 0};
+    }
   }
   status_->changed.notify_all();
   outbox_->SendAll(outputs_);

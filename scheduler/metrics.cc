@@ -40,7 +40,8 @@ Histogram& OneHistogram(prometheus::Registry& registry, const char* name, const 
   return prometheus::BuildHistogram().Name(name).Help(help).Register(registry).Add({}, buckets);
 }
 
-constexpr const char* kFinishReasons[] = {"stop", "length", "cancelled", "deadline", "error"};
+constexpr const char* kFinishReasons[] = {"stop",        "length",   "cancelled",
+                                          "unavailable", "deadline", "error"};
 constexpr const char* kRefusals[] = {"invalid",        "not_allowed",      "never_fits",
                                      "queue_full",     "too_many_streams", "draining",
                                      "unauthenticated"};
@@ -128,8 +129,10 @@ struct Metrics::Series {
                                "head that PoD considered")),
         pod_skipped(
             OneCounter(r, "ziggurat_pod_skipped_total", "Those of them that were left out")),
-        queue_time(OneHistogram(r, "ziggurat_queue_seconds", "From submission to admission",
-                                kLatencyBuckets)),
+        queue_time(
+            OneHistogram(r, "ziggurat_queue_seconds",
+                         "From submission to admission, or to the end of who was not admitted",
+                         kLatencyBuckets)),
         first_token(OneHistogram(r, "ziggurat_time_to_first_token_seconds",
                                  "From submission to the first token (TTFT)", kLatencyBuckets)),
         inter_token(OneHistogram(r, "ziggurat_inter_token_seconds",
@@ -138,8 +141,8 @@ struct Metrics::Series {
                              kLatencyBuckets)),
         decode(OneHistogram(r, "ziggurat_decode_seconds", "From the first token to the last",
                             kLatencyBuckets)),
-        end_to_end(OneHistogram(r, "ziggurat_request_seconds", "From submission to the last token",
-                                kLatencyBuckets)),
+        end_to_end(OneHistogram(r, "ziggurat_request_seconds",
+                                "From submission to the end, whatever it was", kLatencyBuckets)),
         batch_size(OneHistogram(r, "ziggurat_decode_batch_size", "Sequences of a decode step",
                                 kBatchBuckets)),
         step_tokens(OneHistogram(r, "ziggurat_step_tokens", "Tokens computed by an engine step",

@@ -39,7 +39,8 @@ struct EngineRequest {
   bool may_end_by_text = false;
 };
 
-enum class FinishReason : uint8_t { kStop, kLength, kCancelled, kDeadline, kError };
+/// kCancelled: by who asked. kUnavailable: by the server, which drains or ends.
+enum class FinishReason : uint8_t { kStop, kLength, kCancelled, kUnavailable, kDeadline, kError };
 std::string_view FinishReasonName(FinishReason reason);  ///< "stop", "length", "cancelled", ...
 
 /// Blocks and tokens of one format in a layer.

@@ -17,6 +17,8 @@ std::string_view FinishReasonName(FinishReason reason) {
       return "length";
     case FinishReason::kCancelled:
       return "cancelled";
+    case FinishReason::kUnavailable:
+      return "unavailable";
     case FinishReason::kDeadline:
       return "deadline";
     case FinishReason::kError:

@@ -84,9 +84,9 @@ MetricFamily CacheConfig(const std::vector<MetricFamily>& families, size_t layer
           {info}};
 }
 
-// Who gave up, and who ran out of time, are one to vLLM.
+// Who gave up, who ran out of time and whom the server dropped are one to vLLM.
 std::string VllmReason(std::string_view reason) {
-  if (reason == "cancelled" || reason == "deadline") return "abort";
+  if (reason == "cancelled" || reason == "deadline" || reason == "unavailable") return "abort";
   return std::string(reason);
 }
 

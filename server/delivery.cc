@@ -20,12 +20,17 @@ absl::StatusOr<RequestId> Delivery::Submit(DeliveryRequest request,
   stream->with_logprobs = request.with_logprobs;
   stream->may_end_by_text = request.engine.may_end_by_text;
   if (request.echo_prompt) stream->echo = request.engine.prompt;
-  // The first output may come before Submit returns: the lock holds it back until the stream is in
-  // the table.
+  // The first output may come before Submit returns, so the stream is in the table before.
+  const RequestId id = engine_->NewId();
+  {
+    std::lock_guard lock(mutex_);
+    streams_.emplace(id, std::move(stream));
+  }
+  absl::Status status = engine_->Submit(id, std::move(request.engine));
+  if (status.ok()) return id;
   std::lock_guard lock(mutex_);
-  absl::StatusOr<RequestId> id = engine_->Submit(std::move(request.engine));
-  if (id.ok()) streams_.emplace(*id, std::move(stream));
-  return id;
+  streams_.erase(id);
+  return status;
 }
 
 void Delivery::Run() {

@@ -9,6 +9,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "compression/registry.h"
+#include "scheduler/refusal.h"
 #include "server/messages.h"
 #include "server/version.h"
 #include "server/wire.h"
@@ -56,7 +57,11 @@ grpc::ServerWriteReactor<grpc::ByteBuffer>* ZigguratService::Generate(
   if (!status.ok()) status = Refuse("invalid", std::move(status));
   if (status.ok()) status = Submit(*context, message, *name, call);
   if (!status.ok()) {
-    spdlog::info("[{}] refused: {}", name.ok() ? *name : "-", status.ToString());
+    spdlog::info("[{}] refused: {}", name.ok() ? *name : "-",
+                 status.ToString(absl::StatusToStringMode::kWithNoExtraData));
+    if (const std::string reason = RefusalReason(status); !reason.empty()) {
+      context->AddTrailingMetadata(kRefusalReasonKey, reason);
+    }
     call->Finish(std::move(status));
   }
   return call.get();
@@ -70,6 +75,8 @@ absl::Status ZigguratService::Submit(const grpc::CallbackServerContext& context,
                   absl::ResourceExhaustedError(absl::StrCat("too many streams: ", max_open_calls_,
                                                             " are open, and no more may be")));
   }
+  // Before anything is done for it: a daemon that is full has better things to do.
+  if (absl::Status open = engine_->CheckOpen(); !open.ok()) return open;
   absl::StatusOr<DeliveryRequest> request = ParseGenerateRequest(message, model_, rules_);
   if (!request.ok()) {
     const bool is_denied = absl::IsPermissionDenied(request.status());
@@ -88,7 +95,7 @@ absl::Status ZigguratService::Submit(const grpc::CallbackServerContext& context,
 
 absl::Status ZigguratService::Refuse(const char* reason, absl::Status status) const {
   metrics_->CountRefused(reason);
-  return status;
+  return RefusedFor(reason, std::move(status));
 }
 
 // ---- Calls with one answer ---------------------------------------------------------------------

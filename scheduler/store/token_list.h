@@ -54,8 +54,6 @@ class TokenList {
 
   /// The slot of the next token.
   absl::Status Append(TokenTarget* target);
-  /// Blocks that the next Append takes.
-  size_t BlocksToAppend() const { return table_->BlocksToAppend(open_, 1); }
 
   int open_segment() const { return open_; }
   int open_tokens() const { return table_->view()[open_].num_slots; }

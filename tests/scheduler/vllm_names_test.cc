@@ -84,14 +84,15 @@ TEST(VllmNames, CountABlockForAllLayersOnce) {
 TEST(VllmNames, AddUpWhoGaveUpAndWhoRanOutOfTime) {
   Metrics metrics;
   metrics.ExportVllmNames("needle");
-  const std::map<std::string, int> finished = {
-      {"stop", 5}, {"length", 4}, {"cancelled", 3}, {"deadline", 2}, {"error", 1}};
+  const std::map<std::string, int> finished = {{"stop", 5},        {"length", 4},
+                                               {"cancelled", 3},   {"deadline", 2},
+                                               {"unavailable", 6}, {"error", 1}};
   for (const auto& [reason, count] : finished) {
     for (int i = 0; i < count; ++i) metrics.CountFinished(reason);
   }
   const std::string page = Page(metrics);
   const std::map<std::string, int> expected = {
-      {"stop", 5}, {"length", 4}, {"abort", 5}, {"error", 1}};
+      {"stop", 5}, {"length", 4}, {"abort", 11}, {"error", 1}};
   for (const auto& [reason, count] : expected) {
     EXPECT_THAT(page, HasSubstr("vllm:request_success_total{finished_reason=\"" + reason +
                                 "\",model_name=\"needle\"} " + std::to_string(count) + "\n"));

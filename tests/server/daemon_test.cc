@@ -203,6 +203,38 @@ TEST(DaemonTest, CountsACallPastItsDeadlineAsDeadline) {
   EXPECT_THAT(metrics, HasSubstr("ziggurat_requests_finished_total{reason=\"cancelled\"} 0"));
 }
 
+TEST(DaemonTest, CountsTheTimeInTheQueueOfWhoGaveUpThere) {
+  ServeConfig config = StubDaemon::DefaultConfig();
+  config.max_running = 1;
+  StubDaemon daemon(config);
+  daemon.control().decode_delay_us = 5000;
+  grpc::ClientContext first, second;
+  const auto running = daemon.stub().Generate(&first, IdRequest(kPrompt, 1000));
+  v1::GenerateResponse response;
+  ASSERT_TRUE(running->Read(&response));
+  second.set_deadline(std::chrono::system_clock::now() + std::chrono::milliseconds(200));
+  const Generated late = daemon.Generate(IdRequest(kPrompt, 5), &second);
+  EXPECT_EQ(late.status.error_code(), grpc::StatusCode::DEADLINE_EXCEEDED);
+  first.TryCancel();
+  daemon.WaitIdle();
+  EXPECT_THAT(HttpGet(daemon, "/metrics").body, HasSubstr("ziggurat_queue_seconds_count 2"));
+}
+
+// A web site could give its own name this machine's address (DNS rebinding).
+TEST(DaemonTest, AnswersOnLoopbackOnlyWhoCallsItByItsOwnName) {
+  StubDaemon daemon;
+  httplib::Client client("127.0.0.1", daemon.daemon().http_port());
+  for (const char* host : {"127.0.0.1:9400", "localhost:1", "LocalHost", "[::1]:9400", "[::1]"}) {
+    EXPECT_EQ(client.Get("/metrics", {{"Host", host}})->status, 200) << host;
+  }
+  for (const char* host : {"rebound.example:9400", "127.0.0.1.example", "localhost.example", "x"}) {
+    const auto refused = client.Get("/metrics", {{"Host", host}});
+    EXPECT_EQ(refused->status, 403) << host;
+    EXPECT_THAT(refused->body, HasSubstr("localhost"));
+    EXPECT_EQ(client.Get("/healthz", {{"Host", host}})->status, 200) << "probes are for everybody";
+  }
+}
+
 TEST(DaemonTest, IsNotReadyBeforeItServes) {
   auto daemon = Daemon::Create(StubDaemon::DefaultConfig());
   ASSERT_TRUE(daemon.ok()) << daemon.status();

@@ -14,7 +14,9 @@ namespace ziggurat {
 namespace {
 
 using ::testing::AllOf;
+using ::testing::Contains;
 using ::testing::HasSubstr;
+using ::testing::Pair;
 
 const std::vector<int32_t> kPrompt = {10, 20, 30, 40, 50};
 
@@ -221,9 +223,12 @@ TEST(LimitsTest, RefusesWhatTheQueueCannotTake) {
   ASSERT_TRUE(running->Read(&response));
   const auto waiting = daemon.stub().Generate(&contexts[1], IdRequest(kPrompt, 5));
   while (daemon.Cache().waiting() == 0) std::this_thread::sleep_for(std::chrono::milliseconds(5));
-  const Generated refused = daemon.Generate(IdRequest(kPrompt, 5));
+  grpc::ClientContext context;
+  const Generated refused = daemon.Generate(IdRequest(kPrompt, 5), &context);
   EXPECT_EQ(refused.status.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
   EXPECT_THAT(refused.status.error_message(), HasSubstr("queue is full"));
+  EXPECT_THAT(context.GetServerTrailingMetadata(),
+              Contains(Pair("ziggurat-refusal-reason", "queue_full")));
   contexts[0].TryCancel();
   while (waiting->Read(&response)) {
   }

@@ -1,0 +1,17 @@
+// Why a request was refused at once, in a word: the label `reason` of
+// ziggurat_admissions_refused_total, and what clients tell "later" from "never" by.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+#include "absl/status/status.h"
+
+namespace ziggurat {
+
+/// The status with its reason, such as "queue_full".
+absl::Status RefusedFor(std::string_view reason, absl::Status status);
+/// The reason that RefusedFor gave it; "" without one.
+std::string RefusalReason(const absl::Status& status);
+
+}  // namespace ziggurat
