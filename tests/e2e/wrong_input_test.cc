@@ -66,6 +66,14 @@ TEST(WrongInput, WrongFlagsAreRefusedByName) {
   ExpectRefusal({}, {"--model"});
 }
 
+TEST(WrongInput, WhatIsFoundWrongWhileLoadingIsNamedByItsLine) {
+  const TemporaryFolder folder;
+  const std::string file = folder.path() / "settings.yaml";
+  WriteFile(file, "log-level: info\nmax-prompt-tokens: 99999\n");
+  ExpectRefusal({"--model", NeedleLlama(), "--config", file},
+                {"settings.yaml:2", "max-prompt-tokens is 99999"});
+}
+
 constexpr grpc::StatusCode kInvalid = grpc::StatusCode::INVALID_ARGUMENT;
 
 /// The request is refused with that code, and the message says all of `words`.

@@ -151,6 +151,18 @@ const BrokenModel kBrokenWeights[] = {
        m.Replace("model.safetensors", file);
      },
      {kNorm}},
+    {"weights that overflow",
+     [](ModelFolder& m) {
+       std::string file = m.Read("model.safetensors");
+       const size_t length = ModelFolder::HeaderLength(file);
+       const json header = json::parse(file.substr(8, length));
+       const json offsets = header["model.norm.weight"]["data_offsets"];
+       // 0x7f7f: the largest bf16
+       std::fill(file.begin() + 8 + length + offsets[0].get<size_t>(),
+                 file.begin() + 8 + length + offsets[1].get<size_t>(), '\x7f');
+       m.Replace("model.safetensors", file);
+     },
+     {"no finite logit", "weights"}},
 };
 
 const BrokenModel kBrokenFolders[] = {
