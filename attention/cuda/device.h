@@ -25,7 +25,8 @@ struct DeviceFacts {
 };
 
 /// Makes `ordinal` the device of the calling thread. FAILED_PRECONDITION where there is no GPU or
-/// no driver, NOT_FOUND where there are fewer devices.
+/// no driver, or the kernels were not compiled for that card, NOT_FOUND where there are fewer
+/// devices.
 absl::StatusOr<DeviceFacts> OpenDevice(int ordinal);
 /// Again, on another thread.
 void BindDevice(int ordinal);

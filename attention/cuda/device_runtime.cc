@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "attention/cuda/device.h"
+#include "attention/cuda/kernel_image.h"
 #include "attention/cuda/runtime_check.h"
 
 namespace ziggurat::cuda {
@@ -89,6 +90,12 @@ absl::StatusOr<DeviceFacts> OpenDevice(int ordinal) {
   BindDevice(ordinal);
   cudaDeviceProp properties;
   CheckCall(cudaGetDeviceProperties(&properties, ordinal), "cudaGetDeviceProperties");
+  if (const char* why = WhyKernelsCannotRun(); why != nullptr) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "cuda:", ordinal, " (", properties.name, ") cannot run the kernels of this build: it has ",
+        "compute capability ", properties.major, ".", properties.minor, ", they are compiled for ",
+        ZIGGURAT_CUDA_COMPILED_FOR, " (", why, ")"));
+  }
   return DeviceFacts{properties.name, properties.multiProcessorCount, properties.totalGlobalMem};
 }
 

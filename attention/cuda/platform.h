@@ -52,6 +52,15 @@ inline void AskForSharedMemory(const void* kernel, size_t bytes) {
             "cudaFuncSetAttribute");
 }
 
+/// Why the calling thread's device cannot run `kernel`; nullptr where it can.
+inline const char* WhyItCannotRun(const void* kernel) {
+  cudaFuncAttributes attributes;
+  const cudaError_t error = cudaFuncGetAttributes(&attributes, kernel);
+  if (error == cudaSuccess) return nullptr;
+  cudaGetLastError();  // it is answered here
+  return cudaGetErrorString(error);
+}
+
 /// kernel<<<grid, block, shared_bytes, stream>>>(arguments...)
 template <typename Kernel, typename... Arguments>
 void Launch(Kernel kernel, dim3 grid, dim3 block, size_t shared_bytes, cudaStream_t stream,
@@ -113,6 +122,8 @@ void LaunchEarly(Kernel kernel, dim3 grid, dim3 block, size_t shared_bytes, cuda
 #define ZIGGURAT_UNROLL_FOUR_TIMES
 
 namespace ziggurat::cuda {
+
+inline const char* WhyItCannotRun(const void* /*kernel*/) { return nullptr; }
 
 template <typename Kernel, typename... Arguments>
 void Launch(Kernel kernel, dim3 grid, dim3 block, size_t shared_bytes, cudaStream_t,

@@ -30,10 +30,10 @@ struct CudaDecoderOptions {
   int max_sequences = 256;  ///< of a decode step
 };
 
-/// FAILED_PRECONDITION where no CUDA device can be used here, NOT_FOUND where there is none of this
-/// number, RESOURCE_EXHAUSTED where its memory does not hold the model: names every part and its
-/// size. Else as LoadLlamaDecoder. Nothing is allocated on the device afterwards but the pool
-/// (ModelRunner::AllocatePool).
+/// FAILED_PRECONDITION where no CUDA device can be used here, or this one cannot run the kernels of
+/// this build, NOT_FOUND where there is none of this number, RESOURCE_EXHAUSTED where its memory
+/// does not hold the model: names every part and its size. Else as LoadLlamaDecoder. Nothing is
+/// allocated on the device afterwards but the pool (ModelRunner::AllocatePool).
 absl::StatusOr<std::unique_ptr<ModelRunner>> LoadCudaDecoder(const std::filesystem::path& dir,
                                                              const CudaDecoderOptions& options);
 
