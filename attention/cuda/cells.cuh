@@ -172,6 +172,11 @@ __device__ inline float WarpMax(float x) {
   }
   return x;
 }
+/// What powers of scores, or of log-sum-exps, are taken relative to, whose highest is `highest`:
+/// fmaxf passes over NaN, so -infinity is the highest of NaNs as well as of nothing. Relative to
+/// this a NaN gives NaN, as in the reference, and what is -infinity gives 0.
+__device__ inline float BaseOf(float highest) { return highest == -INFINITY ? 0 : highest; }
+
 template <typename T>
 __device__ T WarpSum(T x) {
   for (int lanes = kWarp / 2; lanes > 0; lanes /= 2) x += __shfl_xor_sync(kAllLanes, x, lanes);

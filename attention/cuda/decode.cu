@@ -90,9 +90,8 @@ __device__ void ForEachStretch(const DecodeArguments& a, const DecodePlan& plan,
 }
 
 __device__ inline float AddedInLogs(float a, float b) {
-  const float higher = fmaxf(a, b);
-  if (higher == -INFINITY) return higher;
-  return higher + logf(expf(a - higher) + expf(b - higher));
+  const float base = BaseOf(fmaxf(a, b));
+  return base + logf(expf(a - base) + expf(b - base));
 }
 
 /// PoD: one warp for each query head of an item. The log-sum-exp over the tokens with keys of their
@@ -147,8 +146,8 @@ __device__ void CountDistant(const DecodeArguments& a, int item_index, int kv_he
   }
 }
 
-/// What a warp adds up of the partial results of a query head, relative to the highest log-sum-exp.
-/// Channels lane + 32 j.
+/// What a warp adds up of the partial results of a query head, relative to `base`. Channels
+/// lane + 32 j.
 template <int kMaxPerLane>
 struct MergedRows {
   float sum = 0;
@@ -156,7 +155,7 @@ struct MergedRows {
 
   /// Rows first, first + step, ... of a stretch. A few at a time: none waits for another.
   __device__ void Add(const DecodePlan& plan, const Stretch& stretch, int first, int step,
-                      float highest, int dim) {
+                      float base, int dim) {
     constexpr int kAtOnce = 8;
     const int lane = LaneOfThread();
     for (; first < stretch.count; first += step * kAtOnce) {
@@ -165,7 +164,7 @@ struct MergedRows {
       for (int r = 0; r < kAtOnce; ++r) {
         const int i = first + r * step;
         const float lse = i < stretch.count ? plan.lse[stretch.row(i)] : -INFINITY;
-        weights[r] = expf(lse - highest);
+        weights[r] = expf(lse - base);
         // That of a run left out is anything.
         const float* row = plan.out + static_cast<size_t>(stretch.row(i)) * dim;
         ZIGGURAT_UNROLL
@@ -176,7 +175,7 @@ struct MergedRows {
       }
       ZIGGURAT_UNROLL
       for (int r = 0; r < kAtOnce; ++r) {
-        if (!(weights[r] > 0)) continue;
+        if (weights[r] == 0) continue;  // NaN is no reason to leave a run out
         sum += weights[r];
         ZIGGURAT_UNROLL
         for (int j = 0; j < kMaxPerLane; ++j) own[j] += weights[r] * rows[r][j];
@@ -201,25 +200,25 @@ __device__ void MergeHead(const DecodeArguments& a, const DecodePlans& plans,
       }
     });
   }
-  highest = max(highest);
+  const float base = BaseOf(max(highest));
   MergedRows<kMaxPerLane> merged;
-  for (int p = 0; p < plans.count && highest != -INFINITY; ++p) {
+  for (int p = 0; p < plans.count; ++p) {
     const DecodePlan& plan = plans.plans[p];
     ForEachStretch(a, plan, item_index, head, [&](const DeviceSegment&, const Stretch& stretch) {
-      merged.Add(plan, stretch, warp, warps, highest, dim);
+      merged.Add(plan, stretch, warp, warps, base, dim);
     });
   }
   total(merged);
   if (warp != 0) return;
   const size_t row = static_cast<size_t>(item_index) * a.shape.num_q_heads + head;
-  const float inverse = merged.sum > 0 ? 1 / merged.sum : 0;
+  const float inverse = merged.sum == 0 ? 0 : 1 / merged.sum;
   ZIGGURAT_UNROLL
   for (int j = 0; j < kMaxPerLane; ++j) {
     const int c = LaneOfThread() + j * kWarp;
     if (c < dim) StoreElement(to.element, to.out, row * dim + c, merged.own[j] * inverse);
   }
   if (LaneOfThread() != 0) return;
-  if (to.lse != nullptr) to.lse[row] = merged.sum > 0 ? highest + logf(merged.sum) : -INFINITY;
+  if (to.lse != nullptr) to.lse[row] = base + logf(merged.sum);
   if (a.near_lse != nullptr && head % a.shape.group_size() == 0) {
     CountDistant(a, item_index, head / a.shape.group_size());
   }

@@ -46,13 +46,12 @@ __device__ void AttendRow(const DeviceShape& shape, const PrefillTensors& t, int
       weights[i] = score(base + i);
       highest_here = fmaxf(highest_here, weights[i]);
     }
-    const float now = fmaxf(highest, WarpMax(highest_here));
-    if (now == -INFINITY) continue;  // of these keys, and those before, none counts
+    const float now = fmaxf(highest, WarpMax(highest_here)), off = BaseOf(now);
     for (int i = lane; i < keys; i += kWarp) {
-      weights[i] = expf(weights[i] - now);
+      weights[i] = expf(weights[i] - off);
       sum_here += weights[i];
     }
-    const float shrink = expf(highest - now);
+    const float shrink = expf(highest - off);
     highest = now;
     sum = sum * shrink + WarpSum(sum_here);
     __syncwarp();
@@ -72,7 +71,7 @@ __device__ void AttendRow(const DeviceShape& shape, const PrefillTensors& t, int
   for (int m = 0; m < kMaxPerLane && lane + m * kWarp < dim; ++m) {
     StoreElement(t.element, t.out, query_row * dim + lane + m * kWarp, own[m] / sum);
   }
-  if (lane == 0) t.lse[query_row] = sum > 0 ? highest + logf(sum) : -INFINITY;
+  if (lane == 0) t.lse[query_row] = BaseOf(highest) + logf(sum);
 }
 
 /// A block of a warp for each token (x) and query head (y).
@@ -103,15 +102,14 @@ struct LaneSum {
   float sum = 0;
 
   __device__ void Add(float score) {
-    const float now = fmaxf(highest, score);
-    sum = sum * expf(highest - now) + expf(score - now);
+    const float now = fmaxf(highest, score), base = BaseOf(now);
+    sum = sum * expf(highest - base) + expf(score - base);
     highest = now;
   }
   /// Of all lanes together; the same in each.
   __device__ float LogSumExp() const {
-    const float all = WarpMax(highest);
-    if (all == -INFINITY) return all;
-    return all + logf(WarpSum(sum * expf(highest - all)));
+    const float base = BaseOf(WarpMax(highest));
+    return base + logf(WarpSum(sum * expf(highest - base)));
   }
 };
 
@@ -127,7 +125,7 @@ __device__ bool SkipsDistant(const DeviceShape& shape, const DeviceDistant& dist
       (is_distant(j) ? far : near).Add(score(j));
     }
     const float of_far = far.LogSumExp(), of_near = near.LogSumExp();
-    if (1 / (1 + expf(of_far - of_near)) < distant.skip) return false;
+    if (!(1 / (1 + expf(of_far - of_near)) >= distant.skip)) return false;
   }
   return true;
 }

@@ -134,7 +134,7 @@ struct DistantTile {
   __device__ bool Skips(int token) const {
     for (int h = 0; h < shape.group_size(); ++h) {
       const float* of_head = SharesOf(token, kv_head * shape.group_size() + h);
-      if (1 / (1 + expf(of_head[1] - of_head[0])) < distant.skip) return false;
+      if (!(1 / (1 + expf(of_head[1] - of_head[0])) >= distant.skip)) return false;
     }
     return true;
   }
