@@ -81,23 +81,29 @@ class Plan {
         "cublasLtMatrixLayoutCreate");
   }
 
+  template <typename Value>
+  static absl::Status Prefer(cublasLtMatmulPreference_t preference,
+                             cublasLtMatmulPreferenceAttributes_t what, Value value) {
+    return Check(cublasLtMatmulPreferenceSetAttribute(preference, what, &value, sizeof(value)),
+                 "cublasLtMatmulPreferenceSetAttribute");
+  }
+
   absl::Status Choose(cublasLtHandle_t handle, const Product& p) {
     cublasLtMatmulPreference_t preference = nullptr;
-    const size_t workspace = kWorkspaceBytes;
     absl::Status status =
         Check(cublasLtMatmulPreferenceCreate(&preference), "cublasLtMatmulPreferenceCreate");
     if (!status.ok()) return status;
-    status = Check(
-        cublasLtMatmulPreferenceSetAttribute(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES,
-                                             &workspace, sizeof(workspace)),
-        "cublasLtMatmulPreferenceSetAttribute");
-    const uint32_t alignment = AlignmentOf(p);
+    status = Prefer(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, kWorkspaceBytes);
     for (const auto operand :
          {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
           CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES}) {
-      status.Update(Check(
-          cublasLtMatmulPreferenceSetAttribute(preference, operand, &alignment, sizeof(alignment)),
-          "cublasLtMatmulPreferenceSetAttribute"));
+      status.Update(Prefer(preference, operand, AlignmentOf(p)));
+    }
+    // A sum that is cut into parts is to be one of f32: else the parts would be rounded to bf16
+    // before they are added. Where the result is f32 every way of adding them is.
+    if (p.out_element != ElementType::kF32) {
+      status.Update(Prefer(preference, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
+                           uint32_t{CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE}));
     }
     cublasLtMatmulHeuristicResult_t result = {};
     int found = 0;
