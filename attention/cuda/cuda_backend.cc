@@ -1,9 +1,9 @@
 #include "attention/cuda/cuda_backend.h"
 
 #include <algorithm>
+#include <numeric>
 
 #include "attention/cuda/elementwise.h"
-#include "attention/cuda/prefill.h"
 #include "attention/cuda/segment_record.h"
 #include "attention/cuda/statistics.h"
 #include "attention/cuda/writes.h"
@@ -41,6 +41,28 @@ bool HasAttributes(const SegmentView& from, const SegmentView& to) {
 bool BecomesCodes(const SegmentView& from, const SegmentView& to, int head_dim) {
   return IsPlain(from.encoding) && !IsPlain(to.encoding) && !HasAttributes(from, to) &&
          CopyUnitBytes(from.encoding, to.UnitTokens(), head_dim) <= kMostUnitBytes;
+}
+
+/// What a library allocates for the longest prompt serves the others after it.
+std::vector<int> LongestFirst(const PackedSequences& sequences) {
+  std::vector<int> order(sequences.num_sequences());
+  std::iota(order.begin(), order.end(), 0);
+  std::stable_sort(order.begin(), order.end(),
+                   [&](int a, int b) { return sequences.length(a) > sequences.length(b); });
+  return order;
+}
+
+/// The same tensors from a token on.
+PrefillTensors TensorsFrom(const AttentionShape& shape, const PrefillTensors& t, size_t token) {
+  const size_t head_bytes = shape.head_dim * ElementBytes(t.element);
+  const size_t q = token * shape.num_q_heads * head_bytes;
+  const size_t kv = token * shape.num_kv_heads * head_bytes;
+  return {t.element,
+          static_cast<const std::byte*>(t.q) + q,
+          static_cast<const std::byte*>(t.k) + kv,
+          static_cast<const std::byte*>(t.v) + kv,
+          static_cast<std::byte*>(t.out) + q,
+          t.lse + token * shape.num_q_heads};
 }
 
 DeviceIndices IndicesFrom(HeadIndices indices, int first, int skipped) {
@@ -151,12 +173,23 @@ void CudaBackend::FillAngles(absl::Span<const float> inverse_frequencies, int fi
 void CudaBackend::PrefillAttention(const AttentionShape& shape, const PackedSequences& sequences,
                                    ElementType element, const void* q, const void* k, const void* v,
                                    void* out, float* lse) {
-  if (prompts_ != nullptr && prompts_->Attend(shape, sequences, element, q, k, v, out, lse, at())) {
-    return;
+  const PrefillTensors tensors = {element, q, k, v, out, lse};
+  if (prompts_ == nullptr || !prompts_->Serves(shape, element)) {
+    return AttendToPrompts(shape, sequences.offsets, tensors);
   }
-  LaunchPrefillAttention(DeviceShapeOf(shape), {element, q, k, v, out, lse},
-                         uploads_->Place(sequences.offsets), sequences.num_sequences(),
-                         sequences.num_tokens(), at());
+  for (const int i : LongestFirst(sequences)) {
+    const int n = sequences.length(i);
+    const PrefillTensors own = TensorsFrom(shape, tensors, sequences.offsets[i]);
+    if (n == 0 || prompts_->Attend(shape, n, own, at())) continue;
+    const int offsets[] = {0, n};
+    AttendToPrompts(shape, offsets, own);
+  }
+}
+
+void CudaBackend::AttendToPrompts(const AttentionShape& shape, absl::Span<const int> offsets,
+                                  const PrefillTensors& tensors) {
+  LaunchPrefillAttention(DeviceShapeOf(shape), tensors, uploads_->Place(offsets),
+                         static_cast<int>(offsets.size()) - 1, offsets.back(), at());
 }
 
 void CudaBackend::PrefillDistantAttention(const AttentionShape& shape, int n, ElementType element,

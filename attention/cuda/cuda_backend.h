@@ -13,6 +13,7 @@
 #include "attention/backend.h"
 #include "attention/cuda/decode.h"
 #include "attention/cuda/device.h"
+#include "attention/cuda/prefill.h"
 #include "attention/cuda/table_image.h"
 #include "attention/cuda/upload_ring.h"
 
@@ -22,11 +23,12 @@ namespace ziggurat::cuda {
 class PromptAttention {
  public:
   virtual ~PromptAttention() = default;
-  /// As AttentionBackend::PrefillAttention. False where it does not serve these sizes: nothing has
-  /// been asked of the stream then.
-  virtual bool Attend(const AttentionShape& shape, const PackedSequences& sequences,
-                      ElementType element, const void* q, const void* k, const void* v, void* out,
-                      float* lse, cudaStream_t stream) = 0;
+  /// Whether it takes prompts of these sizes.
+  virtual bool Serves(const AttentionShape& shape, ElementType element) const = 0;
+  /// Of one prompt, whose first token is the tensors' first; only what it Serves. False where it
+  /// failed: then `out`, which may be `q`, is as it was, and our own kernels take the prompt.
+  virtual bool Attend(const AttentionShape& shape, int num_tokens, const PrefillTensors& tensors,
+                      cudaStream_t stream) = 0;
 };
 
 struct CudaBackendOptions {
@@ -131,6 +133,9 @@ class CudaBackend final : public AttentionBackend {
   void Convert(ElementType from, const void* x, size_t count, ElementType to, void* out) override;
 
  private:
+  /// By our own kernels.
+  void AttendToPrompts(const AttentionShape& shape, absl::Span<const int> offsets,
+                       const PrefillTensors& tensors);
   CudaBackend(std::shared_ptr<Stream> stream, const CudaBackendOptions& options,
               std::unique_ptr<PromptAttention> prompts)
       : stream_(std::move(stream)), options_(options), prompts_(std::move(prompts)) {}
