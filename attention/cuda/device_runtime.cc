@@ -157,12 +157,13 @@ absl::StatusOr<std::unique_ptr<Graph>> Graph::Record(Stream& stream,
     owned = std::make_unique<RuntimeGraph>(graph);
     error = cudaGraphUpload(graph, stream.get());  // which takes the memory that a launch would
   }
+  if (error == cudaSuccess) return owned;
+  cudaGetLastError();  // it is answered here
   if (error == cudaErrorMemoryAllocation) {
-    cudaGetLastError();  // it is answered here
     return absl::ResourceExhaustedError("the driver has no memory for a graph");
   }
-  CheckCall(error, "cudaGraphInstantiate");
-  return owned;
+  return absl::InternalError(
+      absl::StrCat("the driver makes no graph of a recording: ", cudaGetErrorString(error)));
 }
 
 }  // namespace ziggurat::cuda

@@ -16,8 +16,6 @@ namespace {
 
 /// Patches that go to the device at once; a step that has more waits for the first ones.
 constexpr size_t kPatchesAtOnce = size_t{1} << 18;
-/// Graphs that are kept: batch sizes by kinds of caches in a batch.
-constexpr size_t kMostGraphs = 64;
 /// Segments of a layer that scratch memory is there for, each of all KV heads, with all rows taken,
 /// and with one row, of all kinds at once.
 constexpr int kScratchSegments = 4;
@@ -285,32 +283,7 @@ absl::Status CudaSteps::Launch(absl::Span<const DecodeInput> inputs, const StepB
     return input.lazy_test != nullptr;
   });
   if (measures) return RunModel(bucket, inputs);
-  // All are made anew where there are too many: batches of other kinds have come up.
-  if (graphs_.size() >= kMostGraphs && !graphs_.contains(bucket)) {
-    graphs_.clear();
-    has_no_room_ = false;
-  }
-  const auto [place, is_new] = graphs_.try_emplace(bucket);
-  // At first as it comes: libraries load what they need, which a recording would not bear.
-  if (is_new) {
-    absl::Status status = RunModel(bucket, {});
-    if (!status.ok()) graphs_.erase(place);
-    return status;
-  }
-  if (place->second == nullptr) {
-    if (has_no_room_) return RunModel(bucket, {});
-    absl::Status status;
-    auto recorded = Graph::Record(*stream_, [&] { status = RunModel(bucket, {}); });
-    if (!status.ok()) return status;
-    if (absl::IsResourceExhausted(recorded.status())) {
-      has_no_room_ = true;  // steps like this one go on as they come
-      return RunModel(bucket, {});
-    }
-    if (!recorded.ok()) return recorded.status();
-    place->second = *std::move(recorded);
-  }
-  place->second->Launch(*stream_);
-  return absl::OkStatus();
+  return graphs_.Run(bucket, *stream_, [&] { return RunModel(bucket, {}); });
 }
 
 absl::Status CudaSteps::RunModel(const StepBucket& bucket, absl::Span<const DecodeInput> lazy) {

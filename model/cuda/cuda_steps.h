@@ -6,8 +6,6 @@
 // by the kernels, so a graph serves every step of its bucket, whatever grows and moves.
 #pragma once
 
-#include <compare>
-#include <map>
 #include <memory>
 #include <vector>
 
@@ -16,6 +14,7 @@
 #include "attention/cuda/device.h"
 #include "model/cuda/memory_part.h"
 #include "model/cuda/sequence_tables.h"
+#include "model/cuda/step_graphs.h"
 #include "model/cuda/token_draws.h"
 #include "model/decoder/decode_buffers.h"
 #include "model/decoder/llama_weights.h"
@@ -31,13 +30,6 @@ struct CudaStepsOptions {
   AttentionShape heads;
   float norm_epsilon = 0;
   std::vector<float> inverse_frequencies;  ///< [head_dim / 2]
-};
-
-/// Steps of equal ones share a graph.
-struct StepBucket {
-  int items = 0;
-  StepKinds kinds;
-  friend auto operator<=>(const StepBucket&, const StepBucket&) = default;
 };
 
 class CudaSteps final : public StepDecoder {
@@ -121,8 +113,9 @@ class CudaSteps final : public StepDecoder {
   std::unique_ptr<TokenDraws> draws_;
   Drawing drawing_;                       ///< of DecodeTokens, for AwaitTokens
   std::unique_ptr<Event> begun_, drawn_;  ///< a step's first kernel begins; its tokens are there
-  std::map<StepBucket, std::unique_ptr<Graph>> graphs_;  ///< which record begun_
-  bool has_no_room_ = false;                             ///< for more of them
+  /// Batch sizes by kinds of caches in a batch, which record begun_.
+  static constexpr size_t kMostGraphs = 64;
+  StepGraphs graphs_{kMostGraphs};
   double busy_seconds_ = 0;
 
   DeviceMemory activations_, logits_, inputs_, scratch_, measured_, frequencies_;
