@@ -128,6 +128,7 @@ absl::StatusOr<std::byte*> CudaSteps::AllocatePool(size_t num_blocks, size_t blo
   if (!pool.ok()) return pool.status();
   auto table = DeviceMemory::Allocate(MemoryKind::kDevice, table_bytes, "table of the KV cache");
   if (!table.ok()) return table.status();
+  graphs_.Clear();  // they were recorded with the pool and the table before these
   pool_ = *std::move(pool);
   table_ = *std::move(table);
   const DistantRows distant{buffers_.low_q, buffers_.distant_lse,

@@ -196,6 +196,16 @@ TEST_F(CudaDecoder, ServesACrowdThatComesAndGoes) {
   EXPECT_GE(started, std::size(policies));
 }
 
+TEST_F(CudaDecoder, StepsAreOfThePoolThatWasAllocatedLast) {
+  DecoderHarness cpu = OnCpu(ElementType::kF32), device = OnDevice(ElementType::kF32);
+  for (const size_t pool_bytes : {kPoolBytes, 2 * kPoolBytes}) {
+    device.RenewPool(pool_bytes);
+    Twins twins(&cpu, &device);
+    twins.Start("full", 20, 10, 3);
+    for (int step = 0; step < 5; ++step) twins.Step();  // recorded, and launched
+  }
+}
+
 /// More kinds of caches, and segments, than scratch memory is there for: the step goes in parts.
 TEST_F(CudaDecoder, AStepOfAllKindsOfCachesAtOnceFailsNobody) {
   const char* const policies[] = {

@@ -55,6 +55,10 @@ DecoderHarness::DecoderHarness(std::unique_ptr<ModelRunner> runner, size_t pool_
     : runner_(std::move(runner)) {
   geometry_ = {shape().num_layers, shape().num_kv_heads, shape().head_dim,
                CacheGeometry::DefaultBlockBytes(shape().num_kv_heads, shape().head_dim)};
+  RenewPool(pool_bytes);
+}
+
+void DecoderHarness::RenewPool(size_t pool_bytes) {
   const size_t blocks = pool_bytes / geometry_.block_bytes;
   std::byte* memory =
       Require(runner_->AllocatePool(blocks, geometry_.block_bytes), "the pool's memory");

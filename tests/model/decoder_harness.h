@@ -54,6 +54,9 @@ class DecoderHarness {
                  std::unique_ptr<AttentionBackend> backend, size_t pool_bytes = size_t{1} << 28);
   explicit DecoderHarness(std::unique_ptr<ModelRunner> runner, size_t pool_bytes = size_t{1} << 28);
 
+  /// Another pool in place of the one there is, of which no sequence holds blocks any more.
+  void RenewPool(size_t pool_bytes);
+
   ModelRunner& runner() { return *runner_; }
   BlockPool& pool() { return *pool_; }
   const ModelShape& shape() const { return runner_->shape(); }
