@@ -29,6 +29,8 @@ __global__ void __launch_bounds__(kThreads) PlainProduct(Product p) {
 /// A thread for each column (y) of each row (x).
 __global__ void __launch_bounds__(kThreads)
     AddBias(ElementType element, const float* bias, int width, void* y) {
+  LetNextBegin();
+  AwaitPrevious();
   const int column = static_cast<int>(blockIdx.y * kThreads + threadIdx.x);
   if (column >= width) return;
   const size_t at = size_t{blockIdx.x} * width + column;
@@ -52,7 +54,7 @@ void LaunchPlainProduct(const Product& product, cudaStream_t stream) {
 void LaunchAddBias(ElementType element, const float* bias, int rows, int width, void* y,
                    cudaStream_t stream) {
   if (rows == 0 || width == 0) return;
-  Launch(AddBias, GridFor(rows, width), dim3{kThreads}, 0, stream, element, bias, width, y);
+  LaunchEarly(AddBias, GridFor(rows, width), dim3{kThreads}, 0, stream, element, bias, width, y);
 }
 
 }  // namespace ziggurat::cuda

@@ -45,7 +45,7 @@ bool SuitsFusion(const FusedProduct& fused);
 /// Only what SuitsFusion.
 void LaunchFusedProduct(const FusedProduct& fused, cudaStream_t stream);
 
-/// y[r][c] += bias[c].   y [rows, width] in `element`
+/// y[r][c] += bias[c].   y [rows, width] in `element`. It begins early, as the kernels around it.
 void LaunchAddBias(ElementType element, const float* bias, int rows, int width, void* y,
                    cudaStream_t stream);
 

@@ -104,6 +104,22 @@ Product Bf16Product(const void* x, const void* weight, int rows, int in_features
   return product;
 }
 
+// Behind a library's product; more columns than a block has threads.
+TEST(CudaProducts, BiasIsAddedToEveryRow) {
+  constexpr int kRows = 3, kWidth = 300;
+  for (const ElementType element : {ElementType::kF32, ElementType::kBf16}) {
+    Tensor y = RandomTensor(element, size_t{kRows} * kWidth, 1);
+    const Tensor bias = RandomTensor(ElementType::kF32, kWidth, 2);
+    Tensor expected = y;
+    for (int i = 0; i < kRows * kWidth; ++i) expected.set(i, y.at(i) + bias.at(i % kWidth));
+    OnDevice device_y(y.data(), y.bytes.size()), device_bias(bias.data(), bias.bytes.size());
+    LaunchAddBias(element, device_bias.get<float>(), kRows, kWidth, device_y.get(),
+                  TestStream().get());
+    device_y.CopyTo(y.data());
+    EXPECT_EQ(y.floats(), expected.floats()) << Name(element);
+  }
+}
+
 TEST(CudaProducts, FusedNormalizeBeforeAndGateAfter) {
   constexpr float kEpsilon = 1e-3f;
   for (const auto& [in, out] : {std::pair{8, 2}, {1040, 14}, {264, 6}, {4120, 36}, {1040, 16390}}) {
