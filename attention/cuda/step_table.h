@@ -1,10 +1,11 @@
 // A table (device_views.h) that lives as long as the daemon: the host's mirror of it, and what has
 // changed since the device last heard.
 //
-// A sequence's records and block lists stay at their words, so a step sends what its tokens changed
-// and nothing else: a count where a segment grew, a block number where a block was added. Changes
-// go as patches, one for each word, which a kernel applies on the step's stream before anything
-// reads the table (LaunchApplyPatches). Patches lie in pinned memory that the device reads itself.
+// A sequence's records and block lists stay at their words, so a step sends what changed and
+// nothing else. Of a layer that only grows that is a word where a block was added: the device
+// counts its slots on by itself (DeviceGrowth). Changes go as patches, one for each word, which a
+// kernel applies on the step's stream before anything reads the table (LaunchApplyPatches). Patches
+// lie in pinned memory that the device reads itself.
 #pragma once
 
 #include <cstdint>
