@@ -159,6 +159,54 @@ TEST_F(EvalRunner, PoliciesAreJudgedByTheDaemon) {
   EXPECT_THAT(status.error_message(), HasSubstr("^"));
 }
 
+constexpr char kSummary[] =
+    "You are given a report by a government agency. Write a one-page summary of the report.\n"
+    "Report: The bridge was opened in 1932.\nNow, write a one-page summary of the report.\n"
+    "Summary:";
+
+TEST_F(EvalRunner, PoliciesThatDependOnThePromptAreLeftToEachPrompt) {
+  Start();
+  EvalPolicy open{.name = "windowkv(budget=64)"};
+  ASSERT_TRUE(CheckPolicy(daemon_->stub(), open.name, options_, open.canonical).ok());
+  EXPECT_EQ(open.canonical,
+            "windowkv(budget=64,task=auto,review=auto,observe=auto,group=auto,lambda=14,p=auto)");
+  std::string stated;
+  ASSERT_TRUE(
+      CheckPolicy(daemon_->stub(), "windowkv(budget=64,task=localization)", options_, stated).ok());
+  EXPECT_NE(stated, open.canonical);
+  std::string other_spelling;
+  ASSERT_TRUE(
+      CheckPolicy(daemon_->stub(), "windowkv( budget = 64, task = auto )", options_, other_spelling)
+          .ok());
+  EXPECT_EQ(other_spelling, open.canonical);
+
+  file_.questions = {{.task = "sum", .length = 64, .prompt = kSummary, .answer = " A bridge"},
+                     {.task = "sum", .length = 64, .prompt = kSummary, .answer = " blue"},
+                     {.task = "find", .length = 64, .prompt = " Who is it?", .answer = " Dora"}};
+  const char* tasks[] = {"task=aggregation", "task=aggregation", "task=localization"};
+  for (size_t i = 0; i < file_.questions.size(); ++i) {
+    Asking asking{.file = &file_, .index = i};
+    ASSERT_TRUE(PrepareAsking(daemon_->stub(), options_, asking).ok());
+    const Generated answer = daemon_->Generate(MakeRequest(asking, open, false));
+    ASSERT_TRUE(answer.status.ok()) << answer.status.error_message();
+    EXPECT_THAT(answer.result.cache().compression(), HasSubstr(tasks[i])) << "prompt " << i;
+  }
+}
+
+TEST_F(EvalRunner, ADefaultThatDependsOnThePromptIsAllowedAsItIs) {
+  ServeConfig config = StubDaemon::DefaultConfig();
+  config.compression = "windowkv(budget=64)";
+  config.allow_compression = {"full"};
+  Start(config);
+  policies_[1] = {.name = config.compression};
+  ASSERT_TRUE(
+      CheckPolicy(daemon_->stub(), config.compression, options_, policies_[1].canonical).ok());
+  MakeQuestions(2);
+  Runner runner(daemon_->stub(), model_, *log_, Jobs(), {});
+  ASSERT_TRUE(runner.Wait().ok());
+  for (const Result& result : runner.TakeResults()) EXPECT_FALSE(result.failed()) << result.error;
+}
+
 TEST_F(EvalRunner, RefusedRequestsAreResultsOfTheirOwn) {
   ServeConfig config = StubDaemon::DefaultConfig();
   config.max_prompt_tokens = 8;

@@ -2,6 +2,11 @@
 
 #include <algorithm>
 #include <chrono>
+#include <memory>
+#include <utility>
+
+#include "absl/status/statusor.h"
+#include "compression/policy.h"
 
 namespace ziggurat::eval {
 namespace {
@@ -51,6 +56,14 @@ grpc::Status HoldBack(v1::Ziggurat::StubInterface& stub, int tokens, Asking& ask
   return status;
 }
 
+// The text with every parameter of a policy that depends on the prompt; empty for others. What the
+// daemon reports of such a policy is what it became for one prompt.
+std::string TextOfAnyPrompt(const std::string& text) {
+  const absl::StatusOr<std::shared_ptr<const Policy>> policy = ParsePolicy(text);
+  // Of other builds, and of groups of layers that the daemon has and we do not, it knows better.
+  return policy.ok() && (*policy)->wants_prompt_text() ? (*policy)->ToString() : "";
+}
+
 }  // namespace
 
 grpc::Status CheckPolicy(v1::Ziggurat::StubInterface& stub, const std::string& text,
@@ -68,6 +81,7 @@ grpc::Status CheckPolicy(v1::Ziggurat::StubInterface& stub, const std::string& t
   while (stream->Read(&response)) {
     if (response.has_result()) canonical = response.result().cache().compression();
   }
+  if (std::string any = TextOfAnyPrompt(text); !any.empty()) canonical = std::move(any);
   return stream->Finish();
 }
 

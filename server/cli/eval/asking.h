@@ -40,7 +40,8 @@ struct Asking {
 };
 
 /// Has the daemon judge a policy, by a request for one token: `canonical` is then its text with
-/// every parameter. The daemon's refusal otherwise.
+/// every parameter, open where the prompt decides (windowkv's task=auto): each prompt that it is
+/// sent with decides for itself. The daemon's refusal otherwise.
 grpc::Status CheckPolicy(v1::Ziggurat::StubInterface& stub, const std::string& text,
                          const AskingOptions& options, std::string& canonical);
 

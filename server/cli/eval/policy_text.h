@@ -1,4 +1,4 @@
-// Policies by their text alone: the client knows no policy, the daemon does.
+// Policies by their text alone, whatever the daemon knows by it.
 #pragma once
 
 #include <string>
@@ -8,7 +8,7 @@ namespace ziggurat::eval {
 
 /// A policy of the evaluation.
 struct EvalPolicy {
-  std::string canonical = {};  ///< with every parameter, as the daemon writes it
+  std::string canonical = {};  ///< with every parameter; what is sent
   std::string name = {};       ///< as it was asked for, without spaces: short
 };
 
