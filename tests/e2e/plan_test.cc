@@ -269,6 +269,10 @@ TEST(Plan, SaysWhatIsWrongWithWhatItIsAsked) {
   expect({"--model", "/no/such"}, 1, "/no/such");
   expect({"--model", model, "--memory", "much"}, 2, "--memory: 'much' is no size");
   expect({"--model", model, "--memory", "100MiB"}, 1, "are left for the KV cache");
+  for (const char* little : {"0", "4KiB"}) {
+    expect({"--model", model, "--kv-cache-memory", little}, 2,
+           "is too little: must be at least 32768 bytes, a block of 4 KiB for each of 8 layers");
+  }
   expect({"--model", model, "--memory", "1GiB", "--kv-cache-memory", "2GiB"}, 1,
          "in all, of 1 GiB");
   expect({"--model", model, "--input-tokens", "long"}, 2, "--input-tokens: 'long' is no length");
@@ -287,6 +291,27 @@ TEST(Plan, ALimitIsReservedAndEndsLongerAnswers) {
   EXPECT_EQ(plan["traffic"]["usual"]["reserved_tokens"], 300);
   // 200 + 299 tokens in 8 layers, 16 of them in a block.
   EXPECT_EQ(plan["policies"][0]["request"]["admitted_blocks"], 8 * 32);
+}
+
+TEST(Plan, PoliciesThatTestLayersAreShownForBothEnds) {
+  const std::string policies[] = {"simlayerkv", "simlayerkv(decide=decode)", "full"};
+  std::vector<std::string> flags = {"--input-tokens", "2000", "--output-tokens", "100",
+                                    "--clients",      "4"};
+  for (const std::string& policy : policies) {
+    flags.insert(flags.end(), {"--compression", policy});
+  }
+  const json plan = Plan(flags);
+  ASSERT_FALSE(plan.is_null());
+  for (size_t i = 0; i < 3; ++i) {
+    const json& row = plan["policies"][i];
+    const bool tests_layers = policies[i] != "full";
+    EXPECT_EQ(row["policy"], policies[i]);
+    ASSERT_EQ(row.contains("request_if_lazy"), tests_layers) << row;
+    ASSERT_EQ(row.contains("kv_cache_bytes_for_clients_if_lazy"), tests_layers) << row;
+    if (!tests_layers) continue;
+    EXPECT_LT(row["request_if_lazy"]["blocks"], row["request"]["blocks"]) << row;
+    EXPECT_LT(row["kv_cache_bytes_for_clients_if_lazy"], row["kv_cache_bytes_for_clients"]) << row;
+  }
 }
 
 TEST(Plan, NeedsNoMoreThanConfigJson) {

@@ -97,7 +97,9 @@ absl::StatusOr<std::vector<PlannedPolicy>> MakePolicies(const PlanOptions& flags
 }
 
 bool HasLazyTest(const Policy& policy, const ModelShape& shape) {
-  const CachePlan plan = policy.Plan(PolicyContextOf(shape), 1000000, 1);
+  // Where one token is all that comes, simlayerkv(decide=decode) has no step to test a layer in.
+  constexpr int kNewTokens = 2;
+  const CachePlan plan = policy.Plan(PolicyContextOf(shape), 1000000, kNewTokens);
   return plan.importance == LayerImportance::kLazyMass ||
          std::any_of(plan.layers.begin(), plan.layers.end(),
                      [](const LayerPlan& layer) { return layer.lazy.has_value(); });
@@ -150,7 +152,14 @@ absl::Status DivideMemory(const PlanOptions& flags, Plan* plan) {
   plan->blocks = pool / block_bytes;
   parts.pool = plan->blocks * block_bytes;
   parts.block_counts = plan->blocks * kCountBytes;
-  if (plan->blocks < static_cast<size_t>(plan->geometry.num_layers)) {
+  const bool is_too_small = plan->blocks < static_cast<size_t>(plan->geometry.num_layers);
+  if (is_too_small && !flags.kv_cache_memory.empty()) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "--kv-cache-memory: '", flags.kv_cache_memory, "' is too little: must be at least ",
+        plan->geometry.num_layers * block_bytes, " bytes, a block of ", FormatByteSize(block_bytes),
+        " for each of ", plan->geometry.num_layers, " layers"));
+  }
+  if (is_too_small) {
     return absl::ResourceExhaustedError(
         absl::StrCat(FormatByteSize(pool), " are left for the KV cache, less than a block of ",
                      FormatByteSize(block_bytes), " for each of ", plan->geometry.num_layers,

@@ -188,6 +188,9 @@ Json PolicyJson(const PolicyRow& row, const Plan& plan) {
   if (row.pool_for_clients > 0) {
     object["kv_cache_bytes_for_clients"] = row.pool_for_clients * block_bytes;
   }
+  if (row.pool_for_clients_lazy > 0) {
+    object["kv_cache_bytes_for_clients_if_lazy"] = row.pool_for_clients_lazy * block_bytes;
+  }
   return object;
 }
 

@@ -15,14 +15,14 @@ namespace ziggurat::plan {
 /// One policy. Where it tests layers for laziness, the first figure is for none lazy and the second
 /// for all of those; else the second is absent.
 struct PolicyRow {
-  std::string policy;   ///< canonical
+  std::string policy;   ///< as it was asked for
   std::string refusal;  ///< not empty: why it does not suit the model; nothing else is set
   RequestForecast usual;
   std::optional<RequestForecast> usual_lazy;
   AtOnce at_once;
   std::optional<AtOnce> at_once_lazy;
-  size_t pool_for_clients = 0;  ///< blocks; 0: no number of clients was given
-  size_t pool_for_clients_lazy = 0;
+  size_t pool_for_clients = 0;       ///< blocks; 0: no number of clients was given
+  size_t pool_for_clients_lazy = 0;  ///< 0: none was given, or no layer is tested
 };
 
 struct Plan {
