@@ -13,6 +13,10 @@ std::string CodeName(grpc::StatusCode code);
 /// Whether the client asked for what is never given: what ends a command with kExitUsage.
 bool IsAskedWrongly(grpc::StatusCode code);
 
+/// Whether it was refused for what may be over a moment later, the daemon being busy: other
+/// requests that exhaust it are too large for ever.
+bool IsBusy(const grpc::Status& status);
+
 /// Whether nobody is there, or not for long. A daemon that goes away cuts off what is on its way to
 /// it: CANCELLED, which is its doing where `we_cancelled` is false.
 bool IsDaemonGone(grpc::StatusCode code, bool we_cancelled);

@@ -16,8 +16,10 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "absl/time/clock.h"
+#include "server/cli/call_status.h"
 #include "server/cli/client.h"
 #include "server/cli/command.h"
+#include "server/cli/eval/patience.h"
 #include "server/cli/eval/progress.h"
 #include "server/cli/eval/report.h"
 #include "server/cli/eval/result_log.h"
@@ -112,18 +114,33 @@ absl::StatusOr<std::vector<TaskFile>> ReadTaskFiles(const std::vector<std::strin
   return files;
 }
 
+// CheckPolicy, once the daemon is not busy. CANCELLED: a signal came.
+grpc::Status CheckPolicyPatiently(v1::Ziggurat::StubInterface& stub, const std::string& text,
+                                  const EvalFlags& flags, TerminationSignals& signals,
+                                  std::string& canonical) {
+  Patience patience(kQueueFullPatience);
+  for (;;) {
+    grpc::Status status = CheckPolicy(stub, text, flags.asking, canonical);
+    const std::optional<absl::Duration> pause =
+        IsBusy(status) ? patience.NextPause() : std::nullopt;
+    if (!pause) return status;
+    if (signals.Wait(*pause) != 0) return grpc::Status::CANCELLED;
+  }
+}
+
 // Has the daemon judge every policy before anything runs. `full` comes first, the others in the
 // order of the report; those that mean the same count once. An exit code.
 int CheckPolicies(v1::Ziggurat::StubInterface& stub, const EvalFlags& flags,
-                  std::vector<EvalPolicy>& policies) {
+                  TerminationSignals& signals, std::vector<EvalPolicy>& policies) {
   std::vector<std::string> texts = {"full"};
   texts.insert(texts.end(), flags.compression.begin(), flags.compression.end());
   std::set<std::string> taken;
-  int refused = 0;
+  int code = kExitOk;
   for (const std::string& text : texts) {
     EvalPolicy policy{.canonical = "", .name = absl::StrReplaceAll(text, {{" ", ""}})};
     if (policy.name.empty()) return Fail("--compression '': name a policy", kExitUsage);
-    const grpc::Status status = CheckPolicy(stub, text, flags.asking, policy.canonical);
+    const grpc::Status status = CheckPolicyPatiently(stub, text, flags, signals, policy.canonical);
+    if (status.error_code() == grpc::StatusCode::CANCELLED) return Interrupted();
     if (status.error_code() == grpc::StatusCode::UNAVAILABLE) {
       return Fail(DescribeError(status, flags.server));
     }
@@ -132,12 +149,14 @@ int CheckPolicies(v1::Ziggurat::StubInterface& stub, const EvalFlags& flags,
                                    ? "the policy that all are set beside, full"
                                    : absl::StrCat("--compression ", ShellQuoted(text));
       Fail(absl::StrCat(what, ": ", DescribeError(status, flags.server)));
-      ++refused;
+      // What is asked wrongly stays so, whatever else could not be done.
+      if (IsAskedWrongly(status.error_code())) code = kExitUsage;
+      if (code == kExitOk) code = kExitFailure;
     } else if (taken.insert(policy.canonical).second) {
       policies.push_back(std::move(policy));
     }
   }
-  if (refused > 0) return kExitUsage;
+  if (code != kExitOk) return code;
   std::sort(policies.begin() + 1, policies.end(), [](const EvalPolicy& a, const EvalPolicy& b) {
     return PolicyBefore(a.canonical, b.canonical);
   });
@@ -231,7 +250,7 @@ int Eval(const EvalFlags& flags) {
   grpc::Status status = stub.GetModel(&context, {}, &info.model);
   if (!status.ok()) return Fail(DescribeError(status, flags.server));
   std::vector<EvalPolicy> policies;
-  if (const int code = CheckPolicies(stub, flags, policies); code != kExitOk) return code;
+  if (const int code = CheckPolicies(stub, flags, signals, policies); code != kExitOk) return code;
   if (signals.Wait(absl::ZeroDuration()) != 0) return Interrupted();
   std::vector<Asking> askings;
   status = Prepare(stub, flags, *files, signals, askings, info);

@@ -237,6 +237,33 @@ TEST_F(Eval, WrongInputIsSaidBeforeAnythingRuns) {
   }
 }
 
+TEST_F(Eval, APolicyThatIsNotAllowedIsAskedWrongly) {
+  START_DAEMON(daemon, {.dtype = "bf16", .flags = {"--allow-compression", "full"}});
+  const CommandResult result = RunZiggurat(Command(daemon, {"--compression", kCompressing}));
+  EXPECT_EQ(result.exit_code, 2) << result.err;
+  EXPECT_THAT(result.err, HasSubstr("PERMISSION_DENIED"));
+}
+
+TEST_F(Eval, APolicyForWhichThePoolIsTooSmallIsAFailure) {
+  // A block for each layer: full has enough of them, minicache needs more.
+  START_DAEMON(daemon, {.dtype = "bf16", .kv_cache_memory = "32KiB"});
+  const CommandResult result = RunZiggurat(Command(daemon, {"--compression", "minicache"}));
+  EXPECT_EQ(result.exit_code, 1) << result.err;
+  EXPECT_THAT(result.err, HasSubstr("--compression minicache: RESOURCE_EXHAUSTED"));
+}
+
+TEST_F(Eval, ABusyDaemonIsWaitedFor) {
+  START_DAEMON(daemon, {.dtype = "bf16", .flags = {"--max-running", "1", "--max-queue", "1"}});
+  const std::vector<std::string> busy = {
+      Binary(),       "generate", "--server",     daemon.grpc_address(),
+      "--max-tokens", "2000",     "--ignore-eos", "Once upon a time"};
+  auto running = ChildProcess::Start(busy), waiting = ChildProcess::Start(busy);
+  ASSERT_TRUE(running.ok() && waiting.ok());
+  ASSERT_TRUE(PollUntil(absl::Seconds(20), [&] { return daemon.GetCache().waiting() == 1; }));
+  const CommandResult result = RunZiggurat(Command(daemon, {"--limit", "1"}), {}, absl::Minutes(2));
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+}
+
 TEST_F(Eval, PromptsThatAreTooLongFailAndAreShown) {
   START_DAEMON(daemon, {.dtype = "bf16", .flags = {"--max-prompt-tokens", "600"}});
   WriteFile(folder_ / "long.jsonl", Tasks("single", 2, 200));

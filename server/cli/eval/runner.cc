@@ -5,21 +5,11 @@
 #include <optional>
 #include <utility>
 
-#include "absl/strings/match.h"
 #include "absl/time/clock.h"
 #include "server/cli/call_status.h"
+#include "server/cli/eval/patience.h"
 
 namespace ziggurat::eval {
-namespace {
-
-// What a request is refused for that could be served a moment later, among those that never can.
-bool IsBusy(const grpc::Status& status) {
-  return status.error_code() == grpc::StatusCode::RESOURCE_EXHAUSTED &&
-         (absl::StartsWith(status.error_message(), "the queue is full") ||
-          absl::StartsWith(status.error_message(), "too many streams"));
-}
-
-}  // namespace
 
 Runner::Runner(v1::Ziggurat::StubInterface& stub, const v1::GetModelResponse& model, ResultLog& log,
                std::vector<Job> jobs, const RunnerOptions& options)
@@ -80,8 +70,7 @@ void Runner::Work(size_t worker) {
 }
 
 bool Runner::Ask(size_t worker, const Job& job, Result& result) {
-  const absl::Time patience_ends = absl::Now() + options_.queue_full_patience;
-  absl::Duration pause = absl::Milliseconds(50);
+  Patience patience(options_.queue_full_patience);
   for (;;) {
     result = {.key = MakeKey(model_, *job.asking, *job.policy),
               .file = std::filesystem::path(job.asking->file->path).filename().string(),
@@ -94,13 +83,14 @@ bool Runner::Ask(size_t worker, const Job& job, Result& result) {
       End(absl::UnavailableError(status.error_message()));
       return false;
     }
-    if (!IsBusy(status) || absl::Now() > patience_ends) {
+    const std::optional<absl::Duration> pause =
+        IsBusy(status) ? patience.NextPause() : std::nullopt;
+    if (!pause) {
       result.error_code = CodeName(status.error_code());
       result.error = status.error_message();
       return true;
     }
-    absl::SleepFor(pause);
-    pause = std::min(2 * pause, absl::Seconds(1));
+    absl::SleepFor(*pause);
   }
 }
 

@@ -12,6 +12,7 @@
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "server/cli/eval/asking.h"
+#include "server/cli/eval/patience.h"
 #include "server/cli/eval/result_log.h"
 
 namespace ziggurat::eval {
@@ -26,7 +27,7 @@ struct RunnerOptions {
   int concurrency = 1;
   bool attention_recall = false;
   absl::Duration deadline = absl::InfiniteDuration();  ///< of each request
-  absl::Duration queue_full_patience = absl::Minutes(10);
+  absl::Duration queue_full_patience = kQueueFullPatience;
 };
 
 /// How far a run is.
