@@ -101,19 +101,20 @@ bool IsOnThisMachine(const std::string& address) {
   return endpoint.ok() && IsLoopback(endpoint->host);
 }
 
-// gRPC takes a port modulo 65536. Other addresses are its own business: names, unix:, dns:.
-absl::Status CheckAddress(const std::string& address) {
-  if (address.empty()) return absl::InvalidArgumentError("the daemon's address is empty");
+// What is wrong with an address, or nothing. gRPC takes a port modulo 65536, and 443 for none.
+// Other addresses are its own business: unix:, dns:, names of ports.
+std::string WhyNoAddress(const std::string& address) {
+  if (address.empty() || absl::StartsWith(address, "unix:")) return "";
   const size_t colon = address.rfind(':');
-  if (colon == std::string::npos || absl::StartsWith(address, "unix:")) return absl::OkStatus();
+  if (colon == std::string::npos || absl::EndsWith(address, "]")) {
+    return absl::StrCat("'", address, "' has no port: must be HOST:PORT, such as ", address,
+                        ":50051");
+  }
   const std::string port = address.substr(colon + 1);
   const bool is_number = !port.empty() && absl::c_all_of(port, absl::ascii_isdigit);
   int value = 0;
-  if (!is_number || (absl::SimpleAtoi(port, &value) && value >= 1 && value <= 65535)) {
-    return absl::OkStatus();
-  }
-  return absl::InvalidArgumentError(
-      absl::StrCat(address, ": the port must be from 1 to 65535, not ", port));
+  if (!is_number || (absl::SimpleAtoi(port, &value) && value >= 1 && value <= 65535)) return "";
+  return absl::StrCat("'", address, "': the port must be from 1 to 65535, not ", port);
 }
 
 // What to do about a daemon that does not answer.
@@ -146,12 +147,14 @@ std::string UnavailableHint(const std::string& message, const ServerFlags& flags
 
 }  // namespace
 
-void AddServerFlags(CLI::App& command, ServerFlags& flags, const std::string& address_flag) {
+void AddServerFlags(CLI::App& command, ServerFlags& flags) {
   const auto file = [&](const char* name, std::string& value, const char* text) {
     return command.add_option(name, value, text)->type_name("FILE");
   };
-  command.add_option(address_flag, flags.address, "The daemon")
+  // Probes that were written for `health` say --address.
+  command.add_option("--server,--address", flags.address, "The daemon")
       ->type_name("HOST:PORT")
+      ->check(CLI::Validator(WhyNoAddress, ""))
       ->capture_default_str();
   CLI::Option* ca = file("--tls-ca", flags.tls_ca,
                          "Speak TLS, with a server whose certificate one of this file has signed");
@@ -189,7 +192,6 @@ std::string ServerFlagsText(const ServerFlags& flags) {
 absl::StatusOr<std::shared_ptr<grpc::Channel>> OpenChannel(const ServerFlags& flags) {
   // What gRPC logs of a connection that fails is in the status too; who debugs says so.
   if (std::getenv("GRPC_VERBOSITY") == nullptr) gpr_set_log_function([](gpr_log_func_args*) {});
-  if (absl::Status status = CheckAddress(flags.address); !status.ok()) return status;
   const absl::StatusOr<std::string> token = ReadToken(flags);
   if (!token.ok()) return token.status();
   const auto credentials = Credentials(flags);

@@ -25,9 +25,8 @@ struct ServerFlags {
   bool allow_plain_text = false;
 };
 
-/// The same flags for every command. `address_flag`: "--server". `flags` outlives the command.
-void AddServerFlags(CLI::App& command, ServerFlags& flags,
-                    const std::string& address_flag = "--server");
+/// The same flags for every command. `flags` outlives the command.
+void AddServerFlags(CLI::App& command, ServerFlags& flags);
 /// " --server HOST:PORT --tls-ca FILE", quoted for a shell: what of it is not the default.
 std::string ServerFlagsText(const ServerFlags& flags);
 

@@ -349,7 +349,7 @@ Command AddEval(CLI::App& app) {
                    "one token, which the uncompressed prefill would bring; else 0)")
       ->check(CLI::Range(0, 1024))
       ->type_name("N");
-  eval->add_option("--deadline", flags->deadline_seconds,
+  eval->add_option("--deadline,--timeout", flags->deadline_seconds,
                    "Seconds that a request may take; then it has failed (default: any time)")
       ->check(PositiveNumber())
       ->type_name("SECONDS");

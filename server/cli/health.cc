@@ -23,8 +23,8 @@ constexpr char kExamples[] =
 
 Examples:
   ziggurat health
-  ziggurat health --address 127.0.0.1:50051 --service ziggurat.v1.Ziggurat
-  ziggurat health --address daemon:50051 --tls-ca ca.crt --tls-cert tls.crt --tls-key tls.key)";
+  ziggurat health --server 127.0.0.1:50051 --service ziggurat.v1.Ziggurat
+  ziggurat health --server daemon:50051 --tls-ca ca.crt --tls-cert tls.crt --tls-key tls.key)";
 
 struct HealthFlags {
   ServerFlags server;
@@ -58,7 +58,7 @@ int Probe(const HealthFlags& flags) {
 Command AddHealth(CLI::App& app) {
   CLI::App* health = app.add_subcommand("health", "Ask whether a daemon serves: a gRPC probe");
   auto flags = std::make_shared<HealthFlags>();
-  AddServerFlags(*health, flags->server, "--address");
+  AddServerFlags(*health, flags->server);
   health
       ->add_option("--service", flags->service,
                    "Which gRPC service (default: the daemon as a whole)")

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/types/span.h"
@@ -13,6 +14,7 @@
 #include "model/cuda/cuda_decoder.h"
 #include "server/cli/command.h"
 #include "server/cli/spin_limit.h"
+#include "server/cli/wrong_flags.h"
 #include "server/printable.h"
 #include "server/version.h"
 
@@ -38,18 +40,8 @@ std::string Version() {
   return absl::StrCat("ziggurat ", VersionText(), "\nbackends: ", absl::StrJoin(backends, ", "));
 }
 
-/// "ziggurat bench serve".
-std::string FullName(const CLI::App& command) {
-  const CLI::App* parent = command.get_parent();
-  return parent == nullptr ? command.get_name()
-                           : absl::StrCat(FullName(*parent), " ", command.get_name());
-}
-
 /// As far as the commands were told.
-std::string NameOfParsed(const CLI::App& app) {
-  const auto parsed = app.get_subcommands();
-  return parsed.empty() ? FullName(app) : NameOfParsed(*parsed.front());
-}
+std::string NameOfParsed(const CLI::App& app) { return FullName(DeepestParsed(app)); }
 
 /// Says which word is no command where one must stand, as CLI11 does not; empty: there is none.
 std::string WhyNoCommand(const CLI::App& app, absl::Span<char* const> words) {
@@ -86,6 +78,21 @@ std::string FlagWithoutValue(const CLI::App& app) {
   return "";
 }
 
+/// Why the command line cannot be taken. What is unknown counts before what is missing, which may
+/// have been meant by it.
+std::string WhyNot(const CLI::App& app, const CLI::ParseError& error) {
+  if (std::string unknown = DescribeUnknownWords(app); !unknown.empty()) return unknown + "\n";
+  if (error.get_name() == "ConversionError") {
+    for (const CLI::Option* option : DeepestParsed(app).get_options()) {
+      if (!absl::StrContains(error.what(), absl::StrCat(": ", option->get_name(), " = "))) continue;
+      return absl::StrCat(NameOfParsed(app), ": ", DescribeConversion(*option), "\n");
+    }
+  }
+  std::ostringstream text;
+  app.exit(error, std::cout, text);
+  return absl::StrCat(NameOfParsed(app), ": ", text.str());
+}
+
 /// What was printed, by std::cout too, may not have arrived: a full disk, a closed pipe.
 int AfterFlush(int exit_code) {
   if (std::fflush(stdout) == 0 && std::ferror(stdout) == 0) return exit_code;
@@ -112,9 +119,11 @@ int Main(int argc, char** argv) {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
     // Help and version arrive as exceptions too, with exit code 0.
-    std::ostringstream wrong;
-    if (app.exit(error, std::cout, wrong) == 0) return AfterFlush(kExitOk);
-    std::fprintf(stderr, "%s: %s", NameOfParsed(app).c_str(), PrintableLines(wrong.str()).c_str());
+    if (error.get_exit_code() == 0) {
+      app.exit(error);
+      return AfterFlush(kExitOk);
+    }
+    std::fprintf(stderr, "%s", PrintableLines(WhyNot(app, error)).c_str());
     return kExitUsage;
   }
   if (const std::string flag = FlagWithoutValue(app); !flag.empty()) {

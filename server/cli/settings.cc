@@ -13,7 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
-#include "compression/edit_distance.h"
+#include "server/cli/wrong_flags.h"
 #include "server/settings_file.h"
 
 namespace ziggurat {
@@ -42,13 +42,6 @@ std::vector<std::string> KeysOf(CLI::App& command) {
   std::vector<std::string> keys;
   for (const CLI::Option* option : Configurable(command)) keys.push_back(option->get_lnames()[0]);
   return keys;
-}
-
-/// The one of `names`, of which there are some, that is most like `word`.
-const std::string& Nearest(const std::string& word, const std::vector<std::string>& names) {
-  return *std::min_element(names.begin(), names.end(), [&](const auto& a, const auto& b) {
-    return EditDistance(word, a) < EditDistance(word, b);
-  });
 }
 
 /// "true" or "false"; nullopt where it is neither.
@@ -91,6 +84,8 @@ absl::Status Apply(CLI::Option& option, const Given& given) {
       }
     }
     option.run_callback();
+  } catch (const CLI::ConversionError&) {
+    return wrong(DescribeConversion(option));
   } catch (const CLI::Error& error) {
     return wrong(error.what());
   }
@@ -113,16 +108,22 @@ GivenByKey FromEnvironment(const std::map<std::string, std::string>& variables,
                            std::vector<std::string>* warnings) {
   GivenByKey given;
   std::vector<std::string> names = {VariableName(kConfig)};
+  std::vector<std::string> spelled = {kConfig};
   for (const std::string& key : keys) {
     names.push_back(VariableName(key));
+    spelled.push_back(absl::StrReplaceAll(key, {{"-", "_"}}));
     if (const auto it = variables.find(names.back()); it != variables.end()) {
       given[key] = {{it->second}, it->first};
     }
   }
   for (const auto& [name, value] : variables) {
     if (absl::c_linear_search(names, name) || IsServiceVariable(name)) continue;
+    // Their common beginning makes no two of them alike.
+    const std::optional<std::string> nearest =
+        NearestName(absl::AsciiStrToLower(name.substr(std::size(kPrefix) - 1)), spelled);
     warnings->push_back(absl::StrCat(
-        "the variable ", name, " sets nothing; the nearest that does is ", Nearest(name, names)));
+        "the variable ", name, " sets nothing",
+        nearest ? absl::StrCat("; the nearest that does is ", VariableName(*nearest)) : ""));
   }
   return given;
 }
@@ -134,9 +135,11 @@ absl::StatusOr<GivenByKey> FromFile(const std::string& path, const std::vector<s
   for (FileSetting& setting : *settings) {
     const std::string place = absl::StrCat(path, ":", setting.line);
     if (!absl::c_linear_search(keys, setting.key)) {
-      return absl::InvalidArgumentError(absl::StrCat(place, ": '", setting.key,
-                                                     "' is no setting; the nearest is '",
-                                                     Nearest(setting.key, keys), "'"));
+      const std::optional<std::string> nearest = NearestName(setting.key, keys);
+      return absl::InvalidArgumentError(
+          absl::StrCat(place, ": '", setting.key, "' is no setting; ",
+                       nearest ? absl::StrCat("the nearest is '", *nearest, "'")
+                               : "`ziggurat serve --help` lists them"));
     }
     given[setting.key] = {std::move(setting.values), place};
   }

@@ -152,6 +152,21 @@ TEST(Cli, WrongFlagsAreNamedWithWhatIsAllowed) {
       {{"health", "--timeout", "nan"}, "'nan' must be a number from 0.01 to 3600"},
       {{"health", "--address", "127.0.0.1:116487"}, "the port must be from 1 to 65535, not 116487"},
       {{"generate", "--server", "", "x"}, "--server is empty"},
+      {{"generate", "--server", "localhost", "x"}, "--server: 'localhost' has no port: must be"},
+      {{"serve", "--page", "maybe"},
+       "ziggurat serve: --page: 'maybe' is no switch: must be on or off"},
+      {{"serve", "--threads", "x"}, "--threads: 'x' is no integer"},
+      {{"serve", "--check-integrity=x"}, "--check-integrity: 'x' is no switch: must be true or"},
+      {{"bench", "scheduler", "--layers", "16,many"}, "--layers: 'many' is no integer"},
+      {{"generate", "--top-p", "most", "x"}, "--top-p: 'most' is no number"},
+      {{"--foo"}, "ziggurat: '--foo' is no flag; `ziggurat --help` lists"},
+      {{"--foo", "serve"}, "'--foo' is no flag; `ziggurat serve --help` lists"},
+      {{"--model=x", "serve"}, "'--model' must stand behind 'serve'"},
+      {{"serve", "--modle", "x"}, "serve: '--modle' is no flag (did you mean '--model'?); `zig"},
+      {{"serve", "--zz", "1", "--listne=x", "y"},
+       "'--zz' is no flag; '--listne' is no flag (did you mean '--listen'?); 'y' was not expected"},
+      {{"eval", "--taks", "x", "--out", "y"}, "'--taks' is no flag (did you mean '--tasks'?)"},
+      {{"generate", "hi", "there"}, "'there' was not expected"},
       {{"plan", "--model", model, "--memory", ""}, "--memory is empty"},
       {{"bench", "decode", "--model", ""}, "--model is empty"},
       {{"bench", "foo"}, "ziggurat bench: 'foo' is no command; `ziggurat bench --help` lists"},
@@ -164,6 +179,24 @@ TEST(Cli, WrongFlagsAreNamedWithWhatIsAllowed) {
     EXPECT_EQ(result.exit_code, 2) << message;
     EXPECT_THAT(result.err, testing::HasSubstr(message));
     EXPECT_THAT(result.err, testing::Not(testing::HasSubstr("\x1b")));
+  }
+}
+
+TEST(Cli, CommandsCallTheSameThingByTheSameName) {
+  // A value that is refused shows that the flag was known.
+  const std::pair<std::vector<std::string>, const char*> flags[] = {
+      {{"health", "--server"}, "--server"},
+      {{"health", "--address"}, "--server"},
+      {{"cache", "--address"}, "--server"},
+      {{"eval", "--deadline"}, "--deadline"},
+      {{"eval", "--timeout"}, "--deadline"},
+      {{"bench", "serve", "--deadline"}, "--deadline"},
+      {{"bench", "serve", "--timeout"}, "--deadline"}};
+  for (auto [arguments, name] : flags) {
+    arguments.emplace_back("nowhere");
+    const CommandResult result = RunZiggurat(arguments);
+    EXPECT_EQ(result.exit_code, 2);
+    EXPECT_THAT(result.err, testing::HasSubstr(absl::StrCat(name, ": 'nowhere'"))) << arguments[0];
   }
 }
 

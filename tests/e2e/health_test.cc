@@ -15,7 +15,7 @@ constexpr int kUnhealthy = 1;
 constexpr int kUsage = 2;
 
 CommandResult Probe(const std::string& address, const std::vector<std::string>& flags = {}) {
-  std::vector<std::string> arguments = {"health", "--address", address, "--timeout", "5"};
+  std::vector<std::string> arguments = {"health", "--server", address, "--timeout", "5"};
   arguments.insert(arguments.end(), flags.begin(), flags.end());
   return RunZiggurat(arguments);
 }

@@ -34,6 +34,7 @@ struct Example {
     app.add_option("--groups", groups)->allow_extra_args(false);
     app.add_flag("--check-integrity", check);
     app.add_option("--dtype", dtype);
+    app.add_option("--page", page)->type_name("on|off");
   }
   ~Example() { std::remove(path.c_str()); }
 
@@ -57,7 +58,7 @@ struct Example {
   std::string path, config, memory = "512MiB", dtype;
   std::vector<std::string> allowed, groups;
   int running = 7;
-  bool print = false, check = false;
+  bool print = false, check = false, page = true;
 };
 
 std::map<std::string, std::string> SourcesOf(const Settings& settings) {
@@ -134,7 +135,9 @@ TEST(SettingsTest, WhatIsWrongIsNamedWithItsPlace) {
       {"\nkv-cache-memroy: 1", {here, "'kv-cache-memroy'", "nearest is 'kv-cache-memory'"}},
       {"\nkv_cache_memory: 1", {here, "nearest is 'kv-cache-memory'"}},
       {"\nprint-config: yes", {here, "'print-config' is no setting"}},
+      {"\ncolour: red", {here, "'colour' is no setting; `ziggurat serve --help`"}},
       {"\nmax-running: many", {here, "--max-running", "many"}},
+      {"\npage: maybe", {here, "--page: 'maybe' is no switch: must be on or off"}},
       {"\nmax-running: 0", {here, "--max-running", "0"}},
       {"\nmax-running: [1, 2]", {here, "--max-running"}},
       {"\ncheck-integrity: perhaps", {here, "neither true nor false"}},
@@ -183,7 +186,7 @@ TEST(SettingsTest, MessagesAboutAFlagSayWhereItCameFrom) {
 TEST(SettingsTest, UnknownVariablesAreWarnedOfAndThoseOfServicesAreNot) {
   Example example;
   const auto settings = example.Read(
-      {}, {"ZIGGURAT_MAX_RUNING=3", "ZIGGURAT_PORT=tcp://10.0.0.1:50051",
+      {}, {"ZIGGURAT_MAX_RUNING=3", "ZIGGURAT_COLOUR=red", "ZIGGURAT_PORT=tcp://10.0.0.1:50051",
            "ZIGGURAT_SERVICE_HOST=10.0.0.1", "ZIGGURAT_SERVICE_PORT=50051",
            "ZIGGURAT_SERVICE_PORT_GRPC=50051", "ZIGGURAT_PORT_50051_TCP=tcp://10.0.0.1:50051",
            "ZIGGURAT_PORT_50051_TCP_PROTO=tcp", "ZIGGURAT_PORT_50051_TCP_PORT=50051",
@@ -191,7 +194,8 @@ TEST(SettingsTest, UnknownVariablesAreWarnedOfAndThoseOfServicesAreNot) {
            "ZIGGURAT_PICKER_PORT_9002_UDP_ADDR=10.0.0.3"});
   ASSERT_TRUE(settings.ok()) << settings.status();
   EXPECT_THAT(settings->warnings(),
-              ElementsAre(AllOf(HasSubstr("ZIGGURAT_MAX_RUNING "),
+              ElementsAre("the variable ZIGGURAT_COLOUR sets nothing",
+                          AllOf(HasSubstr("ZIGGURAT_MAX_RUNING "),
                                 HasSubstr("the nearest that does is ZIGGURAT_MAX_RUNNING"))));
   EXPECT_EQ(example.running, 7);
 }

@@ -120,7 +120,7 @@ void AddServeFlags(CLI::App& serve, ServeFlags& flags) {
       ->capture_default_str()
       ->type_name("SECONDS");
   serve
-      .add_option("--timeout", flags.timeout,
+      .add_option("--deadline,--timeout", flags.timeout,
                   "Seconds that a request may take; then it has failed (default: any time)")
       ->check(PositiveNumber())
       ->type_name("SECONDS");
@@ -171,7 +171,7 @@ std::string CommandLine(const ServeFlags& flags) {
   add_text("--compression", flags.compression);
   absl::StrAppend(&line, " --ttft-goal ", flags.goals.ttft_seconds, " --itl-goal ",
                   flags.goals.itl_seconds);
-  add("--timeout", flags.timeout);
+  add("--deadline", flags.timeout);
   if (flags.warmup > 0) absl::StrAppend(&line, " --warmup ", flags.warmup);
   add_text("--out", flags.out);
   return line;

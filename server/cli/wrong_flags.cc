@@ -1,0 +1,137 @@
+#include "server/cli/wrong_flags.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <set>
+
+#include "absl/algorithm/container.h"
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_replace.h"
+#include "compression/edit_distance.h"
+
+namespace ziggurat {
+namespace {
+
+bool IsFlagWord(const std::string& word) { return word.size() > 1 && word[0] == '-'; }
+
+/// What a value of this option must be. Options with a type name of their own that stands for a
+/// number call it by what it counts.
+enum class Kind { kSwitch, kNumber, kInteger };
+
+Kind KindOf(const CLI::Option& option) {
+  static const std::set<std::string> kNumbers = {"FLOAT", "SECONDS", "X", "R", "SHARE", "PERCENT"};
+  const std::string type = option.get_type_name();
+  if (option.get_items_expected_max() == 0 || type == "BOOLEAN" || absl::StrContains(type, "|")) {
+    return Kind::kSwitch;
+  }
+  return kNumbers.count(type) > 0 ? Kind::kNumber : Kind::kInteger;
+}
+
+/// The words of a switch: those of its type name, "on|off", or else of a flag.
+std::string WordsOf(const CLI::Option& option) {
+  const std::string type = option.get_type_name();
+  return absl::StrContains(type, "|") ? absl::StrReplaceAll(type, {{"|", " or "}})
+                                      : "true or false";
+}
+
+/// The value that is to blame: of a list the first that is none of its kind.
+std::string WrongValue(const CLI::Option& option, Kind kind) {
+  for (const std::string& value : option.results()) {
+    double number = 0;
+    int64_t integer = 0;
+    const bool is_right = kind == Kind::kNumber ? absl::SimpleAtod(value, &number)
+                                                : absl::SimpleAtoi(value, &integer);
+    if (!is_right) return value;
+  }
+  return absl::StrJoin(option.results(), ",");
+}
+
+std::vector<std::string> FlagNames(const CLI::App& command) {
+  std::vector<std::string> names;
+  for (const CLI::Option* option : command.get_options()) {
+    for (const std::string& name : option->get_lnames()) names.push_back("--" + name);
+  }
+  return names;
+}
+
+/// "'--modle' is no flag (did you mean '--model'?)".
+std::string DescribeUnknownFlag(const std::string& word, const CLI::App& command,
+                                const CLI::App& deepest) {
+  const std::string flag = word.substr(0, word.find('='));
+  const std::vector<std::string> theirs = FlagNames(deepest);
+  if (&command != &deepest && absl::c_linear_search(theirs, flag)) {
+    return absl::StrCat("'", flag, "' must stand behind '", deepest.get_name(), "'");
+  }
+  const std::optional<std::string> nearest = NearestName(flag, theirs);
+  return absl::StrCat("'", flag, "' is no flag",
+                      nearest ? absl::StrCat(" (did you mean '", *nearest, "'?)") : "");
+}
+
+/// What one command did not take. A word behind a flag that is none is its value, most likely.
+std::vector<std::string> DescribeWordsOf(const CLI::App& command, const CLI::App& deepest) {
+  std::vector<std::string> parts;
+  bool is_behind_flag = false;
+  for (const std::string& word : command.remaining()) {
+    if (IsFlagWord(word)) {
+      parts.push_back(DescribeUnknownFlag(word, command, deepest));
+    } else if (!is_behind_flag) {
+      parts.push_back(absl::StrCat("'", word, "' was not expected"));
+    }
+    is_behind_flag = IsFlagWord(word) && !absl::StrContains(word, "=");
+  }
+  return parts;
+}
+
+}  // namespace
+
+std::optional<std::string> NearestName(const std::string& word,
+                                       const std::vector<std::string>& names) {
+  const auto nearest = std::min_element(
+      names.begin(), names.end(),
+      [&](const auto& a, const auto& b) { return EditDistance(word, a) < EditDistance(word, b); });
+  if (nearest == names.end() || 3 * EditDistance(word, *nearest) > word.size()) return std::nullopt;
+  return *nearest;
+}
+
+std::string DescribeConversion(const CLI::Option& option) {
+  const Kind kind = KindOf(option);
+  const std::string value =
+      absl::StrCat(option.get_name(), ": '", WrongValue(option, kind), "' is no ");
+  switch (kind) {
+    case Kind::kSwitch:
+      return absl::StrCat(value, "switch: must be ", WordsOf(option));
+    case Kind::kNumber:
+      return absl::StrCat(value, "number: must be one such as 0.5");
+    case Kind::kInteger:
+      break;
+  }
+  return absl::StrCat(value, "integer that it takes: must be one such as 8");
+}
+
+std::string FullName(const CLI::App& command) {
+  const CLI::App* parent = command.get_parent();
+  return parent == nullptr ? command.get_name()
+                           : absl::StrCat(FullName(*parent), " ", command.get_name());
+}
+
+const CLI::App& DeepestParsed(const CLI::App& app) {
+  const auto parsed = app.get_subcommands();
+  return parsed.empty() ? app : DeepestParsed(*parsed.front());
+}
+
+std::string DescribeUnknownWords(const CLI::App& app) {
+  const CLI::App& deepest = DeepestParsed(app);
+  std::vector<std::string> parts;
+  for (const CLI::App* command = &app;; command = command->get_subcommands().front()) {
+    for (std::string& part : DescribeWordsOf(*command, deepest)) parts.push_back(std::move(part));
+    if (command == &deepest) break;
+  }
+  if (parts.empty()) return "";
+  return absl::StrCat(FullName(deepest), ": ", absl::StrJoin(parts, "; "), "; `", FullName(deepest),
+                      " --help` lists what is");
+}
+
+}  // namespace ziggurat

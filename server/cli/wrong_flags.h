@@ -1,0 +1,30 @@
+// What is said of flags that cannot be taken, where CLI11 says too little.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "CLI/CLI.hpp"
+
+namespace ziggurat {
+
+/// The one of `names` that is most like `word`, if no more than a third of the word must change.
+std::optional<std::string> NearestName(const std::string& word,
+                                       const std::vector<std::string>& names);
+
+/// "--page: 'maybe' is no switch: must be on or off", of an option whose value is of another kind.
+std::string DescribeConversion(const CLI::Option& option);
+
+/// Names the words of the command line that `app` and the commands it was told did not take, in
+/// their order, with the command before them: "ziggurat serve: '--modle' is no flag (did you mean
+/// '--model'?); `ziggurat serve --help` lists them". Empty: there is none.
+std::string DescribeUnknownWords(const CLI::App& app);
+
+/// "ziggurat bench serve".
+std::string FullName(const CLI::App& command);
+
+/// The command that was asked for, as far as it was told: `app` itself, or one below it.
+const CLI::App& DeepestParsed(const CLI::App& app);
+
+}  // namespace ziggurat
