@@ -15,6 +15,7 @@
 #include <numeric>
 #include <random>
 #include <regex>
+#include <sstream>
 #include <string>
 #include <vector>
 
@@ -215,7 +216,7 @@ void Register(const std::string& name, int iterations,
       ->Iterations(iterations);
 }
 
-void RegisterAll() {
+void RegisterAttention() {
   const CacheFormat merged = {Encoding::kBf16, 0, false, true};
   const std::pair<const char*, CacheFormat> formats[] = {
       {"bf16", CacheFormat::kBf16},
@@ -228,7 +229,7 @@ void RegisterAll() {
       {"int2", {Encoding::kInt2, 32}}};
   for (int head_dim : {64, 128}) {
     const std::string size = "/D:" + std::to_string(head_dim);
-    for (int group : {1, 4, 8}) {
+    for (int group : {1, 3, 4, 8}) {
       for (const auto& [name, format] : formats) {
         Register("decode/" + std::string(name) + size + "/group:" + std::to_string(group),
                  machine.repeats(), [=, f = format](benchmark::State& state) {
@@ -248,8 +249,20 @@ void RegisterAll() {
   }
 }
 
+void RegisterAll(const KernelsBenchOptions& options) {
+  RegisterAttention();
+  if (!options.in_cache) RegisterSamplingBench();
+#ifdef ZIGGURAT_HAS_ONEDNN
+  // The decoder's products always use the best level.
+  const auto best = DetectCpuLevel();
+  if (!options.in_cache && best.ok() && *best == options.level) {
+    RegisterGemmBench(machine.threads, machine.read_bandwidth);
+  }
+#endif
+}
+
 /// As the library will read it, which would only say that nothing matches.
-absl::Status CheckFilter(const std::string& filter) {
+absl::Status CheckRegex(const std::string& filter) {
   try {
     const std::regex parsed(filter, std::regex::extended);
     return absl::OkStatus();
@@ -259,6 +272,27 @@ absl::Status CheckFilter(const std::string& filter) {
   }
 }
 
+/// Has the library list what it would run, unread: nothing is measured yet.
+absl::Status CheckFilter(const KernelsBenchOptions& options) {
+  if (absl::Status status = CheckRegex(options.filter); !status.ok()) return status;
+  RegisterAll(options);
+  std::string name = "ziggurat bench kernels", list = "--benchmark_list_tests=true";
+  char* arguments[] = {name.data(), list.data(), nullptr};
+  int count = 2;
+  benchmark::Initialize(&count, arguments);
+  std::ostringstream unread;
+  benchmark::ConsoleReporter reporter;
+  reporter.SetOutputStream(&unread);
+  reporter.SetErrorStream(&unread);
+  const size_t matches = benchmark::RunSpecifiedBenchmarks(&reporter, options.filter);
+  benchmark::ClearRegisteredBenchmarks();
+  if (matches > 0) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      "--filter '" + options.filter +
+      "' matches nothing: names begin with decode/, prefill/, "
+      "column_sums/, sample/ or gemm/, with --in-cache decode/ alone");
+}
+
 }  // namespace
 
 absl::Status RunKernelsBench(const KernelsBenchOptions& options) {
@@ -266,12 +300,12 @@ absl::Status RunKernelsBench(const KernelsBenchOptions& options) {
   if (!(options.gigabytes >= 0.25 && options.gigabytes <= 256)) {
     return absl::InvalidArgumentError("--gigabytes must be from 0.25 to 256");
   }
-  if (absl::Status status = CheckFilter(options.filter); !status.ok()) return status;
   const auto backend = MakeCpuBackend(options.level, options.threads);
   if (!backend.ok()) return backend.status();
   machine.threads = options.threads;
   machine.level = options.level;
   machine.in_cache = options.in_cache;
+  if (absl::Status status = CheckFilter(options); !status.ok()) return status;
   // A sequence in a cache has 1 MiB in bf16, with heads of size 128, and 2 in f32.
   MapSlab(options.in_cache ? options.threads * (size_t{9} << 18)
                            : static_cast<size_t>(options.gigabytes * (size_t{1} << 30)));
@@ -279,22 +313,13 @@ absl::Status RunKernelsBench(const KernelsBenchOptions& options) {
   std::printf("%s, read bandwidth: %.1f GB/s with %d threads over %.3g GiB\n",
               std::string((*backend)->name()).c_str(), machine.read_bandwidth / 1e9,
               machine.threads, static_cast<double>(machine.bytes) / (size_t{1} << 30));
-  RegisterAll();
-  if (!options.in_cache) RegisterSamplingBench();
-#ifdef ZIGGURAT_HAS_ONEDNN
-  // The decoder's products always use the best level.
-  const auto best = DetectCpuLevel();
-  if (!options.in_cache && best.ok() && *best == options.level) {
-    RegisterGemmBench(machine.threads, machine.read_bandwidth);
-  }
-#endif
+  RegisterAll(options);
   std::string name = "ziggurat bench kernels", filter = "--benchmark_filter=" + options.filter;
-  char* arguments[] = {name.data(), filter.data(), nullptr};
-  int count = options.filter.empty() ? 1 : 2;
+  std::string run = "--benchmark_list_tests=false";
+  char* arguments[] = {name.data(), run.data(), filter.data(), nullptr};
+  int count = options.filter.empty() ? 2 : 3;
   benchmark::Initialize(&count, arguments);
-  if (benchmark::RunSpecifiedBenchmarks() == 0) {
-    return absl::InvalidArgumentError("--filter '" + options.filter + "' matches nothing");
-  }
+  benchmark::RunSpecifiedBenchmarks();
   return absl::OkStatus();
 }
 

@@ -99,23 +99,57 @@ TEST(Bench, SchedulerTimesTheTableOfAGpu) {
 
 TEST(Bench, WrongInputIsNamed) {
   const std::string model = NeedleLlama().string();
-  const auto refused = [](const std::vector<std::string>& arguments, const char* why) {
+  const auto refused = [](const std::vector<std::string>& arguments, int exit_code,
+                          const char* why) {
     const CommandResult result = RunZiggurat(arguments);
-    EXPECT_NE(result.exit_code, 0);
+    EXPECT_EQ(result.exit_code, exit_code) << result.err;
     EXPECT_THAT(result.err, HasSubstr(why));
+    EXPECT_EQ(result.out, "") << "refused, and yet it ran";
   };
-  refused({"bench", "decode", "--model", model, "--batch", "0"}, "--batch: 0, must be from 1 to");
-  refused({"bench", "decode", "--model", model, "--batch", "2147483647"}, "--batch: 2147483647");
-  refused({"bench", "scheduler", "--compression", "zip"}, "zip");
-  refused({"bench", "decode", "--model", model, "--context", "4096"},
-          "the model's context of 4096");
-  refused({"bench", "decode", "--model", model, "--compression", "zip"}, "zip");
-  refused({"bench", "decode", "--model", "/no/model"}, "/no/model");
-  refused({"bench", "decode", "--model", model, "--device", "tpu"}, "tpu");
-  refused({"bench", "decode", "--model", model, "--device", "cuda:99"}, "--device cuda:99: ");
-  refused({"bench", "prefill", "--model", model, "--json", "/no/where"}, "/no/where");
-  refused({"bench", "scheduler", "--layers", "0"}, "--layers: 0");
-  refused({"bench"}, "subcommand");
+  constexpr int kFailure = 1, kUsage = 2;
+  constexpr char kUnknownPolicy[] = "column 1: unknown policy 'zip'; known are fp8, full, ";
+  refused({"bench", "decode", "--model", model, "--batch", "0"}, kUsage,
+          "--batch: 0, must be from 1 to 65536");
+  refused({"bench", "decode", "--model", model, "--batch", "2147483647"}, kUsage,
+          "--batch: 2147483647, must be from 1 to 65536");
+  refused({"bench", "scheduler", "--compression", "zip"}, kUsage, kUnknownPolicy);
+  refused({"bench", "decode", "--model", model, "--context", "4096"}, kUsage,
+          "prompts of 4096 tokens and 34 generated ones do not fit the model's context of 4096");
+  refused({"bench", "decode", "--model", model, "--compression", "zip"}, kUsage, kUnknownPolicy);
+  refused({"bench", "decode", "--model", "/no/model"}, kFailure,
+          "/no/model/config.json: no such file");
+  refused({"bench", "decode", "--model", model, "--device", "tpu"}, kUsage,
+          "--device: 'tpu' is no device: must be auto, cpu or cuda:N");
+  refused({"bench", "decode", "--model", model, "--device", "cuda:99"}, kFailure,
+          "--device cuda:99: ");
+  refused({"bench", "prefill", "--model", model, "--json", "/no/where"}, kFailure,
+          "--json: /no/where: No such file or directory");
+  refused({"bench", "scheduler", "--sequences", "1,0"}, kUsage,
+          "--sequences: 0, must be from 1 to 65536");
+  refused({"bench", "scheduler", "--layers", "0"}, kUsage, "--layers: 0, must be from 1 to 1024");
+  refused({"bench"}, kUsage, "A subcommand is required");
+}
+
+TEST(Bench, KernelsThatDoNotExistAreSaidBeforeAnythingIsMeasured) {
+  for (const std::vector<std::string>& more :
+       {std::vector<std::string>{"--filter", "zzz"}, {"--filter", "gemm", "--in-cache"}}) {
+    std::vector<std::string> command = {"bench", "kernels"};
+    command.insert(command.end(), more.begin(), more.end());
+    const CommandResult result = RunZiggurat(command);
+    EXPECT_EQ(result.exit_code, 2);
+    EXPECT_EQ(result.out, "");
+    EXPECT_EQ(result.err, "ziggurat bench kernels: --filter '" + more[1] +
+                              "' matches nothing: names begin with decode/, prefill/, "
+                              "column_sums/, sample/ or gemm/, with --in-cache decode/ alone\n");
+  }
+}
+
+TEST(Bench, KernelsAreChosenByName) {
+  const CommandResult result =
+      RunZiggurat({"bench", "kernels", "--filter", "decode/bf16/D:64/group:3/", "--in-cache"});
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_THAT(result.out, HasSubstr("decode/bf16/D:64/group:3/"));
+  EXPECT_THAT(result.out, testing::Not(HasSubstr("group:4/")));
 }
 
 TEST(Bench, AReportThatIsThereStaysUntilThereIsABetterOne) {

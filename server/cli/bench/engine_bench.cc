@@ -87,6 +87,15 @@ int GeneratedTokens(int decode_tokens) { return decode_tokens == 0 ? 1 : decode_
 
 }  // namespace
 
+absl::Status CheckNumbers(const char* flag, const std::vector<int>& values, int most) {
+  for (const int value : values) {
+    if (value >= 1 && value <= most) continue;
+    return absl::InvalidArgumentError(
+        absl::StrCat(flag, ": ", value, ", must be from 1 to ", most));
+  }
+  return absl::OkStatus();
+}
+
 absl::Status CheckFits(int context, int decode_tokens, int max_context_tokens) {
   const int64_t generated = GeneratedTokens(decode_tokens);
   if (context + generated <= max_context_tokens) return absl::OkStatus();

@@ -19,6 +19,21 @@ constexpr char kExamples[] = R"(Examples:
   ziggurat bench kernels --filter gemm
   ziggurat bench kernels --filter sample/
 
+Names, of which --filter matches any part:
+  decode/FORMAT/D:SIZE/group:N      attention of one new token, from the cache
+  prefill/DTYPE/D:SIZE/tokens:2048  attention of a prompt
+  column_sums/DTYPE/D:SIZE/tokens:2048
+                                    the statistic of h2o
+  sample/HOW/vocab:SIZE             drawing a token; greedy, greedy-logprobs, temperature, top_k,
+                                    top_p, min_p
+  gemm/bf16/2048x8192/rows:N        a matrix product
+FORMAT is bf16, f32, bf16-merged, int8, fp8, int4, int4-merged or int2; D the size of a head, 64 or
+128; group how many query heads a KV head has, 1, 3 (as llama-160m of make-model), 4 or 8.
+
+Levels are instructions of CPUs, each with those before it: avx2, avx512, avx512bf16 (and VNNI,
+VBMI), zen4 and zen5 (the same, used as these AMD CPUs like it), amx (tiles, Intel since Sapphire
+Rapids), granite (tiles for fewer queries, since Granite Rapids).
+
 percent_of_read is a kernel's share of the read bandwidth, which is measured first, on the same
 memory; ns_per_token what a thread takes for what one KV head holds of a token;
 percent_of_onednn the share of oneDNN's own product with weights packed for just that number of

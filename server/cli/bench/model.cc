@@ -78,15 +78,6 @@ struct NamedPolicy {
   std::shared_ptr<const Policy> policy;
 };
 
-absl::Status CheckNumbers(const char* flag, const std::vector<int>& values, int most) {
-  for (const int value : values) {
-    if (value >= 1 && value <= most) continue;
-    return absl::InvalidArgumentError(
-        absl::StrCat(flag, ": ", value, ", must be from 1 to ", most));
-  }
-  return absl::OkStatus();
-}
-
 absl::StatusOr<bench::EngineBenchOptions> MakeOptions(const ModelBenchFlags& flags) {
   bench::EngineBenchOptions options;
   options.model = flags.model;
@@ -105,11 +96,11 @@ absl::StatusOr<bench::EngineBenchOptions> MakeOptions(const ModelBenchFlags& fla
   }
   options.dtype = *dtype;
   constexpr int kMostRequests = 65536, kMany = 1 << 30;
-  absl::Status status = CheckNumbers("--batch", flags.batches, kMostRequests);
-  status.Update(CheckNumbers("--context", flags.contexts, kMany));
-  status.Update(CheckNumbers("--tokens", {flags.tokens}, kMany));
-  status.Update(CheckNumbers("--repeats", {flags.repeats}, kMany));
-  status.Update(CheckNumbers("--prefill-tokens", {flags.prefill_tokens}, kMany));
+  absl::Status status = bench::CheckNumbers("--batch", flags.batches, kMostRequests);
+  status.Update(bench::CheckNumbers("--context", flags.contexts, kMany));
+  status.Update(bench::CheckNumbers("--tokens", {flags.tokens}, kMany));
+  status.Update(bench::CheckNumbers("--repeats", {flags.repeats}, kMany));
+  status.Update(bench::CheckNumbers("--prefill-tokens", {flags.prefill_tokens}, kMany));
   for (const int context : flags.contexts) {
     status.Update(
         bench::CheckFits(context, flags.decodes ? flags.tokens : 0, model->MaxContextTokens()));

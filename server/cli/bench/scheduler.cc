@@ -179,16 +179,9 @@ absl::Status PrintRow(const std::string& text, std::shared_ptr<const Policy> pol
 
 int RunSchedulerBench(const SchedulerFlags& flags) {
   SetUpLogging(spdlog::level::warn);
-  for (const int value : flags.sequences) {
-    if (value < 1 || value > 65536) {
-      return Fail(
-          absl::InvalidArgumentError(absl::StrCat("--sequences: ", value, ", not 1 to 65536")));
-    }
-  }
-  for (const int value : flags.layers) {
-    if (value < 1 || value > 1024) {
-      return Fail(absl::InvalidArgumentError(absl::StrCat("--layers: ", value, ", not 1 to 1024")));
-    }
+  for (const absl::Status& status : {bench::CheckNumbers("--sequences", flags.sequences, 65536),
+                                     bench::CheckNumbers("--layers", flags.layers, 1024)}) {
+    if (!status.ok()) return Fail(status);
   }
   std::vector<std::pair<std::string, std::shared_ptr<const Policy>>> policies;
   for (const std::string& text :
