@@ -233,15 +233,27 @@ Command AddGenerate(CLI::App& app) {
       ->add_option("--compression", flags->compression,
                    "Compression policy, e.g. 'snapkv(budget=256)' (default: the daemon's)")
       ->type_name("POLICY");
-  generate->add_option("--max-tokens", flags->max_tokens, "Most tokens to generate");
-  generate->add_option("--min-tokens", flags->min_tokens, "No stop before this many tokens");
-  generate->add_option("--temperature", flags->temperature, "0 (default): the most probable token");
-  generate->add_option("--top-k", flags->top_k, "Only the K most probable tokens; 0: all");
-  generate->add_option("--top-p", flags->top_p, "Only the most probable that reach P together");
-  generate->add_option("--min-p", flags->min_p, "Only those at least P times the most probable");
-  generate->add_option("--repetition-penalty", flags->repetition_penalty, "Over prompt and output");
-  generate->add_option("--presence-penalty", flags->presence_penalty, "Over the output");
-  generate->add_option("--frequency-penalty", flags->frequency_penalty, "Over the output");
+  generate->add_option("--max-tokens", flags->max_tokens,
+                       "Most tokens to generate, from 1 to what the context has left (default: the "
+                       "daemon's --default-max-tokens, or what the context has left)");
+  generate->add_option("--min-tokens", flags->min_tokens,
+                       "No stop before this many tokens, from 0 to --max-tokens (default: 0)");
+  generate->add_option("--temperature", flags->temperature,
+                       "From 0 to 100; 0 (default): the most probable token");
+  generate->add_option("--top-k", flags->top_k,
+                       "Only the K most probable tokens; 0 (default): all");
+  generate->add_option(
+      "--top-p", flags->top_p,
+      "Only the most probable that reach P together; above 0, to 1 (default): all");
+  generate->add_option(
+      "--min-p", flags->min_p,
+      "Only those at least P times the most probable; from 0 (default): all, to 1");
+  generate->add_option("--repetition-penalty", flags->repetition_penalty,
+                       "Over prompt and output; above 0, to 10; 1 (default): off");
+  generate->add_option("--presence-penalty", flags->presence_penalty,
+                       "Over the output; from -2 to 2; 0 (default): off");
+  generate->add_option("--frequency-penalty", flags->frequency_penalty,
+                       "Over the output; from -2 to 2; 0 (default): off");
   generate->add_option("--seed", flags->seed, "Same seed, same text");
   generate->add_option("--stop", flags->stop, "End at this text; may be given more than once")
       ->allow_extra_args(false)
@@ -251,8 +263,10 @@ Command AddGenerate(CLI::App& app) {
                    "End at this token; may be given more than once")
       ->allow_extra_args(false);
   generate->add_flag("--ignore-eos", flags->ignore_eos, "Do not end at the model's stop tokens");
-  generate->add_option("--logprobs", flags->logprobs,
-                       "With --json: log probabilities, and those of the N best");
+  generate->add_option(
+      "--logprobs", flags->logprobs,
+      "With --json: log probabilities, and those of the N best, from 0 to 20 (default: "
+      "none)");
   generate->add_option("--deadline", flags->deadline_seconds, "Give up after so many seconds")
       ->check(PositiveNumber())
       ->type_name("SECONDS");

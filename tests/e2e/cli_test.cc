@@ -63,6 +63,26 @@ TEST(Cli, HelpNamesEveryCommandAndPolicy) {
   }
 }
 
+TEST(Cli, HelpSaysWhatNumbersMayBeAndWhatIsOff) {
+  std::string help = RunZiggurat({"generate", "--help"}).out;
+  const auto is_space = [](char c) { return c == ' ' || c == '\n'; };
+  help.erase(std::unique(help.begin(), help.end(),
+                         [&](char a, char b) { return is_space(a) && is_space(b); }),
+             help.end());
+  std::replace(help.begin(), help.end(), '\n', ' ');
+  for (const char* words :
+       {"from 1 to what the context has left (default: the daemon's --default-max-tokens",
+        "From 0 to 100; 0 (default): the most", "0 (default): all", "above 0, to 1 (default): all",
+        "from 0 (default): all, to 1", "above 0, to 10; 1 (default): off",
+        "from -2 to 2; 0 (default): off", "from 0 to 20 (default: none)"}) {
+    EXPECT_THAT(help, testing::HasSubstr(words));
+  }
+  const std::string kernels = RunZiggurat({"bench", "kernels", "--help"}).out;
+  for (const char* words : {"decode/FORMAT/D:SIZE/group:N", "gemm/", "granite (tiles"}) {
+    EXPECT_THAT(kernels, testing::HasSubstr(words));
+  }
+}
+
 TEST(Cli, TokenizeGoesThereAndBack) {
   const std::string model = NeedleLlama();
   const std::string text = " The passkey of Dora Todd is 78474.\nZażółć 🏛 <|eos|> end";
