@@ -1,7 +1,7 @@
 #include "server/cli/call_status.h"
 
 #include "absl/status/status.h"
-#include "absl/strings/match.h"
+#include "server/wire.h"
 
 namespace ziggurat {
 
@@ -13,10 +13,16 @@ bool IsAskedWrongly(grpc::StatusCode code) {
   return code == grpc::StatusCode::INVALID_ARGUMENT || code == grpc::StatusCode::PERMISSION_DENIED;
 }
 
+grpc::Status WithRefusalReason(const grpc::Status& status, const grpc::ClientContext& context) {
+  const auto& metadata = context.GetServerTrailingMetadata();
+  const auto reason = metadata.find(kRefusalReasonKey);
+  if (status.ok() || reason == metadata.end()) return status;
+  return {status.error_code(), status.error_message(),
+          std::string(reason->second.data(), reason->second.size())};
+}
+
 bool IsBusy(const grpc::Status& status) {
-  return status.error_code() == grpc::StatusCode::RESOURCE_EXHAUSTED &&
-         (absl::StartsWith(status.error_message(), "the queue is full") ||
-          absl::StartsWith(status.error_message(), "too many streams"));
+  return status.error_details() == "queue_full" || status.error_details() == "too_many_streams";
 }
 
 bool IsDaemonGone(grpc::StatusCode code, bool we_cancelled) {

@@ -1,6 +1,7 @@
 // How a call to a daemon ended, as its clients see it.
 #pragma once
 
+#include <grpcpp/client_context.h>
 #include <grpcpp/support/status.h>
 
 #include <string>
@@ -13,8 +14,12 @@ std::string CodeName(grpc::StatusCode code);
 /// Whether the client asked for what is never given: what ends a command with kExitUsage.
 bool IsAskedWrongly(grpc::StatusCode code);
 
-/// Whether it was refused for what may be over a moment later, the daemon being busy: other
-/// requests that exhaust it are too large for ever.
+/// The status of a finished Generate call; where that was refused at once, error_details() is why,
+/// in a word (docs/api.md).
+grpc::Status WithRefusalReason(const grpc::Status& status, const grpc::ClientContext& context);
+
+/// Whether such a call was refused for what may be over a moment later, the daemon being busy:
+/// other requests that exhaust it are too large for ever.
 bool IsBusy(const grpc::Status& status);
 
 /// Whether nobody is there, or not for long. A daemon that goes away cuts off what is on its way to

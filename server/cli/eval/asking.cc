@@ -7,6 +7,7 @@
 
 #include "absl/status/statusor.h"
 #include "compression/policy.h"
+#include "server/cli/call_status.h"
 
 namespace ziggurat::eval {
 namespace {
@@ -82,7 +83,7 @@ grpc::Status CheckPolicy(v1::Ziggurat::StubInterface& stub, const std::string& t
     if (response.has_result()) canonical = response.result().cache().compression();
   }
   if (std::string any = TextOfAnyPrompt(text); !any.empty()) canonical = std::move(any);
-  return stream->Finish();
+  return WithRefusalReason(stream->Finish(), context);
 }
 
 grpc::Status PrepareAsking(v1::Ziggurat::StubInterface& stub, const AskingOptions& options,

@@ -116,7 +116,7 @@ grpc::Status Runner::Call(size_t worker, const Job& job, Result& result) {
       result.text += response.chunk().text();
     }
   }
-  grpc::Status status = stream->Finish();
+  grpc::Status status = WithRefusalReason(stream->Finish(), context);
   {
     std::lock_guard lock(mutex_);
     contexts_[worker] = nullptr;
