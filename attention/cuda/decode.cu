@@ -297,10 +297,26 @@ bool Exists(int kernel, bool borrowed) {
   return kernel >= StagedKernel(Encoding::kInt8) && !borrowed;
 }
 
+/// Of a multiprocessor.
+int WorkersOf(int kernel, const DeviceShape& shape) {
+  if (kernel == kPlainKernel) return PlainWorkersAtOnce(shape);
+  return kernel <= kEncodings ? TensorWorkersAtOnce(kernel, shape)
+                              : StagedWorkersAtOnce(kernel, shape);
+}
+
 /// From the arrays of a layer's plan to those of the next.
 int PlanStride(const DecodeBucket& bucket) { return bucket.max_items + 1; }
 
 }  // namespace
+
+WorkersAtOnce FindWorkersAtOnce(const DeviceShape& shape, int multiprocessors) {
+  WorkersAtOnce found;
+  for (int kernel = 0; kernel < kDecodeKernels; ++kernel) {
+    const int workers = Exists(kernel, false) ? WorkersOf(kernel, shape) : 0;
+    if (workers > 0) found.of_kernel[kernel] = workers * multiprocessors;
+  }
+  return found;
+}
 
 DecodePlans LayOutPlans(const DecodeBucket& bucket, int layer, void* scratch, size_t* bytes) {
   const int stride = PlanStride(bucket);
@@ -315,11 +331,11 @@ DecodePlans LayOutPlans(const DecodeBucket& bucket, int layer, void* scratch, si
       if ((bucket.kernels >> kernel & 1) == 0 || !Exists(kernel, borrowed != 0)) continue;
       DecodePlan& plan = plans.plans[plans.count++];
       plan.takes = {kernel, borrowed, bucket.kernels != 1u << kPlainKernel};
-      plan.workers = bucket.workers;
+      plan.workers = std::min(bucket.workers, bucket.at_once.of_kernel[kernel]);
       plan.first_chunk = of_items(parts);
       plan.first_run = of_items(parts);
       const size_t rows =
-          static_cast<size_t>(bucket.workers + bucket.max_runs) * HeadsOfPass(bucket.shape);
+          static_cast<size_t>(plan.workers + bucket.max_runs) * HeadsOfPass(bucket.shape);
       plan.out = parts.Take<float>(rows * bucket.shape.head_dim);
       plan.lse = parts.Take<float>(rows);
     }

@@ -8,6 +8,7 @@
 // launch fits every step.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 
@@ -112,13 +113,25 @@ struct DecodePlan {
   float* lse = nullptr;            ///< [workers + runs, heads of a pass]
 };
 
+/// Warps of each kernel that a device holds at once. A launch of more would go in waves, the last
+/// of them half empty; the line is cut for those that there are.
+struct WorkersAtOnce {
+  static constexpr int kAny = 1 << 30;  ///< nobody has asked
+  int of_kernel[kDecodeKernels];
+
+  constexpr WorkersAtOnce() { std::fill_n(of_kernel, kDecodeKernels, kAny); }
+};
+/// Of the calling thread's device, which has so many multiprocessors.
+WorkersAtOnce FindWorkersAtOnce(const DeviceShape& shape, int multiprocessors);
+
 /// What the launches of a step are made for; the same for all steps that one graph serves.
 struct DecodeBucket {
   DeviceShape shape;
   int max_items = 0;
   int max_runs = 0;  ///< (item, segment, KV head, pass)s
-  int workers = 0;   ///< warps of a launch: a multiple of the device's processors
-  int layers = 1;    ///< that are planned at once
+  int workers = 0;   ///< warps of a launch, at most: a multiple of the device's processors
+  WorkersAtOnce at_once = {};
+  int layers = 1;  ///< that are planned at once
   /// Bits of the kernels that segments may exist for. Where there is but the plain one, it takes
   /// all; on tensor cores queries and weights are rounded to bf16.
   uint32_t kernels = 1u << kPlainKernel;
@@ -161,6 +174,10 @@ struct DecodeArguments {
   const float* q = nullptr;
   const float* near_lse = nullptr;
 };
+/// Workers of a multiprocessor; 0 where there is no such kernel for this head size.
+int PlainWorkersAtOnce(const DeviceShape& shape);
+int TensorWorkersAtOnce(int kernel, const DeviceShape& shape);
+int StagedWorkersAtOnce(int kernel, const DeviceShape& shape);
 void LaunchPlainPartials(const DecodeArguments& arguments, const DecodePlan& plan,
                          cudaStream_t stream);
 void LaunchTensorPartials(const DecodeArguments& arguments, const DecodePlan& plan,

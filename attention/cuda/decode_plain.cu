@@ -117,6 +117,10 @@ __global__ void __launch_bounds__(kWorkersPerBlock* kWarp)
 
 // ---- Launchers ----------------------------------------------------------------------------------
 
+int PlainWorkersAtOnce(const DeviceShape& shape) {
+  return WorkersThatFit(PlainPartials, SharedFloats(shape.head_dim) * sizeof(float));
+}
+
 void LaunchPlainPartials(const DecodeArguments& arguments, const DecodePlan& plan,
                          cudaStream_t stream) {
   const size_t shared = SharedFloats(arguments.shape.head_dim) * sizeof(float);

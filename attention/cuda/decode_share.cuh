@@ -41,6 +41,12 @@ void LaunchWorkers(Kernel kernel, size_t shared_bytes, const DecodeArguments& ar
   LaunchEarly(kernel, dim3{blocks}, dim3{kWorkersPerBlock * kWarp}, kWorkersPerBlock * shared_bytes,
               stream, arguments, plan);
 }
+/// Workers of such a kernel that a multiprocessor holds at once.
+template <class Kernel>
+int WorkersThatFit(Kernel kernel, size_t shared_bytes) {
+  return kWorkersPerBlock * BlocksAtOnce(reinterpret_cast<const void*>(kernel),
+                                         kWorkersPerBlock * kWarp, kWorkersPerBlock * shared_bytes);
+}
 /// launch.operator()<encoding>()
 template <class Launch>
 void WithEncoding(Encoding encoding, Launch launch) {

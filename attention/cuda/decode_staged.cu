@@ -24,18 +24,37 @@ __global__ void __launch_bounds__(kWorkersPerBlock* kWarp, 3)
 
 // ---- Launchers ----------------------------------------------------------------------------------
 
-void LaunchStagedPartials(const DecodeArguments& arguments, const DecodePlan& plan,
-                          cudaStream_t stream) {
-  const auto encoding = static_cast<Encoding>(plan.takes.kernel - StagedKernel(Encoding{}));
+namespace {
+
+/// use(kernel, shared bytes of a worker): that of an encoding and a head size, where it has stages.
+template <class Use>
+void WithStagedKernel(int kernel, int head_dim, Use use) {
+  const auto encoding = static_cast<Encoding>(kernel - StagedKernel(Encoding{}));
   WithEncoding(encoding, [&]<Encoding kEncoding>() {
-    const auto launch = [&]<int kDim>() {
+    const auto of_dim = [&]<int kDim>() {
       if constexpr (HasStages(kEncoding, kDim)) {
-        LaunchWorkers(StagedPartials<kEncoding, kDim>, StagedChunks<kEncoding, kDim>::kBytes,
-                      arguments, plan, stream);
+        use(StagedPartials<kEncoding, kDim>, StagedChunks<kEncoding, kDim>::kBytes);
       }
     };
-    arguments.shape.head_dim == 64 ? launch.template operator()<64>()
-                                   : launch.template operator()<128>();
+    if (head_dim == 64) of_dim.template operator()<64>();
+    if (head_dim == 128) of_dim.template operator()<128>();
+  });
+}
+
+}  // namespace
+
+int StagedWorkersAtOnce(int kernel, const DeviceShape& shape) {
+  int workers = 0;
+  WithStagedKernel(kernel, shape.head_dim, [&](auto of, size_t shared_bytes) {
+    workers = WorkersThatFit(of, shared_bytes);
+  });
+  return workers;
+}
+
+void LaunchStagedPartials(const DecodeArguments& arguments, const DecodePlan& plan,
+                          cudaStream_t stream) {
+  WithStagedKernel(plan.takes.kernel, arguments.shape.head_dim, [&](auto of, size_t shared_bytes) {
+    LaunchWorkers(of, shared_bytes, arguments, plan, stream);
   });
 }
 

@@ -22,26 +22,40 @@ __global__ void __launch_bounds__(kWorkersPerBlock* kWarp, kMaxDim <= 128 ? 3 : 
 
 // ---- Launchers ----------------------------------------------------------------------------------
 
-void LaunchTensorPartials(const DecodeArguments& arguments, const DecodePlan& plan,
-                          cudaStream_t stream) {
-  const auto encoding = static_cast<Encoding>(plan.takes.kernel - TensorKernel(Encoding{}));
+namespace {
+
+/// use(kernel): that of an encoding, which is not f32, and a head size.
+template <class Use>
+void WithTensorKernel(int kernel, int head_dim, Use use) {
+  const auto encoding = static_cast<Encoding>(kernel - TensorKernel(Encoding{}));
   WithEncoding(encoding, [&]<Encoding kEncoding>() {
     if constexpr (kEncoding != Encoding::kF32) {
-      const auto launch = [&]<int kMaxDim>() {
-        LaunchWorkers(TensorPartials<kEncoding, kMaxDim>, 0, arguments, plan, stream);
-      };
-      switch (TensorHeadDim(arguments.shape.head_dim)) {
+      switch (TensorHeadDim(head_dim)) {
         case 32:
-          return launch.template operator()<32>();
+          return use(TensorPartials<kEncoding, 32>);
         case 64:
-          return launch.template operator()<64>();
+          return use(TensorPartials<kEncoding, 64>);
         case 128:
-          return launch.template operator()<128>();
+          return use(TensorPartials<kEncoding, 128>);
         default:
-          return launch.template operator()<256>();
+          return use(TensorPartials<kEncoding, 256>);
       }
     }
   });
+}
+
+}  // namespace
+
+int TensorWorkersAtOnce(int kernel, const DeviceShape& shape) {
+  int workers = 0;
+  WithTensorKernel(kernel, shape.head_dim, [&](auto of) { workers = WorkersThatFit(of, 0); });
+  return workers;
+}
+
+void LaunchTensorPartials(const DecodeArguments& arguments, const DecodePlan& plan,
+                          cudaStream_t stream) {
+  WithTensorKernel(plan.takes.kernel, arguments.shape.head_dim,
+                   [&](auto of) { LaunchWorkers(of, 0, arguments, plan, stream); });
 }
 
 }  // namespace ziggurat::cuda

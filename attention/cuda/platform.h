@@ -52,6 +52,15 @@ inline void AskForSharedMemory(const void* kernel, size_t bytes) {
             "cudaFuncSetAttribute");
 }
 
+/// Blocks of a kernel that a multiprocessor of the calling thread's device holds at once.
+inline int BlocksAtOnce(const void* kernel, int threads, size_t shared_bytes) {
+  AskForSharedMemory(kernel, shared_bytes);
+  int blocks = 0;
+  CheckCall(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, kernel, threads, shared_bytes),
+            "cudaOccupancyMaxActiveBlocksPerMultiprocessor");
+  return blocks;
+}
+
 /// Why the calling thread's device cannot run `kernel`; nullptr where it can.
 inline const char* WhyItCannotRun(const void* kernel) {
   cudaFuncAttributes attributes;
@@ -122,6 +131,11 @@ void LaunchEarly(Kernel kernel, dim3 grid, dim3 block, size_t shared_bytes, cuda
 #define ZIGGURAT_UNROLL_FOUR_TIMES
 
 namespace ziggurat::cuda {
+
+/// One block less than decode attention is made for, so that its launches differ in their warps.
+inline int BlocksAtOnce(const void* /*kernel*/, int /*threads*/, size_t /*shared_bytes*/) {
+  return 2;
+}
 
 inline const char* WhyItCannotRun(const void* /*kernel*/) { return nullptr; }
 

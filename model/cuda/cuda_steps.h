@@ -25,6 +25,7 @@ namespace ziggurat::cuda {
 struct CudaStepsOptions {
   int device = 0;
   int multiprocessors = 1;
+  WorkersAtOnce at_once = {};
   int rows = 1;  ///< sequences of a step, at most
   WorkspaceShape shape;
   AttentionShape heads;
