@@ -1,11 +1,8 @@
 // `ziggurat cache`: the KV cache of a daemon, drawn in the terminal.
-#include <sys/ioctl.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <chrono>
 #include <cstdio>
-#include <cstdlib>
 #include <memory>
 #include <string>
 #include <thread>
@@ -16,6 +13,7 @@
 #include "server/cli/client.h"
 #include "server/cli/command.h"
 #include "server/cli/failure.h"
+#include "server/cli/terminal.h"
 #include "server/cli/validators.h"
 
 namespace ziggurat {
@@ -35,14 +33,6 @@ struct CacheFlags {
   double interval_seconds = 1;
 };
 
-int TerminalColumns() {
-  winsize size{};
-  if (ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0) return size.ws_col;
-  const char* columns = std::getenv("COLUMNS");
-  const int wanted = columns != nullptr ? std::atoi(columns) : 0;
-  return wanted > 0 ? std::min(wanted, 1000) : 80;
-}
-
 int Fail(const auto& what) { return SayFailure("cache", what); }
 
 int Cache(const CacheFlags& flags) {
@@ -55,8 +45,8 @@ int Cache(const CacheFlags& flags) {
     v1::GetCacheResponse cache;
     const grpc::Status status = stub.GetCache(&context, {}, &cache);
     if (!status.ok()) return Fail(DescribeError(status, flags.server));
-    const std::string picture =
-        flags.json ? JsonText(CacheJson(cache), 2) + "\n" : DrawCache(cache, TerminalColumns());
+    const std::string picture = flags.json ? JsonText(CacheJson(cache), 2) + "\n"
+                                           : DrawCache(cache, TerminalColumns(STDOUT_FILENO));
     if (flags.watch && !flags.json) std::fputs(kClearScreen, stdout);
     std::fwrite(picture.data(), 1, picture.size(), stdout);
     if (std::fflush(stdout) != 0) return Fail("cannot write to stdout");

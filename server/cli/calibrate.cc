@@ -1,10 +1,8 @@
 // `ziggurat calibrate pod`: which layers of a model may share the keys of distant tokens.
-#include <sys/ioctl.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cstdio>
-#include <filesystem>
 #include <memory>
 #include <optional>
 #include <string>
@@ -24,15 +22,15 @@
 #include "server/cli/device.h"
 #include "server/cli/eval/progress.h"
 #include "server/cli/failure.h"
+#include "server/cli/folder_name.h"
 #include "server/cli/shell_quote.h"
+#include "server/cli/terminal.h"
 #include "server/cli/write_file.h"
 #include "server/config.h"
 #include "server/log.h"
 
 namespace ziggurat {
 namespace {
-
-namespace fs = std::filesystem;
 
 constexpr char kExamples[] = R"(Example:
   ziggurat calibrate pod --model models/needle-llama --text book.txt prompts.jsonl --out groups.json
@@ -140,11 +138,6 @@ absl::Status CheckMemory(const ModelConfig& config, int last, int length) {
       FormatByteSize(kMaxAttentionBytes)));
 }
 
-int TerminalColumns(int descriptor) {
-  winsize size{};
-  return ioctl(descriptor, TIOCGWINSZ, &size) == 0 && size.ws_col > 0 ? size.ws_col : 80;
-}
-
 absl::StatusOr<LayerSimilarity> Measure(ModelRunner& runner, const SampledText& text, int last) {
   SimilarityMeter meter(&runner, last);
   eval::RunProgress progress;
@@ -210,11 +203,6 @@ void PrintResult(const PodFlags& flags, const LayerSimilarity& similarity,
   std::printf("\n%s is written. To serve with it:\n", flags.out.c_str());
   std::printf("  ziggurat serve --model %s --pod-groups NAME=%s --compression 'pod(groups=NAME)'\n",
               ShellQuoted(flags.model).c_str(), ShellQuoted(flags.out).c_str());
-}
-
-std::string FolderName(const fs::path& path) {
-  const fs::path absolute = fs::absolute(path).lexically_normal();
-  return (absolute.has_filename() ? absolute : absolute.parent_path()).filename().string();
 }
 
 absl::Status Calibrate(const PodFlags& flags) {

@@ -1,5 +1,4 @@
 // `ziggurat eval`: what compression policies lose and save, measured against a running daemon.
-#include <sys/ioctl.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -28,6 +27,7 @@
 #include "server/cli/eval/task_file.h"
 #include "server/cli/failure.h"
 #include "server/cli/shell_quote.h"
+#include "server/cli/terminal.h"
 #include "server/cli/validators.h"
 #include "server/printable.h"
 #include "server/signals.h"
@@ -165,12 +165,6 @@ int CheckPolicies(v1::Ziggurat::StubInterface& stub, const EvalFlags& flags,
 
 bool IsTerminal() { return isatty(STDERR_FILENO) == 1; }
 
-int TerminalColumns() {
-  winsize size{};
-  if (ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0) return size.ws_col;
-  return 80;
-}
-
 // Chooses the questions and has the daemon count their tokens. False: a signal came.
 grpc::Status Prepare(v1::Ziggurat::StubInterface& stub, const EvalFlags& flags,
                      const std::vector<TaskFile>& files, TerminationSignals& signals,
@@ -201,7 +195,7 @@ int Ask(v1::Ziggurat::StubInterface& stub, const EvalFlags& flags,
   RunnerOptions options{.concurrency = flags.concurrency,
                         .attention_recall = flags.asking.attention_recall};
   if (flags.deadline_seconds > 0) options.deadline = absl::Seconds(flags.deadline_seconds);
-  ProgressLine line(stderr, IsTerminal(), TerminalColumns());
+  ProgressLine line(stderr, IsTerminal(), TerminalColumns(STDERR_FILENO));
   Runner runner(stub, model, log, std::move(jobs), options);
   while (!runner.finished()) {
     if (signals.Wait(absl::Milliseconds(100)) != 0) runner.Stop();

@@ -3,24 +3,13 @@
 #include <memory>
 #include <string>
 
-#include "absl/strings/numbers.h"
-#include "absl/strings/str_cat.h"
 #include "server/cli/command.h"
 #include "server/cli/failure.h"
 #include "server/cli/plan/planner.h"
+#include "server/cli/validators.h"
 
 namespace ziggurat {
 namespace {
-
-/// CLI::Range lets NaN through.
-CLI::Validator Between(double least, double most) {
-  const auto check = [least, most](const std::string& text) {
-    double value = 0;
-    const bool is_within = absl::SimpleAtod(text, &value) && value >= least && value <= most;
-    return is_within ? "" : absl::StrCat("'", text, "' is not from ", least, " to ", most);
-  };
-  return {check, absl::StrCat("in [", least, " - ", most, "]")};
-}
 
 constexpr char kExamples[] = R"(Examples:
   ziggurat plan --model ~/Llama-3.1-8B --memory 48GiB
@@ -67,23 +56,24 @@ void AddTrafficFlags(CLI::App& app, plan::PlanOptions& flags) {
                            ->type_name("FILE");
   app.add_option("--length-scale", flags.length_scale, "Scales the lengths of the trace")
       ->needs(trace)
-      ->check(Between(1e-6, 1e6))
+      ->check(NumberBetween(1e-6, 1e6))
       ->capture_default_str()
       ->type_name("X");
   app.add_option("--clients", flags.clients, "Requests that are to run at once")
       ->check(CLI::Range(1, plan::kMostRunning))
       ->type_name("N");
   app.add_option("--rate", flags.rate, "Instead: so many requests come each second ...")
-      ->check(Between(1e-6, 1e6))
+      ->check(NumberBetween(1e-6, 1e6))
       ->type_name("R");
   app.add_option("--request-seconds", flags.request_seconds,
                  "... and each takes so long, by `bench serve` or ziggurat_request_seconds")
-      ->check(Between(1e-6, 1e6))
+      ->check(NumberBetween(1e-6, 1e6))
       ->type_name("SECONDS");
   app.add_option("--lazy-layers", flags.lazy_share,
-                 "Share of the layers that are found lazy, for policies that test them; a cache "
+                 "Share of the layers that are found lazy, from 0 to 1, for policies that test "
+                 "them; a cache "
                  "report says it")
-      ->check(Between(0, 1))
+      ->check(NumberBetween(0, 1))
       ->capture_default_str()
       ->type_name("SHARE");
   app.add_option("--seed", flags.seed, "Of the lengths that are drawn")->capture_default_str();
@@ -105,8 +95,10 @@ Command AddPlan(CLI::App& app) {
       ->add_option("--kv-cache-memory", options.kv_cache_memory,
                    "Of the pool (default: what --memory leaves, else 512MiB)")
       ->type_name("SIZE");
-  command->add_option("--spare", options.spare_percent, "Percent of --memory that stay free")
-      ->check(Between(0, 90))
+  command
+      ->add_option("--spare", options.spare_percent,
+                   "Percent of --memory that stay free, from 0 to 90")
+      ->check(NumberBetween(0, 90))
       ->capture_default_str()
       ->type_name("PERCENT");
   command

@@ -281,6 +281,7 @@ TEST(Plan, SaysWhatIsWrongWithWhatItIsAsked) {
   expect({"--model", model, "--trace", "/no/trace"}, 1, "/no/trace");
   expect({"--model", model, "--trace", "/no/trace", "--input-tokens", "5"}, 2, "--input-tokens");
   expect({"--model", model, "--length-scale", "2"}, 2, "--trace");
+  expect({"--model", model, "--spare", "nan"}, 2, "'nan' must be a number from 0 to 90");
 }
 
 TEST(Plan, ALimitIsReservedAndEndsLongerAnswers) {

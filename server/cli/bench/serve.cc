@@ -1,5 +1,4 @@
 // `ziggurat bench serve`: load against a running daemon, as its clients see it.
-#include <sys/ioctl.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -22,6 +21,7 @@
 #include "server/cli/client.h"
 #include "server/cli/eval/progress.h"
 #include "server/cli/failure.h"
+#include "server/cli/terminal.h"
 #include "server/signals.h"
 
 namespace ziggurat {
@@ -99,12 +99,6 @@ grpc::Status AskOnce(v1::Ziggurat::StubInterface& stub, const std::string& compr
   return stream->Finish();
 }
 
-int TerminalColumns() {
-  winsize size{};
-  if (ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0) return size.ws_col;
-  return 80;
-}
-
 // By the count of requests or by the time, whichever is further; in both cases those under way are
 // still to be done.
 eval::RunProgress Progress(const LoadProgress& load, std::optional<size_t> total,
@@ -128,7 +122,7 @@ eval::RunProgress Progress(const LoadProgress& load, std::optional<size_t> total
 // Shows how far it is until the run is over, which a signal hastens.
 absl::Status Watch(LoadRunner& runner, std::optional<size_t> total, std::optional<double> duration,
                    TerminationSignals& signals) {
-  eval::ProgressLine line(stderr, isatty(STDERR_FILENO) == 1, TerminalColumns());
+  eval::ProgressLine line(stderr, isatty(STDERR_FILENO) == 1, TerminalColumns(STDERR_FILENO));
   const auto progress = [&] {
     const double elapsed =
         std::chrono::duration<double>(LoadRunner::Clock::now() - runner.start()).count();

@@ -11,6 +11,7 @@
 #include "scheduler/sequence.h"
 #include "server/byte_size.h"
 #include "server/cli/bench/load/trace.h"
+#include "server/cli/failure.h"
 
 namespace ziggurat::plan {
 namespace {
@@ -32,10 +33,6 @@ constexpr const char* kUsualPolicies[] = {
     "minicache",
 };
 
-absl::Status Named(const char* flag, const absl::Status& status) {
-  return {status.code(), absl::StrCat(flag, ": ", std::string(status.message()))};
-}
-
 absl::StatusOr<Traffic> MakeTraffic(const PlanOptions& flags, const bench::ContextLimits& limits) {
   Traffic traffic;
   traffic.max_tokens = flags.max_tokens;
@@ -44,14 +41,14 @@ absl::StatusOr<Traffic> MakeTraffic(const PlanOptions& flags, const bench::Conte
   traffic.workload.length_scale = flags.length_scale;
   if (!flags.trace.empty()) {
     auto trace = bench::ReadTrace(flags.trace);
-    if (!trace.ok()) return Named("--trace", trace.status());
+    if (!trace.ok()) return Prefixed("--trace", trace.status());
     traffic.workload.trace = *std::move(trace);
     return traffic;
   }
   auto input = LengthDistribution::Parse(flags.input_tokens, LengthSide::kInput);
-  if (!input.ok()) return Named("--input-tokens", input.status());
+  if (!input.ok()) return Prefixed("--input-tokens", input.status());
   auto output = LengthDistribution::Parse(flags.output_tokens, LengthSide::kOutput);
-  if (!output.ok()) return Named("--output-tokens", output.status());
+  if (!output.ok()) return Prefixed("--output-tokens", output.status());
   traffic.workload.input = *input;
   traffic.workload.output = *output;
   return traffic;
@@ -89,7 +86,7 @@ absl::StatusOr<std::vector<PlannedPolicy>> MakePolicies(const PlanOptions& flags
   std::vector<PlannedPolicy> policies;
   for (const std::string& text : texts) {
     auto policy = ParsePolicy(text, flags.config.resources);
-    if (!policy.ok()) return Named("--compression", policy.status());
+    if (!policy.ok()) return Prefixed("--compression", policy.status());
     const absl::Status suits = (*policy)->Check(PolicyContextOf(shape));
     policies.push_back({text, *std::move(policy), std::string(suits.message())});
   }
@@ -134,7 +131,7 @@ absl::Status DivideMemory(const PlanOptions& flags, Plan* plan) {
   constexpr size_t kCountBytes = 2 * sizeof(uint32_t);  // of a block, in the pool
   if (!flags.memory.empty()) {
     const auto memory = ParseByteSize(flags.memory);
-    if (!memory.ok()) return Named("--memory", memory.status());
+    if (!memory.ok()) return Prefixed("--memory", memory.status());
     if (*memory == 0) return absl::InvalidArgumentError("--memory: must be above 0");
     plan->memory_bytes = *memory;
     parts.spare = static_cast<size_t>(flags.spare_percent / 100 * static_cast<double>(*memory));
@@ -142,7 +139,7 @@ absl::Status DivideMemory(const PlanOptions& flags, Plan* plan) {
   size_t pool = flags.config.kv_cache_bytes;
   if (!flags.kv_cache_memory.empty()) {
     const auto bytes = ParseByteSize(flags.kv_cache_memory);
-    if (!bytes.ok()) return Named("--kv-cache-memory", bytes.status());
+    if (!bytes.ok()) return Prefixed("--kv-cache-memory", bytes.status());
     pool = *bytes;
   } else if (plan->memory_bytes > 0) {
     const size_t others = parts.besides_pool();
@@ -178,7 +175,7 @@ absl::Status DivideMemory(const PlanOptions& flags, Plan* plan) {
 
 absl::StatusOr<ElementType> DtypeOf(const PlanOptions& flags) {
   auto dtype = ParseElementType(flags.dtype);
-  return dtype.ok() ? dtype : Named("--dtype", dtype.status());
+  return dtype.ok() ? dtype : Prefixed("--dtype", dtype.status());
 }
 
 /// What is known of the model, and with it of blocks.
@@ -223,7 +220,7 @@ absl::Status FillRows(const PlanOptions& flags, const ModelShape& shape, const T
     row.refusal = planned.refusal;
     if (row.refusal.empty()) {
       absl::Status status = FillRow(planned, shape, traffic, flags.lazy_share, *plan, &row);
-      if (!status.ok()) return Named(planned.text.c_str(), status);
+      if (!status.ok()) return Prefixed(planned.text, status);
     }
     plan->policies.push_back(std::move(row));
   }
