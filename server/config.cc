@@ -1,7 +1,9 @@
 #include "server/config.h"
 
 #include <algorithm>
+#include <cerrno>
 #include <charconv>
+#include <cstring>
 #include <fstream>
 #include <iterator>
 #include <limits>
@@ -106,8 +108,9 @@ absl::StatusOr<std::vector<std::shared_ptr<const PodGroups>>> LoadPodGroups(
     const uintmax_t size = std::filesystem::file_size(path, error);
     std::ifstream file(path, std::ios::binary);
     if (error || !file) {
-      return absl::NotFoundError(
-          absl::StrCat("--pod-groups ", name, ": cannot read ", path.string()));
+      return absl::NotFoundError(absl::StrCat("--pod-groups ", name, ": cannot read ",
+                                              path.string(), ": ",
+                                              error ? error.message() : std::strerror(errno)));
     }
     if (size > kMaxFileBytes) {
       return absl::InvalidArgumentError(absl::StrCat("--pod-groups ", name, ": ", path.string(),

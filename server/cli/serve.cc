@@ -20,6 +20,7 @@
 #include "server/cli/command.h"
 #include "server/cli/device.h"
 #include "server/cli/failure.h"
+#include "server/cli/folder_name.h"
 #include "server/cli/security_flags.h"
 #include "server/cli/settings.h"
 #include "server/config.h"
@@ -101,11 +102,6 @@ struct LoadedModel {
   std::unique_ptr<ModelRunner> runner;
   ServedModel served;
 };
-
-std::string FolderName(const std::filesystem::path& path) {
-  const std::filesystem::path absolute = std::filesystem::absolute(path).lexically_normal();
-  return (absolute.has_filename() ? absolute : absolute.parent_path()).filename().string();
-}
 
 void WarnOfUnusedHead(const std::filesystem::path& dir, const ModelConfig& model) {
   if (!model.tie_word_embeddings) return;

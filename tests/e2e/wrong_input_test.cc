@@ -108,7 +108,7 @@ TEST(WrongInput, WrongPodGroupsAreRefusedAtStart) {
       {{path}, {"NAME=FILE", path}},
       {{"=" + path}, {"NAME=FILE"}},
       {{"two words=" + path}, {"two words", "NAME=FILE"}},
-      {{"mine=/no/such/file"}, {"mine", "/no/such/file"}},
+      {{"mine=/no/such/file"}, {"mine", "/no/such/file: No such file"}},
       {{"mine=" + folder.path().string()}, {"mine", folder.path()}},
       {{"mine=" + path, "mine=" + path}, {"mine", "twice"}},
       {{"mine=" + file("")}, {"mine", "JSON"}},
