@@ -25,16 +25,9 @@ using Value = PolicyArguments::Value;
 
 /// " (did you mean 'snapkv'?)" where a name is near enough to be a slip, else "".
 std::string SuggestName(std::string_view found, absl::Span<const std::string_view> names) {
-  std::string_view nearest;
-  size_t distance = std::max<size_t>(2, found.size() / 3) + 1;
-  for (std::string_view name : names) {
-    const size_t d = EditDistance(found, name);
-    if (d < distance && d < name.size()) {
-      nearest = name;
-      distance = d;
-    }
-  }
-  return nearest.empty() ? std::string() : fmt::format(" (did you mean '{}'?)", nearest);
+  const size_t most = std::max<size_t>(2, found.size() / 3);
+  const std::optional<std::string> nearest = NearestName(found, names, most);
+  return nearest ? fmt::format(" (did you mean '{}'?)", *nearest) : "";
 }
 
 /// Parses one policy of a text; keeps the text for the messages.

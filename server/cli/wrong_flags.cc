@@ -1,6 +1,5 @@
 #include "server/cli/wrong_flags.h"
 
-#include <algorithm>
 #include <cstdint>
 #include <set>
 
@@ -89,11 +88,7 @@ std::vector<std::string> DescribeWordsOf(const CLI::App& command, const CLI::App
 
 std::optional<std::string> NearestName(const std::string& word,
                                        const std::vector<std::string>& names) {
-  const auto nearest = std::min_element(
-      names.begin(), names.end(),
-      [&](const auto& a, const auto& b) { return EditDistance(word, a) < EditDistance(word, b); });
-  if (nearest == names.end() || 3 * EditDistance(word, *nearest) > word.size()) return std::nullopt;
-  return *nearest;
+  return NearestName(word, names, word.size() / 3);
 }
 
 std::string DescribeConversion(const CLI::Option& option) {

@@ -18,7 +18,7 @@ std::string DescribeConversion(const CLI::Option& option);
 
 /// Names the words of the command line that `app` and the commands it was told did not take, in
 /// their order, with the command before them: "ziggurat serve: '--modle' is no flag (did you mean
-/// '--model'?); `ziggurat serve --help` lists them". Empty: there is none.
+/// '--model'?); `ziggurat serve --help` lists what is". Empty: there is none.
 std::string DescribeUnknownWords(const CLI::App& app);
 
 /// "ziggurat bench serve".
