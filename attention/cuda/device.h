@@ -1,6 +1,6 @@
 // Memory, streams, events and graphs of a GPU, with two implementations: CUDA's runtime
 // (device_runtime.cc), and the emulator's (tests/cuda_emulator/device_emulator.cc), where memory is
-// the host's and everything happens at once.
+// the host's.
 //
 // Where memory cannot be had, or there is no device, a status says so. Every other error of the
 // runtime means that the device is lost to this process: it is logged with the call's name, and the

@@ -122,6 +122,7 @@ void LaunchEarly(Kernel kernel, dim3 grid, dim3 block, size_t shared_bytes, cuda
 
 #include "attention/cuda/stream.h"
 #include "tests/cuda_emulator/cuda_emulator.h"
+#include "tests/cuda_emulator/stream_queue.h"
 
 #define ZIGGURAT_SHARED_MEMORY(name) \
   unsigned char* name =              \
@@ -140,20 +141,22 @@ inline int BlocksAtOnce(const void* /*kernel*/, int /*threads*/, size_t /*shared
 inline const char* WhyItCannotRun(const void* /*kernel*/) { return nullptr; }
 
 template <typename Kernel, typename... Arguments>
-void Launch(Kernel kernel, dim3 grid, dim3 block, size_t shared_bytes, cudaStream_t,
+void Launch(Kernel kernel, dim3 grid, dim3 block, size_t shared_bytes, cudaStream_t stream,
             Arguments... arguments) {
-  cuda_emulator::Submit(
-      [=] { cuda_emulator::RunGrid(grid, block, shared_bytes, [&] { kernel(arguments...); }); });
+  cuda_emulator::Submit(stream,
+                        {.kernel = cuda_emulator::KernelLaunch{
+                             grid, block, shared_bytes, [=] { kernel(arguments...); },
+                             reinterpret_cast<const void*>(kernel), /*begins_early=*/false}});
 }
 
-/// In order, as Launch; a thread that ends without AwaitPrevious fails it.
+/// A thread that ends without AwaitPrevious fails it.
 template <typename Kernel, typename... Arguments>
-void LaunchEarly(Kernel kernel, dim3 grid, dim3 block, size_t shared_bytes, cudaStream_t,
+void LaunchEarly(Kernel kernel, dim3 grid, dim3 block, size_t shared_bytes, cudaStream_t stream,
                  Arguments... arguments) {
-  cuda_emulator::Submit([=] {
-    cuda_emulator::RunGrid(
-        grid, block, shared_bytes, [&] { kernel(arguments...); }, /*must_await=*/true);
-  });
+  cuda_emulator::Submit(stream, {.kernel = cuda_emulator::KernelLaunch{
+                                     grid, block, shared_bytes, [=] { kernel(arguments...); },
+                                     reinterpret_cast<const void*>(kernel),
+                                     /*begins_early=*/true}});
 }
 
 inline void AwaitPrevious() { cuda_emulator::AwaitPrevious(); }

@@ -6,6 +6,8 @@
 #include <memory>
 #include <numeric>
 #include <random>
+#include <tuple>
+#include <utility>
 #include <vector>
 
 #include "absl/cleanup/cleanup.h"
@@ -20,7 +22,7 @@ constexpr unsigned kWarpSize = 32;
 constexpr std::byte kPoison{0xff};
 constexpr size_t kGuardBytes = 256;  ///< behind the shared memory; must stay as it is
 
-enum class Waiting : uint8_t { kNo, kAtBarrier, kForWarp, kReturned };
+enum class Waiting : uint8_t { kNo, kAtBarrier, kForWarp, kForPrevious, kReturned };
 
 struct Thread {
   ThreadState state;
@@ -46,16 +48,43 @@ bool SamePlace(std::source_location a, std::source_location b) {
 
 std::string IndexText(Index3 i) { return absl::StrCat("(", i.x, ", ", i.y, ", ", i.z, ")"); }
 
-/// The block that is running. One at a time in a process: kernels launch no kernels here.
+ThreadOrder chosen_order = ThreadOrder::kAnother;
+uint32_t launches = 0;
+Block* running = nullptr;
+
+/// Blocks that ran, for the next to run: their stacks are kept.
+std::vector<std::unique_ptr<Block>>& IdleBlocks() {
+  static auto* const idle = new std::vector<std::unique_ptr<Block>>;
+  return *idle;
+}
+
+/// 0 .. count - 1, in that order.
+std::vector<size_t> Turns(size_t count, ThreadOrder order) {
+  std::vector<size_t> turns(count);
+  std::iota(turns.begin(), turns.end(), 0);
+  if (order == ThreadOrder::kDescending) std::reverse(turns.begin(), turns.end());
+  if (order == ThreadOrder::kShuffled) std::shuffle(turns.begin(), turns.end(), std::mt19937(7));
+  return turns;
+}
+
+}  // namespace
+
+/// A block that is running.
 class Block {
  public:
-  /// `kernel` is to call Await in every thread if `must_await`.
-  void Run(const ThreadState& first, size_t shared_bytes, const std::function<void()>& kernel,
-           bool must_await, ThreadOrder order);
-  void Await() { threads_[now_].has_awaited = true; }
+  /// Nothing runs yet. `kernel` is to call Await in every thread if `must_await`; it outlives this
+  /// run.
+  void Begin(const ThreadState& first, size_t shared_bytes, const std::function<void()>& kernel,
+             bool must_await, ThreadOrder order, bool copies_at_once);
+  /// Until the threads that can have come to Await.
+  void RunToAwait();
+  void RunToEnd();
+
+  void Await();
   ThreadState& current() { return threads_[now_].state; }
   std::byte* shared() { return shared_.data(); }
   unsigned lane() const { return static_cast<unsigned>(now_) % kWarpSize; }
+  bool copies_at_once() const { return copies_at_once_; }
 
   void Barrier(std::source_location where) {
     Thread& thread = threads_[now_];
@@ -69,42 +98,48 @@ class Block {
                 const std::function<void(const LaneValue*)>& read, bool orders_memory);
 
  private:
-  void Prepare(const ThreadState& first, size_t shared_bytes, const std::function<void()>& kernel);
+  void RunUntilAllWait();
   bool ReleaseBarrier();
   void ExplainStandstill() const;
   void CheckAwaited() const;
+  void CheckGuard() const;
   uint32_t LanesOfWarp() const;
   bool AllArrived(uint32_t mask, std::source_location where) const;
 
   std::vector<Thread> threads_;
   std::vector<Warp> warps_;
   std::vector<std::unique_ptr<Fiber>> fibers_;  ///< kept from block to block
+  std::vector<size_t> turns_;                   ///< of the threads
   std::vector<std::byte> shared_;
+  size_t shared_bytes_ = 0;
   std::function<void()> body_;
   std::exception_ptr error_;
   race_check::Barrier barrier_;
-  char begin_ = 0;  ///< for race_check.h: all threads of a block come after this,
-  char end_ = 0;    ///< and before this
+  char begin_ = 0;    ///< for race_check.h: all threads of a block come after this,
+  char awaited_ = 0;  ///< what they do behind Await after this,
+  char end_ = 0;      ///< and all before this
   size_t now_ = 0;
   size_t live_ = 0;
+  bool must_await_ = false;
+  bool has_previous_ = false;  ///< which Await is to wait for
+  bool copies_at_once_ = true;
 };
 
-Block* running = nullptr;
-ThreadOrder chosen_order = ThreadOrder::kAnother;
-uint32_t launches = 0;
-bool copies_at_once = true;
-bool is_recording = false;
-std::vector<std::function<void()>> recorded;
-
-void Block::Prepare(const ThreadState& first, size_t shared_bytes,
-                    const std::function<void()>& kernel) {
+void Block::Begin(const ThreadState& first, size_t shared_bytes,
+                  const std::function<void()>& kernel, bool must_await, ThreadOrder order,
+                  bool copies_at_once) {
   const Extent3 dim = first.block_dim;
   const size_t count = size_t{dim.x} * dim.y * dim.z;
   threads_.assign(count, {});
   warps_.assign((count + kWarpSize - 1) / kWarpSize, {});
+  turns_ = Turns(count, order);
   shared_.assign(shared_bytes + kGuardBytes, kPoison);
+  shared_bytes_ = shared_bytes;
   error_ = nullptr;
   live_ = count;
+  must_await_ = must_await;
+  has_previous_ = false;
+  copies_at_once_ = copies_at_once;
   body_ = [this, &kernel] {
     race_check::Acquire(&begin_);
     try {
@@ -126,38 +161,55 @@ void Block::Prepare(const ThreadState& first, size_t shared_bytes,
   race_check::Release(&begin_);
 }
 
-/// 0 .. count - 1, in that order.
-std::vector<size_t> Turns(size_t count, ThreadOrder order) {
-  std::vector<size_t> turns(count);
-  std::iota(turns.begin(), turns.end(), 0);
-  if (order == ThreadOrder::kDescending) std::reverse(turns.begin(), turns.end());
-  if (order == ThreadOrder::kShuffled) std::shuffle(turns.begin(), turns.end(), std::mt19937(7));
-  return turns;
+void Block::RunUntilAllWait() {
+  running = this;
+  for (bool has_moved = true; has_moved && live_ > 0;) {
+    has_moved = false;
+    for (size_t t : turns_) {
+      if (threads_[t].waiting != Waiting::kNo) continue;
+      now_ = t;
+      has_moved = true;
+      fibers_[t]->Resume();
+      if (error_ != nullptr) std::rethrow_exception(error_);
+    }
+    has_moved = has_moved || ReleaseBarrier();
+  }
 }
 
-void Block::Run(const ThreadState& first, size_t shared_bytes, const std::function<void()>& kernel,
-                bool must_await, ThreadOrder order) {
-  Prepare(first, shared_bytes, kernel);
+void Block::RunToAwait() {
+  has_previous_ = true;
+  RunUntilAllWait();
+}
+
+void Block::Await() {
+  Thread& thread = threads_[now_];
+  thread.has_awaited = true;
+  if (!has_previous_) return;
+  thread.waiting = Waiting::kForPrevious;
+  fibers_[now_]->Leave();
+  race_check::Acquire(&awaited_);
+}
+
+void Block::RunToEnd() {
   const absl::Cleanup join = [this] {
     for (size_t t = 0; t < threads_.size(); ++t) fibers_[t]->ReleaseTo(&end_);
     race_check::Acquire(&end_);
   };
-  const std::vector<size_t> turns = Turns(threads_.size(), order);
-  while (live_ > 0) {
-    bool moved = false;
-    for (size_t t : turns) {
-      if (threads_[t].waiting != Waiting::kNo) continue;
-      now_ = t;
-      moved = true;
-      fibers_[t]->Resume();
-      if (error_ != nullptr) std::rethrow_exception(error_);
-    }
-    if (!moved && !ReleaseBarrier()) ExplainStandstill();
+  has_previous_ = false;
+  race_check::Release(&awaited_);
+  for (Thread& thread : threads_) {
+    if (thread.waiting == Waiting::kForPrevious) thread.waiting = Waiting::kNo;
   }
-  if (must_await) CheckAwaited();
-  for (size_t i = shared_bytes; i < shared_.size(); ++i) {
+  RunUntilAllWait();
+  if (live_ > 0) ExplainStandstill();
+  if (must_await_) CheckAwaited();
+  CheckGuard();
+}
+
+void Block::CheckGuard() const {
+  for (size_t i = shared_bytes_; i < shared_.size(); ++i) {
     if (shared_[i] != kPoison) {
-      throw KernelError("shared memory was written " + std::to_string(i - shared_bytes) +
+      throw KernelError("shared memory was written " + std::to_string(i - shared_bytes_) +
                         " bytes past its end");
     }
   }
@@ -247,53 +299,63 @@ void Block::Exchange(uint32_t mask, const LaneValue& own, std::source_location w
   if (orders_memory) race_check::Barrier::Leave(turn);
 }
 
-}  // namespace
-
 void SetOrder(ThreadOrder order) { chosen_order = order; }
-bool CopiesAtOnce() { return copies_at_once; }
+bool CopiesAtOnce() { return running->copies_at_once(); }
 
-void Submit(std::function<void()> work) {
-  if (!is_recording) return work();
-  recorded.push_back(std::move(work));
-}
-
-void BeginRecording() {
-  is_recording = true;
-  recorded.clear();
-}
-
-std::vector<std::function<void()>> EndRecording() {
-  is_recording = false;
-  return std::exchange(recorded, {});
-}
-
-void RunGrid(Extent3 grid, Extent3 block, size_t shared_bytes, const std::function<void()>& kernel,
-             bool must_await) {
+void CheckLaunch(const KernelLaunch& launch) {
   // What a block may have on the smallest of the cards that we build for (8.6, 8.9, 12.0).
   constexpr size_t kMaxSharedBytes = 99 << 10;
+  const auto& [grid, block] = std::tie(launch.grid, launch.block);
   const size_t threads = size_t{block.x} * block.y * block.z;
   if (threads == 0 || threads > 1024 || grid.x == 0 || grid.y == 0 || grid.z == 0 ||
       grid.y > 65535 || grid.z > 65535) {
     throw KernelError(absl::StrCat("a launch of ", grid.x, " x ", grid.y, " x ", grid.z,
                                    " blocks of ", threads, " threads"));
   }
-  if (shared_bytes > kMaxSharedBytes) {
-    throw KernelError(absl::StrCat("a launch with ", shared_bytes, " bytes of shared memory"));
+  if (launch.shared_bytes > kMaxSharedBytes) {
+    throw KernelError(
+        absl::StrCat("a launch with ", launch.shared_bytes, " bytes of shared memory"));
   }
-  static Block the_block;
+}
+
+Grid::Grid(const KernelLaunch& launch) : launch_(launch), order_(chosen_order) {
   // Not one after the other: a kernel that is every third launch is to see all of them.
   std::mt19937 random(launches++);
-  ThreadOrder order = chosen_order;
-  if (order == ThreadOrder::kAnother) order = static_cast<ThreadOrder>(random() % 3);
-  copies_at_once = random() % 2 == 0;
+  if (order_ == ThreadOrder::kAnother) order_ = static_cast<ThreadOrder>(random() % 3);
+  copies_at_once_ = random() % 2 == 0;
+  turns_ = Turns(size_t{launch.grid.x} * launch.grid.y * launch.grid.z, order_);
+  auto& idle = IdleBlocks();
+  if (idle.empty()) idle.push_back(std::make_unique<Block>());
+  block_ = std::move(idle.back());
+  idle.pop_back();
+}
+
+Grid::~Grid() { IdleBlocks().push_back(std::move(block_)); }
+
+void Grid::BeginNextBlock() {
+  const size_t index = turns_[begun_++];
+  const Extent3 grid = launch_.grid;
   ThreadState first;
-  first.block_dim = block;
+  first.block_dim = launch_.block;
   first.grid_dim = grid;
-  running = &the_block;
-  for (size_t b : Turns(size_t{grid.x} * grid.y * grid.z, order)) {
-    first.block = {static_cast<unsigned>(b % grid.x), static_cast<unsigned>(b / grid.x % grid.y),
-                   static_cast<unsigned>(b / grid.x / grid.y)};
-    the_block.Run(first, shared_bytes, kernel, must_await, order);
+  first.block = {static_cast<unsigned>(index % grid.x),
+                 static_cast<unsigned>(index / grid.x % grid.y),
+                 static_cast<unsigned>(index / grid.x / grid.y)};
+  block_->Begin(first, launch_.shared_bytes, launch_.kernel, launch_.begins_early, order_,
+                copies_at_once_);
+}
+
+void Grid::BeginEarly() {
+  BeginNextBlock();
+  block_->RunToAwait();
+}
+
+void Grid::Finish() {
+  if (begun_ == 0) BeginNextBlock();
+  block_->RunToEnd();
+  while (begun_ < turns_.size()) {
+    BeginNextBlock();
+    block_->RunToEnd();
   }
 }
 

@@ -1,4 +1,5 @@
-// Runs thread blocks of a kernel on the CPU: every thread is a fiber, blocks follow one another.
+// Runs thread blocks of a kernel on the CPU: every thread is a fiber, blocks follow one another,
+// but for one of a kernel that begins early.
 //
 // What a GPU leaves undefined is an error here, with the source line: a barrier that only some
 // threads of a block reach, or at which they stand in different lines; a warp operation whose mask
@@ -12,6 +13,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <source_location>
 #include <stdexcept>
 #include <string>
@@ -36,20 +38,49 @@ struct Extent3 {
 enum class ThreadOrder : uint8_t { kAscending, kDescending, kShuffled, kAnother };
 /// kAnother (the default): one of the others for each launch, drawn by its number.
 void SetOrder(ThreadOrder order);
-/// Whether asynchronous copies of the launch that is running take place at once, or when they are
-/// waited for; drawn likewise.
+/// Whether asynchronous copies of the block that is running take place at once, or when they are
+/// waited for; drawn likewise for each launch.
 bool CopiesAtOnce();
 
-/// Runs `kernel` for every thread of every block. Dynamic shared memory is filled with 0xff before
-/// each; what is declared __shared__ keeps what the block before left in it. With `must_await`
-/// every thread has to call AwaitPrevious.
-void RunGrid(Extent3 grid, Extent3 block, size_t shared_bytes, const std::function<void()>& kernel,
-             bool must_await = false);
+/// A launch of a kernel.
+struct KernelLaunch {
+  Extent3 grid, block;
+  size_t shared_bytes = 0;
+  std::function<void()> kernel;  ///< what every thread of every block runs
+  const void* function;          ///< the kernel; launches of one share what it declares __shared__
+  bool begins_early = false;     ///< every thread has to call AwaitPrevious
+};
+/// A KernelError where no card could run it.
+void CheckLaunch(const KernelLaunch& launch);
 
-/// What a stream was asked for: done at once, or, while a graph is recorded, kept for it.
-void Submit(std::function<void()> work);
-void BeginRecording();
-std::vector<std::function<void()>> EndRecording();
+class Block;
+
+/// The blocks of a launch. Dynamic shared memory is filled with 0xff before each; what is declared
+/// __shared__ keeps what the block before left in it.
+class Grid {
+ public:
+  /// `launch` outlives it.
+  explicit Grid(const KernelLaunch& launch);
+  ~Grid();
+  Grid(const Grid&) = delete;
+  Grid& operator=(const Grid&) = delete;
+
+  /// Runs one of the blocks until its threads await what was asked of the stream before. No other
+  /// launch of the same kernel may run before Finish.
+  void BeginEarly();
+  /// Runs all that has not run.
+  void Finish();
+
+ private:
+  void BeginNextBlock();
+
+  const KernelLaunch& launch_;
+  ThreadOrder order_;
+  bool copies_at_once_;
+  std::vector<size_t> turns_;  ///< of the blocks
+  size_t begun_ = 0;           ///< blocks, the last of which block_ is
+  std::unique_ptr<Block> block_;
+};
 
 // ---- What a kernel calls ------------------------------------------------------------------------
 

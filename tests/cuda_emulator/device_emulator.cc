@@ -1,14 +1,14 @@
-// attention/cuda/device.h for the emulator: one device, whose memory is the host's, and whose
-// streams do at once what they are asked.
+// attention/cuda/device.h for the emulator: one device, whose memory is the host's.
 #include <chrono>
 #include <cstdlib>
 #include <cstring>
+#include <functional>
 #include <memory>
 #include <utility>
 #include <vector>
 
 #include "attention/cuda/device.h"
-#include "tests/cuda_emulator/block_runner.h"
+#include "tests/cuda_emulator/stream_queue.h"
 
 namespace ziggurat::cuda {
 namespace {
@@ -18,13 +18,14 @@ constexpr size_t kTotalBytes = size_t{1} << 32;
 
 class EmulatedStream final : public Stream {
  public:
+  EmulatedStream() { stream_ = &queue_; }
   void Copy(void* to, const void* from, size_t bytes) override {
     if (bytes == 0) return;  // of nothing, perhaps
-    cuda_emulator::Submit([=] { std::memmove(to, from, bytes); });
+    Ask([=] { std::memmove(to, from, bytes); });
   }
   void CopyRows(void* to, size_t to_stride, const void* from, size_t from_stride, size_t row_bytes,
                 size_t rows) override {
-    cuda_emulator::Submit([=] {
+    Ask([=] {
       for (size_t row = 0; row < rows; ++row) {
         std::memcpy(static_cast<std::byte*>(to) + row * to_stride,
                     static_cast<const std::byte*>(from) + row * from_stride, row_bytes);
@@ -32,39 +33,51 @@ class EmulatedStream final : public Stream {
     });
   }
   void Zero(void* memory, size_t bytes) override {
-    cuda_emulator::Submit([=] { std::memset(memory, 0, bytes); });
+    Ask([=] { std::memset(memory, 0, bytes); });
   }
-  void Synchronize() override {}
+  void Synchronize() override { queue_.Synchronize(); }
+
+ private:
+  void Ask(std::function<void()> what) {
+    cuda_emulator::Submit(&queue_, {.other = std::move(what)});
+  }
+
+  CUstream_st queue_;
 };
 
 class EmulatedEvent final : public Event {
  public:
-  void Record(const Stream&) override {
-    cuda_emulator::Submit([this] { recorded_ = std::chrono::steady_clock::now(); });
+  void Record(const Stream& stream) override {
+    stream_ = stream.get();
+    const auto note_time = [this] { recorded_ = std::chrono::steady_clock::now(); };
+    cuda_emulator::Submit(stream_, {.other = note_time, .event = this});
   }
-  void Wait() override {}
+  void Wait() override {
+    if (stream_ != nullptr) stream_->Await(this);
+  }
   double SecondsSince(const Event& earlier) const override {
     const auto since = recorded_ - static_cast<const EmulatedEvent&>(earlier).recorded_;
     return std::chrono::duration<double>(since).count();
   }
 
  private:
+  cudaStream_t stream_ = nullptr;  ///< that it was recorded on last
   std::chrono::steady_clock::time_point recorded_;
 };
 
 class EmulatedGraph final : public Graph {
  public:
-  explicit EmulatedGraph(const std::function<void()>& work) {
-    cuda_emulator::BeginRecording();
+  EmulatedGraph(Stream& stream, const std::function<void()>& work) {
+    stream.get()->BeginRecording();
     work();
-    steps_ = cuda_emulator::EndRecording();
+    steps_ = stream.get()->EndRecording();
   }
-  void Launch(const Stream&) override {
-    for (const auto& step : steps_) step();
+  void Launch(const Stream& stream) override {
+    for (const auto& step : steps_) cuda_emulator::Submit(stream.get(), step);
   }
 
  private:
-  std::vector<std::function<void()>> steps_;
+  std::vector<cuda_emulator::Work> steps_;
 };
 
 }  // namespace
@@ -97,6 +110,7 @@ absl::StatusOr<DeviceMemory> DeviceMemory::Allocate(MemoryKind kind, size_t byte
 }
 
 void DeviceMemory::Free::operator()(std::byte* memory) const {
+  cuda_emulator::SynchronizeAll();
   void* given = nullptr;
   std::memcpy(&given, memory - sizeof(void*), sizeof(void*));
   std::free(given);
@@ -104,8 +118,9 @@ void DeviceMemory::Free::operator()(std::byte* memory) const {
 
 std::unique_ptr<Stream> Stream::Create() { return std::make_unique<EmulatedStream>(); }
 std::unique_ptr<Event> Event::Create() { return std::make_unique<EmulatedEvent>(); }
-absl::StatusOr<std::unique_ptr<Graph>> Graph::Record(Stream&, const std::function<void()>& work) {
-  return std::make_unique<EmulatedGraph>(work);
+absl::StatusOr<std::unique_ptr<Graph>> Graph::Record(Stream& stream,
+                                                     const std::function<void()>& work) {
+  return std::make_unique<EmulatedGraph>(stream, work);
 }
 
 }  // namespace ziggurat::cuda

@@ -84,5 +84,22 @@ TEST(EmulatorRaces, AreFoundInGlobalMemory) {
   EXPECT_RACE(ExitOnRace(CountWithoutAtomics, 64, count));
 }
 
+TEST(EmulatorRaces, AreFoundWhereAKernelBeganEarly) {
+  CUstream_st stream;
+  std::vector<int> from(64), to(64), out(64);
+  const auto launch = [&](Awaits awaits, const int* source, int* target) {
+    for (int i = 0; i < kLaunches; ++i) {
+      Launch(Double, dim3{1}, dim3{64}, 0, &stream, from.data(), to.data());
+      LaunchEarly(NothingEarly, dim3{1}, dim3{64}, 0, &stream);
+      LaunchEarly(AddOneEarly, dim3{1}, dim3{64}, 0, &stream, awaits, source, target);
+    }
+    stream.Synchronize();
+  };
+  launch(Awaits::kBeforeReading, to.data(), out.data());
+  launch(Awaits::kBeforeReading, out.data(), from.data());
+  EXPECT_RACE(launch(Awaits::kBeforeWriting, to.data(), out.data()));
+  EXPECT_RACE(launch(Awaits::kAfterwards, out.data(), from.data()));
+}
+
 }  // namespace
 }  // namespace ziggurat::cuda

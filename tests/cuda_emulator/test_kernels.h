@@ -39,6 +39,23 @@ __global__ inline void TurnPieces(LeftOut left_out, const uint4* from, uint4* to
   }
 }
 
+/// Adds one to each of what the kernel in front of it on the stream left, which it awaits before it
+/// reads, or between reading and writing, or does not await before it has written.
+enum class Awaits : uint8_t { kBeforeReading, kBeforeWriting, kAfterwards };
+__global__ inline void AddOneEarly(Awaits awaits, const int* from, int* to) {
+  LetNextBegin();
+  if (awaits == Awaits::kBeforeReading) AwaitPrevious();
+  const int before = from[threadIdx.x];
+  if (awaits == Awaits::kBeforeWriting) AwaitPrevious();
+  to[threadIdx.x] = before + 1;
+  if (awaits == Awaits::kAfterwards) AwaitPrevious();
+}
+__global__ inline void NothingEarly() {
+  LetNextBegin();
+  AwaitPrevious();
+}
+__global__ inline void Double(const int* from, int* to) { to[threadIdx.x] = 2 * from[threadIdx.x]; }
+
 __global__ inline void Count(int* count, float* sum) {
   atomicAdd(count, 2);
   atomicAdd(sum, 0.5f);
