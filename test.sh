@@ -36,8 +36,8 @@ case "${1:-}" in
 esac
 
 say() { printf '\n== %s\n' "$*"; }
-# Tests of kernels in the emulator that take minutes under a sanitizer; others run the same kernels.
-slow_kernels='^emulated/(.*/)?(CudaSampling\.Draws(What|TheSameOfALarge)|DistantDecode\.AgreesWith|SlotMass\.AgreesWith|AccumulateScores\.AgreesWith'
+# Tests in the emulator that take minutes under a sanitizer; others run the same kernels.
+slow_kernels='^emulated/(.*/)?(CudaDecoder\.IsAsNear|CudaSampling\.Draws(What|TheSameOfALarge)|DistantDecode\.AgreesWith|SlotMass\.AgreesWith|AccumulateScores\.AgreesWith'
 slow_kernels+='|SelectWindows\.IsTheSame|WindowScores\.AgreeOnWide|CosineSum\.AgreesWith|PrefillTwins\.AgreeOnPacked.*/bf16_(64|80|96|128|256))'
 run_tests() { ctest --test-dir "$1" --output-on-failure --no-tests=error "${@:2}"; }
 
@@ -77,9 +77,9 @@ if [ "$mode" = all ] && has_time AddressSanitizer 15; then
   # Leaks are not looked for: libtorch and gRPC keep what they allocate once until the end.
   export ASAN_OPTIONS="detect_leaks=0:detect_odr_violation=0"
   say "AddressSanitizer: unit tests"
-  run_tests build-asan -LE 'figures|long' -j2
-  # The twins and the stores: every fifth, and of kernels in the emulator one in twelve, since the
-  # sanitizers make them slow.
+  run_tests build-asan -LE 'figures|long' -E '^emulated/' -j2
+  # The twins and the stores: every fifth, and of what the emulator runs one in twelve, since the
+  # sanitizers make it slow.
   run_tests build-asan -L long -E '^emulated/' -I ,,5 -j2
   run_tests build-asan -R '^emulated/' -E "$slow_kernels" -I ,,12 -j2
   if [ -n "${ZIGGURAT_SOAK:-}" ]; then

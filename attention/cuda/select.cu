@@ -47,7 +47,9 @@ struct Windows {
   int candidates;
   int review;
 
-  ZIGGURAT_HOST_DEVICE int count() const { return (candidates + review - 1) / review; }
+  ZIGGURAT_HOST_DEVICE int count() const {
+    return candidates / review + (candidates % review != 0 ? 1 : 0);
+  }
   __device__ int LengthOf(int w) const { return min(review, candidates - w * review); }
 };
 
