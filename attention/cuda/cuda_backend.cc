@@ -431,8 +431,7 @@ DecodeBucket BucketOf(const AttentionShape& shape, absl::Span<const DecodeItem> 
   DecodeBucket bucket;
   bucket.shape = DeviceShapeOf(shape);
   bucket.max_items = static_cast<int>(items.size());
-  bucket.workers = DecodeWorkers(options.multiprocessors);
-  bucket.at_once = options.at_once;
+  bucket.workers = options.workers;
   bucket.kernels = 0;
   for (const DecodeItem& item : items) {
     for (const SegmentView& segment : item.segments) {

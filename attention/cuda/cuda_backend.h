@@ -34,8 +34,7 @@ class PromptAttention {
 struct CudaBackendOptions {
   /// kBf16 gives decode attention to the tensor cores wherever a segment fits them.
   ElementType compute = ElementType::kBf16;
-  int multiprocessors = 1;
-  WorkersAtOnce at_once = {};
+  DecodeWorkers workers = DecodeWorkers::Alike(kWorkersPerMultiprocessor);
   size_t scratch_bytes = 0;  ///< of the backend's own, for one call
   size_t lend_bytes = 0;     ///< what Lend can give
   size_t upload_bytes = 0;   ///< of the ring (UploadRing)
@@ -44,10 +43,6 @@ struct CudaBackendOptions {
 /// Scratch for prompts and edits of up to `tokens` tokens; a call that would need more for copies
 /// or merges goes in pieces.
 size_t ScratchBytesFor(const AttentionShape& shape, int tokens);
-
-/// Warps of a launch of decode attention, where a device holds as many at once: three blocks to a
-/// multiprocessor.
-constexpr int DecodeWorkers(int multiprocessors) { return 12 * multiprocessors; }
 
 class CudaBackend final : public AttentionBackend {
  public:

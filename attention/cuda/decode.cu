@@ -309,11 +309,12 @@ int PlanStride(const DecodeBucket& bucket) { return bucket.max_items + 1; }
 
 }  // namespace
 
-WorkersAtOnce FindWorkersAtOnce(const DeviceShape& shape, int multiprocessors) {
-  WorkersAtOnce found;
+DecodeWorkers FindDecodeWorkers(const DeviceShape& shape, int multiprocessors) {
+  DecodeWorkers found = DecodeWorkers::Alike(kWorkersPerMultiprocessor * multiprocessors);
   for (int kernel = 0; kernel < kDecodeKernels; ++kernel) {
-    const int workers = Exists(kernel, false) ? WorkersOf(kernel, shape) : 0;
-    if (workers > 0) found.of_kernel[kernel] = workers * multiprocessors;
+    const int held = Exists(kernel, false) ? WorkersOf(kernel, shape) : 0;
+    if (held == 0) continue;
+    found.of_kernel[kernel] = std::min(held, kWorkersPerMultiprocessor) * multiprocessors;
   }
   return found;
 }
@@ -331,7 +332,7 @@ DecodePlans LayOutPlans(const DecodeBucket& bucket, int layer, void* scratch, si
       if ((bucket.kernels >> kernel & 1) == 0 || !Exists(kernel, borrowed != 0)) continue;
       DecodePlan& plan = plans.plans[plans.count++];
       plan.takes = {kernel, borrowed, bucket.kernels != 1u << kPlainKernel};
-      plan.workers = std::min(bucket.workers, bucket.at_once.of_kernel[kernel]);
+      plan.workers = bucket.workers.of_kernel[kernel];
       plan.first_chunk = of_items(parts);
       plan.first_run = of_items(parts);
       const size_t rows =
@@ -388,7 +389,8 @@ void LaunchDecodeAttention(const DecodeBucket& bucket, const DeviceCache& cache,
   const auto merge = [&]<int kMaxPerLane>() {
     constexpr unsigned kWarps = kMergeThreads / kWarp;
     // Nine partial results for a query head on average, or a few more where a bucket is not full.
-    if (8 * bucket.max_items * RunsOf(bucket.shape, bucket.shape.num_kv_heads) >= bucket.workers) {
+    const int runs = bucket.max_items * RunsOf(bucket.shape, bucket.shape.num_kv_heads);
+    if (8 * runs >= bucket.workers.most) {
       LaunchEarly(MergeFewPartials<kMaxPerLane>, dim3{(max_items * q_heads + kWarps - 1) / kWarps},
                   dim3{kMergeThreads}, 0, stream, arguments, plans, output);
     } else {

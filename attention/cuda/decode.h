@@ -113,24 +113,31 @@ struct DecodePlan {
   float* lse = nullptr;            ///< [workers + runs, heads of a pass]
 };
 
-/// Warps of each kernel that a device holds at once. A launch of more would go in waves, the last
+/// At most: three blocks of warps.
+constexpr int kWorkersPerMultiprocessor = 12;
+/// Warps of a launch of each kernel. More than the device holds at once would go in waves, the last
 /// of them half empty; the line is cut for those that there are.
-struct WorkersAtOnce {
-  static constexpr int kAny = 1 << 30;  ///< nobody has asked
-  int of_kernel[kDecodeKernels];
+struct DecodeWorkers {
+  int most = 0;  ///< of any kernel
+  int of_kernel[kDecodeKernels] = {};
 
-  constexpr WorkersAtOnce() { std::fill_n(of_kernel, kDecodeKernels, kAny); }
+  static DecodeWorkers Alike(int workers) {
+    DecodeWorkers all;
+    all.most = workers;
+    std::fill_n(all.of_kernel, kDecodeKernels, workers);
+    return all;
+  }
 };
-/// Of the calling thread's device, which has so many multiprocessors.
-WorkersAtOnce FindWorkersAtOnce(const DeviceShape& shape, int multiprocessors);
+/// For the calling thread's device, which has so many multiprocessors: as many to each as may be,
+/// or as it holds of the kernel.
+DecodeWorkers FindDecodeWorkers(const DeviceShape& shape, int multiprocessors);
 
 /// What the launches of a step are made for; the same for all steps that one graph serves.
 struct DecodeBucket {
   DeviceShape shape;
   int max_items = 0;
   int max_runs = 0;  ///< (item, segment, KV head, pass)s
-  int workers = 0;   ///< warps of a launch, at most: a multiple of the device's processors
-  WorkersAtOnce at_once = {};
+  DecodeWorkers workers;
   int layers = 1;  ///< that are planned at once
   /// Bits of the kernels that segments may exist for. Where there is but the plain one, it takes
   /// all; on tensor cores queries and weights are rounded to bf16.

@@ -81,8 +81,7 @@ void Run(const Case& c, double copy_bytes_per_second, int processors) {
   bucket.shape = DeviceShapeOf(kShape);
   bucket.max_items = static_cast<int>(items.size());
   bucket.max_runs = bucket.max_items * kShape.num_kv_heads;
-  bucket.workers = DecodeWorkers(processors);
-  bucket.at_once = FindWorkersAtOnce(bucket.shape, processors);
+  bucket.workers = FindDecodeWorkers(bucket.shape, processors);
   bucket.kernels = 1u << KernelOf(ShapeOf(items[0].segments[0]), kShape.head_dim,
                                   /*tensor_cores=*/true);
   const size_t rows = items.size() * kShape.num_q_heads;

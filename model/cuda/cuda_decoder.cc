@@ -56,9 +56,8 @@ Plan MakePlan(const ModelConfig& config, const CudaDecoderOptions& options,
   const size_t context = config.MaxContextTokens();
 
   plan.steps.device = options.device;
-  plan.steps.multiprocessors = plan.backend.multiprocessors = device.multiprocessors;
-  plan.steps.at_once = plan.backend.at_once =
-      cuda::FindWorkersAtOnce(cuda::DeviceShapeOf(heads), device.multiprocessors);
+  plan.steps.workers = plan.backend.workers =
+      cuda::FindDecodeWorkers(cuda::DeviceShapeOf(heads), device.multiprocessors);
   plan.steps.rows = options.max_sequences;
   plan.steps.shape = MakeWorkspaceShape(config, options.decoder);
   plan.steps.heads = heads;

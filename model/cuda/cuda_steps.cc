@@ -36,8 +36,7 @@ DecodeBucket CudaSteps::DecodeBucketOf(const CudaStepsOptions& options, int item
   bucket.shape = DeviceShapeOf(options.heads);
   bucket.max_items = items;
   bucket.max_runs = items * kinds.runs;
-  bucket.workers = DecodeWorkers(options.multiprocessors);
-  bucket.at_once = options.at_once;
+  bucket.workers = options.workers;
   bucket.layers = options.shape.model.num_layers;
   bucket.kernels = kinds.kernels;
   bucket.distant = kinds.distant;

@@ -24,8 +24,7 @@ namespace ziggurat::cuda {
 
 struct CudaStepsOptions {
   int device = 0;
-  int multiprocessors = 1;
-  WorkersAtOnce at_once = {};
+  DecodeWorkers workers;
   int rows = 1;  ///< sequences of a step, at most
   WorkspaceShape shape;
   AttentionShape heads;

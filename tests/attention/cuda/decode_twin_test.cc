@@ -63,11 +63,10 @@ TEST(CudaDecodeWork, HasNoMoreWarpsThanADeviceHoldsAtOnce) {
   DecodeBucket bucket;
   bucket.shape = DeviceShapeOf(Shape(8, 2, 64));
   bucket.max_items = bucket.max_runs = 4;
-  bucket.workers = 24;
+  bucket.workers = DecodeWorkers::Alike(24);
   bucket.kernels = 1u << kPlainKernel | 1u << kTensor;
   const size_t bytes = DecodeScratchBytes(bucket);
-  bucket.at_once.of_kernel[kPlainKernel] = 8;
-  bucket.at_once.of_kernel[kTensor] = 48;
+  bucket.workers.of_kernel[kPlainKernel] = 8;
   EXPECT_LT(DecodeScratchBytes(bucket), bytes);
   size_t unused = 0;
   const DecodePlans plans = LayOutPlans(bucket, 0, nullptr, &unused);
@@ -76,15 +75,13 @@ TEST(CudaDecodeWork, HasNoMoreWarpsThanADeviceHoldsAtOnce) {
   EXPECT_EQ(plans.plans[1].workers, 24);
 
   for (const int head_dim : {64, 80, 128, 256}) {
-    const WorkersAtOnce found = FindWorkersAtOnce(DeviceShapeOf(Shape(8, 2, head_dim)), 3);
+    const DecodeWorkers found = FindDecodeWorkers(DeviceShapeOf(Shape(8, 2, head_dim)), 3);
+    EXPECT_EQ(found.most, 36);
     for (const int kernel : {kPlainKernel, kTensor, TensorKernel(Encoding::kInt4)}) {
       EXPECT_GT(found.of_kernel[kernel], 0) << head_dim;
-      EXPECT_LT(found.of_kernel[kernel], WorkersAtOnce::kAny) << head_dim;
+      EXPECT_LE(found.of_kernel[kernel], found.most) << head_dim;
       EXPECT_EQ(found.of_kernel[kernel] % 3, 0) << head_dim;
     }
-    // Codes that eight lanes do not share evenly have no stages.
-    const bool has_stages = head_dim == 64 || head_dim == 128;
-    EXPECT_EQ(found.of_kernel[StagedKernel(Encoding::kInt8)] < WorkersAtOnce::kAny, has_stages);
   }
 }
 

@@ -13,7 +13,7 @@ namespace ziggurat::cuda {
 
 class DeviceTwin final : public AttentionBackend {
  public:
-  /// As CudaBackendOptions has both.
+  /// Of a device with so many multiprocessors, on which every kernel of decode attention fits.
   explicit DeviceTwin(ElementType compute, int multiprocessors = 1);
 
   std::string_view name() const override {

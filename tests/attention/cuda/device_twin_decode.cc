@@ -8,7 +8,7 @@ namespace ziggurat::cuda {
 DeviceTwin::DeviceTwin(ElementType compute, int multiprocessors) : compute_(compute) {
   CudaBackendOptions options;
   options.compute = compute;
-  options.multiprocessors = multiprocessors;
+  options.workers = DecodeWorkers::Alike(kWorkersPerMultiprocessor * multiprocessors);
   options.scratch_bytes = size_t{64} << 20;
   options.upload_bytes = size_t{4} << 20;
   backend_ = BackendOnDevice(options);

@@ -180,7 +180,7 @@ TEST(StepTable, ServesGrowingSequencesWithTheSameLaunchAndFewWords) {
   bucket.shape = DeviceShapeOf(shape);
   bucket.max_items = items.capacity;
   bucket.max_runs = 8;
-  bucket.workers = kWorkers;
+  bucket.workers = DecodeWorkers::Alike(kWorkers);
   OnDevice scratch(DecodeScratchBytes(bucket));
   const std::vector<float> q = Queries(Encoding::kBf16, shape, lengths.size(), 5);
   OnDevice device_q(q.data(), q.size() * 4), out(q.size() * 4);
