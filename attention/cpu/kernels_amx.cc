@@ -24,8 +24,9 @@ constexpr auto kOnTiles =
     DecodeBytes<kBits, TileByteProduct, ValueProducts::kDigits, kFewest, kFewer>;
 
 template <ReadOrder kOrder>
-constexpr CpuKernels kWithVectors = MakeCpuKernels<Simd16, Simd8, HalfRateKeys, Bf16Values, kOrder,
-                                                   TileWorkspace>(MakeTileProductKernels());
+constexpr CpuKernels kWithVectors =
+    MakeCpuKernels<Simd16, Simd8, HalfRateKeys, Bf16Values, kOrder, TileWorkspace>(
+        MakeTileProductKernels</*kFetchesFew=*/kOrder == ReadOrder::kAlongBlocks>());
 
 template <ReadOrder kOrder>
 constexpr CpuKernels MakeAmxKernels(DecodeOfCodes codes) {
