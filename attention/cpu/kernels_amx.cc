@@ -23,17 +23,17 @@ template <int kBits, int kFewest, void (*kFewer)(const DecodeJob&)>
 constexpr auto kOnTiles =
     DecodeBytes<kBits, TileByteProduct, ValueProducts::kDigits, kFewest, kFewer>;
 
-template <ReadOrder kOrder>
+template <ReadOrder kOrder, bool kFetchesFew>
 constexpr CpuKernels kWithVectors =
     MakeCpuKernels<Simd16, Simd8, HalfRateKeys, Bf16Values, kOrder, TileWorkspace>(
-        MakeTileProductKernels</*kFetchesFew=*/kOrder == ReadOrder::kAlongBlocks>());
+        MakeTileProductKernels<kFetchesFew>());
 
-template <ReadOrder kOrder>
+template <ReadOrder kOrder, bool kFetchesFew>
 constexpr CpuKernels MakeAmxKernels(DecodeOfCodes codes) {
   constexpr int kBf16 = 1;  // Encoding
-  CpuKernels kernels = With(codes, kWithVectors<kOrder>);
+  CpuKernels kernels = With(codes, kWithVectors<kOrder, kFetchesFew>);
   kernels.blocks[kBf16].decode_rounded = [](const DecodeJob& job) {
-    DecodeOnTiles(job, kWithVectors<kOrder>.blocks[kBf16]);
+    DecodeOnTiles(job, kWithVectors<kOrder, kFetchesFew>.blocks[kBf16]);
   };
   return kernels;
 }
@@ -41,15 +41,17 @@ constexpr CpuKernels MakeAmxKernels(DecodeOfCodes codes) {
 }  // namespace
 
 const CpuKernels& AmxKernels() {
-  static constexpr CpuKernels kKernels = MakeAmxKernels<ReadOrder::kAlongBlocks>(
-      {kByVectors.int8, kOnTiles<4, 5, kByVectors.int4>, kOnTiles<2, 5, kByVectors.int2>});
+  static constexpr CpuKernels kKernels =
+      MakeAmxKernels<ReadOrder::kAlongBlocks, /*kFetchesFew=*/true>(
+          {kByVectors.int8, kOnTiles<4, 5, kByVectors.int4>, kOnTiles<2, 5, kByVectors.int2>});
   return kKernels;
 }
 
 const CpuKernels& GraniteKernels() {
-  static constexpr CpuKernels kKernels = MakeAmxKernels<ReadOrder::kWholeChunk>(
-      {kOnTiles<8, 4, kByVectors.int8>, kOnTiles<4, 2, kByVectors.int4>,
-       kOnTiles<2, 2, kByVectors.int2>});
+  static constexpr CpuKernels kKernels =
+      MakeAmxKernels<ReadOrder::kWholeChunk, /*kFetchesFew=*/false>(
+          {kOnTiles<8, 4, kByVectors.int8>, kOnTiles<4, 2, kByVectors.int4>,
+           kOnTiles<2, 2, kByVectors.int2>});
   return kKernels;
 }
 

@@ -141,22 +141,24 @@ inline int BlocksAtOnce(const void* /*kernel*/, int /*threads*/, size_t /*shared
 inline const char* WhyItCannotRun(const void* /*kernel*/) { return nullptr; }
 
 template <typename Kernel, typename... Arguments>
+void SubmitLaunch(bool begins_early, Kernel kernel, dim3 grid, dim3 block, size_t shared_bytes,
+                  cudaStream_t stream, Arguments... arguments) {
+  cuda_emulator::Submit(stream, {.kernel = cuda_emulator::KernelLaunch{
+                                     grid, block, shared_bytes, [=] { kernel(arguments...); },
+                                     reinterpret_cast<const void*>(kernel), begins_early}});
+}
+
+template <typename Kernel, typename... Arguments>
 void Launch(Kernel kernel, dim3 grid, dim3 block, size_t shared_bytes, cudaStream_t stream,
             Arguments... arguments) {
-  cuda_emulator::Submit(stream,
-                        {.kernel = cuda_emulator::KernelLaunch{
-                             grid, block, shared_bytes, [=] { kernel(arguments...); },
-                             reinterpret_cast<const void*>(kernel), /*begins_early=*/false}});
+  SubmitLaunch(/*begins_early=*/false, kernel, grid, block, shared_bytes, stream, arguments...);
 }
 
 /// A thread that ends without AwaitPrevious fails it.
 template <typename Kernel, typename... Arguments>
 void LaunchEarly(Kernel kernel, dim3 grid, dim3 block, size_t shared_bytes, cudaStream_t stream,
                  Arguments... arguments) {
-  cuda_emulator::Submit(stream, {.kernel = cuda_emulator::KernelLaunch{
-                                     grid, block, shared_bytes, [=] { kernel(arguments...); },
-                                     reinterpret_cast<const void*>(kernel),
-                                     /*begins_early=*/true}});
+  SubmitLaunch(/*begins_early=*/true, kernel, grid, block, shared_bytes, stream, arguments...);
 }
 
 inline void AwaitPrevious() { cuda_emulator::AwaitPrevious(); }

@@ -48,6 +48,12 @@ bool SamePlace(std::source_location a, std::source_location b) {
 
 std::string IndexText(Index3 i) { return absl::StrCat("(", i.x, ", ", i.y, ", ", i.z, ")"); }
 
+/// Where the i-th of an extent stands in it.
+Index3 IndexAt(size_t i, Extent3 in) {
+  return {static_cast<unsigned>(i % in.x), static_cast<unsigned>(i / in.x % in.y),
+          static_cast<unsigned>(i / in.x / in.y)};
+}
+
 ThreadOrder chosen_order = ThreadOrder::kAnother;
 uint32_t launches = 0;
 Block* running = nullptr;
@@ -72,10 +78,8 @@ std::vector<size_t> Turns(size_t count, ThreadOrder order) {
 /// A block that is running.
 class Block {
  public:
-  /// Nothing runs yet. `kernel` is to call Await in every thread if `must_await`; it outlives this
-  /// run.
-  void Begin(const ThreadState& first, size_t shared_bytes, const std::function<void()>& kernel,
-             bool must_await, ThreadOrder order, bool copies_at_once);
+  /// Nothing runs yet. `launch` outlives this run.
+  void Begin(const KernelLaunch& launch, Index3 block, ThreadOrder order, bool copies_at_once);
   /// Until the threads that can have come to Await.
   void RunToAwait();
   void RunToEnd();
@@ -106,12 +110,12 @@ class Block {
   uint32_t LanesOfWarp() const;
   bool AllArrived(uint32_t mask, std::source_location where) const;
 
+  const KernelLaunch* launch_ = nullptr;
   std::vector<Thread> threads_;
   std::vector<Warp> warps_;
   std::vector<std::unique_ptr<Fiber>> fibers_;  ///< kept from block to block
   std::vector<size_t> turns_;                   ///< of the threads
   std::vector<std::byte> shared_;
-  size_t shared_bytes_ = 0;
   std::function<void()> body_;
   std::exception_ptr error_;
   race_check::Barrier barrier_;
@@ -120,30 +124,27 @@ class Block {
   char end_ = 0;      ///< and all before this
   size_t now_ = 0;
   size_t live_ = 0;
-  bool must_await_ = false;
   bool has_previous_ = false;  ///< which Await is to wait for
   bool copies_at_once_ = true;
 };
 
-void Block::Begin(const ThreadState& first, size_t shared_bytes,
-                  const std::function<void()>& kernel, bool must_await, ThreadOrder order,
+void Block::Begin(const KernelLaunch& launch, Index3 block, ThreadOrder order,
                   bool copies_at_once) {
-  const Extent3 dim = first.block_dim;
+  launch_ = &launch;
+  const Extent3 dim = launch.block;
   const size_t count = size_t{dim.x} * dim.y * dim.z;
   threads_.assign(count, {});
   warps_.assign((count + kWarpSize - 1) / kWarpSize, {});
   turns_ = Turns(count, order);
-  shared_.assign(shared_bytes + kGuardBytes, kPoison);
-  shared_bytes_ = shared_bytes;
+  shared_.assign(launch.shared_bytes + kGuardBytes, kPoison);
   error_ = nullptr;
   live_ = count;
-  must_await_ = must_await;
   has_previous_ = false;
   copies_at_once_ = copies_at_once;
-  body_ = [this, &kernel] {
+  body_ = [this] {
     race_check::Acquire(&begin_);
     try {
-      kernel();
+      launch_->kernel();
     } catch (...) {
       error_ = std::current_exception();
     }
@@ -152,10 +153,7 @@ void Block::Begin(const ThreadState& first, size_t shared_bytes,
   };
   while (fibers_.size() < count) fibers_.push_back(std::make_unique<Fiber>());
   for (size_t t = 0; t < count; ++t) {
-    threads_[t].state = first;
-    threads_[t].state.thread = {static_cast<unsigned>(t % dim.x),
-                                static_cast<unsigned>(t / dim.x % dim.y),
-                                static_cast<unsigned>(t / dim.x / dim.y)};
+    threads_[t].state = {IndexAt(t, dim), block, dim, launch.grid};
     fibers_[t]->Begin(&body_);
   }
   race_check::Release(&begin_);
@@ -202,14 +200,15 @@ void Block::RunToEnd() {
   }
   RunUntilAllWait();
   if (live_ > 0) ExplainStandstill();
-  if (must_await_) CheckAwaited();
+  if (launch_->begins_early) CheckAwaited();
   CheckGuard();
 }
 
 void Block::CheckGuard() const {
-  for (size_t i = shared_bytes_; i < shared_.size(); ++i) {
+  const size_t end = launch_->shared_bytes;
+  for (size_t i = end; i < shared_.size(); ++i) {
     if (shared_[i] != kPoison) {
-      throw KernelError("shared memory was written " + std::to_string(i - shared_bytes_) +
+      throw KernelError("shared memory was written " + std::to_string(i - end) +
                         " bytes past its end");
     }
   }
@@ -333,16 +332,8 @@ Grid::Grid(const KernelLaunch& launch) : launch_(launch), order_(chosen_order) {
 Grid::~Grid() { IdleBlocks().push_back(std::move(block_)); }
 
 void Grid::BeginNextBlock() {
-  const size_t index = turns_[begun_++];
-  const Extent3 grid = launch_.grid;
-  ThreadState first;
-  first.block_dim = launch_.block;
-  first.grid_dim = grid;
-  first.block = {static_cast<unsigned>(index % grid.x),
-                 static_cast<unsigned>(index / grid.x % grid.y),
-                 static_cast<unsigned>(index / grid.x / grid.y)};
-  block_->Begin(first, launch_.shared_bytes, launch_.kernel, launch_.begins_early, order_,
-                copies_at_once_);
+  const Index3 block = IndexAt(turns_[begun_++], launch_.grid);
+  block_->Begin(launch_, block, order_, copies_at_once_);
 }
 
 void Grid::BeginEarly() {

@@ -51,17 +51,11 @@ CUstream_st::~CUstream_st() {
 void CUstream_st::Add(Work work) {
   if (is_recording_) return recorded_.push_back(std::move(work));
   asked_.emplace_back(std::move(work));
-  switch (ziggurat::cuda_emulator::chosen_pace) {
-    case Pace::kAtOnce:
-      return Synchronize();
-    case Pace::kWhenAwaited:
-      return;
-    case Pace::kAnother:
-      // All, a part, or mostly nothing.
-      const auto draw = random_() % 8;
-      if (draw == 0) return Synchronize();
-      if (draw == 1) return Run(random_() % asked_.size());
-  }
+  if (ziggurat::cuda_emulator::chosen_pace == Pace::kWhenAwaited) return;
+  // All, a part, or mostly nothing.
+  const auto draw = random_() % 8;
+  if (draw == 0) return Synchronize();
+  if (draw == 1) return Run(random_() % asked_.size());
 }
 
 void CUstream_st::Await(const void* event) {

@@ -23,7 +23,7 @@
 namespace ziggurat::cuda_emulator {
 
 /// How soon a stream does what it is asked for.
-enum class Pace : uint8_t { kAtOnce, kWhenAwaited, kAnother };
+enum class Pace : uint8_t { kWhenAwaited, kAnother };
 /// kAnother (the default): from call to call another.
 void SetPace(Pace pace);
 
