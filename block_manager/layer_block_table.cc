@@ -318,6 +318,7 @@ void LayerBlockTable::MakeRing(int segment, RingShape ring) {
   CheckThat(!s.is_frozen && !s.is_shared, "a ring overwrites, and is not shared");
   CheckThat(!IsGrouped(s.options.format.encoding),
             "a ring overwrites slots one by one, groups are written as a whole");
+  ReleaseAhead(segment);  // a block behind the ring's last slot would never be used
   s.options.ring = ring;
   s.grows_plainly = false;
   SetAppendLimit(segment);
@@ -402,12 +403,8 @@ absl::Status LayerBlockTable::TakeBlocks(int segment, int num_slots) {
   return absl::OkStatus();
 }
 
-void LayerBlockTable::SetAppendLimit(int segment) {
-  Segment& s = segments_[segment];
-  if (s.is_frozen) {
-    s.append_limit = s.next_slot;
-    return;
-  }
+int LayerBlockTable::AppendLimitOf(const Segment& s) {
+  if (s.is_frozen) return s.next_slot;
   size_t limit = s.options.ring ? s.options.ring->slots() : SIZE_MAX;
   for (int p = 0; p < s.num_planes; ++p) {
     limit = std::min(limit, s.planes[p].size() * s.slots_per_block[p]);
@@ -415,7 +412,11 @@ void LayerBlockTable::SetAppendLimit(int segment) {
   if (s.options.format.values_only) {
     limit = std::min(limit, static_cast<size_t>(s.borrowed_slots));
   }
-  s.append_limit = static_cast<int>(std::min(limit, static_cast<size_t>(INT32_MAX)));
+  return static_cast<int>(std::min(limit, static_cast<size_t>(INT32_MAX)));
+}
+
+void LayerBlockTable::SetAppendLimit(int segment) {
+  segments_[segment].append_limit = AppendLimitOf(segments_[segment]);
 }
 
 void LayerBlockTable::RefreshViewPointers(int segment) {

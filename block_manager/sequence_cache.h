@@ -115,7 +115,7 @@ class alignas(64) LayerBlockTable {
   /// s - slots, where it is. For what CanRemoveFirst allows (CHECK).
   void RemoveFirst(int segment, int slots);
   /// Makes a growing segment a ring from now on. It must not hold more than the ring's slots, be of
-  /// a grouped encoding, nor be shared (CHECK).
+  /// a grouped encoding, nor be shared (CHECK). What TakeAhead took is released.
   void MakeRing(int segment, RingShape ring);
   /// The slot where the next token of `segment` is written: a new one (a block is allocated when
   /// the last one is full), or in a full ring the oldest slot of the ring, which is overwritten.
@@ -223,6 +223,7 @@ class alignas(64) LayerBlockTable {
   int PushSegment(Segment segment, SegmentView view);
   absl::Status Grow(int segment, int new_num_slots);
   void TakeReferences(const std::vector<BlockId>& theirs, std::vector<BlockId>* ours);
+  static int AppendLimitOf(const Segment& s);
   void SetAppendLimit(int segment);
   void RefreshViewPointers(int segment);
   PlaneList PlanesOfSegment(const Segment& segment) const;

@@ -145,9 +145,10 @@ absl::Status LayerBlockTable::CheckCursor(int segment) const {
     return absl::InternalError(
         absl::StrCat("next slot ", s.next_slot, " is not in [", lowest, ", ", num_slots, "]"));
   }
-  if (s.next_slot > s.append_limit) {
-    return absl::InternalError(
-        absl::StrCat("next slot ", s.next_slot, " lies past the limit ", s.append_limit));
+  // Past the blocks AppendSlot would hand out a slot without memory.
+  if (const int limit = AppendLimitOf(s); s.append_limit != limit || s.next_slot > limit) {
+    return absl::InternalError(absl::StrCat("next slot ", s.next_slot, " with the limit at ",
+                                            s.append_limit, ", which should be ", limit));
   }
   return absl::OkStatus();
 }

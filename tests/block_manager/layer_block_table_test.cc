@@ -1,8 +1,6 @@
 // How the segments of one layer grow, wrap and follow the pool.
 #include <gtest/gtest.h>
 
-#include <chrono>
-#include <cstdio>
 #include <memory>
 #include <set>
 
@@ -295,44 +293,6 @@ TEST_F(LayerBlockTableTest, RingsOfScoredAndPerTokenFormatsOverwriteLikeOthers) 
     EXPECT_EQ(table.blocks(), BlocksOf(format, 5)) << FormatText(format);
     EXPECT_TRUE(table.CheckIntegrity().ok()) << table.CheckIntegrity();
   }
-}
-
-// Not asserted: a shared machine. The step of 1,024 sequences of 80 layers should take about 1 ms.
-TEST(LayerBlockTableTimingTest, PrintsTheTimeOfOneStepsAppends) {
-  constexpr int kLayers = 80;
-  constexpr int kSequences = 1024;
-  constexpr int kSteps = 32;
-  const CacheGeometry geometry{kLayers, 1, 8, CacheGeometry::DefaultBlockBytes(1, 8)};
-  const auto pool = *BlockPool::Create(size_t{kSequences} * kLayers * 4, geometry.block_bytes);
-  std::vector<SequenceCache> sequences;
-  for (int i = 0; i < kSequences; ++i) {
-    SequenceCache& sequence = sequences.emplace_back(pool.get(), &geometry);
-    for (int layer = 0; layer < kLayers; ++layer) {
-      LayerBlockTable& table = sequence.layer(layer);
-      const bool is_ring = i % 4 == 3;
-      const int segment =
-          table.AddSegment({.ring = is_ring ? std::optional(RingShape{4, 13}) : std::nullopt});
-      ASSERT_TRUE(table.Extend(segment, 1 + i % 16).ok());
-    }
-  }
-  double best_ms = 1e9;
-  double sum_ms = 0;
-  int64_t slots = 0;
-  for (int step = 0; step < kSteps; ++step) {
-    const auto start = std::chrono::steady_clock::now();
-    for (SequenceCache& sequence : sequences) {
-      for (int layer = 0; layer < kLayers; ++layer) {
-        slots += sequence.layer(layer).AppendSlot(0).value();
-      }
-    }
-    const std::chrono::duration<double, std::milli> elapsed =
-        std::chrono::steady_clock::now() - start;
-    best_ms = std::min(best_ms, elapsed.count());
-    sum_ms += elapsed.count();
-  }
-  std::printf("append of %d sequences x %d layers: mean %.2f ms, best %.2f ms a step (%lld)\n",
-              kSequences, kLayers, sum_ms / kSteps, best_ms, static_cast<long long>(slots));
-  EXPECT_GT(slots, 0);
 }
 
 }  // namespace

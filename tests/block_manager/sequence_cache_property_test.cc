@@ -27,6 +27,7 @@ rc::Gen<Operation> AnyOperation() {
                                                     {2, Kind::kRefreshKeys},
                                                     {8, Kind::kExtend},
                                                     {16, Kind::kAppend},
+                                                    {8, Kind::kTakeAhead},
                                                     {4, Kind::kTruncate},
                                                     {8, Kind::kRemoveFirst},
                                                     {1, Kind::kMakeRing},

@@ -66,6 +66,8 @@ void TableMachine::Run(const Operation& op) {
       return Extend(op, table, model);
     case Kind::kAppend:
       return Append(op, table, model);
+    case Kind::kTakeAhead:
+      return TakeAhead(op, table, model);
     case Kind::kTruncate:
       return Truncate(op, sequence, layer);
     case Kind::kRemoveFirst:
@@ -351,6 +353,36 @@ bool TableMachine::AppendOne(LayerBlockTable& table, int index, ModelSegment* se
   return true;
 }
 
+void TableMachine::TakeAhead(const Operation& op, LayerBlockTable& table, ModelLayer& model) {
+  if (model.empty()) return;
+  const int index = AnySegment(op, model);
+  ModelSegment& segment = model[index];
+  const auto& ring = segment.options.ring;
+  const bool overwrites = ring && segment.slots() == ring->slots();
+  const TableSnapshot before(table);
+  const int room = table.RoomToAppend(index);
+  const bool is_alone = !segment.refers && !segment.is_shared && !segment.is_lent;
+  const bool may = is_alone && !overwrites && !segment.values_only();
+  const size_t missing =
+      room > 0 || !may ? 0 : segment.Missing(geometry_.block_bytes, segment.slots() + 1);
+  const bool fits = live_blocks_ + missing <= pool_->num_blocks();
+  RC_ASSERT(table.TakeAhead(index) == (room > 0 || (may && fits)));
+  const size_t taken = fits ? missing : 0;
+  counts_.ahead += taken;
+  counts_.high_water = std::max(counts_.high_water, live_blocks_ + taken);
+  RC_ASSERT(pool_->used_blocks() == live_blocks_ + taken);
+  RC_ASSERT(table.view()[index].num_slots == segment.slots());
+  RC_ASSERT(table.CheckIntegrity().ok());
+  if (op.tokens % 3 == 0 || overwrites || table.RoomToAppend(index) == 0) {
+    if (may) table.ReleaseAhead(index);
+    RC_ASSERT(TableSnapshot(table) == before);
+    return;
+  }
+  const int count = 1 + static_cast<int>(op.tokens / 3 % table.RoomToAppend(index));
+  table.AppendSlots(index, count);
+  GrowModel(table, index, &segment, count);
+}
+
 // ---- Shrinking and rings -----------------------------------------------------------------------
 
 bool TableMachine::MayShrink(size_t sequence, const ModelSegment& segment) const {
@@ -452,6 +484,7 @@ void TableMachine::MakeRing(const Operation& op, LayerBlockTable& table, ModelLa
 
 void MachineCounts::Add(const MachineCounts& other) {
   refused += other.refused;
+  ahead += other.ahead;
   overwritten += other.overwritten;
   shared += other.shared;
   followed += other.followed;
@@ -465,10 +498,11 @@ void MachineCounts::Add(const MachineCounts& other) {
 
 std::ostream& operator<<(std::ostream& os, const MachineCounts& counts) {
   return os << "high water " << counts.high_water << ", " << counts.refused << " refused, "
-            << counts.overwritten << " slots overwritten, " << counts.shared << " shared, "
-            << counts.followed << " followed (" << counts.shrunk << " shrunk), " << counts.lent
-            << " lent, " << counts.truncated << " truncated, " << counts.cut_in_front
-            << " cut in front, " << counts.ringed << " made rings";
+            << counts.ahead << " blocks taken ahead, " << counts.overwritten
+            << " slots overwritten, " << counts.shared << " shared, " << counts.followed
+            << " followed (" << counts.shrunk << " shrunk), " << counts.lent << " lent, "
+            << counts.truncated << " truncated, " << counts.cut_in_front << " cut in front, "
+            << counts.ringed << " made rings";
 }
 
 }  // namespace ziggurat

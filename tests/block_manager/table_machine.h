@@ -21,6 +21,7 @@ enum class Kind : uint8_t {
   kRefreshKeys,
   kExtend,
   kAppend,
+  kTakeAhead,
   kTruncate,
   kRemoveFirst,
   kMakeRing,
@@ -30,9 +31,9 @@ enum class Kind : uint8_t {
   kMoveSequence,
 };
 inline constexpr const char* kKindNames[] = {
-    "AddSegment", "ShareSegment",  "RefreshShared",   "AddValuesSegment", "RefreshKeys",
-    "Extend",     "Append",        "Truncate",        "RemoveFirst",      "MakeRing",
-    "ClearLayer", "ClearSequence", "ReplaceSequence", "MoveSequence"};
+    "AddSegment", "ShareSegment", "RefreshShared", "AddValuesSegment", "RefreshKeys",
+    "Extend",     "Append",       "TakeAhead",     "Truncate",         "RemoveFirst",
+    "MakeRing",   "ClearLayer",   "ClearSequence", "ReplaceSequence",  "MoveSequence"};
 
 /// One operation. The numbers are taken modulo what exists when it runs, so that any part of a list
 /// of operations is again a valid list: that is what lets it shrink.
@@ -53,6 +54,7 @@ inline std::ostream& operator<<(std::ostream& os, const Operation& op) {
 /// How often what was to be tried was tried.
 struct MachineCounts {
   size_t refused = 0;      ///< growth, for want of blocks
+  size_t ahead = 0;        ///< blocks taken before the slot
   size_t overwritten = 0;  ///< slots of rings
   size_t shared = 0;
   size_t followed = 0;  ///< refreshes of a shared segment that gained or lost slots
@@ -104,6 +106,9 @@ class TableMachine {
   static int AnySegment(const Operation& op, const ModelLayer& model);
   void Extend(const Operation& op, LayerBlockTable& table, ModelLayer& model);
   void Append(const Operation& op, LayerBlockTable& table, ModelLayer& model);
+  /// The block of the next slot before the slot, and then the slots that there is room for, or
+  /// none.
+  void TakeAhead(const Operation& op, LayerBlockTable& table, ModelLayer& model);
   bool AppendOne(LayerBlockTable& table, int index, ModelSegment* segment);
   /// Whether it, and all that follow it, may get fewer slots.
   bool MayShrink(size_t sequence, const ModelSegment& segment) const;
