@@ -178,7 +178,8 @@ struct CachePlan {
   int most_sinks_decided = 0;
   PrefillNeeds needs;
 
-  /// Whether any layer keeps less than the whole prompt.
+  /// Whether any layer has an edit: it may keep less than the whole prompt, and not the same tokens
+  /// as another.
   bool SelectsTokens() const {
     return std::any_of(layers.begin(), layers.end(), [](const LayerPlan& layer) {
       return !std::holds_alternative<KeepAll>(layer.edit);

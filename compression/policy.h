@@ -57,9 +57,11 @@ class Policy {
     (void)importance;
     return Plan(context, tokens, max_new_tokens).layers;
   }
-  /// The policy that serves this prompt, where that depends on its text (WindowKV's task=auto);
-  /// null: this one. `text` is the whole prompt.
+  /// Whether ForPrompt is to be asked.
   virtual bool wants_prompt_text() const { return false; }
+  /// The policy that serves this prompt, where that depends on its text (WindowKV's task=auto);
+  /// null: this one. `text` is the prompt, or no less of it than its first kTaskHeadBytes and last
+  /// kTaskTailBytes (compression/task_classifier.h).
   virtual std::shared_ptr<const Policy> ForPrompt(std::string_view /*text*/) const {
     return nullptr;
   }

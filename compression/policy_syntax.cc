@@ -42,9 +42,8 @@ class SyntaxParser {
     } while (Take('+'));
     SkipSpace();
     if (position_ < text_.size()) {
-      return Fail(terms.back().arguments.empty() && text_[position_ - 1] != ')'
-                      ? "'(', '+' or the end of the text"
-                      : "'+' or the end of the text");
+      return Fail(terms.back().has_parentheses ? "'+' or the end of the text"
+                                               : "'(', '+' or the end of the text");
     }
     return terms;
   }
@@ -54,6 +53,7 @@ class SyntaxParser {
     TermSyntax term;
     if (!ReadName(&term.name, &term.column)) return Fail("the name of a policy");
     if (!Take('(')) return term;
+    term.has_parentheses = true;
     const size_t open_column = position_;
     if (Take(')')) return term;
     do {
@@ -70,13 +70,14 @@ class SyntaxParser {
   absl::StatusOr<ArgumentSyntax> ReadArgument(std::string_view policy) {
     ArgumentSyntax argument;
     if (!ReadName(&argument.name, &argument.name_column)) {
-      return Fail(fmt::format("the name of a parameter of {}", policy));
+      return Fail(fmt::format("the name of a parameter of {}", QuoteForMessage(policy)));
     }
     if (!Take('=')) return Fail(fmt::format("'=' after {}", QuoteForMessage(argument.name)));
     SkipSpace();
     const size_t begin = position_;
     while (position_ < text_.size() && IsValueByte(text_[position_])) ++position_;
-    if (position_ == begin) return Fail(fmt::format("a value of {}", argument.name));
+    if (position_ == begin)
+      return Fail(fmt::format("a value of {}", QuoteForMessage(argument.name)));
     argument.value = text_.substr(begin, position_ - begin);
     argument.value_column = begin + 1;
     return argument;

@@ -31,6 +31,7 @@ struct ArgumentSyntax {
 struct TermSyntax {
   std::string_view name;
   size_t column = 0;
+  bool has_parentheses = false;
   std::vector<ArgumentSyntax> arguments;
 };
 

@@ -90,6 +90,7 @@ constexpr ParameterSpec kParameters[] = {
      .help = "last queries of the prompt, whose attention is tested",
      .minimum = 1,
      .maximum = 1024,
+     .only_with = ParameterCondition{"decide", kPrefill},
      .default_value = 32},
     {.name = "decide",
      .help = "when: layer by layer with the prompt, or by the first generated token's query",

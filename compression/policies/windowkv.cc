@@ -60,18 +60,23 @@ class WindowKv final : public DescribedPolicy {
   CachePlan Plan(const PolicyContext& context, int prompt_tokens,
                  int max_new_tokens) const override {
     const SequenceLimits limits{prompt_tokens, max_new_tokens};
-    std::vector<LayerPlan> layers =
-        PlanLayers(context, limits,
-                   task_ == kAggregation ? PromptTask::kAggregation : PromptTask::kLocalization);
+    const auto plan_for = [&](PromptTask task) {
+      return CompletePlan(context, limits, PlanLayers(context, limits, task));
+    };
+    CachePlan plan =
+        plan_for(task_ == kAggregation ? PromptTask::kAggregation : PromptTask::kLocalization);
     if (task_ == kAuto) {
       // The task is not known yet: bounds for either.
-      const auto other = PlanLayers(context, limits, PromptTask::kAggregation);
-      for (size_t i = 0; i < layers.size(); ++i) {
-        layers[i].prompt_tokens_kept =
-            std::max(layers[i].prompt_tokens_kept, other[i].prompt_tokens_kept);
+      const CachePlan other = plan_for(PromptTask::kAggregation);
+      for (size_t i = 0; i < plan.layers.size(); ++i) {
+        size_t& kept = plan.layers[i].prompt_tokens_kept;
+        kept = std::max(kept, other.layers[i].prompt_tokens_kept);
       }
+      plan.needs.window_rows = std::max(plan.needs.window_rows, other.needs.window_rows);
+      plan.needs.score_heads = std::max(plan.needs.score_heads, other.needs.score_heads);
+      plan.needs.selects = plan.needs.selects || other.needs.selects;
     }
-    return CompletePlan(context, limits, std::move(layers));
+    return plan;
   }
 
  private:

@@ -88,7 +88,11 @@ void CheckNeeds(const CachePlan& plan, const Drawn& drawn) {
     }
     if (layer.lazy.has_value()) rows = std::max(rows, layer.lazy->last);
   }
-  RC_ASSERT(plan.needs.window_rows == (whole ? -1 : rows));
+  // Before the task is known the needs are those of either.
+  const bool open = drawn.policy->wants_prompt_text() && !whole;
+  const int needed = plan.needs.window_rows;
+  RC_ASSERT((open && needed >= rows) || needed == (whole ? -1 : rows));
+  RC_ASSERT(needed <= drawn.prompt_tokens);
   RC_ASSERT(whole || rows <= drawn.prompt_tokens);
 }
 

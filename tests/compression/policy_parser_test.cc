@@ -167,6 +167,8 @@ INSTANTIATE_TEST_SUITE_P(
         BadValue{"simlayerkv(threshold=1.1)", 22, "a number from 0 to 1"},
         BadValue{"simlayerkv(recent=0)", 19, "an integer from 1"},
         BadValue{"simlayerkv(decide=later)", 19, "prefill or decode"},
+        BadValue{"simlayerkv(last=5,decide=decode)", 12,
+                 "last means something only with decide=prefill"},
         BadValue{"minicache(start=Half)", 17, "half or an integer from 0 to 4096"},
         BadValue{"minicache(t=half)", 13, "t='half' is not allowed"},
         BadValue{"windowkv(budget=16,observe=16)", 17, "must be greater than observe=16"},
@@ -186,9 +188,9 @@ INSTANTIATE_TEST_SUITE_P(
     PolicySyntax, BadValues,
     testing::Values(BadValue{"snapkv(budget=64", 17,
                              "the end of the text, expected ',' or the ')' that closes"},
-                    BadValue{"snapkv(", 8, "expected the name of a parameter of snapkv"},
+                    BadValue{"snapkv(", 8, "expected the name of a parameter of 'snapkv'"},
                     BadValue{"snapkv(budget", 14, "expected '=' after 'budget'"},
-                    BadValue{"snapkv(budget=", 15, "expected a value of budget"},
+                    BadValue{"snapkv(budget=", 15, "expected a value of 'budget'"},
                     BadValue{"snapkv(budget=,window=3)", 15, "found ',', expected a value"},
                     BadValue{"snapkv(budget=64,)", 18,
                              "found ')', expected the name of a parameter"},
@@ -198,6 +200,7 @@ INSTANTIATE_TEST_SUITE_P(
                     BadValue{"snapkv(64)", 8, "found '6', expected the name of a parameter"},
                     BadValue{"snapkv(budget=64))", 18, "found ')', expected '+' or the end"},
                     BadValue{"snapkv(budget=64) full", 19, "found 'f', expected '+' or the end"},
+                    BadValue{"full() x", 8, "found 'x', expected '+' or the end"},
                     BadValue{"full full", 6, "found 'f', expected '(', '+' or the end"},
                     BadValue{"full;", 5, "found ';'"},
                     BadValue{"full+", 6, "the end of the text, expected the name of a policy"},
@@ -229,6 +232,8 @@ TEST(PolicyParser, RefusesVeryLongTextUnreadAndShowsOnlyAPart) {
   EXPECT_THAT(message, HasSubstr("1025 bytes, at most 1024"));
   EXPECT_LT(Refusal(std::string(1 << 20, 'x')).size(), 400u);
   EXPECT_LT(Refusal(std::string(1000, 'x')).size(), 400u);
+  EXPECT_LT(Refusal(std::string(1000, 'x') + "(").size(), 400u);
+  EXPECT_LT(Refusal("full(" + std::string(1000, 'x') + "=").size(), 400u);
 }
 
 TEST(PolicyParser, ShowsNoUnprintableByte) {

@@ -133,6 +133,10 @@ TEST(WindowKvPlan, WithoutATaskBoundsBoth) {
   for (int i = 0; i < layers; ++i) {
     EXPECT_EQ(Kept(open)[i], std::max(Kept(localization)[i], Kept(aggregation)[i]));
   }
+  EXPECT_NE(localization.needs.window_rows, aggregation.needs.window_rows);
+  EXPECT_EQ(open.needs.window_rows,
+            std::max(localization.needs.window_rows, aggregation.needs.window_rows));
+  EXPECT_EQ(open.needs.score_heads, aggregation.needs.score_heads);
 }
 
 TEST(WindowKvPolicy, ReadsThePromptOnlyToFindItsTask) {
