@@ -17,7 +17,8 @@
 namespace ziggurat {
 namespace {
 
-absl::Status CheckOptions(const EngineOptions& options, const ModelShape& shape) {
+absl::Status CheckOptions(const EngineOptions& options, const ModelRunner& model) {
+  const ModelShape& shape = model.shape();
   const std::pair<const char*, int> positive[] = {
       {"max_running", options.max_running},
       {"max_queue", options.max_queue},
@@ -39,6 +40,11 @@ absl::Status CheckOptions(const EngineOptions& options, const ModelShape& shape)
         absl::StrCat("max_prompt_tokens is ", options.max_prompt_tokens,
                      ", must leave room for one new token in the model's context of ",
                      shape.max_context_tokens));
+  }
+  if (const int most = model.lanes().front().max_tokens; options.max_prompt_tokens > most) {
+    return absl::InvalidArgumentError(absl::StrCat("max_prompt_tokens is ",
+                                                   options.max_prompt_tokens,
+                                                   ", the model's prefill takes at most ", most));
   }
   const size_t needed = options.block_bytes * static_cast<size_t>(shape.num_layers);
   if (options.kv_cache_bytes < needed) {
@@ -214,6 +220,18 @@ absl::Status Engine::Impl::Submit(RequestId id, EngineRequest request) {
   return absl::OkStatus();
 }
 
+std::string_view RequestStateName(RequestState state) {
+  switch (state) {
+    case RequestState::kWaiting:
+      return "waiting";
+    case RequestState::kPrefilling:
+      return "prefilling";
+    case RequestState::kDecoding:
+      return "decoding";
+  }
+  return "unknown";
+}
+
 Engine::Engine(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 Engine::~Engine() = default;
 
@@ -225,12 +243,15 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(const EngineOptions& opti
   if (filled.block_bytes == 0) {
     filled.block_bytes = CacheGeometry::DefaultBlockBytes(shape.num_kv_heads, shape.head_dim);
   }
-  if (filled.max_prompt_tokens == 0) filled.max_prompt_tokens = shape.max_context_tokens - 1;
-  filled.prefill_tokens = std::min(filled.prefill_tokens, model->lanes().front().max_tokens);
+  const int most_tokens = model->lanes().front().max_tokens;
+  if (filled.max_prompt_tokens == 0) {
+    filled.max_prompt_tokens = std::min(shape.max_context_tokens - 1, most_tokens);
+  }
+  filled.prefill_tokens = std::min(filled.prefill_tokens, most_tokens);
 #if !defined(NDEBUG) || defined(ZIGGURAT_CHECK_EVERY_STEP)
   filled.check_every_step = true;
 #endif
-  if (absl::Status status = CheckOptions(filled, shape); !status.ok()) return status;
+  if (absl::Status status = CheckOptions(filled, *model); !status.ok()) return status;
   const CacheGeometry geometry{shape.num_layers, shape.num_kv_heads, shape.head_dim,
                                filled.block_bytes};
   if (absl::Status status = geometry.Validate(); !status.ok()) return status;

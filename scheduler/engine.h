@@ -27,7 +27,7 @@ struct EngineOptions {
   size_t block_bytes = 0;     ///< 0: CacheGeometry::DefaultBlockBytes
   int max_running = 256;      ///< admitted requests, prefilling or decoding
   int max_queue = 1024;       ///< requests waiting for admission
-  int max_prompt_tokens = 0;  ///< 0: the model's context less one
+  int max_prompt_tokens = 0;  ///< 0: the model's context less one, or what its prefill takes
   int prefill_tokens = 8192;  ///< tokens of one prefill batch
   /// How long prefill goes on between two decode steps, or twice as long as the last decode step
   /// where that is more (up to a second): it gets two thirds of the time. About: a model pauses
@@ -100,6 +100,7 @@ class Engine {
 
   /// Whether a request may be taken now, if it is small enough. UNAVAILABLE: draining.
   /// RESOURCE_EXHAUSTED: the queue is full. Submit asks too; this is for who has much to do before.
+  /// A refusal counts in the metrics, as one of Submit does.
   absl::Status CheckOpen() const;
 
   RequestId NewId();
@@ -112,8 +113,9 @@ class Engine {
   /// The same under a new id.
   absl::StatusOr<RequestId> Submit(EngineRequest request);
 
-  /// Ends a request early: kStop (a stop string was seen), kCancelled. Its blocks are free before
-  /// the next step. A final output follows. Unknown or finished ids are ignored.
+  /// Ends a request early, for one of two reasons: kStop (a stop string was seen) or kCancelled.
+  /// Its blocks are free before the next step. A final output follows. Unknown or finished ids are
+  /// ignored.
   void Cancel(RequestId id, FinishReason reason);
 
   /// Refuses new requests from now on, and ends those still there at `deadline` with UNAVAILABLE.

@@ -128,9 +128,8 @@ void EngineLoop::ExpireDeadlines() {
               absl::UnavailableError("the server is draining and its deadline has passed"));
     drain_deadline_.reset();
   }
-  const absl::Status status = PastDeadline();
   for (std::unique_ptr<Sequence>& sequence : waiting_.RemoveExpired(now)) {
-    FinishWaiting(std::move(sequence), FinishReason::kDeadline, status);
+    FinishWaiting(std::move(sequence), FinishReason::kDeadline, PastDeadline());
   }
   if (now < next_deadline_) return;
   next_deadline_ = SteadyTime::max();
@@ -143,7 +142,7 @@ void EngineLoop::ExpireDeadlines() {
       next_deadline_ = std::min(next_deadline_, *sequence->request.deadline);
     }
   }
-  for (Sequence* sequence : expired) Finish(*sequence, FinishReason::kDeadline, status);
+  for (Sequence* sequence : expired) Finish(*sequence, FinishReason::kDeadline, PastDeadline());
 }
 
 // ---- Admission ---------------------------------------------------------------------------------

@@ -1,11 +1,13 @@
 #include "scheduler/metrics.h"
 
 #include <map>
+#include <string>
 #include <utility>
 
 #include "absl/algorithm/container.h"
 #include "block_manager/cache_format.h"
 #include "scheduler/engine.h"
+#include "scheduler/request.h"
 #include "scheduler/vllm_names.h"
 
 namespace ziggurat {
@@ -40,8 +42,6 @@ Histogram& OneHistogram(prometheus::Registry& registry, const char* name, const 
   return prometheus::BuildHistogram().Name(name).Help(help).Register(registry).Add({}, buckets);
 }
 
-constexpr const char* kFinishReasons[] = {"stop",        "length",   "cancelled",
-                                          "unavailable", "deadline", "error"};
 constexpr const char* kRefusals[] = {"invalid",        "not_allowed",      "never_fits",
                                      "queue_full",     "too_many_streams", "draining",
                                      "unauthenticated"};
@@ -160,7 +160,9 @@ struct Metrics::Series {
     for (const char* part : {"schedule", "model", "attention", "sample"}) {
       parts.emplace_back(part, &step_part.Add({{"part", part}}, kStepBuckets));
     }
-    for (const char* reason : kFinishReasons) finished.Add({{"reason", reason}});
+    for (const FinishReason reason : kFinishReasons) {
+      finished.Add({{"reason", std::string(FinishReasonName(reason))}});
+    }
     for (const char* reason : kRefusals) refused.Add({{"reason", reason}});
   }
 
@@ -323,7 +325,8 @@ MetricTotals Metrics::Totals() const {
   MetricTotals totals;
   totals.prompt_tokens = s.prompt_tokens.Value();
   totals.generated_tokens = s.generated_tokens.Value();
-  for (const char* reason : kFinishReasons) {
+  for (const FinishReason of : kFinishReasons) {
+    const std::string reason(FinishReasonName(of));
     totals.finished[reason] = s.finished.Add({{"reason", reason}}).Value();
   }
   for (const char* reason : kRefusals)

@@ -41,6 +41,9 @@ struct EngineRequest {
 
 /// kCancelled: by who asked. kUnavailable: by the server, which drains or ends.
 enum class FinishReason : uint8_t { kStop, kLength, kCancelled, kUnavailable, kDeadline, kError };
+inline constexpr FinishReason kFinishReasons[] = {
+    FinishReason::kStop,        FinishReason::kLength,   FinishReason::kCancelled,
+    FinishReason::kUnavailable, FinishReason::kDeadline, FinishReason::kError};
 std::string_view FinishReasonName(FinishReason reason);  ///< "stop", "length", "cancelled", ...
 
 /// Blocks and tokens of one format in a layer.
@@ -91,7 +94,7 @@ struct Usage {
 struct EngineResult {
   FinishReason reason = FinishReason::kStop;
   std::optional<int32_t> stop_token_id;  ///< the stop token that was drawn
-  absl::Status status;                   ///< not OK for kCancelled, kDeadline and kError
+  absl::Status status;  ///< OK for kStop and kLength, else the error that the client gets
   Usage usage;
   CacheReport cache;  ///< empty layers where prefill had not finished
   double queue_seconds = 0;

@@ -3,60 +3,34 @@
 #include <algorithm>
 #include <map>
 #include <variant>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "scheduler/store/store_format.h"
 
 namespace ziggurat {
 
-std::string_view FinishReasonName(FinishReason reason) {
-  switch (reason) {
-    case FinishReason::kStop:
-      return "stop";
-    case FinishReason::kLength:
-      return "length";
-    case FinishReason::kCancelled:
-      return "cancelled";
-    case FinishReason::kUnavailable:
-      return "unavailable";
-    case FinishReason::kDeadline:
-      return "deadline";
-    case FinishReason::kError:
-      return "error";
-  }
-  return "unknown";
-}
-
-std::string_view RequestStateName(RequestState state) {
-  switch (state) {
-    case RequestState::kWaiting:
-      return "waiting";
-    case RequestState::kPrefilling:
-      return "prefilling";
-    case RequestState::kDecoding:
-      return "decoding";
-  }
-  return "unknown";
-}
-
 namespace {
 
 /// Every format that the plan's storage brings must suit the model and the block.
 absl::Status CheckFormats(const CachePlan& plan, const ModelShape& shape,
                           const CacheGeometry& geometry) {
-  const StoreFormat kinds[] = {
-      MakeStoreFormat(shape.element, plan.quantization),
-      MakeStoreFormat(shape.element, plan.quantization, plan.merge.has_value())};
-  for (const StoreFormat& kind : kinds) {
-    CacheFormat open = kind.open;
-    if (absl::Status status = geometry.CheckFormat(open); !status.ok()) return status;
-    open.scored = true;
-    const bool scores = std::any_of(plan.layers.begin(), plan.layers.end(), [](const auto& layer) {
-      return std::holds_alternative<KeepHeavy>(layer.edit);
-    });
-    if (absl::Status status = geometry.CheckFormat(open); scores && !status.ok()) return status;
-    if (!kind.coded) continue;
-    if (absl::Status status = geometry.CheckFormat(*kind.coded); !status.ok()) return status;
+  std::vector<CacheFormat> formats;
+  const auto add = [&](const StoreFormat& kind) {
+    formats.push_back(kind.open);
+    if (kind.coded) formats.push_back(*kind.coded);
+  };
+  add(MakeStoreFormat(shape.element, plan.quantization));
+  const bool scores = std::any_of(plan.layers.begin(), plan.layers.end(), [](const auto& layer) {
+    return std::holds_alternative<KeepHeavy>(layer.edit);
+  });
+  if (scores) {
+    formats.push_back(formats.front());
+    formats.back().scored = true;
+  }
+  if (plan.merge) add(MakeStoreFormat(shape.element, plan.quantization, /*merged=*/true));
+  for (const CacheFormat& format : formats) {
+    if (absl::Status status = geometry.CheckFormat(format); !status.ok()) return status;
   }
   return absl::OkStatus();
 }

@@ -173,10 +173,16 @@ absl::Status SequenceStore::Decide(const Policy& policy, const PolicyContext& co
   }
   decided_plan_.decide = DecideAt::kLayer;
   undecided_ = false;
+  const size_t copy = DecisionBlocks(context_);
   context_.plan = &decided_plan_;
   context_.appended_tokens -= tokens - context_.prompt_tokens;
   context_.prompt_tokens = tokens;
   for (int layer = 0; layer < cache_->num_layers(); ++layer) {
+    if (layer > 0) {
+      // The layer below, which was copied, has given back as many.
+      bounds_[layer] += copy;
+      if (absl::Status status = Settle(layer); !status.ok()) return status;
+    }
     absl::Status status = RelayLayer(layer, decided_plan_.layers[layer], tokens, prompt, model);
     if (!status.ok()) return status;
   }

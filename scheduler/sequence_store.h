@@ -34,6 +34,8 @@ class SequenceStore {
   SequenceStore(const CachePlan& plan, const CacheGeometry& geometry, ElementType element,
                 int prompt_tokens, int appended_tokens, SequenceCache* cache,
                 Reservation* reservation, ReservationLedger* ledger);
+  SequenceStore(const SequenceStore&) = delete;  // the stores refer to what is in it
+  SequenceStore& operator=(const SequenceStore&) = delete;
 
   /// Lays out layer `layer` of the prompt. Layers come in order.
   absl::Status FillLayer(int layer, const LayerMeasured& measured, LayerWrite* write);

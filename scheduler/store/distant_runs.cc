@@ -1,7 +1,6 @@
 #include "scheduler/store/distant_runs.h"
 
 #include <algorithm>
-#include <variant>
 
 namespace ziggurat {
 
@@ -26,6 +25,15 @@ std::vector<HeadRun> HeadRunsOf(const CachePlan& plan) {
 RunRole RoleOf(const PodGroups& groups, int layer, int head) {
   if (groups.Lowest(layer, head) != layer) return RunRole::kFollows;
   return groups.IsShared(layer, head) ? RunRole::kLowest : RunRole::kAlone;
+}
+
+int DistantBefore(const StoreContext& context) {
+  return context.prompt_tokens + context.appended_tokens - context.plan->distant->recent;
+}
+
+int AppendedToLeave(const StoreContext& context) {
+  const int first = std::max(context.prompt_tokens, context.plan->distant->sinks);
+  return std::max(0, DistantBefore(context) - first);
 }
 
 }  // namespace ziggurat

@@ -29,6 +29,11 @@ enum class RunRole : uint8_t {
 };
 RunRole RoleOf(const PodGroups& groups, int layer, int head);
 
+/// Tokens below this position, sinks apart, are distant from the last token that may come.
+int DistantBefore(const StoreContext& context);
+/// Of the tokens that may come after the prompt, those that become distant.
+int AppendedToLeave(const StoreContext& context);
+
 /// The store where tokens become codes in groups (grouped_distant_store.cc).
 size_t MaxGroupedDistantBlocks(const StoreContext& context, int layer);
 std::unique_ptr<LayerStore> MakeGroupedDistantStore(

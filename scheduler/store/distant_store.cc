@@ -26,6 +26,14 @@ CacheFormat DistantFormat(const StoreContext& context, RunRole role) {
   return format;
 }
 
+/// Blocks of a run that holds `near` tokens with their keys and `distant` ones.
+size_t BlocksOfRun(const StoreContext& context, const HeadRun& run, RunRole role, size_t near,
+                   size_t distant) {
+  const CacheGeometry& geometry = *context.geometry;
+  return geometry.BlocksFor(NearFormat(context), run.count, near) +
+         geometry.BlocksFor(DistantFormat(context, role), run.count, distant);
+}
+
 class DistantStore final : public LayerStore {
  public:
   DistantStore(const StoreContext& context, int layer, SequenceCache* cache,
@@ -46,9 +54,10 @@ class DistantStore final : public LayerStore {
     }
   }
 
-  size_t MaxBlocks() const override { return MaxDistantBlocks(context_, layer_); }
+  size_t MaxBlocks() const override { return max_blocks_; }
 
   absl::Status Fill(const LayerMeasured& measured, LayerWrite* write) override {
+    max_blocks_ = 0;
     for (size_t r = 0; r < runs_.size(); ++r) {
       if (absl::Status status = FillRun(r, measured, write); !status.ok()) return status;
     }
@@ -132,10 +141,16 @@ class DistantStore final : public LayerStore {
     if (absl::Status status = table_->Extend(run.near, near); !status.ok()) return status;
     AddRange(write, {run.near, 0, 0, sinks});
     AddRange(write, {run.near, sinks, near_begin, kept - near_begin});
-    if (run.role == RunRole::kAlone) return absl::OkStatus();
+    const int tokens = kept + context_.appended_tokens;
+    if (run.role == RunRole::kAlone) {
+      max_blocks_ += BlocksOfRun(context_, run.heads, run.role, tokens, 0);
+      return absl::OkStatus();
+    }
     for (int i = near_begin; i < kept; ++i) {
       run.window.push_back({position_of(i), sinks + i - near_begin});
     }
+    const int distant = near_begin - sinks + TokensToLeave(run);
+    max_blocks_ += BlocksOfRun(context_, run.heads, run.role, tokens - distant, distant);
     const SegmentOptions options{.format = DistantFormat(context_, run.role),
                                  .first_kv_head = run.heads.first,
                                  .num_kv_heads = run.heads.count};
@@ -153,6 +168,14 @@ class DistantStore final : public LayerStore {
     return absl::OkStatus();
   }
 
+  /// Of the near tokens of the prompt and those to come, as many as may become distant.
+  int TokensToLeave(const Run& run) const {
+    const int end = DistantBefore(context_);
+    const auto stays = std::find_if(run.window.begin(), run.window.end(),
+                                    [&](const NearToken& token) { return token.position >= end; });
+    return static_cast<int>(stays - run.window.begin()) + AppendedToLeave(context_);
+  }
+
   static void AddRange(LayerWrite* write, const TokenRange& range) {
     if (range.count > 0) write->ranges.push_back(range);
   }
@@ -162,6 +185,7 @@ class DistantStore final : public LayerStore {
   int layer_;
   SequenceCache* cache_;
   LayerBlockTable* table_;
+  size_t max_blocks_ = 0;
   std::vector<Run> runs_;
   std::vector<TokenTarget> targets_;
 };
@@ -171,19 +195,18 @@ class DistantStore final : public LayerStore {
 size_t MaxDistantBlocks(const StoreContext& context, int layer) {
   if (StoresGroups(context)) return MaxGroupedDistantBlocks(context, layer);
   const CachePlan& plan = *context.plan;
-  const CacheGeometry& geometry = *context.geometry;
-  const size_t kept = plan.layers[layer].prompt_tokens_kept;
-  const size_t tokens = kept + context.appended_tokens;
+  const size_t tokens = plan.layers[layer].prompt_tokens_kept + context.appended_tokens;
   const size_t window = static_cast<size_t>(plan.distant->sinks) + plan.distant->recent;
   size_t blocks = 0;
   for (const HeadRun& run : HeadRunsOf(plan)) {
     const RunRole role = RoleOf(*plan.distant->groups, layer, run.first);
     const size_t near = role == RunRole::kAlone ? tokens : std::min(tokens, window);
-    blocks += geometry.BlocksFor(NearFormat(context), run.count, near);
-    if (role == RunRole::kAlone) continue;
-    // With a selection, sinks and recent tokens may all have been dropped.
-    const size_t distant = plan.SelectsTokens() ? tokens : tokens - near;
-    blocks += geometry.BlocksFor(DistantFormat(context, role), run.count, distant);
+    blocks += BlocksOfRun(context, run, role, near, tokens - near);
+    // With a selection sinks and recent tokens may have been dropped. Then more are distant, and
+    // the two parts may end in one block more of each plane.
+    if (role != RunRole::kAlone && plan.SelectsTokens()) {
+      blocks += context.geometry->BlocksFor(DistantFormat(context, role), run.count, 1);
+    }
   }
   return blocks;
 }

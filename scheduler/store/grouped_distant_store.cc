@@ -203,15 +203,13 @@ class GroupedDistantStore final : public LayerStore {
   MostTokens MostTokensOf(const Run& run, int distant) const {
     const int prompt = context_.prompt_tokens, appended = context_.appended_tokens;
     const int new_sinks = std::clamp(options_.sinks - prompt, 0, appended);
-    // Distant from the last token: of those in the window now, and of those that come.
-    const int distant_before = prompt + appended - options_.recent;
-    const auto ages = std::lower_bound(run.window.begin(), run.window.end(), distant_before);
-    const int age = static_cast<int>(ages - run.window.begin()) +
-                    std::max(0, distant_before - std::max(prompt, options_.sinks));
+    const auto stays =
+        std::lower_bound(run.window.begin(), run.window.end(), DistantBefore(context_));
+    const int leave = static_cast<int>(stays - run.window.begin()) + AppendedToLeave(context_);
     const int group = format_.group();
     return {static_cast<size_t>(run.sinks + new_sinks),
             MostNear(context_, format_, run.window.size() + appended - new_sinks),
-            static_cast<size_t>(distant + age / group * group)};
+            static_cast<size_t>(distant + leave / group * group)};
   }
 
   /// What is due before the token at `position` is written: at most one group becomes distant, and

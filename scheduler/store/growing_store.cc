@@ -38,18 +38,12 @@ class GrowingStore final : public LayerStore {
   absl::Status PrepareFlush(std::vector<CacheEdit>* edits) override { return list_.Flush(edits); }
   void FinishEdits() override { list_.FinishFlush(); }
 
-  absl::StatusOr<absl::Span<const TokenTarget>> Append(int /*position*/) override {
-    if (absl::Status status = list_.Append(&target_); !status.ok()) return status;
-    return absl::MakeConstSpan(&target_, 1);
-  }
-
  private:
   const StoreContext& context_;
   LayerBlockTable* table_;
   StoreFormat format_;
   TokenList list_;
   int kept_ = 0;
-  TokenTarget target_;
 };
 
 }  // namespace

@@ -2,6 +2,9 @@
 
 #include <algorithm>
 
+#include "scheduler/store/store_format.h"
+#include "scheduler/store/token_list.h"
+
 namespace ziggurat {
 namespace {
 
@@ -13,23 +16,41 @@ size_t MaxEditBlocks(const StoreContext& context, const LayerPlan& plan) {
   return MaxGrowingBlocks(context, plan.prompt_tokens_kept + context.appended_tokens);
 }
 
+/// Most blocks of a layer whose policy decides when it holds all tokens.
+struct BoundsAroundDecision {
+  size_t held = 0;     ///< of the tokens as they are until then
+  size_t decided = 0;  ///< of what becomes of them
+};
+BoundsAroundDecision BoundsAround(const StoreContext& context) {
+  StoreContext plain = context;
+  CachePlan plan;
+  plain.plan = &plan;
+  const size_t tokens = static_cast<size_t>(context.prompt_tokens) + context.appended_tokens;
+  const size_t held = MaxGrowingBlocks(plain, tokens);
+  if (!context.plan->quantization) return {held, held};
+  // A ring has its sinks in a segment of their own, and with it one more tail in every plane. Of a
+  // ring of codes up to two groups are open.
+  const StoreFormat format = MakeStoreFormat(context.element, context.plan->quantization);
+  return {held, TokenList::MaxBlocks(*context.geometry, format, context.geometry->num_kv_heads,
+                                     tokens, /*burst=*/format.group()) +
+                    MaxGrowingBlocks(plain, context.plan->most_sinks_decided) + kMaxPlanes};
+}
+
 }  // namespace
+
+size_t DecisionBlocks(const StoreContext& context) {
+  // Nothing is copied where the slots can be used again.
+  if (context.plan->decide == DecideAt::kLayer || !context.plan->quantization) return 0;
+  const auto [held, decided] = BoundsAround(context);
+  return std::min(held, decided);
+}
 
 size_t MaxLayerBlocks(const StoreContext& context, int layer) {
   const CachePlan& plan = *context.plan;
   const LayerPlan& of_layer = plan.layers[layer];
   if (plan.decide != DecideAt::kLayer) {
-    // All tokens as they are, and beside them, while they are copied, what becomes of them. Nothing
-    // is copied where the slots can be used again.
-    StoreContext plain = context;
-    CachePlan held;
-    plain.plan = &held;
-    const size_t tokens = static_cast<size_t>(context.prompt_tokens) + context.appended_tokens;
-    const size_t full = MaxGrowingBlocks(plain, tokens);
-    if (!plan.quantization) return full;
-    // A ring has its sinks in a segment of their own, and with it one more tail in every plane.
-    return full + MaxGrowingBlocks(context, tokens) +
-           MaxGrowingBlocks(plain, plan.most_sinks_decided) + kMaxPlanes;
+    const auto [held, decided] = BoundsAround(context);
+    return std::max(held, decided) + (layer == 0 ? DecisionBlocks(context) : 0);
   }
   if (of_layer.merge != MergeRole::kNone) return MaxMergedBlocks(context, of_layer.merge);
   if (plan.distant) return MaxDistantBlocks(context, layer);

@@ -59,8 +59,11 @@ class LayerStore {
   /// Whether that may be done before it is known that the token comes: the layer holds the same
   /// tokens afterwards.
   virtual bool MayEditAhead() const { return true; }
-  /// Where the token at `position` goes. The span is valid until the next call.
-  virtual absl::StatusOr<absl::Span<const TokenTarget>> Append(int position) = 0;
+  /// Where the token at `position` goes. The span is valid until the next call. Not asked while
+  /// AppendSegment names the place.
+  virtual absl::StatusOr<absl::Span<const TokenTarget>> Append(int /*position*/) {
+    return absl::InternalError("a layer whose tokens go to the end of a segment was asked where");
+  }
 
   // So that a step need not ask a layer in which nothing happens (docs/architecture.md, "A token in
   // a layer"):
@@ -80,8 +83,12 @@ class LayerStore {
   virtual int score_recent() const { return 0; }
 };
 
-/// Most blocks that the layer can take, before anything has been measured.
+/// Most blocks that the layer can take, before anything has been measured. Layer 0's are with the
+/// DecisionBlocks.
 size_t MaxLayerBlocks(const StoreContext& context, int layer);
+/// Of a policy that decides when the layers hold all tokens: what the copy of a layer takes beside
+/// it, for one layer at a time.
+size_t DecisionBlocks(const StoreContext& context);
 
 /// A lazy layer keeps the ring of its test, whatever its edit says. `stores` are those of the
 /// layers below, of the same sequence, which the new one may refer to.

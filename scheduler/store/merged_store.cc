@@ -20,13 +20,6 @@ class PairStore : public LayerStore {
         merged_(table, MergedFormat(context)),
         retained_(table, RetainedFormat(context)) {}
 
-  absl::StatusOr<absl::Span<const TokenTarget>> Append(int /*position*/) override {
-    absl::StatusOr<int> slot = table_->AppendSlot(tail_);
-    if (!slot.ok()) return slot.status();
-    target_ = {tail_, *slot};
-    return absl::MakeConstSpan(&target_, 1);
-  }
-
   static StoreFormat MergedFormat(const StoreContext& context) {
     StoreFormat format = MakeStoreFormat(context.element, context.plan->quantization, true);
     format.residual = 0;  // what is merged is old
@@ -62,7 +55,6 @@ class PairStore : public LayerStore {
   int tail_ = -1;  ///< until the pair is filled
   bool merging_ = false;
   std::optional<int> prompt_retained_;  ///< once the prompt has been merged
-  TokenTarget target_;
 };
 
 class LowerStore final : public PairStore {
@@ -93,7 +85,8 @@ class LowerStore final : public PairStore {
     merging_ = IsDue();
     if (!merging_) return absl::OkStatus();
     absl::Status status = merged_.Extend(merge_.tail - merge_retained(), &first_merged_);
-    if (status.ok()) status = retained_.Extend(merge_retained(), &first_retained_);
+    int first_retained = 0;  // the upper layer's has the same place
+    if (status.ok()) status = retained_.Extend(merge_retained(), &first_retained);
     return status;
   }
 
@@ -115,7 +108,6 @@ class LowerStore final : public PairStore {
  private:
   friend class UpperStore;
   int first_merged_ = 0;
-  int first_retained_ = 0;
 };
 
 class UpperStore final : public PairStore {
@@ -196,25 +188,31 @@ size_t MaxMergedBlocks(const StoreContext& context, MergeRole role,
                        std::optional<int> prompt_retained) {
   const MergeOptions& merge = *context.plan->merge;
   const CacheGeometry& geometry = *context.geometry;
+  const StoreFormat format = PairStore::RetainedFormat(context);
   const int heads = geometry.num_kv_heads, prompt = context.prompt_tokens;
   const size_t merges = context.appended_tokens / merge.tail;
   const int retained_each = merge.Retained(merge.tail);
+  const size_t retained_burst = std::max(1, retained_each);
+  const size_t tail = std::min(merge.tail, context.appended_tokens);
   // By threshold, anything from none to all of the prompt's tokens may stay unmerged.
   const bool is_open = merge.by_threshold && !prompt_retained;
   const int known = prompt_retained.value_or(merge.Retained(prompt));
-  const int retained_least = is_open ? 0 : known;
-  const int retained_most = is_open ? prompt : known;
-  const size_t merged = prompt - retained_least + merges * (merge.tail - retained_each);
-  const size_t retained = retained_most + merges * retained_each;
-  const size_t tail = std::min(merge.tail, context.appended_tokens);
-  size_t blocks = TokenList::MaxBlocks(geometry, PairStore::RetainedFormat(context), heads,
-                                       retained, std::max(1, retained_each)) +
-                  geometry.BlocksFor(PairStore::TailFormat(context), heads, tail);
+  const size_t merged = merges * (merge.tail - retained_each) + prompt - (is_open ? 0 : known);
+  size_t retained = merges * retained_each + (is_open ? prompt : known);
+  size_t blocks = geometry.BlocksFor(PairStore::TailFormat(context), heads, tail);
   if (role == MergeRole::kLower) {
     blocks += TokenList::MaxBlocks(geometry, PairStore::MergedFormat(context), heads, merged,
                                    std::max(1, merge.tail - retained_each));
+    if (is_open) {
+      // The prompt is counted as merged, which takes no less. What of it is retained may still make
+      // the other list's open part as long as it gets, and both end in a block that is not full.
+      const size_t open = format.group() - 1 + retained_burst;
+      retained = merges * retained_each + std::min<size_t>(prompt, open);
+      blocks += format.coded ? 2 * geometry.BlocksFor(*format.coded, heads, format.group())
+                             : geometry.BlocksFor(format.open, heads, 1);
+    }
   }
-  return blocks;
+  return blocks + TokenList::MaxBlocks(geometry, format, heads, retained, retained_burst);
 }
 
 std::unique_ptr<LayerStore> MakeLowerStore(const StoreContext& context, LayerBlockTable* table) {

@@ -45,13 +45,6 @@ class PlainRing final : public LayerStore {
   int TokensBeforeEdit() const override { return kNever; }
   int AppendSegment() const override { return segment_; }
 
-  absl::StatusOr<absl::Span<const TokenTarget>> Append(int /*position*/) override {
-    absl::StatusOr<int> slot = table_->AppendSlot(segment_);
-    if (!slot.ok()) return slot.status();
-    target_ = {segment_, *slot};
-    return absl::MakeConstSpan(&target_, 1);
-  }
-
  private:
   const StoreContext& context_;
   KeepRing ring_;
@@ -59,7 +52,6 @@ class PlainRing final : public LayerStore {
   LayerBlockTable* table_;
   int segment_ = 0;
   int kept_ = 0;
-  TokenTarget target_;
 };
 
 /// How a ring of grouped codes divides: `groups` groups and an open tail that `open` tokens of stay

@@ -134,9 +134,10 @@ class EngineHarness {
   /// Waits until the request has given at least `count` tokens.
   void AwaitTokens(RequestId id, size_t count) {
     std::unique_lock lock(mutex_);
-    changed_.wait_for(lock, std::chrono::seconds(60), [&] {
+    const bool done = changed_.wait_for(lock, std::chrono::seconds(60), [&] {
       return collected_[id].finished || collected_[id].tokens.size() >= count;
     });
+    EXPECT_TRUE(done) << "request " << id << " did not give " << count << " tokens";
   }
   void ExpectEmptyPool() const {
     ASSERT_TRUE(engine->WaitIdle(absl::Seconds(60)));

@@ -1,4 +1,5 @@
 // Prompts on their way through the layers: slices, pauses inside a layer, a second lane.
+#include <chrono>
 #include <memory>
 #include <utility>
 #include <vector>
@@ -69,10 +70,12 @@ TEST(EnginePrefillTest, PromptsGetTwoThirdsOfTheTimeHoweverLongADecodeStepTakes)
   harness.control->decode_delay_us = 20000;
   harness.control->prefill_parts = 50;
   harness.control->prefill_layer_delay_us = 2 * 50 * 1000;
-  // 400 parts, some 35 of which are done in the 40 ms between two steps.
+  // 400 parts, some 35 of which are done in the 40 ms between two steps; fewer on a busy machine.
+  const auto begin = std::chrono::steady_clock::now();
   const int64_t steps = StepsBeside(harness, harness.Request(2000, 1));
+  const std::chrono::duration<double> taken = std::chrono::steady_clock::now() - begin;
   EXPECT_GE(steps, 4);
-  EXPECT_LE(steps, 40);
+  EXPECT_LE(steps, 2 + 1.3 * taken.count() / 0.06) << "a third of the time, by steps of 20 ms";
 }
 
 StubModelOptions TwoLanes() {

@@ -12,8 +12,10 @@
 namespace ziggurat {
 namespace {
 
+using ::testing::Each;
 using ::testing::HasSubstr;
 using ::testing::Not;
+using ::testing::SizeIs;
 
 std::string Page(const Metrics& metrics) {
   return prometheus::TextSerializer().Serialize(metrics.Collect());
@@ -103,9 +105,10 @@ TEST(VllmNames, AddUpWhoGaveUpAndWhoRanOutOfTime) {
 TEST(VllmNames, LeaveOutWhatIsNotThere) {
   std::vector<prometheus::MetricFamily> none;
   AddVllmNames("needle", &none);
-  for (const prometheus::MetricFamily& family : none) {
-    EXPECT_THAT(family.name, HasSubstr("vllm:prefix_cache_"));
-  }
+  std::vector<std::string> names;
+  for (const prometheus::MetricFamily& family : none) names.push_back(family.name);
+  EXPECT_THAT(names, Each(HasSubstr("vllm:prefix_cache_")));
+  EXPECT_THAT(names, SizeIs(2));
 }
 
 }  // namespace

@@ -288,8 +288,7 @@ LayerMeasured StubModel::MeasureLayer(int layer, Prompt& prompt) {
     measured.KeepFirstAndLast(plan.lazy->sinks, plan.lazy->recent, n);
   }
   if (plan.merge == MergeRole::kUpper) {
-    measured.retained_tokens =
-        std::min(n, static_cast<int>(prompt.plan->merge->retain * n + 0.999));
+    measured.retained_tokens = prompt.plan->merge->Retained(n);
   }
   measured.importance = layer % 3;
   prompt.measured = measured;

@@ -1,0 +1,129 @@
+// What is reserved for a sequence: enough for all that its layers may come to, and no more than
+// they can.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "compression/pod_groups.h"
+#include "compression/registry.h"
+#include "scheduler/store/layer_store.h"
+#include "tests/scheduler/cache_lab.h"
+
+namespace ziggurat {
+namespace {
+
+constexpr int kLayers = 4;
+constexpr int kHeads = 2;
+constexpr int kHeadDim = 32;
+const CacheGeometry kGeometry{kLayers, kHeads, kHeadDim,
+                              CacheGeometry::DefaultBlockBytes(kHeads, kHeadDim)};
+
+LabOptions Options(const std::string& policy, int prompt, int new_tokens) {
+  auto groups = std::make_shared<PodGroups>();
+  groups->name = std::string("g");
+  groups->num_layers = kLayers;
+  groups->num_kv_heads = kHeads;
+  groups->lowest = {0, 0, 0, 0, 0, 0, 3, 3};
+  LabOptions options;
+  options.policy = policy;
+  options.resources.pod_groups.push_back(std::move(groups));
+  options.num_layers = kLayers;
+  options.num_kv_heads = kHeads;
+  options.head_dim = kHeadDim;
+  options.prompt_tokens = prompt;
+  options.new_tokens = new_tokens;
+  options.seed = prompt;
+  return options;
+}
+
+size_t PlannedBlocks(const std::string& policy, int prompt, int new_tokens) {
+  return CacheLab(Options(policy, prompt, new_tokens)).planned_blocks();
+}
+
+// A token that leaves the near window leaves its slot to a new one, so the parts only grow.
+TEST(Bounds, NearAndDistantTokensAreTogetherAllThatAreKept) {
+  for (const char* stored : {"", "+fp8"}) {
+    for (const char* selects : {"", "+snapkv(budget=40,window=8)", "+snapkv(budget=90,window=8)"}) {
+      for (const auto& [sinks, recent] : {std::pair(3, 15), {0, 1}, {30, 100}, {4, 400}}) {
+        for (const int prompt : {1, 20, 150}) {
+          const std::string policy =
+              absl::StrCat("pod(groups=g,sinks=", sinks, ",recent=", recent, ")", selects, stored);
+          SCOPED_TRACE(absl::StrCat(policy, ", prompt ", prompt));
+          CacheLab lab(Options(policy, prompt, 121));
+          ASSERT_TRUE(lab.Prefill().ok());
+          const size_t bound = lab.pool().used_blocks() + lab.reservation().total;
+          EXPECT_LE(bound, lab.planned_blocks());
+          for (int step = 0; step < 120; ++step) ASSERT_TRUE(lab.Step().ok());
+          EXPECT_EQ(lab.pool().used_blocks(), bound);
+          EXPECT_EQ(lab.reservation().total, 0u);
+        }
+      }
+    }
+  }
+  // Every token is kept once: with its keys and values at most, and a tail for each of two parts in
+  // the planes of each head.
+  const std::string selected = "snapkv(budget=1024)";
+  EXPECT_LE(PlannedBlocks(absl::StrCat("pod(groups=g)+", selected), 8192, 512),
+            PlannedBlocks(selected, 8192, 512) + size_t{kLayers * kHeads * 2 * 2});
+}
+
+TEST(Bounds, WhateverOfThePromptIsMergedFitsIntoItsBound) {
+  for (const char* stored :
+       {"", "+int8", "+kivi(bits=4,group=32,residual=32)", "+kivi(bits=2,group=8,residual=0)"}) {
+    for (const char* parameters : {"", ",tail=9", ",tail=64,retain=0.5"}) {
+      const std::string text =
+          absl::StrCat("minicache(start=0,retain_by=threshold", parameters, ")", stored);
+      const auto policy = *ParsePolicy(text, {});
+      for (const int prompt : {1, 7, 33, 130, 401}) {
+        for (const int appended : {0, 5, 200}) {
+          SCOPED_TRACE(absl::StrCat(text, ", prompt ", prompt, ", appended ", appended));
+          const CachePlan plan =
+              policy->Plan({kLayers, kHeads, kHeads, kHeadDim}, prompt, appended + 1);
+          const StoreContext context{&plan, &kGeometry, ElementType::kBf16, prompt, appended};
+          for (const MergeRole role : {MergeRole::kLower, MergeRole::kUpper}) {
+            size_t most = 0;
+            for (int retained = 0; retained <= prompt; ++retained) {
+              most = std::max(most, MaxMergedBlocks(context, role, retained));
+            }
+            const size_t bound = MaxMergedBlocks(context, role);
+            EXPECT_GE(bound, most);
+            // Some blocks more, for parts that end in blocks that are not full.
+            EXPECT_LE(bound, most + 12);
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST(Bounds, ALateDecisionCopiesOneLayerAtATime) {
+  for (const char* decides : {"squeeze(budget=249,p=0.5)", "squeeze(budget=40,p=0.4)",
+                              "simlayerkv(threshold=0.3,sinks=4,recent=20,decide=decode)"}) {
+    for (const char* stored :
+         {"int8", "kivi(bits=2,group=128,residual=32)", "kivi(bits=4,group=8,residual=100)"}) {
+      for (const int prompt : {1, 20, 129, 290}) {
+        for (const int new_tokens : {1, 2, 150}) {
+          const std::string policy = absl::StrCat(decides, "+", stored);
+          SCOPED_TRACE(absl::StrCat(policy, ", prompt ", prompt, ", ", new_tokens, " new tokens"));
+          LabOptions options = Options(policy, prompt, new_tokens);
+          options.head_dim = 128;
+          CacheLab lab(options);
+          ASSERT_TRUE(lab.Prefill().ok());
+          for (int step = 0; step < new_tokens - 1; ++step) {
+            const absl::Status status = lab.Step();
+            ASSERT_TRUE(status.ok()) << status;
+            ASSERT_TRUE(lab.CheckIntegrity().ok());
+          }
+        }
+      }
+    }
+  }
+  const size_t full = PlannedBlocks("full", 8192, 512);
+  EXPECT_GE(PlannedBlocks("squeeze(budget=1024)+int8", 8192, 512), full * 9 / 8);
+  EXPECT_LE(PlannedBlocks("squeeze(budget=1024)+int8", 8192, 512), full * 19 / 16);
+}
+
+}  // namespace
+}  // namespace ziggurat
