@@ -24,7 +24,7 @@ import threading
 import time
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "tests/deploy"))
-from running import BINARY, Daemon, http_get, make_model, wait_until
+from running import BINARY, Daemon, http_get, make_model, start, wait_until
 
 
 def arguments():
@@ -115,7 +115,7 @@ def main():
             model = {"model": f"{folder}/model"}
             make_model(model["model"], options.layers, context=8192)
         daemon = stack.enter_context(Daemon(folder, "--kv-cache-memory", "4GiB", **model))
-        load = subprocess.Popen(
+        load = start(
             [BINARY, "bench", "serve", "--server", daemon.grpc, "--clients", str(options.clients),
              "--duration", "86400", "--input-tokens", "uniform:64:256",
              "--output-tokens", "uniform:64:512", "--compression", options.compression],

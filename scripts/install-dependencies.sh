@@ -14,7 +14,7 @@ packages=(
   libgtest-dev libgmock-dev librapidcheck-dev libbenchmark-dev
 )
 for_tests=(
-  debootstrap prometheus openssl python3-yaml python3-jsonschema
+  debootstrap iproute2 prometheus openssl python3-yaml python3-jsonschema
   chromium chromium-driver python3-selenium
 )
 # Where another package brings a kubectl, Debian's would be in its way; the tests take either.

@@ -1,14 +1,15 @@
 #!/usr/bin/env bash
 # Collects what the daemon needs to run: collect.sh BINARY OUT
-#   OUT/bin       the binary, without symbols
-#   OUT/lib       libraries that no package brings
-#   OUT/packages  a line for each package that brings one of the others
+#   OUT/packages                  a line for each package that brings libraries
+#   OUT/usr/local/bin/ziggurat    the binary, without symbols
+#   OUT/usr/local/lib/ziggurat/   libraries that no package brings, where there are any
 set -euo pipefail
 binary=$1
 out=$2
 
-mkdir -p "$out/bin" "$out/lib"
-strip -o "$out/bin/ziggurat" "$binary"
+lib=$out/usr/local/lib/ziggurat
+mkdir -p "$out/usr/local/bin"
+strip -o "$out/usr/local/bin/ziggurat" "$binary"
 
 # The package of a library, by the path that it was installed at: /lib is /usr/lib by now, and some
 # are links that alternatives keep.
@@ -24,7 +25,8 @@ needed=$(readelf -d "$binary" | sed -n 's/.*(NEEDED).*\[\(.*\)\]/\1/p')
 while read -r name _ path _; do
   package=$(package_of "$path") || package=
   if [ -z "$package" ]; then
-    cp -L "$path" "$out/lib/$name"
+    mkdir -p "$lib"
+    cp -L "$path" "$lib/$name"
   elif grep -qxF "$name" <<<"$needed"; then
     # Only what the binary names itself: packages bring what their libraries need.
     echo "$package"

@@ -1,22 +1,30 @@
 #!/usr/bin/env bash
-# Makes the image that runs out of what collect.sh has found: install-runtime.sh OUT. Removes OUT.
+# Makes the image that runs out of what collect.sh has found, in two steps, so that packages stay a
+# layer of their own which a new daemon leaves alone:
+#   install-runtime.sh packages   those that /tmp/packages names, tini, and the daemon's user
+#   install-runtime.sh daemon     makes its libraries known, starts it once, removes what is in /tmp
 set -euo pipefail
-out=$1
-export DEBIAN_FRONTEND=noninteractive
 
-apt-get update -qq
-# What the base image has stays as it is: it may hold it at its version.
-while read -r package; do
-  dpkg-query -W -f '${Status}\n' "$package" 2>/dev/null | grep -q ' installed$' || echo "$package"
-done <"$out/packages" | xargs apt-get install -y -qq --no-install-recommends tini >/dev/null
-rm -rf /var/lib/apt/lists/*
+install_packages() {
+  export DEBIAN_FRONTEND=noninteractive
+  apt-get update -qq
+  # What the base image has stays as it is: it may hold it at its version.
+  while read -r package; do
+    dpkg-query -W -f '${Status}\n' "$package" 2>/dev/null | grep -q ' installed$' || echo "$package"
+  done </tmp/packages | xargs apt-get install -y -qq --no-install-recommends tini >/dev/null
+  rm -rf /var/lib/apt/lists/*
+  useradd --uid 65532 --user-group --no-create-home --shell /usr/sbin/nologin ziggurat
+}
 
-install -D -m 0755 "$out/bin/ziggurat" /usr/local/bin/ziggurat
-if [ -n "$(ls -A "$out/lib")" ]; then
-  install -D -t /usr/local/lib/ziggurat "$out"/lib/*
-  echo /usr/local/lib/ziggurat >/etc/ld.so.conf.d/ziggurat.conf
-  ldconfig
-fi
-useradd --uid 65532 --user-group --no-create-home --shell /usr/sbin/nologin ziggurat
-rm -rf "$out" "$0"
-ziggurat --version
+case "$1" in
+  packages) install_packages ;;
+  daemon)
+    if [ -d /usr/local/lib/ziggurat ]; then
+      echo /usr/local/lib/ziggurat >/etc/ld.so.conf.d/ziggurat.conf
+      ldconfig
+    fi
+    rm -f /tmp/packages "$0"
+    ziggurat --version
+    ;;
+  *) echo "install-runtime: packages or daemon, not '$1'" >&2; exit 2 ;;
+esac

@@ -7,10 +7,11 @@
     ... --temporary              in a folder that goes when all is done
 
 Every stage is a fresh root made by debootstrap, in which the stage's COPY and RUN are carried out as
-they stand, from a tree that holds what git tracks. Then the last stage is run as its USER, on a root
-file system that is read-only, with the bundled model as /model: it must become healthy by its own
-HEALTHCHECK, answer a request, and end with 0 when it is told to. What this does not prove: that the
-base image is what debootstrap makes, and what a container engine would do otherwise.
+they stand, from a tree that holds what git tracks. Then the last stage is run as its USER, with
+processes and a network of its own, on a root file system that is read-only, with the bundled model as
+/model: it must become healthy by its own HEALTHCHECK, answer a request, and end with 0 when it is told
+to. What this does not prove: that the base image is what debootstrap makes, and what a container
+engine would do otherwise.
 """
 import argparse
 import dataclasses
@@ -31,15 +32,36 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 SUITE = "bookworm"
 SKIPPED = 77  # exit code, for ctest
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"  # a container's
-# In a mount namespace of its own, so that nothing stays mounted whatever happens.
-ENTER = ["unshare", "--mount", "--pid", "--fork", "--kill-child", "sh", "-euc"]
+# In namespaces of its own, so that nothing stays mounted and nobody stays running whatever happens:
+# who dies takes along what it started.
+UNSHARE = ["setpriv", "--pdeathsig", "KILL", "unshare", "--mount", "--pid", "--fork", "--kill-child"]
 MOUNTS = 'mount -t proc proc "$0/proc"; mount --rbind /dev "$0/dev"; '
 WITH_MODEL = ('mount --bind "$0" "$0"; mount --bind "$MODEL" "$0/model"; ' + MOUNTS +
               'mount -o remount,ro,bind "$0/model"; mount -o remount,ro,bind "$0"; ')
+LOOPBACK = "ip link set lo up; "  # all the network that the daemon has
 
 
 def say(what):
     print(f"[{time.strftime('%H:%M:%S')}] {what}", flush=True)
+
+
+def git(*arguments):
+    return subprocess.run(["git", "-C", str(ROOT), *arguments], check=True, capture_output=True,
+                          text=True).stdout
+
+
+def cannot():
+    """Why nothing can be proved here, or None."""
+    if os.geteuid() != 0 or subprocess.run([*UNSHARE, "--net", "true"], check=False,
+                                           capture_output=True).returncode != 0:
+        return "it takes root, and leave to make namespaces"
+    # What a folder around this one tracks is another tree.
+    try:
+        if pathlib.Path(git("rev-parse", "--show-toplevel").strip()) != ROOT:
+            return f"git does not track {ROOT}, and what is built is what it tracks"
+    except (OSError, subprocess.CalledProcessError) as error:
+        return f"git says nothing of {ROOT}: {getattr(error, 'stderr', error)}".strip()
+    return None
 
 
 def tracked_tree(folder):
@@ -60,6 +82,7 @@ class Work:
     fresh: pathlib.Path  # root file system that stages begin with
     tree: pathlib.Path  # the build context
     binary: pathlib.Path | None
+    arguments: dict  # what --build-arg would give
 
 
 class Root:
@@ -78,8 +101,8 @@ class Root:
         jobs = os.environ.get("CMAKE_BUILD_PARALLEL_LEVEL")
         if jobs:
             environment["CMAKE_BUILD_PARALLEL_LEVEL"] = jobs
-        subprocess.run([*ENTER, script, str(self.path), self.directory, command], check=True,
-                       env=environment)
+        subprocess.run([*UNSHARE, "sh", "-euc", script, str(self.path), self.directory, command],
+                       check=True, env=environment)
 
     def copy(self, sources, target):
         target_path = self.inside(target)
@@ -117,66 +140,79 @@ def build(stages, name, work, built):
         elif step.word == "ENV":
             key, _, value = step.text.partition("=")
             root.environment[key] = value
+        elif step.word == "ARG":
+            key, _, default = step.text.partition("=")
+            root.environment[key] = work.arguments.get(key, default)
     return root
 
 
-def serve(stage, root):
-    """Runs ENTRYPOINT and CMD, HEALTHCHECK beside them, a request, and SIGTERM."""
+def serve(stage, root, commit):
+    """Runs ENTRYPOINT and CMD, HEALTHCHECK beside them, a request, and SIGTERM. `commit`: what the
+    daemon must have been built from, where that is known."""
     (root.path / "model").mkdir(exist_ok=True)
     (user,) = stage.of("USER")
     command = stage.of("ENTRYPOINT")[-1].words() + stage.of("CMD")[-1].words()
     probe = json.loads(re.search(r"CMD (\[.*\])", stage.of("HEALTHCHECK")[-1].text).group(1))
     environment = {"PATH": PATH, "MODEL": str(ROOT / "models/needle-llama")}
     chroot = f'exec chroot --userspec={user.text} "$0" "$@"'
-    # Not in a process namespace of its own: the signal below is for tini alone.
-    daemon = subprocess.Popen(["unshare", "--mount", "sh", "-euc", WITH_MODEL + chroot,
+    daemon = subprocess.Popen([*UNSHARE, "--net", "sh", "-euc", LOOPBACK + WITH_MODEL + chroot,
                                str(root.path), *command], env=environment)
 
+    def first_process():
+        """tini, which has the number 1 inside; None before it is there."""
+        found = pathlib.Path(f"/proc/{daemon.pid}/task/{daemon.pid}/children").read_text().split()
+        return found[0] if found else None
+
     def beside(*arguments):
-        return subprocess.run(["nsenter", f"--mount=/proc/{daemon.pid}/ns/mnt", "chroot",
+        return subprocess.run(["nsenter", f"--target={first}", "--mount", "--net", "--pid", "chroot",
                                "--userspec=" + user.text, str(root.path), *arguments],
                               env=environment, capture_output=True, text=True)
 
     try:
         deadline = time.monotonic() + 60
-        while beside(*probe).returncode != 0:
+        while not (first := first_process()) or beside(*probe).returncode != 0:
             if daemon.poll() is not None or time.monotonic() > deadline:
                 raise RuntimeError("never healthy")
             time.sleep(0.5)
         say("healthy by its own HEALTHCHECK")
-        mounts = pathlib.Path(f"/proc/{daemon.pid}/mountinfo").read_text()
+        mounts = pathlib.Path(f"/proc/{first}/mountinfo").read_text()
         if not re.search(r" / ro[, ]", mounts):
             raise RuntimeError("the root is not read-only: " + mounts)
+        version = beside("ziggurat", "--version").stdout.split("\n")[0]
+        if commit and f"({commit})" not in version:
+            raise RuntimeError(f"not built from {commit}: {version}")
+        say(version)
         answer = beside("ziggurat", "generate", " The old house", "--max-tokens", "8")
         if answer.returncode != 0 or not answer.stdout.strip():
             raise RuntimeError("no answer: " + answer.stderr)
         say(f"answers: {answer.stdout.strip()!r}")
-        uid = re.search(r"^Uid:\t(\d+)", pathlib.Path(f"/proc/{daemon.pid}/status").read_text(), re.M)
+        uid = re.search(r"^Uid:\t(\d+)", pathlib.Path(f"/proc/{first}/status").read_text(), re.M)
         if uid.group(1) != user.text.split(":")[0]:
             raise RuntimeError("runs as " + uid.group(1))
-        daemon.send_signal(signal.SIGTERM)
+        os.kill(int(first), signal.SIGTERM)
         if daemon.wait(60) != 0:
             raise RuntimeError(f"ended with {daemon.returncode}")
         say(f"ran as user {user.text} on a read-only root, and ended with 0")
     finally:
-        daemon.kill()
+        daemon.kill()  # and with it tini, and with that all of its namespace
         daemon.wait()
 
 
 def prove(folder, binary):
     # As committed, like all that goes into the build.
-    stages = parse(subprocess.run(["git", "-C", str(ROOT), "show", "HEAD:Dockerfile"], check=True,
-                                  capture_output=True, text=True).stdout)
+    stages = parse(git("show", "HEAD:Dockerfile"))
+    commit = git("rev-parse", "--short", "HEAD").strip()
     fresh = folder / "fresh"
     say("debootstrap")
     subprocess.run(["debootstrap", "--variant=minbase", "--include=ca-certificates", SUITE,
                     str(fresh)], check=True, stdout=subprocess.DEVNULL)
     with tempfile.TemporaryDirectory() as tree:
         tracked_tree(pathlib.Path(tree))
-        root = build(stages, "cpu", Work(folder, fresh, pathlib.Path(tree), binary), {})
+        root = build(stages, "cpu", Work(folder, fresh, pathlib.Path(tree), binary,
+                                         {"ZIGGURAT_COMMIT": commit}), {})
     size = subprocess.run(["du", "-sm", str(root.path)], capture_output=True, text=True).stdout
     say(f"the image's root holds {size.split()[0]} MB")
-    serve(stages["cpu"], root)
+    serve(stages["cpu"], root, None if binary else commit)
 
 
 def main():
@@ -187,9 +223,9 @@ def main():
     where.add_argument("--temporary", action="store_true")
     parser.add_argument("--built", type=pathlib.Path, metavar="BINARY")
     arguments = parser.parse_args()
-    if os.geteuid() != 0 or subprocess.run(["unshare", "--mount", "--pid", "--fork", "true"],
-                                           check=False).returncode != 0:
-        print("prove.py: takes root, and leave to make namespaces", file=sys.stderr)
+    reason = cannot()
+    if reason:
+        print(f"prove.py: skipped, since {reason}", file=sys.stderr)
         sys.exit(SKIPPED)
     binary = arguments.built.resolve() if arguments.built else None
     if arguments.temporary:

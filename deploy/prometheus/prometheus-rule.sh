@@ -8,6 +8,7 @@ apiVersion: monitoring.coreos.com/v1
 kind: PrometheusRule
 metadata:
   name: ziggurat
+  namespace: ziggurat
   labels:
     app.kubernetes.io/name: ziggurat
 spec:

@@ -1,10 +1,15 @@
 """Headless Chromium, as a process of a test."""
 import contextlib
+import os
 import pathlib
 import time
 
 from selenium import webdriver
 from selenium.webdriver.chrome.service import Service
+
+
+# Driver and daemon are on this machine, whatever proxy the environment names for others.
+os.environ["no_proxy"] = ",".join(filter(None, [os.environ.get("no_proxy"), "127.0.0.1", "localhost"]))
 
 
 class Browser:

@@ -11,7 +11,7 @@ import unittest
 
 from browser import Browser
 from expressions import ROOT
-from running import BINARY, Daemon, http_get, make_model, wait_until
+from running import BINARY, Daemon, http_get, make_model, start, wait_until
 
 OUTPUT = pathlib.Path(os.environ.get("ZIGGURAT_TEST_OUTPUT", ROOT / "build/test_output")) / "page"
 REQUESTS = 256
@@ -28,7 +28,7 @@ def crowd(folder, layers):
     make_model(model, layers, context=8192)
     with Daemon(folder, "--kv-cache-memory", "4GiB", "--max-running", str(REQUESTS),
                 "--max-prompt-tokens", "1024", model=model) as daemon:
-        loads = [subprocess.Popen(
+        loads = [start(
             [BINARY, "bench", "serve", "--server", daemon.grpc, "--seed", str(i),
              "--clients", str(REQUESTS // len(POLICIES)), "--duration", "600",
              "--input-tokens", "uniform:40:300", "--output-tokens", "3000",

@@ -1,9 +1,11 @@
 """The Dockerfile: what a linter would look for, and that its commands are this repository's."""
 import json
 import os
+import pathlib
 import re
 import subprocess
 import sys
+import tempfile
 import unittest
 
 from expressions import ROOT
@@ -91,8 +93,26 @@ class Stages(unittest.TestCase):
                 for each in stage.of(word):
                     self.assertFalse(re.search(r"(?i)token|secret|password|passwd|api_?key|credential",
                                                each.text), each.text)
+        for name in TARGETS:  # whose arguments stay in the image's history
+            self.assertEqual([each.text for each in STAGES[name].of("ARG")],
+                             ["ZIGGURAT_COMMIT=unknown"])
+
+    def test_take_the_commit_as_an_argument_for_binary_and_label(self):
         for name in TARGETS:
-            self.assertFalse(STAGES[name].of("ARG"), "an argument would stay in the image's history")
+            (label,) = [each.text for each in STAGES[name].of("LABEL") if "revision" in each.text]
+            self.assertEqual(label, "org.opencontainers.image.revision=$ZIGGURAT_COMMIT")
+            steps = [(step.word, step.text) for step in STAGES["build-" + name].instructions]
+            argument = steps.index(("ARG", "ZIGGURAT_COMMIT=unknown"))
+            # Just before what reads it, so that another commit does not install packages anew.
+            self.assertTrue(steps[argument + 1][1].startswith("scripts/build.sh "))
+        with tempfile.TemporaryDirectory() as folder:
+            for given, commit in (("", "unknown"), ("abc1234", "abc1234")):
+                subprocess.run(["cmake", f"-DSOURCE_DIR={folder}", "-DVERSION=1.2.3",
+                                f"-DOUT={folder}/version.h", "-P",
+                                str(ROOT / "cmake/ZigguratVersion.cmake")], check=True,
+                               env={**os.environ, "ZIGGURAT_COMMIT": given})
+                self.assertIn(f'ZIGGURAT_COMMIT "{commit}"',
+                              pathlib.Path(folder, "version.h").read_text())
 
 
 class Targets(unittest.TestCase):

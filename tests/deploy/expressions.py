@@ -49,6 +49,7 @@ def _split(expression, separator):
 def operands(alert):
     """What an alert compares. An alert that is quiet has no result, but these always have one."""
     compared = [_split(part, r"(==|!=|>=|<=|>|<)\s*") for part in _split(alert, r"\s(and|or|unless)\s")]
+    compared = [[re.sub(r"^absent\((.*)\)$", r"\1", side) for side in sides] for sides in compared]
     return [side for sides in compared for side in sides if not re.fullmatch(r"[0-9.e+-]+", side)]
 
 

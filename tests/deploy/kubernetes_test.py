@@ -6,6 +6,7 @@ import json
 import os
 import pathlib
 import re
+import shutil
 import subprocess
 import tempfile
 import unittest
@@ -30,13 +31,16 @@ SERVICE_VARIABLES = {"ZIGGURAT_SERVICE_HOST": "10.96.0.7", "ZIGGURAT_SERVICE_POR
                      "ZIGGURAT_PORT_50051_TCP_ADDR": "10.96.0.7"}
 
 
+def render_folder(folder):
+    done = subprocess.run([KUBECTL, "kustomize", str(folder)], capture_output=True, text=True)
+    if done.returncode != 0:
+        raise RuntimeError(f"{folder}: {done.stderr}")
+    return list(yaml.safe_load_all(done.stdout))
+
+
 @functools.lru_cache
 def render(overlay):
-    done = subprocess.run([KUBECTL, "kustomize", str(KUBERNETES / "overlays" / overlay)],
-                          capture_output=True, text=True)
-    if done.returncode != 0:
-        raise RuntimeError(f"{overlay}: {done.stderr}")
-    return list(yaml.safe_load_all(done.stdout))
+    return render_folder(KUBERNETES / "overlays" / overlay)
 
 
 def of_kind(overlay, kind):
@@ -138,6 +142,7 @@ class Rendering(unittest.TestCase):
                     checked += 1
         for thing in monitors().values():
             self.assertEqual(faults(thing), [])
+            self.assertEqual(thing["metadata"]["namespace"], "ziggurat")
         self.assertGreater(checked, 60)
 
     def test_would_find_a_misspelt_field_and_a_wrong_type(self):
@@ -204,6 +209,11 @@ class Pods(unittest.TestCase):
                         self.assertIn(volume["configMap"]["name"], maps)
                 for source in spec["containers"][0].get("envFrom", []):
                     self.assertIn(source["configMapRef"]["name"], maps)
+
+    def test_of_the_daemon_go_where_its_program_runs(self):
+        for overlay in OVERLAYS:
+            spec = deployment(overlay)["spec"]["template"]["spec"]
+            self.assertEqual(spec["nodeSelector"], {"kubernetes.io/arch": "amd64"}, overlay)
 
     def test_end_after_their_drain_and_not_before(self):
         for overlay in OVERLAYS:
@@ -339,6 +349,36 @@ class Flags(unittest.TestCase):
             container = daemon_container(overlay)
             mounts = {mount["name"]: mount["mountPath"] for mount in container["volumeMounts"]}
             self.assertEqual(flags(container)["--model"], mounts["model"])
+
+
+class File(unittest.TestCase):
+    def test_of_the_docs_takes_the_place_of_the_variables(self):
+        docs = (ROOT / "docs/configuration.md").read_text()
+        blocks = dict(re.findall(r"```yaml\n# ([a-z]+\.yaml)\n(.*?)```", docs, re.DOTALL))
+        with tempfile.TemporaryDirectory() as folder:
+            shutil.copytree(KUBERNETES, f"{folder}/kubernetes")
+            overlay = pathlib.Path(folder, "kubernetes/overlays/file")
+            overlay.mkdir()
+            for name in ("kustomization.yaml", "patch.yaml"):
+                (overlay / name).write_text(blocks[name])
+            (overlay / "ziggurat.yaml").write_text("max-running: 7\n")
+            made = render_folder(overlay)
+            for thing in made:
+                self.assertEqual(faults(thing), [])
+            (pod,) = [t["spec"]["template"]["spec"] for t in made if t["kind"] == "Deployment"]
+            container = pod["containers"][0]
+            self.assertNotIn("envFrom", container)
+            path = pathlib.PurePosixPath(flags(container)["--config"])
+            (volume,) = [mount["name"] for mount in container["volumeMounts"]
+                         if mount["mountPath"] == str(path.parent)]
+            (name,) = [v["configMap"]["name"] for v in pod["volumes"] if v["name"] == volume]
+            (config,) = [t for t in made if t["kind"] == "ConfigMap" and t["metadata"]["name"] == name]
+            self.assertEqual(list(config["data"]), [path.name])
+            args = [arg.replace(str(path), str(overlay / path.name)) for arg in container["args"]]
+            done = subprocess.run([BINARY, *args, "--print-config"], capture_output=True, text=True,
+                                  env={})
+            self.assertEqual((done.returncode, done.stderr), (0, ""))
+            self.assertRegex(done.stdout, rf"(?m)^max-running: 7 +# {overlay}/ziggurat.yaml:1$")
 
 
 class Scaling(unittest.TestCase):

@@ -1,6 +1,7 @@
 """The overlay `tls`: its flags, its probes and its monitor, with a secret such as cert-manager makes."""
 import pathlib
 import re
+import shlex
 import socket
 import ssl
 import subprocess
@@ -14,6 +15,7 @@ from expressions import ROOT, all_expressions, of_tls
 from running import BINARY, Daemon, Prometheus, wait_until
 
 TLS_FLAGS = {"--tls-cert", "--tls-key", "--tls-client-ca"}
+NAMES = ["ziggurat", "ziggurat.ziggurat.svc", "ziggurat-pods.ziggurat.svc"]
 
 
 def make_secret(folder):
@@ -25,7 +27,8 @@ def make_secret(folder):
 
     openssl("req", "-x509", *curve, "-keyout", "ca.key", "-out", "ca.crt", "-subj", "/CN=ca")
     openssl("req", *curve, "-keyout", "tls.key", "-out", "tls.csr", "-subj", "/CN=ziggurat")
-    extensions = "subjectAltName=DNS:ziggurat\nextendedKeyUsage=serverAuth,clientAuth\n"
+    names = ",".join("DNS:" + name for name in NAMES)
+    extensions = f"subjectAltName={names}\nextendedKeyUsage=serverAuth,clientAuth\n"
     (pathlib.Path(folder) / "tls.ext").write_text(extensions)
     openssl("x509", "-req", "-in", "tls.csr", "-CA", "ca.crt", "-CAkey", "ca.key",
             "-CAcreateserial", "-extfile", "tls.ext", "-out", "tls.crt")
@@ -47,7 +50,47 @@ def scrape_of_the_docs(folder):
     return yaml.safe_load(block.replace("/etc/ziggurat/", folder + "/"))
 
 
+def shell_of_the_docs(page, beginning):
+    """The first command of a page that begins so, and what stands in its block before it."""
+    for block in re.findall(r"```sh\n(.*?)```", (ROOT / "docs" / page).read_text(), re.DOTALL):
+        lines = block.replace("\\\n", " ").splitlines()
+        for i, line in enumerate(lines):
+            if line.startswith(beginning):
+                return line, "\n".join(lines[:i])
+    raise LookupError(f"{page}: {beginning}")
+
+
 class Documented(unittest.TestCase):
+    def test_names_of_certificates_are_those_that_clients_call(self):
+        texts = [(ROOT / "docs" / page).read_text() for page in ("security.md", "deployment.md")]
+        for text in texts:
+            self.assertEqual(re.findall(r"dnsNames: \[(.*?)\]", text), [", ".join(NAMES)])
+        comment = (ROOT / "deploy/kubernetes/overlays/tls/kustomization.yaml").read_text()
+        called = {host for text in (comment, *texts, (ROOT / "docs/operations.md").read_text(),
+                                    (ROOT / "deploy/kubernetes/base/service.yaml").read_text())
+                  for host in re.findall(r"[a-z-]+\.ziggurat\.svc", text)}
+        self.assertEqual(called, set(NAMES[1:]))
+        services = {service["metadata"]["name"] for service in kubernetes_test.of_kind("tls", "Service")}
+        self.assertLessEqual({name.split(".")[0] for name in NAMES}, services)
+
+    def test_container_with_certificates_of_the_trial_becomes_healthy(self):
+        line, _ = shell_of_the_docs("deployment.md", "docker run --read-only --stop-timeout 40 --user")
+        words = shlex.split(line)
+        image = next(i for i, word in enumerate(words) if word.startswith("ziggurat:"))
+        self.assertEqual(words[image + 1], "serve")
+        given = [word for word in words[image + 2:]
+                 if not word.startswith(("--model=", "--listen=", "--http=", "--kv-cache-memory="))]
+        probe = shlex.split(words[words.index("--health-cmd") + 1])
+        with tempfile.TemporaryDirectory() as folder:
+            _, trial = shell_of_the_docs("security.md", "ziggurat serve --model DIR --listen 0.0.0.0")
+            subprocess.run(["bash", "-ec", trial], cwd=folder, check=True, capture_output=True)
+            here = [word.replace("/tls/", folder + "/") for word in given]
+            with Daemon(folder, "--kv-cache-memory=16MiB", *here) as daemon:
+                asked = [BINARY, *(word.replace("/tls/", folder + "/") for word in probe[1:]),
+                         "--address", daemon.grpc]
+                wait_until(lambda: subprocess.run(asked, capture_output=True).returncode == 0, 10,
+                           "no health")
+
     def test_scrape_configuration_reaches_a_daemon_that_asks_for_everything(self):
         with tempfile.TemporaryDirectory() as folder:
             make_secret(folder)
@@ -67,6 +110,13 @@ class Documented(unittest.TestCase):
 
 
 class Overlay(unittest.TestCase):
+    def test_promises_no_plain_text_to_gateways(self):
+        for overlay, protocol in (("cpu", "kubernetes.io/h2c"), ("tls", None)):
+            ports = {service["metadata"]["name"]: service["spec"]["ports"][0]
+                     for service in kubernetes_test.of_kind(overlay, "Service")}
+            for name in ("ziggurat", "ziggurat-pods"):
+                self.assertEqual(ports[name].get("appProtocol"), protocol, f"{overlay}: {name}")
+
     def test_names_files_of_the_secret(self):
         spec = kubernetes_test.deployment("tls")["spec"]["template"]["spec"]
         (secret,) = [v for v in spec["volumes"] if "secret" in v]

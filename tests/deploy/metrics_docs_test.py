@@ -41,8 +41,9 @@ class Metrics(unittest.TestCase):
             asked = daemon.generate(" The old house stood", "--max-tokens", "4", "--compression",
                                     "simlayerkv(threshold=0)")
             self.assertEqual(asked.wait(60), 0)
-            wait_until(lambda: "ziggurat_requests_finished_total" in http_get(daemon.http,
-                                                                              "/metrics"),
+            # The metric is there from the start, with 0.
+            wait_until(lambda: any(name.startswith("ziggurat_requests_finished_total{") and value > 0
+                                   for name, value in daemon.metrics().items()),
                        10, "no request has finished")
             page = http_get(daemon.http, "/metrics")
         seen = dict(re.findall(r"^# TYPE (ziggurat_\w+) (\w+)$", page, re.M))

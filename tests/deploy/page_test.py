@@ -8,7 +8,6 @@ import subprocess
 import tempfile
 import unittest
 import urllib.error
-import urllib.request
 
 from browser import Browser
 from colors import contrast, distance_to_the_colour_blind
@@ -317,7 +316,7 @@ class DaemonThatGoes(unittest.TestCase):
         with tempfile.TemporaryDirectory() as folder, Browser(folder) as browser:
             with Daemon(folder) as daemon:
                 address = daemon.http
-                self.assertEqual(daemon.generate("Hello", "--max-tokens", "8").wait(), 0)
+                self.assertEqual(daemon.generate("Hello", "--max-tokens", "8").wait(60), 0)
                 browser.open(f"http://{address}/")
                 browser.wait("return document.getElementById('finished').textContent === '1'")
                 self.assertEqual(browser.complaints(), [])
@@ -341,7 +340,7 @@ class PageThatIsOff(unittest.TestCase):
         with tempfile.TemporaryDirectory() as folder, Daemon(folder, "--page", "off") as daemon:
             for path in ("/", "/api/state", "/api/history", "/api/requests/1"):
                 with self.assertRaises(urllib.error.HTTPError) as raised:
-                    urllib.request.urlopen(f"http://{daemon.http}{path}")
+                    http_get(daemon.http, path)
                 self.assertEqual(raised.exception.code, 404, path)
             self.assertIn("ziggurat_pool_blocks_total", http_get(daemon.http, "/metrics"))
 

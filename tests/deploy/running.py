@@ -3,9 +3,9 @@ import contextlib
 import json
 import os
 import pathlib
-import signal
 import socket
 import subprocess
+import threading
 import time
 import urllib.parse
 import urllib.request
@@ -15,6 +15,9 @@ import yaml
 from expressions import PROMETHEUS, ROOT, RULE_FILES
 
 BINARY = os.environ.get("ZIGGURAT_BINARY", str(ROOT / "build/ziggurat"))
+READY_SECONDS = 120
+# Whatever proxy the environment names, it is for other machines than this one.
+DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 
 def wait_until(condition, seconds, what):
@@ -29,8 +32,13 @@ def wait_until(condition, seconds, what):
 
 
 def http_get(address, path):
-    with urllib.request.urlopen(f"http://{address}{path}", timeout=10) as answer:
+    with DIRECT.open(f"http://{address}{path}", timeout=10) as answer:
         return answer.read().decode()
+
+
+def start(arguments, **options):
+    """A process that does not outlive this one, however this one ends."""
+    return subprocess.Popen(["setpriv", "--pdeathsig", "KILL", *arguments], text=True, **options)
 
 
 def make_model(folder, layers, context):
@@ -42,21 +50,32 @@ def make_model(folder, layers, context):
 
 
 class Process:
-    """Ends with the block that it is used in."""
+    """Ends with the block that it is used in, and where it does not get ready."""
 
     def __init__(self, arguments, log, environment=None):
         self.log = pathlib.Path(log)
         with self.log.open("w") as log_file:
-            self.process = subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=log_file,
-                                            text=True, env=environment)
+            self.process = start(arguments, stdout=subprocess.PIPE, stderr=log_file, env=environment)
+        try:
+            self.await_ready()
+        except BaseException:
+            self.end()
+            raise
+
+    def await_ready(self):
+        """Returns when it can be asked."""
+        raise NotImplementedError
+
+    def end(self):
+        self.process.kill()
+        self.process.wait()
+        self.process.stdout.close()
 
     def __enter__(self):
         return self
 
     def __exit__(self, *_):
-        self.process.send_signal(signal.SIGKILL)
-        self.process.wait()
-        self.process.stdout.close()
+        self.end()
 
 
 class Daemon(Process):
@@ -65,23 +84,36 @@ class Daemon(Process):
 
     def __init__(self, folder, *flags, model=ROOT / "models/needle-llama", http="127.0.0.1:0",
                  environment=None):
+        self.clients = []
         super().__init__([BINARY, "serve", "--model", str(model),
                           "--listen", "127.0.0.1:0", "--http", http, *flags],
                          pathlib.Path(folder) / "daemon.log", environment)
+
+    def await_ready(self):
+        patience = threading.Timer(READY_SECONDS, self.process.kill)
+        patience.daemon = True
+        patience.start()
         ready = self.process.stdout.readline()
+        patience.cancel()
         if not ready.startswith("ready "):
             raise RuntimeError("no daemon: " + self.log.read_text())
         ports = dict(word.split("=") for word in ready.split()[1:])
         self.grpc, self.http = ports["grpc"], ports["http"]
 
     def generate(self, prompt, *flags):
-        """`ziggurat generate` in the background."""
-        process = subprocess.Popen([BINARY, "generate", "--server", self.grpc, *flags],
-                                   stdin=subprocess.PIPE, stdout=subprocess.DEVNULL,
-                                   stderr=subprocess.DEVNULL, text=True)
+        """`ziggurat generate` in the background; ends with the daemon, if not before."""
+        process = start([BINARY, "generate", "--server", self.grpc, *flags], stdin=subprocess.PIPE,
+                        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        self.clients.append(process)
         process.stdin.write(prompt)
         process.stdin.close()
         return process
+
+    def end(self):
+        for client in self.clients:
+            client.kill()
+            client.wait()
+        super().end()
 
     def metrics(self):
         """name{labels} -> value of a scrape."""
@@ -111,6 +143,8 @@ class Prometheus(Process):
                           f"--storage.tsdb.path={folder}/data",
                           f"--web.listen-address={self.address}"],
                          pathlib.Path(folder) / "prometheus.log")
+
+    def await_ready(self):
         wait_until(lambda: http_get(self.address, "/-/ready"), 30, "prometheus does not start")
 
     def _ask(self, path):
