@@ -6,7 +6,10 @@ set -euo pipefail
 cd "$(dirname "$0")"
 started=$SECONDS
 
-say() { printf '\n\033[1m%s\033[0m\n' "$*"; }
+[ "$(uname -m)" = x86_64 ] || { echo "quickstart: Ziggurat is for x86-64, not for $(uname -m)" >&2; exit 1; }
+bold='' plain=''
+if [ -t 1 ]; then bold=$'\033[1m' plain=$'\033[0m'; fi
+say() { printf '\n%s%s%s\n' "$bold" "$*" "$plain"; }
 
 say "1. Dependencies (Debian packages)"
 scripts/install-dependencies.sh --build

@@ -19,6 +19,7 @@ cd "$(dirname "$0")"
 
 mode=all
 minutes=
+allowed=1
 case "${1:-}" in
   "") ;;
   --quick) mode=quick ;;
@@ -26,6 +27,7 @@ case "${1:-}" in
   --gpu) exec scripts/test-gpu.sh "${@:2}" ;;
   --minutes)
     minutes=${2:-}
+    allowed=2
     [[ "$minutes" =~ ^[1-9][0-9]{0,3}$ ]] || {
       echo "test.sh: --minutes takes a whole number from 1 on, not '$minutes'" >&2
       exit 2
@@ -34,6 +36,10 @@ case "${1:-}" in
   -h | --help) sed -n '2,16p' "$0" | sed 's/^# \{0,1\}//'; exit 0 ;;
   *) echo "test.sh: unknown option '$1' (allowed: --quick, --soak, --gpu, --minutes N)" >&2; exit 2 ;;
 esac
+[ $# -le "$allowed" ] || {
+  echo "test.sh: '${*:allowed+1}' may not follow $1" >&2
+  exit 2
+}
 
 say() { printf '\n== %s\n' "$*"; }
 # Tests in the emulator that take minutes under a sanitizer; others run the same kernels.
@@ -63,7 +69,7 @@ if [ "$mode" = all ] && has_time ThreadSanitizer 9; then
   say "ThreadSanitizer build: block manager, scheduler, server on a stub model, GPU kernels in the emulator"
   scripts/build.sh tsan
   say "ThreadSanitizer: tests"
-  export TSAN_OPTIONS="suppressions=$PWD/tests/support/tsan.supp halt_on_error=1"
+  export TSAN_OPTIONS="suppressions='$PWD/tests/support/tsan.supp' halt_on_error=1"
   run_tests build-tsan -LE long -j2
   # Of kernels one in twelve, and all of sampling, which has the most barriers.
   run_tests build-tsan -L long -E "$slow_kernels|CudaSampling" -I ,,12 -j2

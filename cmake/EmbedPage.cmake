@@ -1,7 +1,7 @@
 # Writes OUT, a header that defines the page as one string: HTML with the style sheet in the place of
 # @STYLE@ and the scripts, one behind the other, in that of @SCRIPT@.
 #   HTML, STYLE   files; SCRIPTS   files, separated by '|'
-cmake_policy(VERSION 3.25)
+cmake_policy(VERSION 3.24)
 file(READ ${HTML} page)
 file(READ ${STYLE} style)
 set(script "")

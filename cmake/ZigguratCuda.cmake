@@ -1,6 +1,11 @@
 # The kernels for NVIDIA GPUs, wherever nvcc is: they compile and link without a GPU. Which cards
 # they are compiled for is ZIGGURAT_CUDA_ARCHITECTURES (preset `cuda`: all; else what a server has).
-find_program(ZIGGURAT_NVCC nvcc HINTS ENV CUDACXX PATHS /usr/local/cuda/bin)
+# CUDACXX, as everywhere in CMake, names the program; then it is that one or none.
+if("$ENV{CUDACXX}" STREQUAL "")
+  find_program(ZIGGURAT_NVCC nvcc PATHS /usr/local/cuda/bin)
+else()
+  find_program(ZIGGURAT_NVCC "$ENV{CUDACXX}")
+endif()
 set(ZIGGURAT_HAS_NVCC OFF)
 if(ZIGGURAT_NVCC AND ZIGGURAT_SANITIZER STREQUAL "")
   execute_process(COMMAND ${ZIGGURAT_NVCC} --version OUTPUT_VARIABLE version ERROR_QUIET)
@@ -17,7 +22,7 @@ set(ZIGGURAT_CUDA_ARCHITECTURES "90" CACHE STRING "Compute capabilities to compi
 
 if(ZIGGURAT_CUDA_KERNELS)
   if(NOT ZIGGURAT_NVCC)
-    message(FATAL_ERROR "ZIGGURAT_CUDA_KERNELS is on, but there is no nvcc; put it on PATH or set CUDACXX")
+    message(FATAL_ERROR "ZIGGURAT_CUDA_KERNELS is on, but there is no nvcc; put it on PATH, or its path into CUDACXX")
   endif()
   set(CMAKE_CUDA_COMPILER ${ZIGGURAT_NVCC})
   set(CMAKE_CUDA_ARCHITECTURES ${ZIGGURAT_CUDA_ARCHITECTURES})

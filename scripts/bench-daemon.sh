@@ -11,7 +11,10 @@ shift 7
 work=$(mktemp -d)
 daemon=
 finish() {
-  if [ -n "$daemon" ]; then kill "$daemon" 2>/dev/null && wait "$daemon" 2>/dev/null; fi
+  if [ -n "$daemon" ]; then
+    kill "$daemon" 2>/dev/null || true
+    wait "$daemon" 2>/dev/null || true
+  fi
   rm -rf "$work"
 }
 trap finish EXIT

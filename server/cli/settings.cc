@@ -23,6 +23,8 @@ constexpr char kPrefix[] = "ZIGGURAT_";
 constexpr char kConfig[] = "config";
 constexpr char kCommandLine[] = "command line";
 constexpr char kDefault[] = "default";
+/// What the clients of the same binary read, and a daemon may inherit.
+constexpr char kTokenOfClients[] = "ZIGGURAT_TOKEN";
 
 struct Given {
   std::vector<std::string> values;
@@ -117,7 +119,9 @@ GivenByKey FromEnvironment(const std::map<std::string, std::string>& variables,
     }
   }
   for (const auto& [name, value] : variables) {
-    if (absl::c_linear_search(names, name) || IsServiceVariable(name)) continue;
+    if (absl::c_linear_search(names, name) || IsServiceVariable(name) || name == kTokenOfClients) {
+      continue;
+    }
     // Their common beginning makes no two of them alike.
     const std::optional<std::string> nearest =
         NearestName(absl::AsciiStrToLower(name.substr(std::size(kPrefix) - 1)), spelled);

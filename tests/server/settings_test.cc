@@ -183,7 +183,7 @@ TEST(SettingsTest, MessagesAboutAFlagSayWhereItCameFrom) {
   EXPECT_EQ(settings->Locate("the model is odd"), "the model is odd");
 }
 
-TEST(SettingsTest, UnknownVariablesAreWarnedOfAndThoseOfServicesAreNot) {
+TEST(SettingsTest, UnknownVariablesAreWarnedOfAndThoseOfServicesAndClientsAreNot) {
   Example example;
   const auto settings = example.Read(
       {}, {"ZIGGURAT_MAX_RUNING=3", "ZIGGURAT_COLOUR=red", "ZIGGURAT_PORT=tcp://10.0.0.1:50051",
@@ -191,7 +191,7 @@ TEST(SettingsTest, UnknownVariablesAreWarnedOfAndThoseOfServicesAreNot) {
            "ZIGGURAT_SERVICE_PORT_GRPC=50051", "ZIGGURAT_PORT_50051_TCP=tcp://10.0.0.1:50051",
            "ZIGGURAT_PORT_50051_TCP_PROTO=tcp", "ZIGGURAT_PORT_50051_TCP_PORT=50051",
            "ZIGGURAT_PORT_50051_TCP_ADDR=10.0.0.1", "ZIGGURAT_METRICS_SERVICE_HOST=10.0.0.2",
-           "ZIGGURAT_PICKER_PORT_9002_UDP_ADDR=10.0.0.3"});
+           "ZIGGURAT_PICKER_PORT_9002_UDP_ADDR=10.0.0.3", "ZIGGURAT_TOKEN=a-token-0123456789"});
   ASSERT_TRUE(settings.ok()) << settings.status();
   EXPECT_THAT(settings->warnings(),
               ElementsAre("the variable ZIGGURAT_COLOUR sets nothing",
