@@ -1,8 +1,9 @@
 // The kernels of one device: attend, measure, write, and the small fused operations between GEMMs.
 //
 // Every function takes raw pointers and sizes; no framework type appears here. Backends are twins:
-// `reference` is plain, obviously right C++ and `cpu` is checked against it over element types,
-// head sizes, group sizes and odd lengths (tests/attention).
+// `reference` is plain, obviously right C++, and every level of `cpu`, and `cuda` on a GPU or on an
+// emulator of one, are checked against it over element types, head sizes, group sizes and odd
+// lengths (tests/attention).
 #pragma once
 
 #include <algorithm>
@@ -18,7 +19,6 @@
 #include "attention/cpu_level.h"
 #include "attention/prompt_tail.h"
 #include "block_manager/segment_view.h"
-#include "compression/cache_plan.h"
 
 namespace ziggurat {
 
@@ -165,8 +165,8 @@ size_t TailMergeBytes(const AttentionShape& shape, int count);
 /// and the counts in them are the host's.
 class AttentionBackend : public BackendMemory {
  public:
-  virtual std::string_view name()
-      const = 0;  ///< "reference", "cpu-avx2", "cpu-avx512", "cpu-avx512bf16", ...
+  /// "reference", "cuda", or "cpu-" and the name of a level (CpuLevelName).
+  virtual std::string_view name() const = 0;
 
   // ---- Prefill: the contiguous workspace of one layer --------------------------------------
 
@@ -198,13 +198,14 @@ class AttentionBackend : public BackendMemory {
 
   /// SnapKV's window scores: scores[g][j] = mean over the queries i of the tail, the window, and
   /// over the query heads of KV head g of exp(scale * q_i.k_j - lse_i), for keys j before the
-  /// window; then pooled over j.
+  /// window; then pooled over the `kernel` (odd) neighbours of j, as if there were zeros before the
+  /// first key and behind the last.
   ///   scores  [num_kv_heads, n - rows] f32
   virtual void WindowScores(const AttentionShape& shape, const PromptTail& tail, int kernel,
-                            ScorePooling pooling, float* scores) = 0;
+                            WindowPooling pooling, float* scores) = 0;
 
   /// For each head the `best` (<= candidates) highest of scores[g][0 .. candidates), ties to the
-  /// lower index.
+  /// lower index. A NaN ranks last, as -infinity.
   ///   scores    [num_heads, stride]
   ///   indices   [num_heads, best]  ascending
   virtual void SelectBest(const float* scores, size_t stride, int num_heads, int candidates,
@@ -216,9 +217,10 @@ class AttentionBackend : public BackendMemory {
   virtual void ColumnSums(const AttentionShape& shape, const PromptTail& tail, int begin, int end,
                           ScoreRows score_rows, float* sums, size_t stride) = 0;
 
-  /// WindowKV's choice (compression/cache_plan.h, KeepWindows): windows [0, review), [review, 2
-  /// review), ... of the candidates, the last perhaps shorter, in falling order of score, ties to
-  /// the earlier; one that no longer fits the budget is passed over.
+  /// WindowKV's choice (arXiv:2503.17922): windows [0, review), [review, 2 review), ... of the
+  /// candidates, the last perhaps shorter, in falling order of score, ties to the earlier; one that
+  /// no longer fits the budget is passed over. The score of a window is, per head, the mean of its
+  /// `best` highest scores, then the mean over heads.
   ///   scores   [num_heads, candidates]
   ///   indices  [budget] room; filled ascending
   /// Returns the number of indices.

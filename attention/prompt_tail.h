@@ -1,6 +1,8 @@
 // The last queries of a prompt and all its keys, as statistics take them.
 #pragma once
 
+#include <cstdint>
+
 #include "block_manager/cache_format.h"
 
 namespace ziggurat {
@@ -14,5 +16,8 @@ struct PromptTail {
   int n = 0;
   int rows = 0;
 };
+
+/// How window scores of neighbouring keys become one.
+enum class WindowPooling : uint8_t { kAverage, kMax };
 
 }  // namespace ziggurat

@@ -111,6 +111,10 @@ absl::Status CacheGeometry::CheckFormat(const CacheFormat& format) const {
     return absl::InvalidArgumentError(
         absl::StrCat(CacheFormatName(format), " has no groups, and so none of ", format.group));
   }
+  // A scale and a zero for every number would take more than the number.
+  if (IsGrouped(format.encoding) && format.group == 1) {
+    return absl::InvalidArgumentError("a quantization group has at least 2 numbers, not 1");
+  }
   if (IsGrouped(format.encoding) && (format.group < 1 || head_dim % format.group != 0)) {
     return absl::InvalidArgumentError(absl::StrCat("a quantization group of ", format.group,
                                                    " does not divide the head size ", head_dim));

@@ -84,10 +84,9 @@ constexpr DecodeOfCodes kDecodeByVnni = {DecodeBytes<8, VnniProduct, kValues, kF
                                          DecodeBytes<2, VnniProduct, kValues, 1>};
 
 constexpr CpuKernels With(DecodeOfCodes decode, CpuKernels kernels) {
-  constexpr int kInt8 = 2, kInt4 = 4, kInt2 = 5;  // Encoding
-  kernels.blocks[kInt8].decode_rounded = decode.int8;
-  kernels.blocks[kInt4].decode_rounded = decode.int4;
-  kernels.blocks[kInt2].decode_rounded = decode.int2;
+  kernels.blocks[kInt8Blocks].decode_rounded = decode.int8;
+  kernels.blocks[kInt4Blocks].decode_rounded = decode.int4;
+  kernels.blocks[kInt2Blocks].decode_rounded = decode.int2;
   return kernels;
 }
 

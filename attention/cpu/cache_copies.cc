@@ -5,7 +5,7 @@
 
 #include "attention/cpu/cpu_backend.h"
 #include "attention/cpu/head_tokens.h"
-#include "attention/cpu/parallel.h"
+#include "attention/parallel.h"
 
 namespace ziggurat::cpu {
 namespace {

@@ -6,8 +6,8 @@
 
 #include "attention/cpu/cpu_backend.h"
 #include "attention/cpu/head_tokens.h"
-#include "attention/cpu/parallel.h"
 #include "attention/cpu/write_kernels.h"
+#include "attention/parallel.h"
 
 namespace ziggurat::cpu {
 namespace {

@@ -5,7 +5,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
-#include "attention/cpu/parallel.h"
+#include "attention/parallel.h"
 
 namespace ziggurat {
 
@@ -21,6 +21,13 @@ absl::StatusOr<std::unique_ptr<AttentionBackend>> MakeCpuBackend(CpuLevel level,
 }
 
 namespace cpu {
+
+static_assert(kF32Blocks == static_cast<int>(Encoding::kF32));
+static_assert(kBf16Blocks == static_cast<int>(Encoding::kBf16));
+static_assert(kInt8Blocks == static_cast<int>(Encoding::kInt8));
+static_assert(kFp8Blocks == static_cast<int>(Encoding::kFp8));
+static_assert(kInt4Blocks == static_cast<int>(Encoding::kInt4));
+static_assert(kInt2Blocks == static_cast<int>(Encoding::kInt2));
 
 void CpuBackend::RmsNorm(const float* x, const float* weight, float epsilon, int rows, int width,
                          ElementType element, void* out) {
@@ -94,6 +101,28 @@ void CpuBackend::Convert(ElementType from, const void* x, size_t count, ElementT
   ParallelRanges(threads_, count, 1, [&](size_t begin, size_t end) {
     ConvertRange(from, static_cast<const std::byte*>(x) + begin * ElementBytes(from), end - begin,
                  to, static_cast<std::byte*>(out) + begin * ElementBytes(to));
+  });
+}
+
+void CpuBackend::EmbedTokens(ElementType element, const void* table, absl::Span<const int32_t> ids,
+                             int width, float* out) {
+  const size_t row_bytes = width * ElementBytes(element);
+  ParallelRanges(threads_, ids.size(), width, [&](size_t begin, size_t end) {
+    for (size_t i = begin; i < end; ++i) {
+      ConvertRange(element, static_cast<const std::byte*>(table) + ids[i] * row_bytes, width,
+                   ElementType::kF32, out + i * width);
+    }
+  });
+}
+
+void CpuBackend::FillAngles(absl::Span<const float> inverse_frequencies, int first, int count,
+                            float* cos, float* sin) {
+  constexpr size_t kElementsOfAnAngle = 16;  // whose conversion takes about as long
+  const size_t width = inverse_frequencies.size();
+  ParallelRanges(threads_, count, kElementsOfAnAngle * width, [&](size_t begin, size_t end) {
+    AttentionBackend::FillAngles(inverse_frequencies, first + static_cast<int>(begin),
+                                 static_cast<int>(end - begin), cos + begin * width,
+                                 sin + begin * width);
   });
 }
 

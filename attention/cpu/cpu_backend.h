@@ -34,7 +34,7 @@ class CpuBackend final : public AttentionBackend {
   // statistics.cc
   int column_part_keys() const override;
   void WindowScores(const AttentionShape& shape, const PromptTail& tail, int kernel,
-                    ScorePooling pooling, float* scores) override;
+                    WindowPooling pooling, float* scores) override;
   void ColumnSums(const AttentionShape& shape, const PromptTail& tail, int begin, int end,
                   ScoreRows score_rows, float* sums, size_t stride) override;
   double CosineSum(const float* a, const float* b, int rows, int width) override;
@@ -83,6 +83,10 @@ class CpuBackend final : public AttentionBackend {
   void SwiGlu(ElementType element, const void* gate_up, int rows, int width, void* out) override;
   void AddResidual(ElementType element, const void* x, size_t count, float* residual) override;
   void Convert(ElementType from, const void* x, size_t count, ElementType to, void* out) override;
+  void EmbedTokens(ElementType element, const void* table, absl::Span<const int32_t> ids, int width,
+                   float* out) override;
+  void FillAngles(absl::Span<const float> inverse_frequencies, int first, int count, float* cos,
+                  float* sin) override;
 
  private:
   /// Some KV heads of an item and a range of slots of one of its segments.

@@ -6,7 +6,7 @@
 #include <limits>
 
 #include "attention/cpu/cpu_backend.h"
-#include "attention/cpu/parallel.h"
+#include "attention/parallel.h"
 
 namespace ziggurat::cpu {
 namespace {

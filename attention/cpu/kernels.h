@@ -13,6 +13,8 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "attention/head_dim.h"
+
 namespace ziggurat {
 enum class CpuLevel : uint8_t;  // attention/cpu_level.h
 }
@@ -25,8 +27,6 @@ constexpr int kChunk = 128;
 constexpr int kScoreStride = kChunk + 16;
 /// Rows of x that a product packs at a time, at most.
 constexpr int kMostBlockRows = 16;
-/// The largest head size that backends work for.
-constexpr int kMaxHeadDim = 256;
 /// The most query rows that are taken at a time: by a micro kernel of vectors, and by one of tiles.
 constexpr int kMaxQueries = 8;
 constexpr int kMaxTileQueries = 32;
@@ -218,9 +218,21 @@ struct ProductKernels {
                 void* y);
 };
 
+/// The values of Encoding (block_manager/cache_format.h), which levels do not include;
+/// cpu_backend.cc makes sure.
+enum BlockEncoding : uint8_t {
+  kF32Blocks,
+  kBf16Blocks,
+  kInt8Blocks,
+  kFp8Blocks,
+  kInt4Blocks,
+  kInt2Blocks,
+  kBlockEncodings,
+};
+
 struct CpuKernels {
-  ElementKernels element[2];  ///< index: ElementType
-  BlockKernels blocks[6];     ///< index: Encoding
+  ElementKernels element[2];             ///< index: ElementType
+  BlockKernels blocks[kBlockEncodings];  ///< index: Encoding, as BlockEncoding
   ProductKernels product;
   /// Cosine of a and b; 1 where both are zero, 0 where one is.
   double (*cosine)(const float* a, const float* b, int width);

@@ -30,10 +30,9 @@ constexpr CpuKernels kWithVectors =
 
 template <ReadOrder kOrder, bool kFetchesFew>
 constexpr CpuKernels MakeAmxKernels(DecodeOfCodes codes) {
-  constexpr int kBf16 = 1;  // Encoding
   CpuKernels kernels = With(codes, kWithVectors<kOrder, kFetchesFew>);
-  kernels.blocks[kBf16].decode_rounded = [](const DecodeJob& job) {
-    DecodeOnTiles(job, kWithVectors<kOrder, kFetchesFew>.blocks[kBf16]);
+  kernels.blocks[kBf16Blocks].decode_rounded = [](const DecodeJob& job) {
+    DecodeOnTiles(job, kWithVectors<kOrder, kFetchesFew>.blocks[kBf16Blocks]);
   };
   return kernels;
 }

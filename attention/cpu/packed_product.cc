@@ -7,8 +7,8 @@
 #include <cstring>
 
 #include "attention/cpu/kernels.h"
-#include "attention/cpu/parallel.h"
 #include "attention/cpu/thread_scratch.h"
+#include "attention/parallel.h"
 
 namespace ziggurat {
 namespace {
@@ -47,7 +47,7 @@ class CpuPackedProduct final : public PackedProduct {
     const size_t blocks = (rows + kRowsPerTask - 1) / kRowsPerTask;
     // With one block of rows every thread reads a range of neighbouring panels.
     if (blocks == 1) {
-      cpu::ParallelRanges(
+      ParallelRanges(
           threads, panels, kPanelRowBytes * weights.rows(), [&](size_t begin, size_t end) {
             const size_t most = rows == 1 ? kernels_.panels_at_once : 1;
             for (size_t panel = begin; panel < end; panel += most) {
@@ -56,7 +56,7 @@ class CpuPackedProduct final : public PackedProduct {
           });
       return;
     }
-    cpu::ParallelFor(threads, blocks * panels, [&](size_t i, int) {
+    ParallelFor(threads, blocks * panels, [&](size_t i, int) {
       const int first = static_cast<int>(i / panels) * kRowsPerTask;
       Multiply(weights, i % panels, /*panels=*/1, first, std::min(kRowsPerTask, rows - first), out,
                accumulates, y);
@@ -73,9 +73,8 @@ class CpuPackedProduct final : public PackedProduct {
                     in_features, packed_.data() + block * kernels_.block_floats(in_features));
     };
     packed_.Reserve(blocks * kernels_.block_floats(in_features));
-    cpu::ParallelFor(
-        static_cast<size_t>(rows) * in_features < cpu::kElementsWorthThreads ? 1 : threads, blocks,
-        pack);
+    ParallelFor(static_cast<size_t>(rows) * in_features < kElementsWorthThreads ? 1 : threads,
+                blocks, pack);
   }
 
   /// Rows [first, first + count) times `panels` neighbouring panels: one, or one row times several.
@@ -130,7 +129,7 @@ void PackWeights(const uint16_t* weight, int in_features, int out_features, std:
       }
     }
   };
-  cpu::ParallelFor(omp_get_max_threads(), shape.panels(), pack_panel);
+  ParallelFor(omp_get_max_threads(), shape.panels(), pack_panel);
 }
 
 std::unique_ptr<PackedProduct> MakePackedProduct(CpuLevel level) {

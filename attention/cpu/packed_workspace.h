@@ -107,7 +107,7 @@ inline void PackQueryRows(const std::byte* q, size_t q_row_bytes, int group_size
                           int head_dim, float* packed) {
   using V = typename Keys::Simd;
   using Element = typename Keys::Element;
-  float channels[256 + 16];
+  float channels[kMaxHeadDim + 16];
   PackQueries<Keys>(
       count, head_dim,
       [&](int i) -> const float* {

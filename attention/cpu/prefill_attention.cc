@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "attention/cpu/cpu_backend.h"
-#include "attention/cpu/parallel.h"
+#include "attention/parallel.h"
 
 namespace ziggurat::cpu {
 namespace {

@@ -106,7 +106,7 @@ template <class Values>
 inline void StoreRow(const PrefillJob& job, int i, const float* sums, const Running& running) {
   using V = typename Values::Simd;
   using Element = typename Values::Element;
-  float channels[256 + 16];
+  float channels[kMaxHeadDim + 16];
   PutInOrder<Values>(sums, 1.0f / running.sum, job.head_dim, channels);
   const int token = i / job.group_size, head = i % job.group_size;
   auto* out = reinterpret_cast<typename Element::Type*>(job.out + token * job.q_row_bytes) +

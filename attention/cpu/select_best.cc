@@ -3,19 +3,22 @@
 #include <algorithm>
 #include <bit>
 #include <cstdint>
+#include <functional>
+#include <limits>
 #include <vector>
 
 #include "attention/cpu/cpu_backend.h"
-#include "attention/cpu/parallel.h"
+#include "attention/parallel.h"
 
 namespace ziggurat::cpu {
 namespace {
 
-/// An integer that orders like (score, then lower index first). NaN comes below every number, so
-/// that there is always a total order; -0 equals +0.
+/// An integer that orders like (score, then lower index first). NaN is as -infinity, so that there
+/// is always a total order; -0 equals +0.
 uint64_t RankOf(float score, uint32_t index) {
+  if (score != score) score = -std::numeric_limits<float>::infinity();
   uint32_t bits = std::bit_cast<uint32_t>(score + 0.0f);
-  bits = score != score ? 0 : bits >> 31 ? ~bits : bits | 0x80000000u;
+  bits = bits >> 31 ? ~bits : bits | 0x80000000u;
   return static_cast<uint64_t>(bits) << 32 | ~index;
 }
 

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "attention/cpu/cpu_backend.h"
-#include "attention/cpu/parallel.h"
+#include "attention/parallel.h"
 
 namespace ziggurat::cpu {
 namespace {

@@ -3,13 +3,13 @@
 #include <algorithm>
 
 #include "attention/cpu/cpu_backend.h"
-#include "attention/cpu/parallel.h"
+#include "attention/parallel.h"
 
 namespace ziggurat::cpu {
 namespace {
 
 /// Pools scores[0 .. count) over neighbours, zeros beyond the edges.
-void Pool(const float* scores, int count, int kernel, ScorePooling pooling, float* out) {
+void Pool(const float* scores, int count, int kernel, WindowPooling pooling, float* out) {
   const int reach = kernel / 2;
   for (int j = 0; j < count; ++j) {
     const int begin = std::max(0, j - reach), end = std::min(count, j + reach + 1);
@@ -18,7 +18,7 @@ void Pool(const float* scores, int count, int kernel, ScorePooling pooling, floa
       sum += scores[i];
       highest = std::max(highest, scores[i]);
     }
-    out[j] = pooling == ScorePooling::kAverage ? sum / static_cast<float>(kernel) : highest;
+    out[j] = pooling == WindowPooling::kAverage ? sum / static_cast<float>(kernel) : highest;
   }
 }
 
@@ -68,7 +68,7 @@ void CpuBackend::ColumnSums(const AttentionShape& shape, const PromptTail& tail,
 }
 
 void CpuBackend::WindowScores(const AttentionShape& shape, const PromptTail& tail, int kernel,
-                              ScorePooling pooling, float* scores) {
+                              WindowPooling pooling, float* scores) {
   const int candidates = tail.n - tail.rows;
   if (candidates <= 0) return;
   column_means_.resize(static_cast<size_t>(shape.num_kv_heads) * candidates);

@@ -98,7 +98,7 @@ __global__ void __launch_bounds__(kThreads)
 /// A thread for each candidate (x) of each head (y): sums to means, pooled over neighbours with
 /// zeros beyond the edges.
 __global__ void __launch_bounds__(kThreads)
-    PoolScores(const float* sums, int candidates, float window, int kernel, ScorePooling pooling,
+    PoolScores(const float* sums, int candidates, float window, int kernel, WindowPooling pooling,
                float* scores) {
   const int j = static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x), reach = kernel / 2;
   if (j >= candidates) return;
@@ -109,7 +109,7 @@ __global__ void __launch_bounds__(kThreads)
     highest = fmaxf(highest, of_head[i] / window);
   }
   scores[static_cast<size_t>(blockIdx.y) * candidates + j] =
-      pooling == ScorePooling::kAverage ? sum / static_cast<float>(kernel) : highest;
+      pooling == WindowPooling::kAverage ? sum / static_cast<float>(kernel) : highest;
 }
 
 }  // namespace
@@ -136,7 +136,7 @@ size_t WindowScoresScratchBytes(const DeviceShape& shape, int n, int window) {
 }
 
 void LaunchWindowScores(const DeviceShape& shape, const PromptTail& tail, int kernel,
-                        ScorePooling pooling, float* scores, void* scratch, cudaStream_t stream) {
+                        WindowPooling pooling, float* scores, void* scratch, cudaStream_t stream) {
   const int candidates = tail.n - tail.rows;
   if (candidates <= 0) return;
   auto* sums = static_cast<float*>(scratch);

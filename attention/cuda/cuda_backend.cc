@@ -217,7 +217,7 @@ void CudaBackend::PrefillDistantAttention(const AttentionShape& shape, int n, El
 }
 
 void CudaBackend::WindowScores(const AttentionShape& shape, const PromptTail& tail, int kernel,
-                               ScorePooling pooling, float* scores) {
+                               WindowPooling pooling, float* scores) {
   const DeviceShape heads = DeviceShapeOf(shape);
   LaunchWindowScores(heads, tail, kernel, pooling, scores,
                      Scratch(WindowScoresScratchBytes(heads, tail.n, tail.rows)), at());

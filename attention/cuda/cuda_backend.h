@@ -76,7 +76,7 @@ class CudaBackend final : public AttentionBackend {
                                DistantCounts* counts) override;
 
   void WindowScores(const AttentionShape& shape, const PromptTail& tail, int kernel,
-                    ScorePooling pooling, float* scores) override;
+                    WindowPooling pooling, float* scores) override;
   void ColumnSums(const AttentionShape& shape, const PromptTail& tail, int begin, int end,
                   ScoreRows score_rows, float* sums, size_t stride) override;
   void SelectBest(const float* scores, size_t stride, int num_heads, int candidates, int best,

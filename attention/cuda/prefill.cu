@@ -2,6 +2,7 @@
 // channels of their values are.
 #include "attention/cuda/cells.cuh"
 #include "attention/cuda/prefill.h"
+#include "attention/head_dim.h"
 
 namespace ziggurat::cuda {
 
@@ -9,7 +10,6 @@ namespace ziggurat::cuda {
 
 namespace {
 
-constexpr int kMaxHeadDim = 256;
 constexpr int kMaxPerLane = kMaxHeadDim / kWarp;
 constexpr int kTile = 512;  ///< keys
 

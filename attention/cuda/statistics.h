@@ -9,7 +9,6 @@
 #include "attention/cuda/device_views.h"
 #include "attention/cuda/stream.h"
 #include "attention/prompt_tail.h"
-#include "compression/cache_plan.h"
 
 namespace ziggurat::cuda {
 
@@ -28,7 +27,7 @@ void LaunchTensorColumnSums(const DeviceShape& shape, const PromptTail& tail, in
 size_t WindowScoresScratchBytes(const DeviceShape& shape, int n, int window);
 ///   tail.rows is the window;   scores  [num_kv_heads, n - window]
 void LaunchWindowScores(const DeviceShape& shape, const PromptTail& tail, int kernel,
-                        ScorePooling pooling, float* scores, void* scratch, cudaStream_t stream);
+                        WindowPooling pooling, float* scores, void* scratch, cudaStream_t stream);
 
 void LaunchSelectBest(const float* scores, size_t stride, int num_heads, int candidates, int best,
                       int32_t* indices, cudaStream_t stream);

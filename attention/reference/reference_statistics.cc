@@ -22,13 +22,13 @@ double Attention(const AttentionShape& shape, const PromptTail& tail, int row, i
   return std::exp(shape.scale * dot - tail.lse[query]);
 }
 
-/// Scores as they are ranked: a NaN below every number.
+/// Scores as they are ranked: a NaN as -infinity.
 double Ranked(float score) { return score != score ? -INFINITY : score; }
 
 }  // namespace
 
 void ReferenceBackend::WindowScores(const AttentionShape& shape, const PromptTail& tail, int kernel,
-                                    ScorePooling pooling, float* scores) {
+                                    WindowPooling pooling, float* scores) {
   const int candidates = tail.n - tail.rows, group = shape.group_size();
   std::vector<double> mean(std::max(candidates, 0));
   for (int g = 0; g < shape.num_kv_heads; ++g) {
@@ -49,7 +49,7 @@ void ReferenceBackend::WindowScores(const AttentionShape& shape, const PromptTai
         highest = std::max(highest, mean[j + d]);
       }
       scores[static_cast<size_t>(g) * candidates + j] =
-          static_cast<float>(pooling == ScorePooling::kAverage ? sum / kernel : highest);
+          static_cast<float>(pooling == WindowPooling::kAverage ? sum / kernel : highest);
     }
   }
 }

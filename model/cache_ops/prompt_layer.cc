@@ -11,6 +11,10 @@
 namespace ziggurat {
 namespace {
 
+WindowPooling PoolingOf(const WindowScoreStatistic& statistic) {
+  return statistic.pooling == ScorePooling::kMax ? WindowPooling::kMax : WindowPooling::kAverage;
+}
+
 /// Entropy (nats) of non-negative scores taken as a distribution; 0 where all are zero.
 double Entropy(absl::Span<const float> scores) {
   double sum = 0, weighted = 0;
@@ -210,7 +214,7 @@ absl::Span<const int32_t> PromptLayers::KeptOnHost() {
 void PromptLayers::SelectBest(const WindowScoreStatistic& statistic, const KeepBest& edit,
                               int layer, const PromptTensors& at) {
   const int window = statistic.window, candidates = tokens_ - window;
-  backend_->WindowScores(shape_, TailOf(at, window), statistic.kernel, statistic.pooling,
+  backend_->WindowScores(shape_, TailOf(at, window), statistic.kernel, PoolingOf(statistic),
                          buffers_.scores);
   int32_t* best = LendIndices(static_cast<size_t>(shape_.num_kv_heads) * edit.best);
   backend_->SelectBest(buffers_.scores, candidates, shape_.num_kv_heads, candidates, edit.best,
@@ -245,7 +249,7 @@ void PromptLayers::MeasureStored(const WindowScoreStatistic& statistic, int laye
   // Without room for scores SelectStored says so.
   if (candidates <= 0 || buffers_.stored_scores == nullptr) return;
   const auto measure = [&](int kernel, float* scores) {
-    backend_->WindowScores(shape_, TailOf(at, window), kernel, statistic.pooling, scores);
+    backend_->WindowScores(shape_, TailOf(at, window), kernel, PoolingOf(statistic), scores);
   };
   const size_t rows = shape_.num_kv_heads;
   measure(statistic.kernel, buffers_.stored_scores + layer * rows * tokens_);

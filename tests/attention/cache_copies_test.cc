@@ -266,6 +266,33 @@ TEST_P(CacheCopies, BetweenEncodingsAreWhatReadingAndWritingGives) {
   }
 }
 
+TEST_P(CacheCopies, InGroupsThatAreNoWholeVectorsAgreeToo) {
+  for (const CacheFormat& format : UnevenGroups(head_dim())) {
+    const int unit = format.UnitTokens(), held = RoundUp(50, unit);
+    for (const CacheFormat& stored : {format, Merged(format)}) {
+      const CacheFormat plain = stored.merged ? Merged(CacheFormat::kF32) : CacheFormat::kF32;
+      TestCache cache(shape(), {{stored, held}, {stored, held}, {plain, held}});
+      const SegmentView &codes = cache.segments[0], &others = cache.segments[1];
+      const SegmentView& numbers = cache.segments[2];
+      const Slots groups = SomeUnits(kHeads, unit, held, 50, 4);
+      const Slots any = AnySlots(kHeads, unit, held, 5);
+      const auto expect_twins = [&](const char* what, const SegmentView& from, const Slots& slots,
+                                    const SegmentView& to) {
+        ExpectTwins(cache.pool, Name(stored) + what, [&](AttentionBackend& backend) {
+          backend.CopyTokens(shape(), cache.pool.view(), from, slots.indices(), 0, slots.count, to,
+                             0);
+        });
+      };
+      expect_twins(" as they stand", codes, groups, others);
+      ExpectArrived({cache.pool.view(), codes, head_dim()}, groups,
+                    {cache.pool.view(), others, head_dim()}, 0, head_dim(), Name(stored));
+      expect_twins(" encoded anew", codes, any, others);
+      expect_twins(" from numbers", numbers, groups, others);
+      expect_twins(" to numbers", others, groups, numbers);
+    }
+  }
+}
+
 TEST_P(CacheCopies, OfMergedTokensTakeTheNormsOfBothLayersAlong) {
   constexpr int kSlots = 256;
   for (const CacheFormat& other : EncodedFormats(head_dim())) {

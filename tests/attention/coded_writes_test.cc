@@ -130,7 +130,9 @@ TEST_P(CodedWrites, LieWhereTheLayoutSaysAndAreWithinHalfAStep) {
 }
 
 TEST_P(CodedWrites, AreReadBackAsTheyLie) {
-  for (const CacheFormat& format : EncodedFormats(head_dim())) {
+  std::vector<CacheFormat> formats = EncodedFormats(head_dim());
+  for (const CacheFormat& format : UnevenGroups(head_dim())) formats.push_back(format);
+  for (const CacheFormat& format : formats) {
     const int slots = RoundUp(75, std::max<int>(format.group, 1)), first = 3;
     TestCache cache(shape(), {{format, slots}});
     const SegmentView& s = cache.segments[0];
@@ -190,6 +192,20 @@ TEST_P(CodedWrites, AreTheSameBitForBitInEveryBackend) {
           }
         }
       }
+    }
+  }
+}
+
+TEST_P(CodedWrites, InGroupsThatAreNoWholeVectorsAreTheSameToo) {
+  const auto backends = AllBackends();
+  const Tensor k = RandomRowsOf(ElementType::kF32, 1), v = RandomRowsOf(ElementType::kF32, 2);
+  for (const CacheFormat& format : UnevenGroups(head_dim())) {
+    const int count = RoundUp(37, format.group);
+    const Rows rows = RandomRows(kHeads, count, kTokens, 3);
+    const auto expected = Written(*backends[0], shape(), format, 0, k, v, &rows, count);
+    for (size_t b = 1; b < backends.size(); ++b) {
+      EXPECT_TRUE(Written(*backends[b], shape(), format, 0, k, v, &rows, count) == expected)
+          << Name(format) << " " << backends[b]->name();
     }
   }
 }

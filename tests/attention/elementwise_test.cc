@@ -76,6 +76,26 @@ TEST_P(ElementwiseTwins, AddResidualIsExact) {
   }
 }
 
+TEST_P(ElementwiseTwins, EmbedTokensIsExact) {
+  constexpr int kVocabulary = 50;
+  for (const auto& [width, tokens] : {std::pair{1, 3}, {40, 1}, {136, 700}, {1100, 37}}) {
+    const Tensor table = RandomTensor(GetParam(), size_t{1} * kVocabulary * width, 1);
+    std::mt19937 random(2);
+    std::vector<int32_t> ids(tokens);
+    for (int32_t& id : ids) id = static_cast<int32_t>(random() % kVocabulary);
+    ids.back() = kVocabulary - 1;
+    std::vector<std::unique_ptr<AttentionBackend>> backends = AllBackends();
+    for (auto& backend : backends) {
+      std::vector<float> out(size_t{1} * tokens * width, NAN);
+      backend->EmbedTokens(GetParam(), table.data(), ids, width, out.data());
+      for (size_t i = 0; i < out.size(); ++i) {
+        ASSERT_EQ(out[i], table.at(size_t{1} * ids[i / width] * width + i % width))
+            << backend->name() << " token " << i / width << " of width " << width;
+      }
+    }
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Elements, ElementwiseTwins,
                          testing::Values(ElementType::kF32, ElementType::kBf16),
                          [](const auto& instance) { return Name(instance.param); });
@@ -106,6 +126,33 @@ TEST(SplitAndRotate, TurnsTheHalvesAsOnePlane) {
   }
 }
 
+// Angles of many turns: in float they would be wrong in the third digit.
+TEST(FillAngles, GivesTheCosinesAndSinesOfEveryPosition) {
+  for (const int width : {1, 4, 64}) {
+    std::vector<float> frequencies(width);  // of rope_theta = 500,000
+    for (int i = 0; i < width; ++i) {
+      frequencies[i] = static_cast<float>(std::pow(500000.0, -static_cast<double>(i) / width));
+    }
+    for (const auto& [first, count] : {std::pair{0, 300}, {7, 1}, {100000, 301}, {1048575, 2}}) {
+      std::vector<float> expected_cos, expected_sin;
+      for (int position = first; position < first + count; ++position) {
+        for (const float frequency : frequencies) {
+          expected_cos.push_back(static_cast<float>(std::cos(double{frequency} * position)));
+          expected_sin.push_back(static_cast<float>(std::sin(double{frequency} * position)));
+        }
+      }
+      for (auto& backend : AllBackends()) {
+        std::vector<float> cos(expected_cos.size(), NAN), sin(cos);
+        backend->FillAngles(frequencies, first, count, cos.data(), sin.data());
+        for (size_t i = 0; i < cos.size(); ++i) {
+          ASSERT_NEAR(cos[i], expected_cos[i], 1e-7) << backend->name() << " from " << first;
+          ASSERT_NEAR(sin[i], expected_sin[i], 1e-7) << backend->name() << " from " << first;
+        }
+      }
+    }
+  }
+}
+
 TEST(Convert, RoundsToNearestEvenAndKeepsNan) {
   // 1 + 2^-8 lies half way between two bf16 and goes to the even one, 1 + 3 * 2^-8 likewise.
   const std::vector<float> x = {1.0f,       1.00390625f, 1.01171875f, -1.00390625f,
@@ -128,7 +175,6 @@ TEST(Convert, IsBitExactOnEveryLevelInBothDirections) {
   std::vector<uint32_t> bits(100003);
   for (uint32_t& b : bits) b = random();  // every kind of float
   std::vector<uint16_t> expected(bits.size());
-  const auto reference = MakeReferenceBackend();
   for (size_t i = 0; i < bits.size(); ++i) expected[i] = FloatToBf16(std::bit_cast<float>(bits[i]));
   for (CpuLevel level : SupportedCpuLevels()) {
     for (int threads : {1, 3}) {

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <numeric>
 #include <random>
 #include <utility>
 #include <vector>
@@ -135,6 +136,72 @@ TEST_P(KernelScratch, PrefillNeedsNoMoreAndReadsNothingThatItDidNotWrite) {
   }
 }
 
+TEST_P(KernelScratch, DistantPrefillNeedsNoMoreAndReadsNothingThatItDidNotWrite) {
+  struct Mask {
+    int sinks, recent;
+    double skip;  // 2: no distant part is left out; 0: every one is
+  };
+  for (const Prompt& p : kPrompts) {
+    for (const Mask& mask : {Mask{0, 1, 2}, Mask{2, 5, 2}, Mask{4, 130, 2}, Mask{1, 3, 0}}) {
+      const int rows = p.count * p.group;
+      const auto q = Random(size_t{1} * rows * p.dim), k = Random(size_t{1} * p.n * p.dim);
+      const auto low_q = Random(q.size()), low_k = Random(k.size()), v = Random(k.size());
+      std::vector<uint16_t> out(q.size());
+      std::vector<float> lse(rows);
+      uint64_t attended = 0, skipped = 0;
+      GuardedFloats scratch(cpu::DistantScratchFloats(rows, p.dim));
+      kernels().element[1].distant_prefill(
+          {.near = {.head_dim = p.dim,
+                    .group_size = p.group,
+                    .scale = p.scale(),
+                    .first = p.first(),
+                    .count = p.count,
+                    .q = reinterpret_cast<const std::byte*>(q.data()),
+                    .out = reinterpret_cast<std::byte*>(out.data()),
+                    .q_row_bytes = p.group * p.head_bytes(),
+                    .k = reinterpret_cast<const std::byte*>(k.data()),
+                    .v = reinterpret_cast<const std::byte*>(v.data()),
+                    .kv_row_bytes = p.head_bytes(),
+                    .lse = lse.data(),
+                    .lse_stride = static_cast<size_t>(p.group),
+                    .scratch = scratch.data()},
+           .low_q = reinterpret_cast<const std::byte*>(low_q.data()),
+           .low_k = reinterpret_cast<const std::byte*>(low_k.data()),
+           .sinks = mask.sinks,
+           .recent = mask.recent,
+           .skip = mask.skip,
+           .attended = &attended,
+           .skipped = &skipped});
+      EXPECT_TRUE(scratch.is_intact()) << p.dim << " x " << rows;
+      uint64_t have_distant = 0;
+      double worst = 0, worst_lse = 0;
+      for (int i = 0; i < rows; ++i) {
+        const int position = p.first() + i / p.group;
+        std::vector<double> scores = p.Scores(q, k, i);
+        const std::vector<double> low_scores = p.Scores(low_q, low_k, i);
+        for (int t = mask.sinks; t <= position - mask.recent; ++t) {
+          scores[t] = mask.skip == 0 ? -INFINITY : low_scores[t];
+        }
+        have_distant += i % p.group == 0 && position - mask.recent >= mask.sinks ? 1 : 0;
+        const double expected = LogSumExp(scores);
+        worst_lse = std::max(worst_lse, std::abs(expected - lse[i]) / (1 + std::abs(expected)));
+        for (int c = 0; c < p.dim; ++c) {
+          double mean = 0;
+          for (size_t t = 0; t < scores.size(); ++t) {
+            mean += std::exp(scores[t] - expected) * Bf16ToFloat(v[t * p.dim + c]);
+          }
+          const double error = std::abs(mean - Bf16ToFloat(out[size_t{1} * i * p.dim + c]));
+          if (!(error <= worst)) worst = error;  // NaN is the worst
+        }
+      }
+      EXPECT_LE(worst, 2e-2) << p.dim << " x " << rows << " sinks " << mask.sinks;
+      EXPECT_LE(worst_lse, 1e-5) << p.dim << " x " << rows << " sinks " << mask.sinks;
+      EXPECT_EQ(mask.skip == 0 ? skipped : attended, have_distant);
+      EXPECT_EQ(mask.skip == 0 ? attended : skipped, 0u);
+    }
+  }
+}
+
 TEST_P(KernelScratch, ColumnSumsNeedNoMoreAndReadNothingThatTheyDidNotWrite) {
   for (const Prompt& p : kPrompts) {
     const int rows = p.count * p.group;
@@ -243,10 +310,16 @@ struct DecodedSegment {
   std::vector<uint32_t> blocks;
 };
 
+struct CodedIn {
+  int bits;
+  cpu::BlockEncoding encoding;
+};
+constexpr CodedIn kEncodings[] = {
+    {16, cpu::kBf16Blocks}, {8, cpu::kInt8Blocks}, {4, cpu::kInt4Blocks}, {2, cpu::kInt2Blocks}};
+
 TEST_P(KernelScratch, DecodeNeedsNoMoreAndReadsNothingThatItDidNotWrite) {
   std::normal_distribution<float> normal(0, 1);
-  for (const auto& [bits, encoding] :
-       {std::pair{16, 1}, std::pair{8, 2}, std::pair{4, 4}, std::pair{2, 5}}) {
+  for (const auto& [bits, encoding] : kEncodings) {
     for (const int dim : {64, 96, 128, 256}) {
       if (dim * bits % 128 != 0) continue;
       for (const int group : {1, 2, 5, 8, 11, 16, 17}) {
@@ -280,6 +353,39 @@ TEST_P(KernelScratch, DecodeNeedsNoMoreAndReadsNothingThatItDidNotWrite) {
         EXPECT_LE(worst, 5e-3 * largest) << bits << " bits, " << dim << " x " << group;
         for (int i = 0; i < rows; ++i) {
           EXPECT_NEAR(lse.data()[i], expected_lse[i], 2e-3 * (1 + std::abs(expected_lse[i])));
+        }
+      }
+    }
+  }
+}
+
+TEST_P(KernelScratch, SlotWeightsNeedNoMoreAndReadNothingThatTheyDidNotWrite) {
+  constexpr int kHeads = DecodedSegment::kHeads;
+  std::normal_distribution<float> normal(0, 1);
+  for (const auto& [bits, encoding] : kEncodings) {
+    for (const int dim : {64, 96, 128, 256}) {
+      if (dim * bits % 128 != 0) continue;
+      for (const int group : {1, 2, 5, 8, 17}) {
+        const int tokens = 128 + 7 * group, rows = kHeads * group;
+        DecodedSegment segment(dim, bits, tokens);
+        segment.Fill(
+            tokens, [&] { return FloatToBf16(normal(random_)); }, random_);
+        std::vector<float> q(size_t{1} * rows * dim);
+        for (float& x : q) x = Bf16ToFloat(FloatToBf16(normal(random_)));
+        GuardedFloats room(cpu::DecodeScratchFloats(rows, dim)), out(q.size()), lse(rows);
+        cpu::KernelsOf(CpuLevel::kAvx2)
+            .blocks[encoding]
+            .decode(segment.Job(group, tokens, q.data(), room.data(), out.data(), lse.data()));
+        GuardedFloats scratch(cpu::DecodeScratchFloats(rows, dim)), sums(kHeads * tokens);
+        kernels().blocks[encoding].slot_weights(
+            segment.Job(group, tokens, q.data(), scratch.data(), nullptr, nullptr), lse.data(),
+            sums.data());
+        EXPECT_TRUE(scratch.is_intact() && sums.is_intact())
+            << bits << " bits, " << dim << " x " << group;
+        for (int head = 0; head < kHeads; ++head) {
+          const float* const of_head = sums.data() + size_t{1} * head * tokens;
+          const double sum = std::accumulate(of_head, of_head + tokens, 0.0);
+          EXPECT_NEAR(sum, group, 1e-3 * group) << bits << " bits, " << dim << " x " << group;
         }
       }
     }

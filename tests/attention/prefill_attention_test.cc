@@ -47,7 +47,7 @@ TEST_P(PrefillTwins, AgreeOnPackedPromptsInPlace) {
     const Workspace w(element, shape, own, group);
     const Attended expected = RunPrefill(*MakeReferenceBackend(), shape, w, true);
     for (CpuLevel level : SupportedCpuLevels()) {
-      for (int threads : {1, 2, 3}) {
+      for (int threads : ThreadCounts()) {
         auto backend = *MakeCpuBackend(level, threads);
         const Attended actual = RunPrefill(*backend, shape, w, /*in_place=*/threads != 2);
         const double out = Deviation(actual.out, expected.out);

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -39,6 +40,18 @@ uint8_t NearestE4m3(double x) {
     if (nearer > 0 || (nearer == 0 && code % 2 == 0)) best = code;
   }
   return static_cast<uint8_t>(sign | best);
+}
+
+TEST(FloatToBf16, RoundsToNearestTiesToEven) {
+  EXPECT_EQ(FloatToBf16(1.0f), 0x3f80);
+  EXPECT_EQ(FloatToBf16(1.00390625f), 0x3f80) << "halfway to 1.0078125: even is below";
+  EXPECT_EQ(FloatToBf16(1.01171875f), 0x3f82) << "halfway: even is above";
+  EXPECT_EQ(FloatToBf16(std::nextafter(1.00390625f, 2.0f)), 0x3f81);
+  EXPECT_EQ(FloatToBf16(-1.00390625f), 0xbf80);
+  EXPECT_EQ(FloatToBf16(std::numeric_limits<float>::max()), 0x7f80) << "becomes infinite";
+  EXPECT_EQ(FloatToBf16(kInfinity), 0x7f80);
+  EXPECT_TRUE(std::isnan(Bf16ToFloat(FloatToBf16(kNaN))));
+  EXPECT_TRUE(std::isnan(Bf16ToFloat(FloatToBf16(std::bit_cast<float>(0x7fffffffu)))));
 }
 
 TEST(E4m3, DecodesEveryCodeAsTheStandardSays) {

@@ -23,7 +23,7 @@ struct WindowCase {
                            all.data());
     lse.assign(all.end() - static_cast<ptrdiff_t>(window) * s.num_q_heads, all.end());
   }
-  std::vector<float> Run(AttentionBackend& backend, int kernel, ScorePooling pooling) const {
+  std::vector<float> Run(AttentionBackend& backend, int kernel, WindowPooling pooling) const {
     std::vector<float> scores(static_cast<size_t>(shape.num_kv_heads) * std::max(0, n - window),
                               NAN);
     backend.WindowScores(shape, {k.element, q_window.data(), lse.data(), k.data(), n, window},
@@ -52,7 +52,7 @@ TEST_P(WindowScoreTwins, AgreeAtEveryPromptLengthModuloTheChunk) {
       }
       for (int n : lengths) {
         const WindowCase c(element, Shape(2 * group, 2, head_dim), n, window, n);
-        const ScorePooling pooling = n % 2 == 0 ? ScorePooling::kAverage : ScorePooling::kMax;
+        const WindowPooling pooling = n % 2 == 0 ? WindowPooling::kAverage : WindowPooling::kMax;
         const auto expected = c.Run(*MakeReferenceBackend(), 5, pooling);
         for (CpuLevel level : SupportedCpuLevels()) {
           auto backend = *MakeCpuBackend(level, 2);
@@ -71,9 +71,9 @@ TEST(WindowScores, AgreeOnWideWindowsOfEveryGroup) {
     for (int group : {1, 2, 4, 8, 3}) {
       for (int window : {63, 64, 65, 200}) {
         const WindowCase c(element, Shape(group, 1, 96), window + 300, window, group);
-        const auto expected = c.Run(*MakeReferenceBackend(), 5, ScorePooling::kAverage);
+        const auto expected = c.Run(*MakeReferenceBackend(), 5, WindowPooling::kAverage);
         for (CpuLevel level : SupportedCpuLevels()) {
-          const auto actual = c.Run(**MakeCpuBackend(level, 2), 5, ScorePooling::kAverage);
+          const auto actual = c.Run(**MakeCpuBackend(level, 2), 5, WindowPooling::kAverage);
           EXPECT_LE(Deviation(actual, expected), Tolerance(element))
               << "group " << group << " window " << window;
         }
@@ -86,7 +86,7 @@ TEST(WindowScores, AgreeOnALongPrompt) {
   for (ElementType element : {ElementType::kF32, ElementType::kBf16}) {
     const WindowCase c(element, Shape(4, 2, 32), kSlowBuild ? 600 : 2050, 16, 1);
     for (int kernel : {1, 5, 7}) {
-      for (ScorePooling pooling : {ScorePooling::kAverage, ScorePooling::kMax}) {
+      for (WindowPooling pooling : {WindowPooling::kAverage, WindowPooling::kMax}) {
         const auto expected = c.Run(*MakeReferenceBackend(), kernel, pooling);
         for (CpuLevel level : SupportedCpuLevels()) {
           const auto actual = c.Run(**MakeCpuBackend(level, 3), kernel, pooling);
@@ -109,7 +109,7 @@ INSTANTIATE_TEST_SUITE_P(HeadSizes, WindowScoreTwins,
 TEST(WindowScores, AreTheMeanAttentionOfTheWindow) {
   constexpr int kTokens = 50, kWindow = 8, kDim = 16, kHeads = 2, kGroup = 2;
   const WindowCase c(ElementType::kF32, Shape(kHeads * kGroup, kHeads, kDim), kTokens, kWindow, 4);
-  for (ScorePooling pooling : {ScorePooling::kAverage, ScorePooling::kMax}) {
+  for (WindowPooling pooling : {WindowPooling::kAverage, WindowPooling::kMax}) {
     std::vector<float> expected;
     for (int g = 0; g < kHeads; ++g) {
       std::vector<double> mean(kTokens - kWindow);
@@ -136,7 +136,7 @@ TEST(WindowScores, AreTheMeanAttentionOfTheWindow) {
           highest = std::max(highest, mean[i]);
         }
         expected.push_back(
-            static_cast<float>(pooling == ScorePooling::kAverage ? sum / 3 : highest));
+            static_cast<float>(pooling == WindowPooling::kAverage ? sum / 3 : highest));
       }
     }
     EXPECT_LE(Deviation(c.Run(*MakeReferenceBackend(), 3, pooling), expected), 5e-6);
@@ -149,7 +149,7 @@ TEST(WindowScores, AreTheMeanAttentionOfTheWindow) {
 TEST(WindowScores, OfAPromptWithinTheWindowAreEmpty) {
   const WindowCase c(ElementType::kF32, Shape(2, 1, 16), 8, 8, 1);
   for (CpuLevel level : SupportedCpuLevels()) {
-    EXPECT_TRUE(c.Run(**MakeCpuBackend(level, 2), 5, ScorePooling::kAverage).empty());
+    EXPECT_TRUE(c.Run(**MakeCpuBackend(level, 2), 5, WindowPooling::kAverage).empty());
   }
 }
 
@@ -366,6 +366,18 @@ TEST(SelectBest, TakesTheLowerIndexOfEqualScores) {
     EXPECT_EQ(Select(*backend, scores, 1, 7), (std::vector<int32_t>{0, 1, 2, 3, 4, 5, 6}));
     EXPECT_EQ(Select(*backend, scores, 7, 1), (std::vector<int32_t>(7, 0)));
     EXPECT_TRUE(Select(*backend, scores, 1, 0).empty());
+  }
+}
+
+TEST(SelectBest, TakesWhatIsNoNumberLast) {
+  const std::vector<float> scores = {-1, NAN, -INFINITY, 2, -NAN, INFINITY};
+  std::vector<std::unique_ptr<AttentionBackend>> backends;
+  backends.push_back(MakeReferenceBackend());
+  for (CpuLevel level : SupportedCpuLevels()) backends.push_back(*MakeCpuBackend(level, 2));
+  for (auto& backend : backends) {
+    EXPECT_EQ(Select(*backend, scores, 1, 3), (std::vector<int32_t>{0, 3, 5})) << backend->name();
+    EXPECT_EQ(Select(*backend, scores, 1, 4), (std::vector<int32_t>{0, 1, 3, 5}));
+    EXPECT_EQ(Select(*backend, scores, 1, 5), (std::vector<int32_t>{0, 1, 2, 3, 5}));
   }
 }
 

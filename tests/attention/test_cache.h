@@ -19,8 +19,9 @@
 
 namespace ziggurat {
 
-// Sanitizers, and the emulator of a GPU's thread blocks (tests/cuda_emulator).
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__) || defined(ZIGGURAT_CUDA_TWIN)
+// Sanitizers, and the emulators of a GPU's thread blocks (tests/cuda_emulator) and of tiles.
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__) || \
+    defined(ZIGGURAT_CUDA_TWIN) || defined(ZIGGURAT_FEWER_SIZES)
 constexpr bool kSlowBuild = true;
 #else
 constexpr bool kSlowBuild = false;
@@ -42,6 +43,8 @@ inline std::string Name(ElementType element) {
 inline std::vector<int> ThreadCounts() {
 #if defined(ZIGGURAT_CUDA_TWIN)
   return {1};
+#elif defined(ZIGGURAT_FEWER_SIZES)
+  return {2};
 #else
   return {1, 2, 3};
 #endif
@@ -97,6 +100,7 @@ inline Tensor RandomTensor(ElementType element, size_t count, uint32_t seed, flo
 
 /// max|a - ref| / max|ref|; infinity where a number is missing. -infinity equals itself.
 inline double Deviation(const std::vector<float>& a, const std::vector<float>& ref) {
+  if (a.size() != ref.size()) return INFINITY;
   double difference = 0, largest = 0;
   for (size_t i = 0; i < ref.size(); ++i) {
     if (std::isinf(ref[i]) && a[i] == ref[i]) continue;
@@ -104,7 +108,7 @@ inline double Deviation(const std::vector<float>& a, const std::vector<float>& r
     difference = std::max(difference, std::abs(double{a[i]} - ref[i]));
     largest = std::max(largest, std::abs(double{ref[i]}));
   }
-  return a.size() != ref.size() ? INFINITY : largest == 0 ? difference : difference / largest;
+  return largest == 0 ? difference : difference / largest;
 }
 
 /// The largest deviation seen, printed when the case family is done.
@@ -160,7 +164,8 @@ class TestPool {
 
 // ---- Formats -----------------------------------------------------------------------------------
 
-/// Every encoding that a head size allows; grouped ones with every group that divides it.
+/// Every encoding that a head size allows; grouped ones with every power of two from 8 on that
+/// divides it.
 inline std::vector<CacheFormat> EncodedFormats(int head_dim) {
   std::vector<CacheFormat> formats;
   for (Encoding encoding : {Encoding::kF32, Encoding::kBf16, Encoding::kInt8, Encoding::kFp8,
@@ -169,6 +174,17 @@ inline std::vector<CacheFormat> EncodedFormats(int head_dim) {
     if (!IsGrouped(encoding)) formats.push_back({encoding});
     for (uint16_t group : {8, 16, 32, 64, 128}) {
       if (IsGrouped(encoding) && head_dim % group == 0) formats.push_back({encoding, group});
+    }
+  }
+  return formats;
+}
+/// Those of codes in groups that are no whole vectors, and that a policy may ask for too.
+inline std::vector<CacheFormat> UnevenGroups(int head_dim) {
+  std::vector<CacheFormat> formats;
+  for (Encoding encoding : {Encoding::kInt4, Encoding::kInt2}) {
+    if (head_dim * EncodingBits(encoding) % 32 != 0) continue;
+    for (uint16_t group : {2, 4, 5, 12, 20}) {
+      if (head_dim % group == 0) formats.push_back({encoding, group});
     }
   }
   return formats;

@@ -215,6 +215,7 @@ TEST(CacheFormatTest, CheckFormatRefusesWhatSegmentsCannotBe) {
       {odd, {Encoding::kInt4, 4}, "int4 needs a head size that is a multiple of 8, not 36"},
       {Geometry(2, 10), {Encoding::kInt8}, "int8 needs a head size that is a multiple of 4"},
       {Geometry(2, 10), {Encoding::kFp8}, "fp8 needs a head size that is a multiple of 4"},
+      {usual, {Encoding::kInt4, 1}, "a quantization group has at least 2 numbers, not 1"},
       {usual, {Encoding::kInt4}, "a quantization group of 0 does not divide the head size 64"},
       {usual, {Encoding::kInt4, 24}, "a quantization group of 24 does not divide the head size 64"},
       {usual, {Encoding::kInt2, 128}, "group of 128 does not divide the head size 64"},
@@ -244,7 +245,7 @@ TEST(CacheFormatTest, CheckFormatAgreesWithTheUnitsOfEveryPlane) {
       for (size_t block_bytes = 64; block_bytes <= 6144; block_bytes += 64) {
         const CacheGeometry geometry{1, kv_heads, head_dim, block_bytes};
         for (const Encoding encoding : kEncodings) {
-          for (const uint16_t group : {0, 1, 3, 8, 16, 48}) {
+          for (const uint16_t group : {0, 1, 2, 3, 8, 16, 48}) {
             for (int flags = 0; flags < 8; ++flags) {
               CacheFormat format{encoding, group};
               format.values_only = flags % 2 != 0;
@@ -252,7 +253,7 @@ TEST(CacheFormatTest, CheckFormatAgreesWithTheUnitsOfEveryPlane) {
               format.scored = flags / 4 != 0;
               const bool has_meaning = flags == 0 || flags == 1 || flags == 2 || flags == 4;
               const bool group_fits =
-                  HasGroups(encoding) ? group > 0 && head_dim % group == 0 : group == 0;
+                  HasGroups(encoding) ? group > 1 && head_dim % group == 0 : group == 0;
               bool fits = has_meaning && group_fits && head_dim * ChannelBits(encoding) % 32 == 0;
               if (fits) {
                 for (const ExpectedPlane& plane : ExpectedPlanes(format, kv_heads, head_dim)) {

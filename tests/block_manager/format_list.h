@@ -62,7 +62,7 @@ inline std::vector<CacheFormat> AllFormats(int head_dim) {
     if (!HasGroups(encoding)) {
       bases.push_back({encoding});
     }
-    for (const uint16_t group : {1, 8, 16, 20, 32, 128}) {
+    for (const uint16_t group : {2, 8, 16, 20, 32, 128}) {
       if (HasGroups(encoding) && head_dim % group == 0) {
         bases.push_back({encoding, group});
       }

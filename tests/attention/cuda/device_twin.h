@@ -29,7 +29,7 @@ class DeviceTwin final : public AttentionBackend {
                                DistantCounts* counts) override;
 
   void WindowScores(const AttentionShape& shape, const PromptTail& tail, int kernel,
-                    ScorePooling pooling, float* scores) override;
+                    WindowPooling pooling, float* scores) override;
   void ColumnSums(const AttentionShape& shape, const PromptTail& tail, int begin, int end,
                   ScoreRows score_rows, float* sums, size_t stride) override;
   void SelectBest(const float* scores, size_t stride, int num_heads, int candidates, int best,
@@ -76,6 +76,10 @@ class DeviceTwin final : public AttentionBackend {
   void SwiGlu(ElementType element, const void* gate_up, int rows, int width, void* out) override;
   void AddResidual(ElementType element, const void* x, size_t count, float* residual) override;
   void Convert(ElementType from, const void* x, size_t count, ElementType to, void* out) override;
+  void EmbedTokens(ElementType element, const void* table, absl::Span<const int32_t> ids, int width,
+                   float* out) override;
+  void FillAngles(absl::Span<const float> inverse_frequencies, int first, int count, float* cos,
+                  float* sin) override;
 
  private:
   ElementType compute_;

@@ -1,3 +1,5 @@
+#include <algorithm>
+
 #include "tests/attention/cuda/cache_on_device.h"
 #include "tests/attention/cuda/device_twin.h"
 
@@ -48,6 +50,26 @@ void DeviceTwin::Convert(ElementType from, const void* x, size_t count, ElementT
   OnDevice device_x(x, count * ElementBytes(from)), device_out(count * ElementBytes(to));
   backend_->Convert(from, device_x.get(), count, to, device_out.get());
   device_out.CopyTo(out);
+}
+
+void DeviceTwin::EmbedTokens(ElementType element, const void* table, absl::Span<const int32_t> ids,
+                             int width, float* out) {
+  // Of the table the rows that are asked for, and those before them.
+  const size_t rows = 1 + *std::max_element(ids.begin(), ids.end());
+  OnDevice device_table(table, rows * width * ElementBytes(element));
+  OnDevice device_out(ids.size() * width * sizeof(float));
+  backend_->EmbedTokens(element, device_table.get(), ids, width, device_out.get<float>());
+  device_out.CopyTo(out);
+}
+
+void DeviceTwin::FillAngles(absl::Span<const float> inverse_frequencies, int first, int count,
+                            float* cos, float* sin) {
+  const size_t bytes = inverse_frequencies.size() * count * sizeof(float);
+  OnDevice device_cos(bytes), device_sin(bytes);
+  backend_->FillAngles(inverse_frequencies, first, count, device_cos.get<float>(),
+                       device_sin.get<float>());
+  device_cos.CopyTo(cos);
+  device_sin.CopyTo(sin);
 }
 
 void DeviceTwin::PrefillAttention(const AttentionShape& shape, const PackedSequences& sequences,

@@ -40,7 +40,7 @@ void DeviceTwin::ColumnSums(const AttentionShape& shape, const PromptTail& tail,
 }
 
 void DeviceTwin::WindowScores(const AttentionShape& shape, const PromptTail& tail, int kernel,
-                              ScorePooling pooling, float* scores) {
+                              WindowPooling pooling, float* scores) {
   if (tail.n <= tail.rows) return;
   TailOnDevice on_device(shape, tail);
   OnDevice device_scores(size_t{1} * shape.num_kv_heads * (tail.n - tail.rows) * sizeof(float));

@@ -76,8 +76,10 @@ std::vector<std::vector<float>> MeasureWindowScores(AttentionBackend& backend,
   const AttentionShape& shape = workspace.shape;
   const int candidates = workspace.tokens - statistic.window;
   std::vector<float> scores(static_cast<size_t>(shape.num_kv_heads) * candidates);
-  backend.WindowScores(shape, TailOf(workspace, statistic.window), statistic.kernel,
-                       statistic.pooling, scores.data());
+  const WindowPooling pooling =
+      statistic.pooling == ScorePooling::kMax ? WindowPooling::kMax : WindowPooling::kAverage;
+  backend.WindowScores(shape, TailOf(workspace, statistic.window), statistic.kernel, pooling,
+                       scores.data());
   std::vector<std::vector<float>> heads;
   for (int head = 0; head < shape.num_kv_heads; ++head) {
     const auto begin = scores.begin() + static_cast<ptrdiff_t>(head) * candidates;

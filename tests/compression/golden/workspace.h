@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "attention/backend.h"
+#include "compression/cache_plan.h"
 #include "tests/compression/golden/golden_case.h"
 
 namespace ziggurat::golden {

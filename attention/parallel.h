@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <cstddef>
 
-namespace ziggurat::cpu {
+namespace ziggurat {
 
 /// Fewer elements than this are not worth waking other threads.
 constexpr size_t kElementsWorthThreads = 16384;
@@ -46,4 +46,4 @@ void ParallelRanges(int threads, size_t count, size_t elements, Body body) {
   for (size_t i = 0; i < ranges; ++i) body(count * i / ranges, count * (i + 1) / ranges);
 }
 
-}  // namespace ziggurat::cpu
+}  // namespace ziggurat
