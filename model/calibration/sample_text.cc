@@ -30,12 +30,16 @@ absl::StatusOr<std::string> ReadContent(const std::filesystem::path& path) {
   }
   std::ifstream stream(path, std::ios::binary);
   if (!stream) return absl::NotFoundError(absl::StrCat(path.string(), ": ", std::strerror(errno)));
-  if (const uintmax_t size = std::filesystem::file_size(path, error);
-      !error && size > kMaxFileBytes) {
-    return Error(path, absl::StrCat("has ", size, " bytes, more than ", kMaxFileBytes,
-                                    "; a part of it will do"));
+  // Read in parts: a pipe or a device does not say how much there will be.
+  std::string content;
+  std::vector<char> part(1 << 20);
+  while (stream.read(part.data(), std::ssize(part)), stream.gcount() > 0) {
+    if (content.size() + stream.gcount() > kMaxFileBytes) {
+      return Error(path,
+                   absl::StrCat("has more than ", kMaxFileBytes, " bytes; a part of it will do"));
+    }
+    content.append(part.data(), stream.gcount());
   }
-  std::string content{std::istreambuf_iterator<char>(stream), {}};
   if (stream.bad()) return absl::NotFoundError(absl::StrCat(path.string(), ": cannot be read"));
   return content;
 }

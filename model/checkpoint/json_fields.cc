@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "model/checkpoint/text.h"
+#include "model/absl_view.h"
 
 namespace ziggurat {
 
@@ -47,13 +47,14 @@ absl::StatusOr<nlohmann::json> ParseJsonObject(std::string_view text, std::strin
     nlohmann::json value = nlohmann::json::parse(text, keep);
     if (too_deep) {
       return absl::InvalidArgumentError(
-          absl::StrCat(Text(file), ": nests deeper than ", kDeepest, " levels"));
+          absl::StrCat(AbslView(file), ": nests deeper than ", kDeepest, " levels"));
     }
     if (value.is_object()) return value;
     return absl::InvalidArgumentError(
-        absl::StrCat(Text(file), ": holds a JSON ", value.type_name(), ", not an object"));
+        absl::StrCat(AbslView(file), ": holds a JSON ", value.type_name(), ", not an object"));
   } catch (const nlohmann::json::exception& error) {
-    return absl::InvalidArgumentError(absl::StrCat(Text(file), ": not valid JSON: ", error.what()));
+    return absl::InvalidArgumentError(
+        absl::StrCat(AbslView(file), ": not valid JSON: ", error.what()));
   }
 }
 

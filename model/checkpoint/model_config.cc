@@ -5,8 +5,9 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "attention/head_dim.h"
+#include "model/absl_view.h"
 #include "model/checkpoint/json_fields.h"
-#include "model/checkpoint/text.h"
 #include "model/input_file.h"
 
 namespace ziggurat {
@@ -18,7 +19,7 @@ constexpr int kMaxLayers = 1024;
 constexpr int kMaxHidden = 1 << 17;
 constexpr int kMaxIntermediate = 1 << 20;
 constexpr int kMaxHeads = 1024;
-constexpr int kMaxHeadDim = 4096;
+constexpr int kMaxPlausibleHeadDim = 4096;
 constexpr int kMaxVocab = 1 << 22;
 constexpr int kMaxPositions = 1 << 24;
 constexpr int kMinPositions = 2;  // a prompt of one token, and the one that follows it
@@ -87,7 +88,7 @@ void ReadSizes(const Family& family, FieldReader& fields, ModelConfig& config) {
                 absl::StrCat("must divide \"num_attention_heads\" (", config.num_q_heads, ")"));
   }
   if (fields.Has("head_dim")) {
-    config.head_dim = fields.Int("head_dim", 2, kMaxHeadDim);
+    config.head_dim = fields.Int("head_dim", 2, kMaxPlausibleHeadDim);
   } else if (fields.status().ok()) {
     config.head_dim = config.hidden_size / config.num_q_heads;
     if (config.head_dim * config.num_q_heads != config.hidden_size) {
@@ -213,7 +214,8 @@ void ReadBiases(FieldReader& fields, ModelConfig& config) {
       break;
   }
   if (mlp_bias) {
-    fields.Fail("mlp_bias", absl::StrCat(Text(ArchitectureName(config.architecture)), " has none"),
+    fields.Fail("mlp_bias",
+                absl::StrCat(AbslView(ArchitectureName(config.architecture)), " has none"),
                 absl::StatusCode::kUnimplemented);
   }
 }
@@ -255,9 +257,9 @@ int ModelConfig::MaxContextTokens() const {
 
 std::string ModelConfig::Describe() const {
   std::string text = absl::StrCat(
-      Text(ArchitectureName(architecture)), ": ", num_layers, " layers, hidden size ", hidden_size,
-      ", ", num_q_heads, " heads over ", num_kv_heads, " KV heads of size ", head_dim, ", FFN ",
-      intermediate_size, ", vocabulary ", vocab_size, ", context ", MaxContextTokens());
+      AbslView(ArchitectureName(architecture)), ": ", num_layers, " layers, hidden size ",
+      hidden_size, ", ", num_q_heads, " heads over ", num_kv_heads, " KV heads of size ", head_dim,
+      ", FFN ", intermediate_size, ", vocabulary ", vocab_size, ", context ", MaxContextTokens());
   if (MaxContextTokens() < max_position_embeddings) {
     absl::StrAppend(&text, " (limited from ", max_position_embeddings, " to the sliding window)");
   }
@@ -309,11 +311,10 @@ absl::Status CheckSupported(const ModelConfig& config) {
         absl::StrCat("the weights are quantized (quantization_config: ", config.quantization,
                      "); supported are plain weights in f32, f16 or bf16"));
   }
-  constexpr int kMaxKernelHeadDim = 256;
-  if (config.head_dim % 8 != 0 || config.head_dim < 8 || config.head_dim > kMaxKernelHeadDim) {
+  if (config.head_dim % 8 != 0 || config.head_dim < 8 || config.head_dim > kMaxHeadDim) {
     return absl::UnimplementedError(absl::StrCat("the head size is ", config.head_dim,
                                                  "; supported are the multiples of 8 up to ",
-                                                 kMaxKernelHeadDim));
+                                                 kMaxHeadDim));
   }
   return absl::OkStatus();
 }

@@ -9,10 +9,10 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "model/absl_view.h"
 #include "model/checkpoint/model_config.h"
 #include "model/checkpoint/random_tokenizer.h"
 #include "model/checkpoint/random_weights.h"
-#include "model/checkpoint/text.h"
 #include "model/checkpoint/weights_layout.h"
 
 namespace ziggurat {
@@ -50,7 +50,7 @@ absl::StatusOr<std::pair<nlohmann::json, ModelConfig>> MakeConfig(
   if (found == kShapes.end()) {
     std::string names;
     for (const Shape& shape : kShapes) {
-      absl::StrAppend(&names, names.empty() ? "" : ", ", Text(shape.name));
+      absl::StrAppend(&names, names.empty() ? "" : ", ", AbslView(shape.name));
     }
     return absl::InvalidArgumentError(
         absl::StrCat("shape \"", options.shape, "\" is not one of ", names));

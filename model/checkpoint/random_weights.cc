@@ -10,9 +10,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "attention/bfloat16.h"
 #include "model/checkpoint/output_file.h"
 #include "model/checkpoint/random_tokenizer.h"
-#include "model/checkpoint/tensor_conversion.h"
 #include "model/checkpoint/weights_layout.h"
 
 namespace ziggurat {
@@ -109,7 +109,7 @@ absl::Status WriteTensor(const WeightSpec& spec, const ModelConfig& config, DTyp
     }
     const void* data = values.data();
     if (dtype == DType::kBf16) {
-      for (size_t i = 0; i < piece; ++i) halves[i] = Bf16FromFloat(values[i]);
+      for (size_t i = 0; i < piece; ++i) halves[i] = FloatToBf16(values[i]);
       data = halves.data();
     }
     if (absl::Status status = file.Write(data, piece * DTypeBytes(dtype)); !status.ok()) {

@@ -1,9 +1,11 @@
 #include "model/checkpoint/tensor_conversion.h"
 
+#include <bit>
 #include <cstring>
 
 #include "absl/strings/str_cat.h"
-#include "model/checkpoint/text.h"
+#include "attention/bfloat16.h"
+#include "model/absl_view.h"
 
 namespace ziggurat {
 
@@ -108,34 +110,37 @@ float ElementAt(const TensorView& tensor, size_t index) {
     case DType::kF16:
       return FloatFromF16(Load<uint16_t>(tensor.data, index));
     case DType::kBf16:
-      return FloatFromBf16(Load<uint16_t>(tensor.data, index));
+      return Bf16ToFloat(Load<uint16_t>(tensor.data, index));
     default:
       return Load<float>(tensor.data, index);
   }
 }
 
-absl::Status NotFinite(std::string_view name, const TensorView& tensor, bool as_bf16) {
+absl::Status NotFinite(std::string_view name, const TensorView& tensor, const TensorView& whole,
+                       bool as_bf16) {
   const auto count = static_cast<size_t>(tensor.num_elements());
   for (size_t i = 0; i < count; ++i) {
     const float value = ElementAt(tensor, i);
-    const float stored = as_bf16 ? FloatFromBf16(Bf16FromFloat(value)) : value;
+    const float stored = as_bf16 ? Bf16ToFloat(FloatToBf16(value)) : value;
     if ((std::bit_cast<uint32_t>(stored) & 0x7fffffffu) < kInfinityBits) continue;
-    return absl::DataLossError(absl::StrCat("tensor \"", Text(name), "\": element ", i, " of ",
-                                            tensor.ShapeString(), " is ", value,
+    const size_t before = (tensor.data - whole.data) / DTypeBytes(tensor.dtype);
+    return absl::DataLossError(absl::StrCat("tensor \"", AbslView(name), "\": element ", before + i,
+                                            " of ", whole.ShapeString(), " is ", value,
                                             as_bf16 ? ", not a finite bf16" : ", not finite"));
   }
-  return absl::DataLossError(absl::StrCat("tensor \"", Text(name), "\" changed while it was read"));
+  return absl::DataLossError(
+      absl::StrCat("tensor \"", AbslView(name), "\" changed while it was read"));
 }
 
 absl::Status WrongDType(std::string_view name, const TensorView& tensor) {
-  return absl::UnimplementedError(absl::StrCat("tensor \"", Text(name), "\" has dtype ",
-                                               Text(DTypeName(tensor.dtype)),
+  return absl::UnimplementedError(absl::StrCat("tensor \"", AbslView(name), "\" has dtype ",
+                                               AbslView(DTypeName(tensor.dtype)),
                                                "; supported are F32, F16 and BF16"));
 }
 
 absl::Status CheckSize(std::string_view name, const TensorView& tensor, size_t out_size) {
   if (static_cast<size_t>(tensor.num_elements()) == out_size) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat("tensor \"", Text(name), "\" has the shape ",
+  return absl::InvalidArgumentError(absl::StrCat("tensor \"", AbslView(name), "\" has the shape ",
                                                  tensor.ShapeString(), ", room is for ", out_size,
                                                  " elements"));
 }
@@ -144,7 +149,8 @@ absl::Status CheckSize(std::string_view name, const TensorView& tensor, size_t o
 
 float FloatFromF16(uint16_t bits) { return std::bit_cast<float>(F32BitsFromF16(bits)); }
 
-absl::Status ConvertToF32(std::string_view name, const TensorView& tensor, absl::Span<float> out) {
+absl::Status ConvertToF32(std::string_view name, const TensorView& tensor, absl::Span<float> out,
+                          const TensorView* whole) {
   if (absl::Status status = CheckSize(name, tensor, out.size()); !status.ok()) return status;
   if (out.empty()) return absl::OkStatus();
   uint32_t largest = 0;
@@ -161,12 +167,14 @@ absl::Status ConvertToF32(std::string_view name, const TensorView& tensor, absl:
     default:
       return WrongDType(name, tensor);
   }
-  if (largest >= kInfinityBits) return NotFinite(name, tensor, /*as_bf16=*/false);
+  if (largest >= kInfinityBits) {
+    return NotFinite(name, tensor, whole == nullptr ? tensor : *whole, /*as_bf16=*/false);
+  }
   return absl::OkStatus();
 }
 
 absl::Status ConvertToBf16(std::string_view name, const TensorView& tensor,
-                           absl::Span<uint16_t> out) {
+                           absl::Span<uint16_t> out, const TensorView* whole) {
   if (absl::Status status = CheckSize(name, tensor, out.size()); !status.ok()) return status;
   if (out.empty()) return absl::OkStatus();
   const std::byte* data = tensor.data;
@@ -185,7 +193,9 @@ absl::Status ConvertToBf16(std::string_view name, const TensorView& tensor,
     default:
       return WrongDType(name, tensor);
   }
-  if (largest >= kBf16InfinityBits) return NotFinite(name, tensor, /*as_bf16=*/true);
+  if (largest >= kBf16InfinityBits) {
+    return NotFinite(name, tensor, whole == nullptr ? tensor : *whole, /*as_bf16=*/true);
+  }
   return absl::OkStatus();
 }
 

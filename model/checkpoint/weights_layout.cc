@@ -7,7 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "model/checkpoint/text.h"
+#include "model/absl_view.h"
 
 namespace ziggurat {
 
@@ -53,9 +53,9 @@ std::optional<std::string> CheckUnusedHead(const ModelConfig& config,
   const TensorView& head = *checkpoint.Find(kOutputHead);
   const TensorView& embedding = *checkpoint.Find(kEmbedding);
   if (head.shape == embedding.shape) return std::nullopt;
-  return absl::StrCat(Text(kOutputHead), " has the shape ", head.ShapeString(),
-                      ", but tie_word_embeddings makes it ", Text(kEmbedding), " with the shape ",
-                      embedding.ShapeString());
+  return absl::StrCat(AbslView(kOutputHead), " has the shape ", head.ShapeString(),
+                      ", but tie_word_embeddings makes it ", AbslView(kEmbedding),
+                      " with the shape ", embedding.ShapeString());
 }
 
 bool IsHarmless(const ModelConfig& config, std::string_view name) {
@@ -78,7 +78,7 @@ void AppendProblems(absl::string_view title, const std::vector<std::string>& pro
 }  // namespace
 
 std::string LayerWeightName(int layer, std::string_view suffix) {
-  return absl::StrCat("model.layers.", layer, ".", Text(suffix));
+  return absl::StrCat("model.layers.", layer, ".", AbslView(suffix));
 }
 
 std::vector<WeightSpec> ExpectedWeights(const ModelConfig& config) {
@@ -97,7 +97,7 @@ absl::StatusOr<TensorView> FindWeight(const ModelConfig& config, const Checkpoin
                                       std::string_view name) {
   if (const TensorView* tensor = Resolve(config, checkpoint, name)) return *tensor;
   return absl::NotFoundError(
-      absl::StrCat(checkpoint.dir().string(), ": there is no tensor \"", Text(name), "\""));
+      absl::StrCat(checkpoint.dir().string(), ": there is no tensor \"", AbslView(name), "\""));
 }
 
 bool HasUnusedHead(const ModelConfig& config, const Checkpoint& checkpoint) {
@@ -121,7 +121,7 @@ absl::Status CheckWeights(const ModelConfig& config, const Checkpoint& checkpoin
                                    "]"));
     } else if (tensor->dtype != DType::kF32 && tensor->dtype != DType::kF16 &&
                tensor->dtype != DType::kBf16) {
-      wrong.push_back(absl::StrCat(spec.name, " has dtype ", Text(DTypeName(tensor->dtype)),
+      wrong.push_back(absl::StrCat(spec.name, " has dtype ", AbslView(DTypeName(tensor->dtype)),
                                    ", supported are F32, F16 and BF16"));
     }
   }

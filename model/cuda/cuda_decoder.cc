@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <exception>
-#include <new>
 #include <string>
 #include <utility>
 #include <vector>
@@ -15,6 +14,7 @@
 #include "model/cuda/cuda_linear.h"
 #include "model/cuda/cuda_steps.h"
 #include "model/cuda/prompt_attention.h"
+#include "model/decoder/caught_error.h"
 #include "model/decoder/decoder_memory.h"
 #include "model/decoder/llama_runner.h"
 
@@ -164,10 +164,8 @@ absl::StatusOr<std::unique_ptr<ModelRunner>> LoadCudaDecoder(const std::filesyst
   omp_set_num_threads(options.decoder.threads);  // weights are converted on the host
   try {
     return Load(*config, *checkpoint, options, plan);
-  } catch (const std::bad_alloc&) {
-    return absl::ResourceExhaustedError("out of memory while loading the weights");
-  } catch (const std::exception& error) {  // libtorch's
-    return absl::InternalError(absl::StrCat("loading the weights: ", error.what()));
+  } catch (const std::exception& error) {  // libtorch's, or of memory
+    return CaughtError(error, "loading the weights");
   }
 }
 

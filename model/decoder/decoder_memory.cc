@@ -32,8 +32,8 @@ size_t WeightsBytes(const ModelConfig& config, ElementType element) {
     for (const int64_t size : spec.shape) elements *= static_cast<size_t>(size);
     bytes += elements * (spec.shape.size() > 1 ? ElementBytes(element) : sizeof(float));
   }
-  const bool packs_head_apart = MakeLinearFactory(element)->name() != "at::linear";
-  if (config.tie_word_embeddings && packs_head_apart) {
+  // Besides the embedding itself there is the head that is packed from it.
+  if (config.tie_word_embeddings && PacksWeights(element)) {
     bytes += ElementBytes(element) * config.vocab_size * config.hidden_size;
   }
   return bytes;

@@ -76,14 +76,19 @@ class LinearFactory {
 /// at::linear on libtorch's own kernels. Always there.
 std::unique_ptr<LinearFactory> MakeTorchLinearFactory();
 
-/// oneDNN; null where this build has none, or where it has no fast product of `element` on this
-/// CPU.
+/// oneDNN; null where there are none: this build has no oneDNN, or it no fast product of `element`
+/// on this CPU.
+bool HasOneDnnLinears(ElementType element);
 std::unique_ptr<LinearFactory> MakeOneDnnLinearFactory(ElementType element);
 
-/// Our own kernels; null where oneDNN is faster with some number of rows, and for f32.
+/// Our own kernels; null where there are none: oneDNN is faster with some number of rows, and for
+/// f32.
+bool HasPackedLinears(ElementType element);
 std::unique_ptr<LinearFactory> MakePackedLinearFactory(ElementType element);
 
-/// The best of the three.
+/// The best of the three, and whether that packs weights into memory of its own rather than keep
+/// the tensors that it is given.
+bool PacksWeights(ElementType element);
 std::unique_ptr<LinearFactory> MakeLinearFactory(ElementType element);
 
 }  // namespace ziggurat

@@ -256,23 +256,22 @@ class OneDnnLinearFactory final : public LinearFactory {
   OneDnnContext context_;
 };
 
-/// Whether oneDNN has a kernel of its own for this element type here, not its slow reference one.
-bool HasFastProduct(ElementType element) {
+}  // namespace
+
+bool HasOneDnnLinears(ElementType element) {
   try {
     dnnl::engine engine(dnnl::engine::kind::cpu, 0);
     const KernelKey key = {kPackingRows, 128, 128, element, ElementType::kF32, true, true};
     const auto desc = OneDnnContext::Describe(
         engine, key, memory::desc({128, 128}, DataTypeOf(element), Tag::any));
-    return std::strstr(desc.impl_info_str(), "ref") == nullptr;
+    return std::strstr(desc.impl_info_str(), "ref") == nullptr;  // its slow reference kernel
   } catch (const dnnl::error&) {
     return false;
   }
 }
 
-}  // namespace
-
 std::unique_ptr<LinearFactory> MakeOneDnnLinearFactory(ElementType element) {
-  if (!HasFastProduct(element)) return nullptr;
+  if (!HasOneDnnLinears(element)) return nullptr;
   return std::make_unique<OneDnnLinearFactory>();
 }
 

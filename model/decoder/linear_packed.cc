@@ -93,12 +93,15 @@ class PackedLinearFactory final : public LinearFactory {
 
 }  // namespace
 
-std::unique_ptr<LinearFactory> MakePackedLinearFactory(ElementType element) {
+bool HasPackedLinears(ElementType element) {
   const absl::StatusOr<CpuLevel> level = DetectCpuLevel();
-  if (element != ElementType::kBf16 || !level.ok()) return nullptr;
-  std::unique_ptr<PackedProduct> product = MakePackedProduct(*level);
-  if (product->max_rows() < INT_MAX) return nullptr;
-  return std::make_unique<PackedLinearFactory>(std::move(product));
+  return element == ElementType::kBf16 && level.ok() &&
+         MakePackedProduct(*level)->max_rows() == INT_MAX;
+}
+
+std::unique_ptr<LinearFactory> MakePackedLinearFactory(ElementType element) {
+  if (!HasPackedLinears(element)) return nullptr;
+  return std::make_unique<PackedLinearFactory>(MakePackedProduct(*DetectCpuLevel()));
 }
 
 }  // namespace ziggurat

@@ -2,9 +2,8 @@
 #include <ATen/core/grad_mode.h>
 
 #include <exception>
-#include <new>
 
-#include "absl/strings/str_cat.h"
+#include "model/decoder/caught_error.h"
 #include "model/decoder/linear.h"
 
 namespace ziggurat {
@@ -42,10 +41,8 @@ class TorchLinear final : public Linear {
     at::NoGradGuard no_grad;
     try {
       work();
-    } catch (const std::bad_alloc&) {
-      return absl::ResourceExhaustedError("out of memory in a product of libtorch");
     } catch (const std::exception& error) {
-      return absl::InternalError(absl::StrCat("a product of libtorch: ", error.what()));
+      return CaughtError(error, "a product of libtorch");
     }
     return absl::OkStatus();
   }
@@ -76,6 +73,10 @@ std::unique_ptr<LinearFactory> MakeTorchLinearFactory() {
   return std::make_unique<TorchLinearFactory>();
 }
 
+bool PacksWeights(ElementType element) {
+  return HasPackedLinears(element) || HasOneDnnLinears(element);
+}
+
 std::unique_ptr<LinearFactory> MakeLinearFactory(ElementType element) {
   if (auto packed = MakePackedLinearFactory(element)) return packed;
   if (auto onednn = MakeOneDnnLinearFactory(element)) return onednn;
@@ -83,6 +84,7 @@ std::unique_ptr<LinearFactory> MakeLinearFactory(ElementType element) {
 }
 
 #ifndef ZIGGURAT_HAS_ONEDNN
+bool HasOneDnnLinears(ElementType /*element*/) { return false; }
 std::unique_ptr<LinearFactory> MakeOneDnnLinearFactory(ElementType /*element*/) { return nullptr; }
 #endif
 

@@ -2,7 +2,7 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
-#include "attention/cpu/parallel.h"
+#include "attention/parallel.h"
 #include "model/cache_ops/cache_edit.h"
 #include "model/decoder/llama_runner.h"
 #include "model/scoped_seconds.h"
@@ -139,8 +139,8 @@ void LlamaRunner::Sample(absl::Span<const TokenDraw> draws, absl::Span<float* co
     const int part = how.temperature == 0 && how.logprobs < 0 ? 16 : 1;
     elements += shape().vocab_size / part;
   }
-  cpu::ParallelFor(elements < cpu::kElementsWorthThreads ? 1 : options_.threads, draws.size(),
-                   [&](size_t i, int) { tokens[i] = SampleOne(draws[i], logits[i]); });
+  ParallelFor(elements < kElementsWorthThreads ? 1 : options_.threads, draws.size(),
+              [&](size_t i, int) { tokens[i] = SampleOne(draws[i], logits[i]); });
 }
 
 absl::Status LlamaRunner::DecodeLayer(int layer_index, absl::Span<const DecodeInput> inputs,

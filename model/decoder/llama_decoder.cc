@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <cmath>
 #include <exception>
-#include <new>
 #include <numeric>
 #include <utility>
 
@@ -15,6 +14,7 @@
 #include "block_manager/block_pool.h"
 #include "block_manager/sequence_cache.h"
 #include "model/cache_ops/prompt_needs.h"
+#include "model/decoder/caught_error.h"
 #include "model/decoder/decoder_memory.h"
 #include "model/decoder/llama_runner.h"
 
@@ -197,10 +197,8 @@ absl::StatusOr<std::unique_ptr<ModelRunner>> LoadLlamaDecoder(
     // speed.
     omp_pause_resource_all(omp_pause_soft);
     return runner;
-  } catch (const std::bad_alloc&) {
-    return absl::ResourceExhaustedError("out of memory while loading the weights");
-  } catch (const std::exception& error) {  // libtorch's
-    return absl::InternalError(absl::StrCat("loading the weights: ", error.what()));
+  } catch (const std::exception& error) {  // libtorch's, or of memory
+    return CaughtError(error, "loading the weights");
   }
 }
 

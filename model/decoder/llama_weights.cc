@@ -3,6 +3,7 @@
 #include <ATen/ATen.h>
 
 #include <algorithm>
+#include <initializer_list>
 #include <string>
 #include <utility>
 
@@ -86,10 +87,10 @@ class WeightReader {
       const size_t size = static_cast<size_t>(count * width);
       if (element == ElementType::kF32) {
         statuses[piece] = ConvertToF32(
-            name, part, absl::MakeSpan(static_cast<float*>(out) + first * width, size));
+            name, part, absl::MakeSpan(static_cast<float*>(out) + first * width, size), &view);
       } else {
         statuses[piece] = ConvertToBf16(
-            name, part, absl::MakeSpan(static_cast<uint16_t*>(out) + first * width, size));
+            name, part, absl::MakeSpan(static_cast<uint16_t*>(out) + first * width, size), &view);
       }
     }
     for (const absl::Status& status : statuses) {
@@ -149,18 +150,27 @@ absl::Status LoadLayer(const ModelConfig& config, const WeightReader& reader,
                        const VectorReader& norms, LinearFactory& factory, int index,
                        LlamaLayer* layer) {
   const auto name = [index](std::string_view suffix) { return LayerWeightName(index, suffix); };
-  absl::Status status;
-  status.Update(norms.Read(name("input_layernorm.weight"), &layer->attention_norm));
-  status.Update(MakeFused(
-      reader, factory, config.qkv_bias,
-      {name("self_attn.q_proj"), name("self_attn.k_proj"), name("self_attn.v_proj")}, &layer->qkv));
-  status.Update(
-      MakeFused(reader, factory, config.o_bias, {name("self_attn.o_proj")}, &layer->output));
-  status.Update(norms.Read(name("post_attention_layernorm.weight"), &layer->mlp_norm));
-  status.Update(MakeFused(reader, factory, config.mlp_bias,
-                          {name("mlp.gate_proj"), name("mlp.up_proj")}, &layer->gate_up));
-  status.Update(MakeFused(reader, factory, config.mlp_bias, {name("mlp.down_proj")}, &layer->down));
-  return status;
+  const auto read_norm = [&](std::string_view suffix, const float** out) {
+    return norms.Read(name(suffix), out);
+  };
+  const auto make_fused = [&](bool has_bias, std::initializer_list<std::string_view> suffixes,
+                              std::unique_ptr<Linear>* out) {
+    std::vector<std::string> prefixes;
+    for (const std::string_view suffix : suffixes) prefixes.push_back(name(suffix));
+    return MakeFused(reader, factory, has_bias, prefixes, out);
+  };
+  absl::Status status = read_norm("input_layernorm.weight", &layer->attention_norm);
+  if (!status.ok()) return status;
+  status = make_fused(config.qkv_bias, {"self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"},
+                      &layer->qkv);
+  if (!status.ok()) return status;
+  status = make_fused(config.o_bias, {"self_attn.o_proj"}, &layer->output);
+  if (!status.ok()) return status;
+  status = read_norm("post_attention_layernorm.weight", &layer->mlp_norm);
+  if (!status.ok()) return status;
+  status = make_fused(config.mlp_bias, {"mlp.gate_proj", "mlp.up_proj"}, &layer->gate_up);
+  if (!status.ok()) return status;
+  return make_fused(config.mlp_bias, {"mlp.down_proj"}, &layer->down);
 }
 
 }  // namespace

@@ -6,7 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "model/tokenizer/absl_view.h"
+#include "model/absl_view.h"
 #include "model/tokenizer/utf8.h"
 
 namespace ziggurat {

@@ -14,7 +14,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
-#include "model/tokenizer/absl_view.h"
+#include "model/absl_view.h"
 #include "model/tokenizer/character_sets.h"
 #include "model/tokenizer/utf8.h"
 
@@ -342,7 +342,7 @@ class Translator {
                                 absl::SimpleHexAtoi(digits, &code);
     const bool is_character = code <= 0x10FFFF && (code < 0xD800 || code > 0xDFFF);
     // \xHH is a byte, which above 0x7F is no character of UTF-8.
-    const bool is_byte = rest[1] == 'x' && rest[2] != '{' && code > 0x7F;
+    const bool is_byte = rest[1] == 'x' && rest.substr(2, 1) != "{" && code > 0x7F;
     if (!is_whole || !is_hexadecimal || !is_character || is_byte) {
       return Refuse(absl::StrCat("the escape '", rest.substr(0, length), "' (no character)"));
     }

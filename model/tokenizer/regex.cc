@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "model/tokenizer/absl_view.h"
+#include "model/absl_view.h"
 #include "model/tokenizer/pattern_translator.h"
 #include "model/tokenizer/utf8.h"
 

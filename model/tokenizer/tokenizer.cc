@@ -25,9 +25,13 @@ namespace {
 constexpr const char* kTokenizerJson = "tokenizer.json";
 constexpr const char* kTokenizerModel = "tokenizer.model";
 
-/// Messages always name the file, also those from deeper down that did not know it.
-absl::Status NameFile(const absl::Status& status, const std::filesystem::path& path) {
-  if (status.ok() || absl::StartsWith(status.message(), path.string())) return status;
+/// Messages always name a file: the tokenizer's where none from deeper down knew that it or its
+/// configuration is meant.
+absl::Status NameFile(const absl::Status& status, const std::filesystem::path& path,
+                      const std::filesystem::path& config) {
+  for (const std::filesystem::path& named : {path, config}) {
+    if (absl::StartsWith(status.message(), named.string())) return status;
+  }
   return absl::Status(status.code(), absl::StrCat(path.string(), ": ", status.message()));
 }
 
@@ -86,7 +90,7 @@ absl::StatusOr<std::unique_ptr<Tokenizer>> Tokenizer::Load(const std::filesystem
   absl::StatusOr<LoadedTokenizer> loaded = path->extension() == ".json"
                                                ? LoadTokenizerJson(*path, *config)
                                                : LoadSentencePiece(*path, *config);
-  if (!loaded.ok()) return NameFile(loaded.status(), *path);
+  if (!loaded.ok()) return NameFile(loaded.status(), *path, config->path);
 
   auto parts = std::make_unique<Parts>();
   parts->path = *path;

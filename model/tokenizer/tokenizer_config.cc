@@ -100,6 +100,10 @@ absl::Status ReadConfigFile(const nlohmann::json& object, TokenizerConfig* confi
   return ReadAddedTokens(object, config);
 }
 
+absl::Status NameFile(const absl::Status& status, const std::filesystem::path& path) {
+  return absl::Status(status.code(), absl::StrCat(path.string(), ": ", status.message()));
+}
+
 using Reader = absl::Status (*)(const nlohmann::json&, TokenizerConfig*);
 
 absl::Status ReadIfPresent(const std::filesystem::path& path, Reader reader,
@@ -108,8 +112,7 @@ absl::Status ReadIfPresent(const std::filesystem::path& path, Reader reader,
   if (absl::IsNotFound(object.status())) return absl::OkStatus();
   if (!object.ok()) return object.status();
   absl::Status status = reader(*object, config);
-  if (status.ok()) return status;
-  return absl::Status(status.code(), absl::StrCat(path.string(), ": ", status.message()));
+  return status.ok() ? status : NameFile(status, path);
 }
 
 }  // namespace
@@ -138,7 +141,8 @@ absl::StatusOr<AddedToken> ParseAddedToken(const nlohmann::json& object) {
 
 absl::StatusOr<TokenizerConfig> TokenizerConfig::Read(const std::filesystem::path& model_dir) {
   TokenizerConfig config;
-  absl::Status status = ReadIfPresent(model_dir / kConfigFile, ReadConfigFile, &config);
+  config.path = model_dir / kConfigFile;
+  absl::Status status = ReadIfPresent(config.path, ReadConfigFile, &config);
   if (!status.ok()) return status;
   status = ReadIfPresent(model_dir / kSpecialTokensFile, ReadSpecialTokens, &config);
   if (!status.ok()) return status;
@@ -151,15 +155,17 @@ absl::Status CompleteAddedTokens(const TokenizerConfig& config, Vocabulary* voca
     return std::any_of(tokens->begin(), tokens->end(),
                        [&](const AddedToken& other) { return other.content == token.content; });
   };
+  const size_t of_the_file = tokens->size();
   for (const AddedToken& token : config.added_tokens) {
     if (!is_known(token)) tokens->push_back(token);
   }
-  for (AddedToken& token : *tokens) {
+  for (size_t i = 0; i < tokens->size(); ++i) {
+    AddedToken& token = (*tokens)[i];
     if (const std::optional<int32_t> id = vocabulary->Find(token.content)) {
       token.id = *id;
     } else if (absl::Status status = vocabulary->AddBesideModel(token.content, token.id);
                !status.ok()) {
-      return status;
+      return i < of_the_file ? status : NameFile(status, config.path);
     }
   }
   std::vector<AddedToken> special = config.additional_special_tokens;

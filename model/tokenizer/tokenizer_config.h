@@ -15,6 +15,7 @@
 namespace ziggurat {
 
 struct TokenizerConfig {
+  std::filesystem::path path;  ///< of tokenizer_config.json, for errors
   std::optional<bool> add_bos_token;
   std::optional<bool> add_eos_token;
   /// These two concern tokenizer.model only; tokenizer.json says for itself what it does.
@@ -38,7 +39,7 @@ absl::StatusOr<AddedToken> ParseAddedToken(const nlohmann::json& object);
 /// Completes the added tokens of a tokenizer file by those that `config` names, and gives all of
 /// them ids: that of the vocabulary where the token is in it, else the one the file gives, which is
 /// then added to the vocabulary beside the model. Special tokens that have no id at all are left
-/// out.
+/// out. Errors name the file where it is `config`'s.
 absl::Status CompleteAddedTokens(const TokenizerConfig& config, Vocabulary* vocabulary,
                                  std::vector<AddedToken>* tokens);
 

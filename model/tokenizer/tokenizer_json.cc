@@ -237,8 +237,12 @@ absl::Status CheckPrependFirst(const nlohmann::json& normalizer,
       }
     }
     is_behind_another = true;
-    inserts = inserts || (*stage)["type"] == "Metaspace" ||
-              ((*stage)["type"] == "ByteLevel" && stage->value("add_prefix_space", true));
+    inserts = inserts || (*stage)["type"] == "Metaspace";
+    if ((*stage)["type"] == "ByteLevel") {
+      const absl::StatusOr<bool> prefix = BoolMember(*stage, "add_prefix_space", true, "ByteLevel");
+      if (!prefix.ok()) return prefix.status();
+      inserts = inserts || *prefix;
+    }
   }
   return absl::OkStatus();
 }

@@ -1,7 +1,7 @@
 #include "model/tokenizer/vocabulary.h"
 
 #include "absl/strings/str_cat.h"
-#include "model/tokenizer/absl_view.h"
+#include "model/absl_view.h"
 
 namespace ziggurat {
 

@@ -9,7 +9,7 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
-#include "model/tokenizer/absl_view.h"
+#include "model/absl_view.h"
 
 namespace ziggurat {
 

@@ -426,6 +426,22 @@ TEST_F(DecoderTest, WrongWeightsAreRefusedByName) {
   EXPECT_EQ(Load(dir).code(), absl::StatusCode::kNotFound);
 }
 
+TEST_F(DecoderTest, AWeightThatIsNotFiniteIsNamedByItsPlaceInTheWholeTensor) {
+  const auto dir = dir_ / "infinite";
+  std::string config = kConfig;
+  const std::string vocabulary = "\"vocab_size\":200";
+  // So many that threads share the matrix in several pieces.
+  config.replace(config.find(vocabulary), vocabulary.size(), "\"vocab_size\":20000");
+  WriteTinyModel(dir, config, 5);
+  std::fstream file(dir / "model.safetensors", std::ios::binary | std::ios::in | std::ios::out);
+  file.seekp(-static_cast<int>(sizeof(float)), std::ios::end);
+  const float infinity = std::numeric_limits<float>::infinity();
+  file.write(reinterpret_cast<const char*>(&infinity), sizeof infinity);
+  file.close();
+  EXPECT_THAT(Load(dir).ToString(),
+              HasSubstr("\"lm_head.weight\": element 1279999 of [20000, 64] is inf"));
+}
+
 TEST_F(DecoderTest, OptionsOutOfRangeAreRefused) {
   for (const DecoderOptions& options :
        {DecoderOptions{.threads = 0}, DecoderOptions{.max_prefill_tokens = 0},

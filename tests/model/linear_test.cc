@@ -5,11 +5,15 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <cstdint>
+#include <exception>
+#include <new>
 #include <string>
 #include <tuple>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "model/decoder/caught_error.h"
 
 namespace ziggurat {
 namespace {
@@ -87,6 +91,33 @@ INSTANTIATE_TEST_SUITE_P(
                        ::testing::Values(Sizes{64, 192}, Sizes{341, 128}, Sizes{128, 682},
                                          Sizes{7, 1}, Sizes{1, 33}, Sizes{768, 130})),
     TestName);
+
+TEST(MakeLinearFactory, PacksWeightsUnlessLibtorchMultiplies) {
+  for (const ElementType element : {ElementType::kF32, ElementType::kBf16}) {
+    EXPECT_EQ(PacksWeights(element), MakeLinearFactory(element)->name() != "at::linear");
+  }
+}
+
+TEST(CaughtError, OfAnAllocationIsThatResourcesAreExhausted) {
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+  GTEST_SKIP() << "a sanitizer's allocator does not fail, it ends the process";
+#endif
+  const auto status_of = [](auto work) {
+    try {
+      work();
+    } catch (const std::exception& error) {
+      return CaughtError(error, "a test");
+    }
+    return absl::OkStatus();
+  };
+  static constexpr int64_t kTooMany = int64_t{1} << 50;
+  EXPECT_EQ(status_of([] { at::empty({kTooMany}, at::kByte); }).code(),
+            absl::StatusCode::kResourceExhausted);
+  EXPECT_EQ(status_of([] { throw std::bad_alloc(); }).code(), absl::StatusCode::kResourceExhausted);
+  const absl::Status other = status_of([] { at::empty({2}).add(at::empty({3})); });
+  EXPECT_EQ(other.code(), absl::StatusCode::kInternal) << other;
+  EXPECT_EQ(other.message().substr(0, 8), "a test: ");
+}
 
 }  // namespace
 }  // namespace ziggurat

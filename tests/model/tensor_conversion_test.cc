@@ -1,10 +1,12 @@
 #include "model/checkpoint/tensor_conversion.h"
 
+#include <bit>
 #include <cmath>
 #include <cstring>
 #include <limits>
 #include <vector>
 
+#include "attention/bfloat16.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -50,23 +52,11 @@ TEST(FloatFromF16, IsExactForAllHalves) {
   }
 }
 
-TEST(Bf16FromFloat, RoundsToNearestTiesToEven) {
-  EXPECT_EQ(Bf16FromFloat(1.0f), 0x3f80);
-  EXPECT_EQ(Bf16FromFloat(1.00390625f), 0x3f80) << "halfway to 1.0078125: even is below";
-  EXPECT_EQ(Bf16FromFloat(1.01171875f), 0x3f82) << "halfway: even is above";
-  EXPECT_EQ(Bf16FromFloat(std::nextafter(1.00390625f, 2.0f)), 0x3f81);
-  EXPECT_EQ(Bf16FromFloat(-1.00390625f), 0xbf80);
-  EXPECT_EQ(Bf16FromFloat(std::numeric_limits<float>::max()), 0x7f80) << "becomes infinite";
-  EXPECT_EQ(Bf16FromFloat(kInfinity), 0x7f80);
-  EXPECT_TRUE(std::isnan(FloatFromBf16(Bf16FromFloat(std::nanf("")))));
-  EXPECT_TRUE(std::isnan(FloatFromBf16(Bf16FromFloat(std::bit_cast<float>(0x7fffffffu)))));
-}
-
 TEST(Conversion, GivesTheSameValuesFromEveryDtype) {
   const std::vector<float> values = {0, -0.0f, 1, -2.5f, 0.15625f, 96, -0.0078125f};
   std::vector<uint16_t> half = {0, 0x8000, 0x3c00, 0xc100, 0x3100, 0x5600, 0xa000};
   std::vector<uint16_t> bf16;
-  for (const float value : values) bf16.push_back(Bf16FromFloat(value));
+  for (const float value : values) bf16.push_back(FloatToBf16(value));
   const Unaligned<float> as_f32(DType::kF32, values);
   const Unaligned<uint16_t> as_f16(DType::kF16, half);
   const Unaligned<uint16_t> as_bf16(DType::kBf16, bf16);
@@ -88,7 +78,7 @@ TEST(Conversion, RoundsManyLikeOne) {
   const Unaligned<float> tensor(DType::kF32, values);
   std::vector<uint16_t> rounded(values.size());
   ASSERT_TRUE(ConvertToBf16("w", tensor.view, absl::MakeSpan(rounded)).ok());
-  for (size_t i = 0; i < values.size(); ++i) ASSERT_EQ(rounded[i], Bf16FromFloat(values[i])) << i;
+  for (size_t i = 0; i < values.size(); ++i) ASSERT_EQ(rounded[i], FloatToBf16(values[i])) << i;
 }
 
 TEST(Conversion, RefusesWhatIsNotFiniteAndNamesIt) {
@@ -114,6 +104,26 @@ TEST(Conversion, RefusesWhatIsNotFiniteAndNamesIt) {
     std::vector<uint16_t> bf16(3);
     EXPECT_FALSE(ConvertToF32("w", tensor.view, absl::MakeSpan(f32)).ok());
     EXPECT_FALSE(ConvertToBf16("w", tensor.view, absl::MakeSpan(bf16)).ok());
+  }
+}
+
+TEST(Conversion, OfRowsNamesTheElementOfTheWholeTensor) {
+  constexpr int kRows = 6, kWidth = 5;
+  std::vector<float> values(kRows * kWidth, 1.0f);
+  values[23] = kInfinity;
+  Unaligned<float> tensor(DType::kF32, values);
+  tensor.view.shape = {kRows, kWidth};
+  for (int row = 0; row < kRows; row += 2) {
+    const TensorView part = tensor.view.Rows(row, 2);
+    std::vector<float> f32(2 * kWidth);
+    std::vector<uint16_t> bf16(2 * kWidth);
+    for (const absl::Status& status :
+         {ConvertToF32("w", part, absl::MakeSpan(f32), &tensor.view),
+          ConvertToBf16("w", part, absl::MakeSpan(bf16), &tensor.view)}) {
+      EXPECT_EQ(status.ok(), row < 4);
+      if (row < 4) continue;
+      EXPECT_THAT(std::string(status.message()), HasSubstr("\"w\": element 23 of [6, 5] is inf"));
+    }
   }
 }
 

@@ -16,6 +16,7 @@ namespace {
 
 using nlohmann::json;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 absl::Status LoadStatus(const TokenizerDir& dir) { return Tokenizer::Load(dir.path()).status(); }
 
@@ -72,13 +73,13 @@ TEST(TokenizerErrors, AFileThatCannotBeReadIsNoAbsentFile) {
   }
 }
 
-struct BadChange {
-  const char* expected;  ///< must stand in the error
+struct Change {
+  const char* expected;  ///< must stand in the error, if there is to be one
   std::function<void(json*)> change;
 };
 
 TEST(TokenizerErrors, WhatIsNotSupportedIsRefusedByName) {
-  const std::vector<BadChange> changes = {
+  const std::vector<Change> changes = {
       {"WordPiece", [](json* j) { (*j)["model"]["type"] = "WordPiece"; }},
       {"Unigram", [](json* j) { (*j)["model"]["type"] = "Unigram"; }},
       {"BertNormalizer",
@@ -135,7 +136,7 @@ TEST(TokenizerErrors, WhatIsNotSupportedIsRefusedByName) {
          (*j)["pre_tokenizer"] = {{"type", "Metaspace"}, {"prepend_scheme", "first"}};
        }},
   };
-  for (const BadChange& bad : changes) {
+  for (const Change& bad : changes) {
     const TokenizerDir dir;
     json tokenizer_json = ByteLevelTokenizer();
     bad.change(&tokenizer_json);
@@ -148,7 +149,7 @@ TEST(TokenizerErrors, WhatIsNotSupportedIsRefusedByName) {
 }
 
 TEST(TokenizerErrors, WhatMakesNoSenseIsRefused) {
-  const std::vector<BadChange> changes = {
+  const std::vector<Change> changes = {
       {"\"vocab\"", [](json* j) { (*j)["model"].erase("vocab"); }},
       {"\"merges\"", [](json* j) { (*j)["model"].erase("merges"); }},
       {"no unsigned integer", [](json* j) { (*j)["model"]["vocab"]["x y"] = -1; }},
@@ -194,7 +195,7 @@ TEST(TokenizerErrors, WhatMakesNoSenseIsRefused) {
          (*j)["normalizer"] = nested;
        }},
   };
-  for (const BadChange& bad : changes) {
+  for (const Change& bad : changes) {
     const TokenizerDir dir;
     json tokenizer_json = ByteLevelTokenizer();
     bad.change(&tokenizer_json);
@@ -203,6 +204,64 @@ TEST(TokenizerErrors, WhatMakesNoSenseIsRefused) {
     EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << bad.expected << ": " << status;
     EXPECT_THAT(std::string(status.message()), HasSubstr(bad.expected));
     EXPECT_THAT(std::string(status.message()), HasSubstr("tokenizer.json"));
+  }
+}
+
+TEST(TokenizerErrors, AnIdTakenTwiceIsBlamedOnTheFileThatTakesItAgain) {
+  const TokenizerDir dir;
+  dir.Write("tokenizer.json", ByteLevelTokenizer());
+  dir.Write("tokenizer_config.json",
+            json{{"added_tokens_decoder", {{"5", {{"content", "<|new|>"}}}}}});
+  const absl::Status status = LoadStatus(dir);
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
+  EXPECT_THAT(std::string(status.message()), HasSubstr("have the id 5"));
+  EXPECT_THAT(std::string(status.message()), HasSubstr("tokenizer_config.json"));
+  EXPECT_THAT(std::string(status.message()), Not(HasSubstr("tokenizer.json")));
+}
+
+TEST(TokenizerErrors, AnOptionalFlagThatIsNullIsAsIfAbsent) {
+  const std::vector<Change> changes = {
+      {"byte_fallback", [](json* j) { (*j)["model"]["byte_fallback"] = nullptr; }},
+      {"fuse_unk", [](json* j) { (*j)["model"]["fuse_unk"] = nullptr; }},
+      {"ignore_merges", [](json* j) { (*j)["model"]["ignore_merges"] = nullptr; }},
+      {"special", [](json* j) { (*j)["added_tokens"][0]["special"] = nullptr; }},
+      {"lstrip", [](json* j) { (*j)["added_tokens"][0]["lstrip"] = nullptr; }},
+      {"rstrip", [](json* j) { (*j)["added_tokens"][0]["rstrip"] = nullptr; }},
+      {"single_word", [](json* j) { (*j)["added_tokens"][0]["single_word"] = nullptr; }},
+      {"normalized", [](json* j) { (*j)["added_tokens"][0]["normalized"] = nullptr; }},
+      {"ByteLevel",
+       [](json* j) {
+         (*j)["pre_tokenizer"] = {
+             {"type", "ByteLevel"}, {"add_prefix_space", nullptr}, {"use_regex", nullptr}};
+       }},
+      {"Metaspace",
+       [](json* j) {
+         (*j)["pre_tokenizer"] = {
+             {"type", "Metaspace"}, {"add_prefix_space", nullptr}, {"split", nullptr}};
+       }},
+      {"Digits",
+       [](json* j) {
+         (*j)["pre_tokenizer"] = {{"type", "Digits"}, {"individual_digits", nullptr}};
+       }},
+      {"Split",
+       [](json* j) {
+         (*j)["pre_tokenizer"] = {{"type", "Split"},
+                                  {"pattern", {{"String", "-"}}},
+                                  {"behavior", "Isolated"},
+                                  {"invert", nullptr}};
+       }},
+      {"Strip",
+       [](json* j) {
+         (*j)["normalizer"] = {
+             {"type", "Strip"}, {"strip_left", nullptr}, {"strip_right", nullptr}};
+       }},
+  };
+  for (const Change& change : changes) {
+    const TokenizerDir dir;
+    json tokenizer_json = ByteLevelTokenizer();
+    change.change(&tokenizer_json);
+    dir.Write("tokenizer.json", tokenizer_json);
+    EXPECT_TRUE(LoadStatus(dir).ok()) << change.expected << ": " << LoadStatus(dir);
   }
 }
 

@@ -76,6 +76,12 @@ TEST(ReadTextFile, SaysWhatIsWrongAndWhere) {
   EXPECT_THAT(std::string(ReadTextFile(folder.path()).status().message()), HasSubstr("a folder"));
 }
 
+TEST(ReadTextFile, OfWhatHasNoEndOnlySoMuchIsRead) {
+  const absl::Status status = ReadTextFile("/dev/zero").status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
+  EXPECT_THAT(std::string(status.message()), HasSubstr("/dev/zero: has more than"));
+}
+
 TEST(SampleText, PlainTextIsCutIntoStretchesBehindBos) {
   const std::string text = Numbers(50);
   const std::vector<int32_t> ids = Ids(text);
