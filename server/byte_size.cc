@@ -59,7 +59,8 @@ std::string FormatByteSize(size_t bytes) {
   constexpr const char* kNames[] = {"B", "KiB", "MiB", "GiB", "TiB"};
   double value = static_cast<double>(bytes);
   int unit = 0;
-  while (value >= 1024 && unit < 4) {
+  // From 1023.5 on it would be rounded to 1024.
+  while (value >= 1023.5 && unit < 4) {
     value /= 1024;
     ++unit;
   }

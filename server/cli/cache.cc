@@ -10,6 +10,7 @@
 
 #include "server/cache_json.h"
 #include "server/cli/cache_picture.h"
+#include "server/cli/call_status.h"
 #include "server/cli/client.h"
 #include "server/cli/command.h"
 #include "server/cli/failure.h"
@@ -36,25 +37,39 @@ struct CacheFlags {
 int Fail(const auto& what) { return SayFailure("cache", what); }
 
 int Cache(const CacheFlags& flags) {
-  const absl::StatusOr<std::unique_ptr<v1::Ziggurat::Stub>> connected = Connect(flags.server);
-  if (!connected.ok()) return Fail(connected.status());
-  v1::Ziggurat::Stub& stub = **connected;
-  do {
+  absl::StatusOr<std::unique_ptr<v1::Ziggurat::Stub>> stub = Connect(flags.server);
+  if (!stub.ok()) return Fail(stub.status());
+  const bool redraws = flags.watch && !flags.json && isatty(STDOUT_FILENO) == 1;
+  const auto pause = std::chrono::duration<double>(flags.interval_seconds);
+  bool has_answered = false;
+  bool is_missing = false;
+  while (true) {
     grpc::ClientContext context;
     context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(10));
     v1::GetCacheResponse cache;
-    const grpc::Status status = stub.GetCache(&context, {}, &cache);
+    const grpc::Status status = (*stub)->GetCache(&context, {}, &cache);
+    // One that is watched may be restarted, and comes back then.
+    if (has_answered && flags.watch && IsDaemonGone(status.error_code(), /*we_cancelled=*/false)) {
+      if (!is_missing) Fail(DescribeError(status, flags.server));
+      is_missing = true;
+      std::this_thread::sleep_for(pause);
+      // The same connection would be tried again less and less often.
+      stub->reset();
+      stub = Connect(flags.server);
+      if (!stub.ok()) return Fail(stub.status());
+      continue;
+    }
     if (!status.ok()) return Fail(DescribeError(status, flags.server));
+    has_answered = true;
+    is_missing = false;
     const std::string picture = flags.json ? JsonText(CacheJson(cache), 2) + "\n"
                                            : DrawCache(cache, TerminalColumns(STDOUT_FILENO));
-    if (flags.watch && !flags.json) std::fputs(kClearScreen, stdout);
+    if (redraws) std::fputs(kClearScreen, stdout);
     std::fwrite(picture.data(), 1, picture.size(), stdout);
     if (std::fflush(stdout) != 0) return Fail("cannot write to stdout");
-    if (flags.watch) {
-      std::this_thread::sleep_for(std::chrono::duration<double>(flags.interval_seconds));
-    }
-  } while (flags.watch);
-  return kExitOk;
+    if (!flags.watch) return kExitOk;
+    std::this_thread::sleep_for(pause);
+  }
 }
 
 }  // namespace
@@ -63,7 +78,8 @@ Command AddCache(CLI::App& app) {
   CLI::App* cache = app.add_subcommand("cache", "Draw the KV cache of a daemon, layer by layer");
   auto flags = std::make_shared<CacheFlags>();
   AddServerFlags(*cache, flags->server);
-  cache->add_flag("--watch", flags->watch, "Draw again and again, until Ctrl-C");
+  cache->add_flag("--watch", flags->watch,
+                  "Draw again and again, until Ctrl-C, whether or not the daemon is restarted");
   cache->add_option("--interval", flags->interval_seconds, "With --watch: seconds in between")
       ->check(NumberBetween(0.05, 3600))
       ->capture_default_str();

@@ -49,8 +49,18 @@ function fitChildren(parent, count, makeChild) {
   return parent.children;
 }
 
-// A table with a caption for those who hear it. `columns`: {title, isText}; `rows`: lists of texts,
-// of which the first heads its row.
+// Where what goes has the focus, a neighbour gets it: the button in there, or the neighbour itself.
+function removeWithFocus(element, lastResort) {
+  const next = element.nextElementSibling || element.previousElementSibling;
+  const hadFocus = element.contains(document.activeElement);
+  element.remove();
+  if (!hadFocus) return;
+  const target = next === null ? lastResort : next.querySelector('button') || next;
+  target.focus({preventScroll: true});
+}
+
+// A table with a caption for those who hear it. `columns`: {title, isText, isButton}; `rows`: lists
+// of texts, of which the first heads its row. Returns the rows drawn.
 function fillTable(container, caption, columns, rows) {
   const titles = columns.map(({title}) => title).join();
   let table = container.firstElementChild;
@@ -68,13 +78,21 @@ function fillTable(container, caption, columns, rows) {
   }
   const makeRow = () => {
     const row = make('tr');
-    columns.forEach(({isText}, i) => {
+    columns.forEach(({isText, isButton}, i) => {
       const cell = make(i === 0 ? 'th' : 'td', isText ? 'text' : '');
+      if (isButton) {
+        cell.append(make('button'));
+        cell.firstElementChild.type = 'button';
+      }
       if (i === 0) cell.scope = 'row';
       row.append(cell);
     });
     return row;
   };
   const drawn = fitChildren(table.tBodies[0], rows.length, makeRow);
-  rows.forEach((texts, r) => texts.forEach((text, c) => setText(drawn[r].cells[c], text)));
+  rows.forEach((texts, r) => texts.forEach((text, c) => {
+    const cell = drawn[r].cells[c];
+    setText(cell.firstElementChild || cell, text);
+  }));
+  return drawn;
 }

@@ -6,6 +6,7 @@ class Floors {
   constructor(container, readout) {
     this.container = container;
     this.readout = readout;
+    this.hint = readout === null ? '' : readout.textContent;
     this.rows = [];
     this.current = -1;  // layer
     if (readout === null) return;
@@ -17,10 +18,11 @@ class Floors {
     container.addEventListener('keydown', (event) => {
       const step = {ArrowUp: 1, ArrowDown: -1}[event.key];
       const end = {Home: this.rows.length - 1, End: 0}[event.key];
-      if (step === undefined && end === undefined) return;
+      if ((step === undefined && end === undefined) || this.rows.length === 0) return;
       event.preventDefault();
       const next = end !== undefined ? end : this.current < 0 ? 0 : this.current + step;
       this.pointAt(Math.min(Math.max(next, 0), this.rows.length - 1));
+      announce(this.readout.textContent);
     });
   }
 
@@ -30,16 +32,25 @@ class Floors {
     const widest = Math.max(1, ...rows.map((row) => this.blocksOf(row) + row.reserved));
     const labelEvery = Math.ceil(rows.length / 16);
     this.container.classList.toggle('many', rows.length > 24);
-    const floors = fitChildren(this.container, rows.length, () => make('div', 'floor',
-        make('span', 'layer'), make('div', 'bar'), make('span', 'count')));
+    const floors = fitChildren(this.container, rows.length, () => {
+      const floor = make('div', 'floor', make('span', 'layer'), make('div', 'bar'),
+          make('span', 'count'));
+      floor.ariaHidden = 'true';  // numbers alone say nothing; those who hear them walk the floors
+      return floor;
+    });
     rows.forEach((row, layer) => {
       const [label, bar, count] = floors[rows.length - 1 - layer].children;
       setText(label, layer % labelEvery === 0 ? String(layer) : '');
       setText(count, rows.length <= 24 ? formatNumber(this.blocksOf(row)) : '');
       this.drawBar(bar, row, 100 / widest);
     });
-    if (this.current >= rows.length) this.current = -1;
-    if (this.current >= 0) this.pointAt(this.current);
+    if (this.current < 0) return;
+    if (this.current < rows.length) {
+      this.pointAt(this.current);
+    } else {
+      this.current = -1;
+      setText(this.readout, this.hint);
+    }
   }
 
   blocksOf(row) {

@@ -1,6 +1,7 @@
 #include "server/page/history.h"
 
 #include <algorithm>
+#include <chrono>
 #include <cmath>
 #include <utility>
 
@@ -48,17 +49,17 @@ std::optional<double> QuantileOfCounts(absl::Span<const double> bounds,
   return bounds.empty() ? 0 : bounds.back();  // beyond the last bound nothing more is known
 }
 
-void History::Add(const MetricTotals& totals, absl::Time now) {
+void History::Add(const MetricTotals& totals, absl::Time wall, SteadyTime now) {
   std::lock_guard lock(mutex_);
   const MetricTotals& last = totals_.empty() ? totals : totals_.back();
   const MetricTotals& first = totals_.empty() ? totals : totals_.front();
   const double seconds =
-      points_.empty() ? 1 : std::max(1e-3, absl::ToDoubleSeconds(now - points_.back().time));
+      points_.empty() ? 1 : std::max(1e-3, std::chrono::duration<double>(now - newest_at_).count());
   const auto rate = [&](double value, double before) { return (value - before) / seconds; };
   const auto quantile = [&](std::vector<double> MetricTotals::*counts, double q) {
     return QuantileOfCounts(Metrics::LatencyBounds(), Difference(totals.*counts, first.*counts), q);
   };
-  points_.push_back({.time = now,
+  points_.push_back({.wall = wall,
                      .running = totals.running,
                      .waiting = totals.waiting,
                      .used_blocks = totals.used_blocks,
@@ -74,6 +75,7 @@ void History::Add(const MetricTotals& totals, absl::Time now) {
   totals_.push_back(totals);
   if (points_.size() > kPoints) points_.pop_front();
   if (totals_.size() > kLatencyPoints) totals_.pop_front();
+  newest_at_ = now;
   ++newest_;
 }
 
@@ -97,7 +99,7 @@ Json History::ToJson(size_t count) const {
     return list([&](const Point& point) { return Seconds(point.*member); });
   };
   return {{"newest", newest_},
-          {"time_ms", list([](const Point& point) { return absl::ToUnixMillis(point.time); })},
+          {"time_ms", list([](const Point& point) { return absl::ToUnixMillis(point.wall); })},
           {"running", numbers(&Point::running, 1)},
           {"waiting", numbers(&Point::waiting, 1)},
           {"used_blocks", numbers(&Point::used_blocks, 1)},

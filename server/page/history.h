@@ -12,6 +12,7 @@
 #include "absl/types/span.h"
 #include "nlohmann/json_fwd.hpp"
 #include "scheduler/metrics.h"
+#include "scheduler/request.h"
 
 namespace ziggurat {
 
@@ -28,8 +29,9 @@ class History {
   /// Latencies are those of so many points together: single seconds have few observations.
   static constexpr size_t kLatencyPoints = 10;
 
-  /// `totals` of the same Metrics each time, `now` later each time.
-  void Add(const MetricTotals& totals, absl::Time now);
+  /// `totals` of the same Metrics each time, `now` later each time: rates are by it. `wall` is what
+  /// the point is shown under, since a clock on the wall may be set back or forth.
+  void Add(const MetricTotals& totals, absl::Time wall, SteadyTime now);
   /// Number of the newest point, counted from 1; 0 where there is none.
   uint64_t newest() const;
   /// The last `count` points, a list for each quantity, oldest first. docs/page.md names them.
@@ -37,7 +39,7 @@ class History {
 
  private:
   struct Point {
-    absl::Time time;
+    absl::Time wall;
     double running, waiting, used_blocks, reserved_blocks;
     double prompt_rate, generated_rate, finished_rate, refused_rate;  ///< per second
     std::optional<double> first_token_p50, first_token_p95;           ///< seconds
@@ -46,6 +48,7 @@ class History {
 
   mutable std::mutex mutex_;
   uint64_t newest_ = 0;
+  SteadyTime newest_at_;
   std::deque<Point> points_;
   std::deque<MetricTotals> totals_;  ///< of the last kLatencyPoints points
 };

@@ -43,6 +43,7 @@ class Page {
   constructor() {
     this.history = null;
     this.startedAt = null;  // tells one daemon from the next
+    this.state = null;
     this.failures = 0;
     this.timer = null;
     this.isAsking = false;
@@ -67,7 +68,7 @@ class Page {
   toggleTables() {
     const isOn = document.body.classList.toggle('show-tables');
     byId('tables').setAttribute('aria-pressed', String(isOn));
-    if (this.state) this.draw(this.state);
+    if (this.state !== null) this.draw(this.state);
   }
 
   async poll() {
@@ -96,6 +97,8 @@ class Page {
   async follow(state) {
     if (this.startedAt !== null && this.startedAt !== state.started_at_ms) {
       this.history = null;
+      this.state = null;
+      this.clearCache();
       if (this.detail.id !== null) this.detail.end();
     }
     this.startedAt = state.started_at_ms;
@@ -152,7 +155,8 @@ class Page {
     this.charts.forEach((chart) => chart.draw(this.history));
     this.drawSeriesTable();
     if (state.model === null) {
-      setText(byId('model'), 'loading the model');
+      setText(byId('model'), state.state === 'loading' ? 'loading the model' : '…');
+      this.clearCache();
       return;
     }
     const {name, num_layers: layers, dtype, backend, default_compression: policy} = state.model;
@@ -160,8 +164,20 @@ class Page {
     this.drawCache(state);
   }
 
-  drawCache({cache, cache_at_ms: at, requests_left_out: leftOut, model}) {
-    if (cache === null) return;
+  // While a daemon loads there is none, and what the one before held is no more.
+  clearCache() {
+    setText(byId('cache-summary'), '');
+    byId('legend').replaceChildren();
+    byId('layer-table').replaceChildren();
+    this.floors.draw([]);
+    setAttribute(byId('floors'), 'aria-label', 'Blocks of each layer');
+    this.pool.clear();
+    this.requests.clear();
+    for (const id of ['block-bytes', 'workspace', 'as-of']) setText(byId(id), '–');
+    document.title = 'Ziggurat';
+  }
+
+  drawCache({cache, cache_at_ms: at, model}) {
     const formats = sumFormats(cache.layers.map((layer) => layer.blocks_by_format));
     const waste = cache.layers.reduce((sum, layer) => sum + layer.tail_waste_bytes, 0);
     const usedBytes = cache.used_blocks * cache.block_bytes;
@@ -176,7 +192,7 @@ class Page {
     setAttribute(byId('floors'), 'aria-label', this.describeFloors(cache.layers));
     this.pool.draw(cache, formats);
     this.drawLayerTable(cache, formats);
-    this.requests.draw(cache, leftOut);
+    this.requests.draw(cache);
     setText(byId('block-bytes'), formatBytes(cache.block_bytes));
     setText(byId('workspace'), formatBytes(cache.workspace_high_water_bytes));
     setText(byId('as-of'), new Date(at).toLocaleTimeString());
@@ -189,7 +205,7 @@ class Page {
     return 'Blocks of ' + layers.length + ' layers: ' + formatNumber(blocks[0]) +
         ' in the lowest, ' + formatNumber(blocks[blocks.length - 1]) + ' in the highest, at most ' +
         formatNumber(Math.max(...blocks)) + ', at least ' + formatNumber(Math.min(...blocks)) +
-        '. The button Tables shows all as a table.';
+        '. The arrow keys walk them; the button Tables shows all as a table.';
   }
 
   drawSeriesTable() {

@@ -52,7 +52,7 @@ void PageData::AddPointsEverySecond() {
   auto next = std::chrono::steady_clock::now();
   std::unique_lock lock(stop_mutex_);
   while (!stopping_) {
-    history_.Add(metrics_->Totals(), absl::Now());
+    history_.Add(metrics_->Totals(), absl::Now(), std::chrono::steady_clock::now());
     // After a long pause of the machine it goes on from now.
     next = std::max(next + kPointInterval, std::chrono::steady_clock::now());
     stop_changed_.wait_until(lock, next, [this] { return stopping_; });

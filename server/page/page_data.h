@@ -31,7 +31,7 @@ struct PageModel {
 /// Any thread; Attach and Detach once each.
 class PageData {
  public:
-  /// Requests in one State; those beyond, the last of the queue, are only counted.
+  /// Requests in one State, running ones first; those beyond are only counted.
   static constexpr size_t kMaxRequests = 512;
 
   /// `metrics` must outlive it.

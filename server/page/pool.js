@@ -11,6 +11,14 @@ class Pool {
     container.append(make('div', 'well-frame', this.well, this.mark), this.free, this.peak);
   }
 
+  clear() {
+    this.well.replaceChildren();
+    this.mark.style.bottom = '';
+    setText(this.free, '');
+    setText(this.peak, '');
+    setAttribute(this.container, 'aria-label', 'The pool');
+  }
+
   draw(cache, formats) {
     const total = Math.max(1, cache.total_blocks);
     const parts = [['free-part', cache.free_blocks], ['reserved', cache.reserved_blocks],

@@ -30,6 +30,11 @@ function describeTokens(request) {
   return formatNumber(request.prompt_tokens) + ' + ' + formatNumber(request.generated_tokens);
 }
 
+// The daemon lists no more than some, running ones first.
+function describeLeftOut(count) {
+  return count > 0 ? ', the last ' + formatNumber(count) + ' not listed' : '';
+}
+
 class Requests {
   // `onOpen` is called with the id of a request that is clicked.
   constructor(onOpen) {
@@ -43,22 +48,32 @@ class Requests {
       const card = event.target.closest('.card');
       if (card !== null) this.onOpen(card.request);
     });
+    byId('request-table').addEventListener('click', (event) => {
+      if (event.target.closest('button') !== null) this.onOpen(event.target.closest('tr').request);
+    });
     this.cards.addEventListener('keydown', (event) => this.walk(event));
     this.cards.addEventListener('focusin', (event) => this.setStop(event.target));
   }
 
-  draw(cache, leftOut) {
+  draw(cache) {
     const running = cache.requests.filter((request) => request.state !== 'waiting');
     this.drawSummary(cache, running);
     this.drawCards(running);
     this.drawTable(running);
-    this.drawQueue(cache, cache.requests.filter((request) => request.state === 'waiting'), leftOut);
+    this.drawQueue(cache, cache.requests.filter((request) => request.state === 'waiting'));
+  }
+
+  // Ids begin anew in each daemon, so nothing may be left of the one before.
+  clear() {
+    this.opened = null;
+    this.draw({requests: [], running: 0, waiting: 0, used_blocks: 0});
   }
 
   drawSummary(cache, running) {
     const count = (state) => running.filter((request) => request.state === state).length;
     setText(byId('requests-summary'), formatNumber(cache.running) + ' running: ' +
-        count('prefilling') + ' prefilling, ' + count('decoding') + ' decoding');
+        count('prefilling') + ' prefilling, ' + count('decoding') + ' decoding' +
+        describeLeftOut(cache.running - running.length));
     const policies = new Map();
     for (const request of running) {
       const name = policyName(request.compression);
@@ -78,12 +93,15 @@ class Requests {
 
   drawCards(running) {
     const largest = Math.max(1, ...running.map((request) => request.blocks));
-    const gone = new Set(this.byRequest.keys());
+    const listed = new Set(running.map((request) => request.id));
     const known = [];
     this.drawings += 1;
     this.cards.classList.toggle('many', running.length > 48);
+    // First, so that no card that stays is moved: a card that is moved loses the focus.
+    for (const id of this.byRequest.keys()) {
+      if (!listed.has(id)) this.removeCard(id);
+    }
     running.forEach((request, i) => {
-      gone.delete(request.id);
       let card = this.byRequest.get(request.id);
       if (card === undefined) {
         card = this.makeCard();
@@ -94,7 +112,6 @@ class Requests {
       }
       if (this.cards.children[i] !== card) this.cards.insertBefore(card, this.cards.children[i]);
     });
-    for (const id of gone) this.removeCard(id);
     this.drawSlice(known.sort(([a], [b]) => a.drawing - b.drawing), largest);
     if (this.cards.querySelector('[tabindex="0"]') === null && this.cards.firstElementChild) {
       this.setStop(this.cards.firstElementChild);
@@ -147,14 +164,9 @@ class Requests {
         request.generated_tokens + ' generated tokens, ' + request.blocks + ' blocks');
   }
 
-  // The focus of a request that has ended goes on to a neighbour.
   removeCard(id) {
-    const card = this.byRequest.get(id);
-    const next = card.nextElementSibling || card.previousElementSibling;
-    const hadFocus = card === document.activeElement;
+    removeWithFocus(this.byRequest.get(id), byId('requests'));
     this.byRequest.delete(id);
-    card.remove();
-    if (hadFocus) (next || byId('requests')).focus({preventScroll: true});
   }
 
   // One card is a stop of the Tab key; the arrows walk from there.
@@ -182,14 +194,28 @@ class Requests {
   }
 
   focus(id) {
+    const row = this.tableRows().find(({request}) => request.id === id);
     const card = this.byRequest.get(id) || this.cards.querySelector('[tabindex="0"]');
-    (card || byId('requests')).focus();
+    const shown = this.showsTables() ? row && row.querySelector('button') : card;
+    (shown || byId('requests')).focus();
+  }
+
+  showsTables() {
+    return document.body.classList.contains('show-tables');
+  }
+
+  tableRows() {
+    return [...byId('request-table').querySelectorAll('tbody tr')];
   }
 
   drawTable(running) {
-    if (!document.body.classList.contains('show-tables')) return;
-    fillTable(byId('request-table'), 'Running requests', [
-      {title: 'Request', isText: true}, {title: 'Policy', isText: true},
+    if (!this.showsTables()) return;
+    const listed = new Set(running.map((request) => request.id));
+    for (const row of this.tableRows()) {
+      if (!listed.has(row.request.id)) removeWithFocus(row, byId('requests'));
+    }
+    const drawn = fillTable(byId('request-table'), 'Running requests', [
+      {title: 'Request', isText: true, isButton: true}, {title: 'Policy', isText: true},
       {title: 'State', isText: true}, {title: 'Prompt tokens'}, {title: 'Generated'},
       {title: 'Blocks'}, {title: 'Reserved'}, {title: 'Lowest layer'}, {title: 'Highest layer'},
     ], running.map((request) => [
@@ -198,12 +224,12 @@ class Requests {
       formatNumber(request.reserved_blocks), formatNumber(request.layer_blocks[0] || 0),
       formatNumber(request.layer_blocks[request.layer_blocks.length - 1] || 0),
     ]));
+    running.forEach((request, i) => drawn[i].request = request);
   }
 
-  drawQueue(cache, waiting, leftOut) {
+  drawQueue(cache, waiting) {
     setText(byId('queue-summary'), cache.waiting === 0 ? 'empty' :
-        formatNumber(cache.waiting) + ' waiting' +
-        (leftOut > 0 ? ', the last ' + formatNumber(leftOut) + ' not listed' : ''));
+        formatNumber(cache.waiting) + ' waiting' + describeLeftOut(cache.waiting - waiting.length));
     const items = fitChildren(byId('waiting'), waiting.length,
         () => make('li', '', make('span', 'name'), make('span', 'policy'), make('span', 'tokens')));
     waiting.forEach((request, i) => {

@@ -16,7 +16,8 @@ function formatRate(value) {
 function formatBytes(bytes) {
   const units = ['B', 'KiB', 'MiB', 'GiB', 'TiB'];
   let unit = 0;
-  while (bytes >= 1024 && unit < units.length - 1) {
+  // From 1023.5 on it would be rounded to 1024.
+  while (bytes >= 1023.5 && unit < units.length - 1) {
     bytes /= 1024;
     ++unit;
   }

@@ -57,6 +57,12 @@ class PageOfADaemonUnderLoad(unittest.TestCase):
             process.kill()
             process.wait()
 
+    def end(self, name):
+        """Ends the ring of that name."""
+        process = self.running[list(RINGS).index(name)]
+        process.kill()
+        process.wait()
+
     def run_rings(self):
         for name, policy in RINGS.items():
             self.running.append(self.daemon.generate(
@@ -73,6 +79,15 @@ class PageOfADaemonUnderLoad(unittest.TestCase):
         self.open()
         self.browser.wait(
             f"return document.querySelectorAll('.card.decoding').length === {len(RINGS)}")
+
+    def change_states(self, change):
+        """The page gets what `change`, a function of JavaScript, makes of each state."""
+        self.browser.script("""
+          const ask = window.fetch;
+          window.fetch = async (path, options) => {
+            const answer = await ask(path, options);
+            return path === '/api/state' ? Response.json((CHANGE)(await answer.json())) : answer;
+          };""".replace("CHANGE", change))
 
     def test_draws_what_the_cache_holds(self):
         self.open_on_rings()
@@ -115,6 +130,38 @@ class PageOfADaemonUnderLoad(unittest.TestCase):
         self.assertIn(f"{len(RINGS)} running: 0 prefilling, {len(RINGS)} decoding",
                       self.browser.text("#requests-summary"))
         self.check_cards(cache)
+        self.assertEqual(self.browser.script("return [1023, 1048575].map(formatBytes)"),
+                         ["1023 B", "1.0 MiB"])
+        self.assertEqual(self.browser.complaints(), [])
+
+    def test_says_how_many_requests_are_not_listed(self):
+        self.open_on_rings()
+        self.change_states("(state) => { state.cache.running += 88; return state; }")
+        self.browser.wait("""return document.getElementById('requests-summary').textContent
+          .endsWith(', the last 88 not listed')""")
+        self.assertEqual(self.browser.text("#queue-summary"), "empty")
+        self.change_states("(state) => { state.cache.waiting += 99; return state; }")
+        self.browser.wait("""return document.getElementById('queue-summary').textContent ===
+          '99 waiting, the last 99 not listed'""")
+
+    def test_shows_nothing_of_one_daemon_while_the_next_loads(self):
+        self.open_on_rings()
+        self.browser.script("document.querySelector('.card').click()")
+        self.browser.wait("return document.querySelectorAll('#detail-table tbody tr').length === 8")
+        self.browser.press("Escape")
+        self.browser.script("document.getElementById('floors').focus()")
+        self.browser.press("ArrowUp")
+        self.change_states("""(state) => ({...state, started_at_ms: state.started_at_ms + 1,
+          state: 'loading', model: null, cache: null, cache_at_ms: null})""")
+        self.browser.wait("return document.getElementById('state').textContent === 'loading'")
+        drawn = ".card, #floors .floor, .well i, #legend li, #policies li, #waiting li"
+        self.assertEqual(self.browser.script(
+            "return document.querySelectorAll(arguments[0]).length", drawn), 0)
+        self.assertEqual(self.browser.script("return document.title"), "Ziggurat")
+        self.assertEqual(self.browser.text("#cache-summary"), "")
+        self.assertEqual(self.browser.text("#model"), "loading the model")
+        self.browser.press("ArrowUp")  # on no floors
+        self.assertIn("Point at a floor", self.browser.text("#readout"))
         self.assertEqual(self.browser.complaints(), [])
 
     def css_class(self, name):
@@ -174,6 +221,19 @@ class PageOfADaemonUnderLoad(unittest.TestCase):
         self.assertEqual(self.browser.script(
             "return document.querySelectorAll('#series-table tbody tr').length"), 10)
         self.browser.screenshot(OUTPUT / "tables.png")
+        # A request opens from its row, and the focus comes back there.
+        self.browser.script("document.querySelectorAll('#request-table tbody button')[1].focus()")
+        self.browser.press("Enter")
+        self.browser.wait("return document.querySelectorAll('#detail-table tbody tr').length === 8")
+        self.assertEqual(self.browser.text("#detail-title"), requests[1][0])
+        self.browser.press("Escape")
+        focused = "return document.activeElement.textContent"
+        self.assertEqual(self.browser.script(focused), requests[1][0])
+        # It stays with its request when the first row goes.
+        self.end(requests[0][0])
+        self.browser.wait(
+            "return document.querySelectorAll('#request-table tbody tr').length === 3")
+        self.assertEqual(self.browser.script(focused), requests[1][0])
 
     def test_a_request_shows_its_layers(self):
         self.open_on_rings()
@@ -218,6 +278,7 @@ class PageOfADaemonUnderLoad(unittest.TestCase):
         self.browser.press("ArrowUp")
         layer = cache_of(self.daemon)["layers"][1]
         self.assertIn(f"Layer 1: {layer['used_blocks']} blocks", self.browser.text("#readout"))
+        self.assertIn(f"Layer 1: {layer['used_blocks']} blocks", self.browser.text("#announcement"))
         self.browser.press("Tab")
         names = [request["request_id"] for request in cache_of(self.daemon)["requests"]]
         name = "return document.activeElement.querySelector('.name').textContent"
@@ -234,6 +295,9 @@ class PageOfADaemonUnderLoad(unittest.TestCase):
         self.browser.press("Escape")
         self.assertTrue(self.browser.script("return document.getElementById('detail').hidden"))
         self.assertEqual(self.browser.script(name), names[3])  # back where it came from
+        self.end(names[0])  # and there still when the others move up
+        self.browser.wait("return document.querySelectorAll('.card').length === 3")
+        self.assertEqual(self.browser.script(name), names[3])
         self.assertEqual(self.browser.complaints(), [])
 
     def test_is_well_formed_for_those_who_hear_it(self):
@@ -242,7 +306,8 @@ class PageOfADaemonUnderLoad(unittest.TestCase):
           const named = (element) => element.getAttribute('aria-label') ||
             element.textContent.trim() ||
             document.getElementById(element.getAttribute('aria-labelledby'));
-          return [...document.querySelectorAll('button, [role=img], [role=region], section, aside')]
+          return [...document.querySelectorAll(
+            'button, [role=img], [role=application], [role=region], section, aside')]
             .filter((element) => !named(element)).map((element) => element.outerHTML)""")
         self.assertEqual(unnamed, [])
         count = "return document.querySelectorAll(arguments[0]).length"

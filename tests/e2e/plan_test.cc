@@ -315,6 +315,18 @@ TEST(Plan, PoliciesThatTestLayersAreShownForBothEnds) {
   }
 }
 
+TEST(Plan, SuggestsWhatIsLeftOnlyWhereThePoolIsThat) {
+  const std::string model = NeedleLlama();
+  const auto suggested = [&](std::vector<std::string> flags) {
+    flags.insert(flags.begin(), {"plan", "--model", model});
+    const CommandResult result = RunZiggurat(flags);
+    EXPECT_EQ(result.exit_code, 0) << result.err;
+    return result.out.find("what is left of 4 GiB") != std::string::npos;
+  };
+  EXPECT_TRUE(suggested({"--memory", "4GiB"}));
+  EXPECT_FALSE(suggested({"--memory", "4GiB", "--kv-cache-memory", "64MiB"}));
+}
+
 TEST(Plan, NeedsNoMoreThanConfigJson) {
   const TemporaryFolder folder;
   std::filesystem::copy(NeedleLlama() / "config.json", folder / "config.json");

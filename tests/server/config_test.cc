@@ -38,6 +38,8 @@ TEST(ByteSizeTest, WritesSizesForPeople) {
   EXPECT_EQ(FormatByteSize(17), "17 B");
   EXPECT_EQ(FormatByteSize(1536), "1.5 KiB");
   EXPECT_EQ(FormatByteSize(size_t{512} << 20), "512 MiB");
+  EXPECT_EQ(FormatByteSize(1023), "1023 B");
+  EXPECT_EQ(FormatByteSize(1048575), "1.0 MiB");  // rounded, it would be 1024 KiB
 }
 
 TEST(EndpointTest, ReadsHostsAndPorts) {

@@ -145,6 +145,7 @@ absl::Status DivideMemory(const PlanOptions& flags, Plan* plan) {
     const size_t others = parts.besides_pool();
     pool = plan->memory_bytes > others ? plan->memory_bytes - others : 0;
     pool = pool / (block_bytes + kCountBytes) * block_bytes;
+    plan->is_pool_what_is_left = true;
   }
   plan->blocks = pool / block_bytes;
   parts.pool = plan->blocks * block_bytes;

@@ -29,7 +29,8 @@ struct Plan {
   std::string model;  ///< folder
   std::string shape;  ///< in words
   std::string dtype;
-  size_t memory_bytes = 0;  ///< of the machine or container; 0: not given
+  size_t memory_bytes = 0;            ///< of the machine or container; 0: not given
+  bool is_pool_what_is_left = false;  ///< of memory_bytes; else its size was given
   MemoryParts memory;
   CacheGeometry geometry;
   size_t blocks = 0;

@@ -16,7 +16,7 @@ constexpr double kMuchWaste = 0.15;
 std::string InMib(size_t bytes) { return absl::StrCat(bytes >> 20, "MiB"); }
 
 void SuggestPool(const Plan& plan, std::vector<std::string>* out) {
-  if (plan.memory_bytes > 0) {
+  if (plan.is_pool_what_is_left) {
     out->push_back(absl::StrCat("--kv-cache-memory ", InMib(plan.memory.pool), ": what is left of ",
                                 FormatByteSize(plan.memory_bytes)));
   }
