@@ -117,9 +117,11 @@ std::string WhyNoAddress(const std::string& address) {
   return absl::StrCat("'", address, "': the port must be from 1 to 65535, not ", port);
 }
 
-// What to do about a daemon that does not answer.
+// What to do about a daemon that does not answer; empty: who knows.
 std::string UnavailableHint(const std::string& message, const ServerFlags& flags) {
   const auto says = [&](const char* text) { return absl::StrContains(message, text); };
+  // Of a connection that broke later, and of what a daemon said itself, there is no more to say.
+  if (!says("failed to connect")) return "";
   if (!flags.tls_ca.empty()) {
     if (says("CERTIFICATE_VERIFY_FAILED") || says("certificate verify failed")) {
       return absl::StrCat("The daemon's certificate has expired, or no authority in ", flags.tls_ca,
@@ -205,6 +207,11 @@ absl::StatusOr<std::shared_ptr<grpc::Channel>> OpenChannel(const ServerFlags& fl
   grpc::ChannelArguments arguments;
   arguments.SetMaxReceiveMessageSize(std::numeric_limits<int>::max());
   arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);  // a daemon is asked directly
+  // A daemon whose machine vanished without a word is noticed within a minute, however long an
+  // answer is waited for. The daemon allows a ping every 10 s.
+  arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, 30'000);
+  arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 10'000);
+  arguments.SetInt(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);
   if (!flags.tls_server_name.empty()) arguments.SetSslTargetNameOverride(flags.tls_server_name);
   std::vector<std::unique_ptr<grpc::experimental::ClientInterceptorFactoryInterface>> interceptors;
   if (!token->empty()) interceptors.push_back(std::make_unique<TokenInterceptorFactory>(*token));
@@ -223,7 +230,8 @@ std::string DescribeError(const grpc::Status& status, const ServerFlags& flags) 
                               PrintableMessage(status.error_message()));
   std::string text = readable.ToString();
   if (status.error_code() == grpc::StatusCode::UNAVAILABLE) {
-    absl::StrAppend(&text, "\n", UnavailableHint(status.error_message(), flags));
+    const std::string hint = UnavailableHint(status.error_message(), flags);
+    if (!hint.empty()) absl::StrAppend(&text, "\n", hint);
   }
   if (status.error_code() == grpc::StatusCode::UNAUTHENTICATED) {
     absl::StrAppend(&text, "\nThe token is the first one in the file that --token-file names, or $",

@@ -36,8 +36,8 @@ std::string ServerFlagsText(const ServerFlags& flags);
 absl::StatusOr<std::shared_ptr<grpc::Channel>> OpenChannel(const ServerFlags& flags);
 absl::StatusOr<std::unique_ptr<v1::Ziggurat::Stub>> Connect(const ServerFlags& flags);
 
-/// "INVALID_ARGUMENT: max_tokens is 0: ..."; where no daemon answers, or it does not let us in,
-/// what to do about it.
+/// "INVALID_ARGUMENT: max_tokens is 0: ..."; where no daemon can be connected to, or it does not
+/// let us in, what to do about it.
 std::string DescribeError(const grpc::Status& status, const ServerFlags& flags);
 
 }  // namespace ziggurat

@@ -25,6 +25,7 @@
 #include "server/cli/eval/resume.h"
 #include "server/cli/eval/runner.h"
 #include "server/cli/eval/task_file.h"
+#include "server/cli/exit_on_signal.h"
 #include "server/cli/failure.h"
 #include "server/cli/shell_quote.h"
 #include "server/cli/terminal.h"
@@ -71,7 +72,11 @@ int Fail(const auto& what, int exit_code = kExitFailure) {
   return SayFailure("eval", what, exit_code);
 }
 
-int Interrupted() { return Fail("stopped; nothing was asked yet"); }
+// How a call that had to succeed ended. An exit code.
+int FailCall(const grpc::Status& status, const EvalFlags& flags) {
+  return Fail(DescribeError(status, flags.server),
+              IsAskedWrongly(status.error_code()) ? kExitUsage : kExitFailure);
+}
 
 std::string Message(const absl::Status& status) {
   return PrintableMessage(std::string(status.message()));
@@ -93,7 +98,9 @@ std::string CommandLine(const EvalFlags& flags) {
       absl::StrAppend(&line, " --stop ", ShellQuoted(stop));
     }
   }
-  if (flags.deadline_seconds > 0) absl::StrAppend(&line, " --deadline ", flags.deadline_seconds);
+  if (flags.deadline_seconds > 0) {
+    absl::StrAppend(&line, " --deadline ", ExactNumber(flags.deadline_seconds));
+  }
   if (flags.asking.attention_recall) absl::StrAppend(&line, " --attention-recall");
   return absl::StrCat(line, " --out ", ShellQuoted(flags.out));
 }
@@ -114,24 +121,23 @@ absl::StatusOr<std::vector<TaskFile>> ReadTaskFiles(const std::vector<std::strin
   return files;
 }
 
-// CheckPolicy, once the daemon is not busy. CANCELLED: a signal came.
+// CheckPolicy, once the daemon is not busy.
 grpc::Status CheckPolicyPatiently(v1::Ziggurat::StubInterface& stub, const std::string& text,
-                                  const EvalFlags& flags, TerminationSignals& signals,
-                                  std::string& canonical) {
+                                  const EvalFlags& flags, std::string& canonical) {
   Patience patience(kQueueFullPatience);
   for (;;) {
     grpc::Status status = CheckPolicy(stub, text, flags.asking, canonical);
     const std::optional<absl::Duration> pause =
         IsBusy(status) ? patience.NextPause() : std::nullopt;
     if (!pause) return status;
-    if (signals.Wait(*pause) != 0) return grpc::Status::CANCELLED;
+    absl::SleepFor(*pause);
   }
 }
 
 // Has the daemon judge every policy before anything runs. `full` comes first, the others in the
 // order of the report; those that mean the same count once. An exit code.
 int CheckPolicies(v1::Ziggurat::StubInterface& stub, const EvalFlags& flags,
-                  TerminationSignals& signals, std::vector<EvalPolicy>& policies) {
+                  std::vector<EvalPolicy>& policies) {
   std::vector<std::string> texts = {"full"};
   texts.insert(texts.end(), flags.compression.begin(), flags.compression.end());
   std::set<std::string> taken;
@@ -139,8 +145,7 @@ int CheckPolicies(v1::Ziggurat::StubInterface& stub, const EvalFlags& flags,
   for (const std::string& text : texts) {
     EvalPolicy policy{.canonical = "", .name = absl::StrReplaceAll(text, {{" ", ""}})};
     if (policy.name.empty()) return Fail("--compression '': name a policy", kExitUsage);
-    const grpc::Status status = CheckPolicyPatiently(stub, text, flags, signals, policy.canonical);
-    if (status.error_code() == grpc::StatusCode::CANCELLED) return Interrupted();
+    const grpc::Status status = CheckPolicyPatiently(stub, text, flags, policy.canonical);
     if (status.error_code() == grpc::StatusCode::UNAVAILABLE) {
       return Fail(DescribeError(status, flags.server));
     }
@@ -165,16 +170,15 @@ int CheckPolicies(v1::Ziggurat::StubInterface& stub, const EvalFlags& flags,
 
 bool IsTerminal() { return isatty(STDERR_FILENO) == 1; }
 
-// Chooses the questions and has the daemon count their tokens. False: a signal came.
+// Chooses the questions and has the daemon count their tokens.
 grpc::Status Prepare(v1::Ziggurat::StubInterface& stub, const EvalFlags& flags,
-                     const std::vector<TaskFile>& files, TerminationSignals& signals,
-                     std::vector<Asking>& askings, RunInfo& info) {
+                     const std::vector<TaskFile>& files, std::vector<Asking>& askings,
+                     RunInfo& info) {
   for (const TaskFile& file : files) {
     const std::vector<size_t> chosen =
         SpreadOverDepths(file.questions, flags.limit.value_or(file.questions.size()));
     info.files.emplace_back(&file, chosen.size());
     for (const size_t index : chosen) {
-      if (signals.Wait(absl::ZeroDuration()) != 0) return grpc::Status::CANCELLED;
       Asking asking{.file = &file, .index = index, .stop = {}, .prompt_token_ids = {}};
       const grpc::Status status = PrepareAsking(stub, flags.asking, asking);
       if (!status.ok()) {
@@ -239,17 +243,18 @@ int Eval(const EvalFlags& flags) {
   const absl::StatusOr<std::unique_ptr<v1::Ziggurat::Stub>> connected = Connect(flags.server);
   if (!connected.ok()) return Fail(Message(connected.status()));
   v1::Ziggurat::Stub& stub = **connected;
+  std::optional<ExitOnSignal> preparing(std::in_place, signals, kExitFailure,
+                                        "ziggurat eval: stopped; nothing was asked yet");
   grpc::ClientContext context;
   context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(30));
   grpc::Status status = stub.GetModel(&context, {}, &info.model);
-  if (!status.ok()) return Fail(DescribeError(status, flags.server));
+  if (!status.ok()) return FailCall(status, flags);
   std::vector<EvalPolicy> policies;
-  if (const int code = CheckPolicies(stub, flags, signals, policies); code != kExitOk) return code;
-  if (signals.Wait(absl::ZeroDuration()) != 0) return Interrupted();
+  if (const int code = CheckPolicies(stub, flags, policies); code != kExitOk) return code;
   std::vector<Asking> askings;
-  status = Prepare(stub, flags, *files, signals, askings, info);
-  if (status.error_code() == grpc::StatusCode::CANCELLED) return Interrupted();
-  if (!status.ok()) return Fail(DescribeError(status, flags.server));
+  status = Prepare(stub, flags, *files, askings, info);
+  if (!status.ok()) return FailCall(status, flags);
+  preparing.reset();
 
   if ((*log)->was_torn()) {
     std::fprintf(stderr, "%s: the last line was torn by a break, and is cut off\n",
@@ -259,8 +264,8 @@ int Eval(const EvalFlags& flags) {
       Resume((*log)->earlier(), info.model, policies, askings, flags.asking.attention_recall);
   std::fputs(DescribeResumption(resumption, (*log)->path()).c_str(), stderr);
   std::fprintf(stderr, "%s (%s): prompts %zu, policies %zu, requests to make %zu\n",
-               info.model.name().c_str(), info.model.dtype().c_str(), askings.size(),
-               policies.size(), resumption.jobs.size());
+               Printable(info.model.name()).c_str(), Printable(info.model.dtype()).c_str(),
+               askings.size(), policies.size(), resumption.jobs.size());
   info.reused = resumption.settled.size();
   std::map<ResultKey, Result> results = std::move(resumption.settled);
   const int code =
@@ -313,6 +318,7 @@ Command AddEval(CLI::App& app) {
                    "A policy to measure, e.g. 'snapkv(budget=256)'; may be given more than once")
       ->expected(1)
       ->take_all()
+      ->check(Utf8Text())
       ->type_name("POLICY");
   eval->add_option("--out", flags->out, "Folder of the report; made where it is absent")
       ->required()
@@ -336,6 +342,7 @@ Command AddEval(CLI::App& app) {
                    "more than once (default: \".\")")
       ->expected(1)
       ->take_all()
+      ->check(Utf8Text())
       ->type_name("TEXT");
   eval->add_option("--hold-back", flags->asking.hold_back,
                    "Tokens at the end of each prompt that are not sent: the model must write them "

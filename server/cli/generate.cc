@@ -12,6 +12,7 @@
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
+#include "model/tokenizer/utf8.h"
 #include "nlohmann/json.hpp"
 #include "server/cache_json.h"
 #include "server/cli/cache_picture.h"
@@ -35,7 +36,8 @@ constexpr char kExamples[] = R"(Examples:
   ziggurat generate "..." --compression 'pyramidkv(budget=512)' --json
   ziggurat generate "..." --compression 'simlayerkv+kivi(bits=4)' --report --attention-recall
 
-The prompt is the argument, or else all of stdin, byte for byte. Ctrl-C cancels the request.)";
+The prompt is the argument, or else all of stdin, line breaks and all; it is UTF-8. Ctrl-C
+cancels the request.)";
 
 struct GenerateFlags {
   ServerFlags server;
@@ -148,6 +150,11 @@ struct Answer {
   }
 };
 
+bool Print(const std::string& text) {
+  return std::fwrite(text.data(), 1, text.size(), stdout) == text.size() &&
+         std::fflush(stdout) == 0;
+}
+
 // Cancels the call when Ctrl-C comes, for as long as it exists.
 class CancelOnSignal {
  public:
@@ -181,6 +188,9 @@ int Generate(const GenerateFlags& flags) {
   const std::string prompt = flags.prompt ? *flags.prompt
                                           : std::string((std::istreambuf_iterator<char>(std::cin)),
                                                         std::istreambuf_iterator<char>());
+  if (const absl::Status status = ValidateUtf8(prompt); !status.ok()) {
+    return Fail(Prefixed("prompt", status), kExitUsage);
+  }
   TerminationSignals signals;  // before gRPC starts threads
   const absl::StatusOr<std::unique_ptr<v1::Ziggurat::Stub>> connected = Connect(flags.server);
   if (!connected.ok()) return Fail(connected.status());
@@ -196,6 +206,7 @@ int Generate(const GenerateFlags& flags) {
   v1::GenerateResponse response;
   Answer answer;
   std::optional<v1::GenerateResult> result;
+  bool is_lost = false;  // nobody takes what is printed, as is said in the end
   while (stream->Read(&response)) {
     if (response.has_result()) {
       result = response.result();
@@ -203,10 +214,12 @@ int Generate(const GenerateFlags& flags) {
     }
     answer.Add(response.chunk());
     if (flags.json) continue;
-    std::fwrite(response.chunk().text().data(), 1, response.chunk().text().size(), stdout);
-    std::fflush(stdout);
+    if (Print(response.chunk().text())) continue;
+    is_lost = true;
+    context.TryCancel();
   }
   const grpc::Status status = stream->Finish();
+  if (is_lost) return kExitFailure;
   if (!flags.json && !answer.text.empty()) std::fputc('\n', stdout);
   if (!status.ok()) {
     return Fail(DescribeError(status, flags.server),
@@ -227,11 +240,12 @@ int Generate(const GenerateFlags& flags) {
 Command AddGenerate(CLI::App& app) {
   CLI::App* generate = app.add_subcommand("generate", "Send a prompt to a daemon");
   auto flags = std::make_shared<GenerateFlags>();
-  generate->add_option("prompt", flags->prompt, "The prompt; without it, stdin");
+  generate->add_option("prompt", flags->prompt, "The prompt; without it, stdin")->check(Utf8Text());
   AddServerFlags(*generate, flags->server);
   generate
       ->add_option("--compression", flags->compression,
                    "Compression policy, e.g. 'snapkv(budget=256)' (default: the daemon's)")
+      ->check(Utf8Text())
       ->type_name("POLICY");
   generate->add_option("--max-tokens", flags->max_tokens,
                        "Most tokens to generate, from 1 to what the context has left (default: the "
@@ -257,6 +271,7 @@ Command AddGenerate(CLI::App& app) {
   generate->add_option("--seed", flags->seed, "Same seed, same text");
   generate->add_option("--stop", flags->stop, "End at this text; may be given more than once")
       ->allow_extra_args(false)
+      ->check(Utf8Text())
       ->type_name("TEXT");
   generate
       ->add_option("--stop-token-id", flags->stop_token_ids,
@@ -270,7 +285,8 @@ Command AddGenerate(CLI::App& app) {
   generate->add_option("--deadline", flags->deadline_seconds, "Give up after so many seconds")
       ->check(PositiveNumber())
       ->type_name("SECONDS");
-  generate->add_option("--request-id", flags->request_id, "For the daemon's log lines");
+  generate->add_option("--request-id", flags->request_id, "For the daemon's log lines")
+      ->check(Utf8Text());
   generate->add_flag("--json", flags->json,
                      "Print one JSON object: token ids, text, usage, timings, cache report");
   generate

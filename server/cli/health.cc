@@ -19,7 +19,7 @@ using grpc::health::v1::HealthCheckRequest;
 using grpc::health::v1::HealthCheckResponse;
 
 constexpr char kExamples[] =
-    R"(Exit code 0: it serves; 1: it does not, or does not answer in time; 2: asked wrongly.
+    R"(Exit code 0: it serves; 1: it does not, or cannot be asked in time; 2: asked wrongly.
 
 Examples:
   ziggurat health
@@ -38,7 +38,7 @@ int Fail(const auto& what, int exit_code = kExitFailure) {
 
 int Probe(const HealthFlags& flags) {
   const absl::StatusOr<std::shared_ptr<grpc::Channel>> channel = OpenChannel(flags.server);
-  if (!channel.ok()) return Fail(channel.status(), kExitUsage);
+  if (!channel.ok()) return Fail(channel.status());
   const std::unique_ptr<Health::Stub> stub = Health::NewStub(*channel);
   grpc::ClientContext context;
   context.set_deadline(
@@ -62,6 +62,7 @@ Command AddHealth(CLI::App& app) {
   health
       ->add_option("--service", flags->service,
                    "Which gRPC service (default: the daemon as a whole)")
+      ->check(Utf8Text())
       ->type_name("NAME");
   health->add_option("--timeout", flags->timeout_seconds, "Seconds that it has to answer")
       ->type_name("SECONDS")

@@ -1,7 +1,6 @@
 // `ziggurat serve`: the daemon.
 #include <atomic>
 #include <cstdio>
-#include <cstdlib>
 #include <memory>
 #include <optional>
 #include <string>
@@ -19,6 +18,7 @@
 #include "server/byte_size.h"
 #include "server/cli/command.h"
 #include "server/cli/device.h"
+#include "server/cli/exit_on_signal.h"
 #include "server/cli/failure.h"
 #include "server/cli/folder_name.h"
 #include "server/cli/security_flags.h"
@@ -160,26 +160,6 @@ absl::StatusOr<LoadedModel> LoadModel(const ServeConfig& config) {
   return loaded;
 }
 
-// While nothing is served yet, a signal ends the process at once: loading cannot be interrupted,
-// and there is nobody to drain.
-class ExitOnSignal {
- public:
-  explicit ExitOnSignal(TerminationSignals& signals)
-      : thread_([this, &signals] {
-          while (!is_over_) {
-            if (signals.Wait(absl::Milliseconds(50)) != 0) std::_Exit(kExitOk);
-          }
-        }) {}
-  ~ExitOnSignal() {
-    is_over_ = true;
-    thread_.join();
-  }
-
- private:
-  std::atomic<bool> is_over_ = false;
-  std::thread thread_;
-};
-
 // Waits for a signal, drains; a second signal hurries it.
 void ServeUntilSignalled(TerminationSignals& signals, Daemon& daemon,
                          absl::Duration drain_timeout) {
@@ -219,7 +199,8 @@ int Serve(ServeFlags& flags, CLI::App& command) {
   if (flags.print_config) return kExitOk;
   TerminationSignals signals;  // before any other thread
   spdlog::info("ziggurat {}", VersionText());
-  std::optional<ExitOnSignal> loading(std::in_place, signals);
+  // Loading cannot be interrupted, and there is nobody to drain.
+  std::optional<ExitOnSignal> loading(std::in_place, signals, kExitOk);
   absl::StatusOr<std::unique_ptr<Daemon>> daemon = Daemon::Create(config);
   if (!daemon.ok()) return Fail(Located(*settings, daemon.status()), kExitFailure);
   absl::StatusOr<LoadedModel> model = LoadModel(config);

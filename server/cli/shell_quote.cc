@@ -1,5 +1,8 @@
 #include "server/cli/shell_quote.h"
 
+#include <array>
+#include <charconv>
+
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 
@@ -10,6 +13,12 @@ std::string ShellQuoted(const std::string& word) {
       "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-./:=,@%+";
   if (!word.empty() && word.find_first_not_of(kSafe) == std::string::npos) return word;
   return absl::StrCat("'", absl::StrReplaceAll(word, {{"'", "'\\''"}}), "'");
+}
+
+std::string ExactNumber(double value) {
+  std::array<char, 32> text{};  // 24 is the most that it takes
+  char* const end = std::to_chars(text.data(), text.data() + text.size(), value).ptr;
+  return std::string(text.data(), end);
 }
 
 }  // namespace ziggurat

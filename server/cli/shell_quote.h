@@ -8,4 +8,7 @@ namespace ziggurat {
 /// For a shell: as it is where that is safe, else between single quotes.
 std::string ShellQuoted(const std::string& word);
 
+/// As few digits as are read back as the same number.
+std::string ExactNumber(double value);
+
 }  // namespace ziggurat

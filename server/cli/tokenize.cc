@@ -19,7 +19,9 @@ The text is taken byte for byte, so a line break at its end counts. No token is 
 
 int Tokenize(const TokenizeCommand& command) {
   const absl::Status status = RunTokenizeCommand(command, std::cin, std::cout);
-  return status.ok() ? kExitOk : SayFailure("tokenize", status);
+  if (status.ok()) return kExitOk;
+  const bool is_asked_wrongly = absl::IsInvalidArgument(status) || absl::IsOutOfRange(status);
+  return SayFailure("tokenize", status, is_asked_wrongly ? kExitUsage : kExitFailure);
 }
 
 }  // namespace

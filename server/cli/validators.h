@@ -1,11 +1,12 @@
-// What numbers of flags may be. CLI11's own validators let NaN pass, and write out the largest
-// double where they do not.
+// What numbers and texts of flags may be. CLI11's own validators let NaN pass, and write out the
+// largest double where they do not.
 #pragma once
 
 #include <string>
 
 #include "CLI/CLI.hpp"
 #include "absl/strings/str_cat.h"
+#include "model/tokenizer/utf8.h"
 
 namespace ziggurat {
 
@@ -32,6 +33,12 @@ inline CLI::Validator PositiveNumber() {
         return "'" + text + "' must be a number above 0 and below 1e9";
       },
       "");
+}
+
+/// Of a string that goes into a message, which takes no other bytes.
+inline CLI::Validator Utf8Text() {
+  return CLI::Validator(
+      [](const std::string& text) { return std::string(ValidateUtf8(text).message()); }, "");
 }
 
 }  // namespace ziggurat

@@ -126,7 +126,7 @@ TEST_F(BenchServe, ClosedLoopCountsWhatTheDaemonCounts) {
 
 TEST_F(BenchServe, PoissonArrivalsWithAPolicyAndGoals) {
   START_DAEMON(daemon, {.dtype = "bf16"});
-  const std::vector<std::string> load = {"--rate",          "40",
+  const std::vector<std::string> load = {"--rate",          "40.0000001",
                                          "--requests",      "30",
                                          "--input-tokens",  "300",
                                          "--output-tokens", "8",
@@ -137,6 +137,7 @@ TEST_F(BenchServe, PoissonArrivalsWithAPolicyAndGoals) {
   const json result = Result();
   const std::vector<json> requests = Requests();
   ExpectThatFiguresAddUp(result, requests);
+  EXPECT_THAT(result["command"].get<std::string>(), HasSubstr("--rate 40.0000001 "));
   EXPECT_THAT(result["compression"].get<std::string>(), testing::StartsWith("snapkv(budget=64,"));
   EXPECT_GT(result["cache"]["compression_ratio"]["mean"], 2);
   double last = 0;
@@ -236,6 +237,10 @@ TEST_F(BenchServe, WrongInputIsSaidBeforeAnythingRuns) {
             "TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:15:46.6805900,374\n");
   WriteFile(folder_ / "bad.jsonl",
             "{\"timestamp\": 0, \"input_length\": 5, \"output_length\": 5}\n{\"timestamp\": 1}\n");
+  WriteFile(folder_ / "long.jsonl",
+            "{\"timestamp\": 0, \"input_length\": 5, \"output_length\": 5}\n"
+            "{\"timestamp\": 9e10, \"input_length\": 5, \"output_length\": 5}\n");
+  std::filesystem::create_directory(folder_ / "result.json");
   WriteFile(folder_ / "file", "");
   const struct {
     std::vector<std::string> arguments;
@@ -245,8 +250,9 @@ TEST_F(BenchServe, WrongInputIsSaidBeforeAnythingRuns) {
       {{}, 2, "--clients N (closed loop)"},
       {{"--clients", "1", "--rate", "1"}, 2, "one of --clients"},
       {{"--clients", "0"}, 2, "range"},
-      {{"--rate", "-1"}, 2, "'-1' must be a number above 0"},
-      {{"--rate", "fast"}, 2, "'fast' must be a number above 0"},
+      {{"--rate", "-1"}, 2, "'-1' must be a number from 1e-06"},
+      {{"--rate", "1e-12"}, 2, "'1e-12' must be a number from 1e-06"},
+      {{"--rate", "fast"}, 2, "'fast' must be a number from 1e-06"},
       {{"--clients", "1", "--input-tokens", "normal:5"}, 2, "'normal:5' is no length"},
       {{"--clients", "1", "--output-tokens", "uniform:9:3"}, 2, "9 is more than 3"},
       {{"--clients", "1", "--time-scale", "2"}, 2, "are for --trace"},
@@ -254,6 +260,11 @@ TEST_F(BenchServe, WrongInputIsSaidBeforeAnythingRuns) {
       {{"--trace", folder_ / "none.csv"}, 1, "none.csv: No such file"},
       {{"--trace", folder_ / "bad.csv"}, 2, "bad.csv:2: 2 fields, must be 3"},
       {{"--trace", folder_ / "bad.jsonl"}, 2, "bad.jsonl:2: no 'input_length'"},
+      {{"--trace", folder_ / "long.jsonl", "--time-scale", "1000"}, 2, "would arrive after 9e+10"},
+      {{"--clients", "1", "--compression", "\xff"},
+       2,
+       "--compression: the text is not valid UTF-8"},
+      {{"--clients", "1", "--out", folder_.path()}, 2, "result.json is a folder"},
       {{"--clients", "1", "--compression", "snapkv(bugdet=9)"}, 2, "snapkv(bugdet=9)\n"},
       {{"--clients", "1", "--out", folder_ / "file"}, 1, "file"},
       {{"--clients", "1", "--server", "127.0.0.1:1"}, 1, "Is a daemon serving at 127.0.0.1:1"},

@@ -15,7 +15,8 @@ using ::testing::HasSubstr;
 
 /// Runs `bench` with the bundled model and reads what it wrote with --json.
 json BenchJson(std::vector<std::string> arguments) {
-  const std::string file = ::testing::TempDir() + "/bench.json";
+  const TemporaryFolder folder;
+  const std::string file = folder / "bench.json";
   arguments.insert(arguments.begin(), "bench");
   for (const std::string& argument :
        {std::string("--model"), NeedleLlama().string(), std::string("--threads"), std::string("1"),

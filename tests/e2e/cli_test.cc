@@ -1,4 +1,10 @@
 // The commands of the binary, as they are typed.
+#include <arpa/inet.h>
+#include <poll.h>
+#include <signal.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
 #include <map>
 #include <nlohmann/json.hpp>
 
@@ -178,6 +184,10 @@ TEST(Cli, WrongFlagsAreNamedWithWhatIsAllowed) {
       {{"serve", "--threads", "x"}, "--threads: 'x' is no integer"},
       {{"serve", "--check-integrity=x"}, "--check-integrity: 'x' is no switch: must be true or"},
       {{"bench", "scheduler", "--layers", "16,many"}, "--layers: 'many' is no integer"},
+      {{"generate", "\xff"}, "prompt: the text is not valid UTF-8: byte 0xff at offset 0"},
+      {{"generate", "--request-id", "\xff", "x"}, "--request-id: the text is not valid UTF-8"},
+      {{"generate", "--stop", "a", "--stop", "b\xff", "x"}, "--stop: the text is not valid UTF-8"},
+      {{"generate", "--compression", "\xff", "x"}, "--compression: the text is not valid UTF-8"},
       {{"generate", "--top-p", "most", "x"}, "--top-p: 'most' is no number"},
       {{"--foo"}, "ziggurat: '--foo' is no flag; `ziggurat --help` lists"},
       {{"--foo", "serve"}, "'--foo' is no flag; `ziggurat serve --help` lists"},
@@ -228,6 +238,84 @@ TEST(Cli, OutputThatIsLostIsNoSuccess) {
     EXPECT_EQ((*shell)->Wait(absl::Seconds(60)), 1) << command;
     EXPECT_THAT((*shell)->stderr_text(), testing::HasSubstr("could not be written"));
   }
+}
+
+TEST(Cli, AnAnswerThatNobodyTakesIsCancelled) {
+  START_DAEMON(daemon, {});
+  auto shell = ChildProcess::Start(
+      {"/bin/sh", "-c",
+       R"("$0" generate " The old house" --max-tokens 3000 --ignore-eos --server "$1" > /dev/full)",
+       Binary(), daemon.grpc_address()});
+  ASSERT_TRUE(shell.ok()) << shell.status();
+  EXPECT_EQ((*shell)->Wait(absl::Seconds(60)), 1);
+  EXPECT_THAT((*shell)->stderr_text(), testing::HasSubstr("could not be written"));
+  EXPECT_EMPTY_CACHE(daemon);
+  EXPECT_EQ(daemon.Metrics()["ziggurat_requests_finished_total{reason=\"length\"}"], 0);
+}
+
+/// Takes connections and never says a word.
+class SilentServer {
+ public:
+  SilentServer() {
+    sockaddr_in address{};
+    address.sin_family = AF_INET;
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    socklen_t size = sizeof address;
+    auto* name = reinterpret_cast<sockaddr*>(&address);
+    EXPECT_EQ(bind(socket_, name, size), 0);
+    EXPECT_EQ(listen(socket_, 8), 0);
+    EXPECT_EQ(getsockname(socket_, name, &size), 0);
+    address_ = absl::StrCat("127.0.0.1:", ntohs(address.sin_port));
+  }
+  ~SilentServer() { close(socket_); }
+  SilentServer(const SilentServer&) = delete;
+  SilentServer& operator=(const SilentServer&) = delete;
+
+  const std::string& address() const { return address_; }
+  bool WaitForConnection() const {
+    pollfd connection{.fd = socket_, .events = POLLIN, .revents = 0};
+    return poll(&connection, 1, 60'000) == 1;
+  }
+
+ private:
+  const int socket_ = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  std::string address_;
+};
+
+TEST(Cli, CtrlCIsObeyedWhileNobodyAnswers) {
+  const TemporaryFolder folder;
+  WriteFile(folder / "tasks.jsonl", R"({"task": "t", "length": 1, "prompt": "x", "answer": "y"})");
+  for (const std::vector<std::string>& command :
+       {std::vector<std::string>{"bench", "serve", "--clients", "1"},
+        {"eval", "--tasks", folder / "tasks.jsonl", "--out", folder / "out"},
+        {"generate", "x"}}) {
+    const SilentServer server;
+    std::vector<std::string> argv = {Binary()};
+    argv.insert(argv.end(), command.begin(), command.end());
+    argv.insert(argv.end(), {"--server", server.address()});
+    auto process = ChildProcess::Start(argv);
+    ASSERT_TRUE(process.ok()) << process.status();
+    ASSERT_TRUE(server.WaitForConnection()) << (*process)->stderr_text();
+    (*process)->Signal(SIGINT);
+    EXPECT_EQ((*process)->Wait(absl::Seconds(5)), 1) << command[0];
+    EXPECT_NE((*process)->stderr_text(), "");
+  }
+}
+
+TEST(Cli, TheSameMistakeHasTheSameExitCode) {
+  for (const std::vector<std::string>& command : {std::vector<std::string>{"generate", "x"},
+                                                  {"cache"},
+                                                  {"health"},
+                                                  {"bench", "serve", "--clients", "1"}}) {
+    std::vector<std::string> arguments = command;
+    arguments.insert(arguments.end(), {"--token-file", "/no/such/file"});
+    EXPECT_EQ(RunZiggurat(arguments).exit_code, 1) << command[0];
+  }
+  const std::string model = NeedleLlama();
+  for (const char* ids : {"x", "99999999"}) {
+    EXPECT_EQ(RunZiggurat({"tokenize", "--tokenizer", model, "--decode"}, ids).exit_code, 2) << ids;
+  }
+  EXPECT_EQ(RunZiggurat({"tokenize", "--tokenizer", "/no/such/folder"}).exit_code, 1);
 }
 
 TEST(Cli, GenerateSaysWhatTheDaemonRefused) {

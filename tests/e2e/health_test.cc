@@ -60,7 +60,7 @@ TEST(Health, IsOneWhileTheDaemonDrainsAndWhenItIsGone) {
 TEST(Health, RefusesFlagsThatMakeNoSense) {
   EXPECT_EQ(Probe("127.0.0.1:1", {"--tls-cert", "cert.pem"}).exit_code, kUsage);
   const CommandResult no_file = Probe("127.0.0.1:1", {"--tls-ca", "/no/such/file"});
-  EXPECT_EQ(no_file.exit_code, kUsage);
+  EXPECT_EQ(no_file.exit_code, kUnhealthy) << "as every command says of a file";
   EXPECT_THAT(no_file.err, HasSubstr("--tls-ca: cannot read /no/such/file"));
 }
 

@@ -104,6 +104,14 @@ TEST_F(BenchLoadRunner, OpenLoopSendsWhenRequestsArriveWhateverTheDaemonDoes) {
   }
 }
 
+TEST_F(BenchLoadRunner, ARequestThatIsDueInAThousandYearsIsNotSent) {
+  const auto runner = Start(Requests(3, 1e-12), {});
+  absl::SleepFor(absl::Milliseconds(50));
+  EXPECT_EQ(runner->progress().sent, 0);
+  runner->Stop();
+  EXPECT_TRUE(absl::IsCancelled(runner->Wait()));
+}
+
 TEST_F(BenchLoadRunner, NothingIsSentAfterTheDurationAndWhatRunsIsWaitedFor) {
   daemon_->control().decode_delay_us = 3000;
   for (const int clients : {0, 3}) {

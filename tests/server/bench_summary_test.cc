@@ -13,6 +13,7 @@ namespace {
 
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::Pair;
 using Json = nlohmann::json;
 
 TEST(BenchDistribution, PercentilesAreThoseOfNumPy) {
@@ -112,9 +113,9 @@ TEST(BenchSummary, CountsAndRatesAddUp) {
   EXPECT_EQ(summary.refused, 2);
   EXPECT_EQ(summary.failed, 1);
   EXPECT_EQ(summary.cancelled, 1);
-  EXPECT_EQ(summary.reasons.size(), 2u);
-  EXPECT_EQ(summary.reasons.at("RESOURCE_EXHAUSTED: the queue is full"), 2);
-  EXPECT_EQ(summary.reasons.at("DEADLINE_EXCEEDED"), 1);
+  EXPECT_THAT(summary.reasons, ElementsAre(Pair("RESOURCE_EXHAUSTED: the queue is full", 2),
+                                           Pair("DEADLINE_EXCEEDED", 1)));
+  EXPECT_EQ(summary.other_reasons, 0);
   EXPECT_EQ(summary.cut, 1);
   EXPECT_EQ(summary.short_answers, 1);
   EXPECT_EQ(summary.input_tokens, 40);
@@ -130,6 +131,38 @@ TEST(BenchSummary, CountsAndRatesAddUp) {
   EXPECT_EQ(summary.used_blocks.mean, 25);
   EXPECT_EQ(summary.committed_blocks.max, 60);
   EXPECT_EQ(summary.running.mean, 2);
+}
+
+TEST(BenchSummary, ReasonsThatDifferInNumbersAreOne) {
+  std::vector<RequestRecord> records;
+  for (int i = 0; i < 30; ++i) {
+    records.push_back(Not(Outcome::kRefused, "RESOURCE_EXHAUSTED",
+                          "needs " + std::to_string(7 * i) + " blocks of 512"));
+  }
+  const LoadSummary summary = Summarize(records, {}, {});
+  EXPECT_THAT(summary.reasons, ElementsAre(Pair("RESOURCE_EXHAUSTED: needs N blocks of N", 30)));
+}
+
+TEST(BenchSummary, TheMostFrequentReasonsAreKept) {
+  std::vector<RequestRecord> records;
+  for (size_t i = 0; i < kMostReasons + 3; ++i) {
+    const size_t times = i == 5 ? 4 : 1;
+    records.insert(records.end(), times, Not(Outcome::kFailed, "INTERNAL", std::string(i, 'x')));
+  }
+  const LoadSummary summary = Summarize(records, {}, {});
+  ASSERT_EQ(summary.reasons.size(), kMostReasons);
+  EXPECT_THAT(summary.reasons[0], Pair("INTERNAL: xxxxx", 4));
+  EXPECT_EQ(summary.other_reasons, 3);
+  EXPECT_THAT(LoadText({.setting = {}, .summary = summary, .records = {}, .cache = {}}),
+              HasSubstr("and 3 more, for other reasons"));
+}
+
+TEST(BenchSummary, ALongReasonEndsWithAWholeCharacter) {
+  for (size_t before = 116; before <= 120; ++before) {
+    const LoadSummary summary = Summarize(
+        {Not(Outcome::kFailed, "INTERNAL", std::string(before, 'x') + "🏛🏛")}, {}, {});
+    EXPECT_TRUE(Json::accept("\"" + summary.reasons[0].first + "\"")) << before;
+  }
 }
 
 LoadResult SomeResult() {
@@ -171,7 +204,19 @@ TEST(BenchReport, TextSaysWhatFailedAndWhy) {
   EXPECT_THAT(text, HasSubstr("1: INTERNAL: a \"mistake\" <of> ours"));
   EXPECT_THAT(text, HasSubstr("closed loop of 2 clients"));
   EXPECT_THAT(text, HasSubstr("3 of 5 requests (60.0 %)"));
+  EXPECT_THAT(text, HasSubstr("100 blocks of 1 KiB, 100 KiB: used"));
+  EXPECT_THAT(text, HasSubstr("\n  p99 of a request "));
   EXPECT_THAT(LoadText({}), HasSubstr("TTFT"));
+}
+
+TEST(BenchReport, TextOfTheServerHasNoEffectOnATerminal) {
+  LoadResult result = SomeResult();
+  result.setting.model.set_name("\x1b[31mred");
+  result.records.push_back(Not(Outcome::kFailed, "INTERNAL", "\x1b[2J"));
+  result.summary = Summarize(result.records, result.cache, result.setting.goals);
+  const std::string text = LoadText(result);
+  EXPECT_THAT(text, ::testing::Not(HasSubstr("\x1b")));
+  EXPECT_THAT(text, HasSubstr("\\x1b[31mred"));
 }
 
 TEST(BenchReport, PicturesAreWholeWithAndWithoutData) {

@@ -308,6 +308,10 @@ TEST(EvalProgress, SaysRateTimeLeftAndFailures) {
   progress.done = 0;
   progress.done_weight = 0;
   EXPECT_EQ(DescribeProgress(progress, absl::Seconds(10)), "0/120   0 %, 2 failed");
+  const RunProgress timed{.done = 30, .total = 0, .done_weight = 75, .total_weight = 100};
+  EXPECT_EQ(DescribeProgress(timed, absl::Seconds(15)), "30  75 % 2.0/s, 0:05 left");
+  const RunProgress over{.done = 30, .total = 0, .done_weight = 100, .total_weight = 100};
+  EXPECT_EQ(DescribeProgress(over, absl::Seconds(15)), "30 100 % 2.0/s, took 0:15");
 }
 
 TEST(EvalProgress, FitsItsColumns) {

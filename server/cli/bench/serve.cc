@@ -20,8 +20,10 @@
 #include "server/cli/call_status.h"
 #include "server/cli/client.h"
 #include "server/cli/eval/progress.h"
+#include "server/cli/exit_on_signal.h"
 #include "server/cli/failure.h"
 #include "server/cli/terminal.h"
+#include "server/printable.h"
 #include "server/signals.h"
 
 namespace ziggurat {
@@ -31,6 +33,7 @@ using namespace ziggurat::bench;  // NOLINT(google-build-using-namespace): this 
 
 constexpr size_t kDefaultRequests = 100;
 constexpr int kWarmupClients = 4;
+constexpr char kNothingMeasured[] = "stopped; nothing was measured yet";
 constexpr std::chrono::milliseconds kSamplePeriod{250};
 
 int Fail(const auto& what, int exit_code = kExitFailure) {
@@ -47,6 +50,12 @@ absl::StatusOr<WorkloadOptions> MakeWorkload(const ServeFlags& flags) {
   if (!flags.trace.empty()) {
     absl::StatusOr<std::vector<TraceEntry>> trace = ReadTrace(flags.trace);
     if (!trace.ok()) return trace.status();
+    const double last = options.time_scale * trace->back().arrival_seconds;
+    if (last > kLongestTraceSeconds) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("--time-scale: the last request of ", flags.trace, " would arrive after ",
+                       last, " seconds, at most ", kLongestTraceSeconds, " are allowed"));
+    }
     options.trace = *std::move(trace);
     return options;
   }
@@ -99,13 +108,13 @@ grpc::Status AskOnce(v1::Ziggurat::StubInterface& stub, const std::string& compr
   return stream->Finish();
 }
 
-// By the count of requests or by the time, whichever is further; in both cases those under way are
-// still to be done.
+// Until the run is over, by the count of requests or by the time, whichever is further; in both
+// cases those under way are still to be done.
 eval::RunProgress Progress(const LoadProgress& load, std::optional<size_t> total,
-                           std::optional<double> duration, double elapsed) {
+                           std::optional<double> duration, double elapsed, bool is_over) {
   constexpr double kWhole = 1e6;
   const auto ended = static_cast<double>(load.ended);
-  double share = 0;
+  double share = is_over ? 1 : 0;
   if (total) share = ended / static_cast<double>(*total);
   if (duration && load.sent > 0) {
     const double ended_of_sent = ended / static_cast<double>(load.sent);
@@ -113,7 +122,7 @@ eval::RunProgress Progress(const LoadProgress& load, std::optional<size_t> total
   }
   // How many there will be in a time is not known.
   return {.done = static_cast<size_t>(load.ended),
-          .total = duration ? static_cast<size_t>(load.sent) : total.value_or(0),
+          .total = duration ? 0 : total.value_or(0),
           .failed = static_cast<size_t>(load.ended - load.done),
           .done_weight = static_cast<size_t>(kWhole * share),
           .total_weight = static_cast<size_t>(kWhole)};
@@ -123,17 +132,18 @@ eval::RunProgress Progress(const LoadProgress& load, std::optional<size_t> total
 absl::Status Watch(LoadRunner& runner, std::optional<size_t> total, std::optional<double> duration,
                    TerminationSignals& signals) {
   eval::ProgressLine line(stderr, isatty(STDERR_FILENO) == 1, TerminalColumns(STDERR_FILENO));
-  const auto progress = [&] {
+  const auto progress = [&](bool is_over) {
     const double elapsed =
         std::chrono::duration<double>(LoadRunner::Clock::now() - runner.start()).count();
-    return Progress(runner.progress(), total, duration, elapsed);
+    return Progress(runner.progress(), total, duration, elapsed, is_over);
   };
   while (!runner.finished()) {
     if (signals.Wait(absl::Milliseconds(100)) != 0) runner.Stop();
-    line.Update(progress());
+    line.Update(progress(false));
   }
-  line.Finish(progress());
-  return runner.Wait();
+  absl::Status ended = runner.Wait();
+  line.Finish(progress(ended.ok()));
+  return ended;
 }
 
 absl::Status WarmUp(v1::Ziggurat::StubInterface& stub, const ServeFlags& flags,
@@ -171,6 +181,9 @@ int Serve(const ServeFlags& flags) {
     std::error_code error;
     std::filesystem::create_directories(flags.out, error);
     if (error) return Fail(absl::StrCat(flags.out, ": ", error.message()));
+    if (absl::Status status = CheckLoadReport(flags.out); !status.ok()) {
+      return Fail(status, absl::IsInvalidArgument(status) ? kExitUsage : kExitFailure);
+    }
   }
 
   LoadResult result{.setting = MakeSetting(flags), .summary = {}, .records = {}, .cache = {}};
@@ -178,6 +191,8 @@ int Serve(const ServeFlags& flags) {
   const absl::StatusOr<std::unique_ptr<v1::Ziggurat::Stub>> connected = Connect(flags.server);
   if (!connected.ok()) return Fail(connected.status());
   v1::Ziggurat::Stub& stub = **connected;
+  std::optional<ExitOnSignal> preparing(std::in_place, signals, kExitFailure,
+                                        absl::StrCat("ziggurat bench serve: ", kNothingMeasured));
   grpc::ClientContext context;
   context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(30));
   grpc::Status status = stub.GetModel(&context, {}, &model);
@@ -186,6 +201,7 @@ int Serve(const ServeFlags& flags) {
     return Fail(DescribeError(status, flags.server),
                 IsAskedWrongly(status.error_code()) ? kExitUsage : kExitFailure);
   }
+  preparing.reset();
   workload->limits = {.context_tokens = model.max_context_tokens(),
                       .prompt_tokens = model.max_prompt_tokens()};
   const PromptMaker prompts(
@@ -195,14 +211,14 @@ int Serve(const ServeFlags& flags) {
                                     {model.eos_token_ids().begin(), model.eos_token_ids().end()},
                                     flags.seed + 1);
     const absl::Status warm = WarmUp(stub, flags, *workload, other_prompts, signals);
-    if (absl::IsCancelled(warm)) return Fail("stopped; nothing was measured yet");
+    if (absl::IsCancelled(warm)) return Fail(kNothingMeasured);
     if (!warm.ok()) return Fail(WhyItEnded(warm, flags.server));
   }
 
   Workload requests(*std::move(workload));
   const std::optional<size_t> total = requests.size();
-  std::fprintf(stderr, "%s (%s): %s\n", model.name().c_str(), model.dtype().c_str(),
-               DescribeLoad(result.setting).c_str());
+  std::fprintf(stderr, "%s (%s): %s\n", Printable(model.name()).c_str(),
+               Printable(model.dtype()).c_str(), Printable(DescribeLoad(result.setting)).c_str());
   LoadRunner runner(stub, std::move(requests), prompts,
                     {.clients = flags.clients.value_or(0),
                      .duration_seconds = flags.duration,

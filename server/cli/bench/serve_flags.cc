@@ -59,7 +59,7 @@ void AddLoadFlags(CLI::App& serve, ServeFlags& flags) {
   serve
       .add_option("--rate", flags.rate,
                   "Open loop: so many requests arrive each second, at random (Poisson)")
-      ->check(PositiveNumber())
+      ->check(NumberBetween(1e-6, 1e9))
       ->type_name("R");
   serve.add_option("--trace", flags.trace, "Replay: arrivals and lengths of a recorded trace")
       ->type_name("FILE");
@@ -106,6 +106,7 @@ void AddServeFlags(CLI::App& serve, ServeFlags& flags) {
   serve
       .add_option("--compression", flags.compression,
                   "Policy of every request, e.g. 'snapkv(budget=256)' (default: the daemon's)")
+      ->check(Utf8Text())
       ->type_name("POLICY");
   serve
       .add_option("--ttft-goal", flags.goals.ttft_seconds,
@@ -155,23 +156,26 @@ std::string CommandLine(const ServeFlags& flags) {
   const auto add = [&](const char* name, const auto& value) {
     if (value) absl::StrAppend(&line, " ", name, " ", *value);
   };
+  const auto add_number = [&](const char* name, const std::optional<double>& value) {
+    if (value) absl::StrAppend(&line, " ", name, " ", ExactNumber(*value));
+  };
   const auto add_text = [&](const char* name, const std::string& value) {
     if (!value.empty()) absl::StrAppend(&line, " ", name, " ", ShellQuoted(value));
   };
   add("--clients", flags.clients);
-  add("--rate", flags.rate);
+  add_number("--rate", flags.rate);
   add_text("--trace", flags.trace);
-  add("--time-scale", flags.time_scale);
-  add("--length-scale", flags.length_scale);
+  add_number("--time-scale", flags.time_scale);
+  add_number("--length-scale", flags.length_scale);
   add("--requests", flags.requests);
-  add("--duration", flags.duration);
+  add_number("--duration", flags.duration);
   add("--input-tokens", flags.input_tokens);
   add("--output-tokens", flags.output_tokens);
   absl::StrAppend(&line, " --seed ", flags.seed);
   add_text("--compression", flags.compression);
-  absl::StrAppend(&line, " --ttft-goal ", flags.goals.ttft_seconds, " --itl-goal ",
-                  flags.goals.itl_seconds);
-  add("--deadline", flags.timeout);
+  add_number("--ttft-goal", flags.goals.ttft_seconds);
+  add_number("--itl-goal", flags.goals.itl_seconds);
+  add_number("--deadline", flags.timeout);
   if (flags.warmup > 0) absl::StrAppend(&line, " --warmup ", flags.warmup);
   add_text("--out", flags.out);
   return line;

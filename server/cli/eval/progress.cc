@@ -30,13 +30,15 @@ double Share(const RunProgress& progress) {
 std::string DescribeProgress(const RunProgress& progress, absl::Duration elapsed) {
   const double seconds = absl::ToDoubleSeconds(elapsed);
   const double share = Share(progress);
-  std::string text = absl::StrFormat("%d/%d %3.0f %%", progress.done, progress.total, 100 * share);
+  std::string text = absl::StrCat(progress.done);
+  if (progress.total > 0) absl::StrAppend(&text, "/", progress.total);
+  absl::StrAppendFormat(&text, " %3.0f %%", 100 * share);
   if (progress.done > 0 && seconds > 0) {
     absl::StrAppendFormat(&text, " %.1f/s", static_cast<double>(progress.done) / seconds);
-    if (progress.done < progress.total && share > 0) {
-      absl::StrAppend(&text, ", ", Clock(seconds * (1 - share) / share), " left");
-    } else {
+    if (share >= 1) {
       absl::StrAppend(&text, ", took ", Clock(seconds));
+    } else if (share > 0) {
+      absl::StrAppend(&text, ", ", Clock(seconds * (1 - share) / share), " left");
     }
   }
   if (progress.failed > 0) absl::StrAppend(&text, ", ", progress.failed, " failed");

@@ -32,8 +32,8 @@ struct RunnerOptions {
 
 /// How far a run is.
 struct RunProgress {
-  size_t done = 0;  ///< requests, failed ones included
-  size_t total = 0;
+  size_t done = 0;   ///< requests, failed ones included
+  size_t total = 0;  ///< 0: nobody knows
   size_t failed = 0;
   /// Bytes of prompts: long ones take longer, so the time that is left goes by these.
   size_t done_weight = 0;

@@ -57,10 +57,15 @@ Json ModelJson(const v1::GetModelResponse& model) {
 Json RequestsJson(const LoadSummary& summary) {
   Json reasons = Json::object();
   for (const auto& [reason, count] : summary.reasons) reasons[reason] = count;
-  return {{"made", summary.made},           {"done", summary.done},
-          {"refused", summary.refused},     {"failed", summary.failed},
-          {"cancelled", summary.cancelled}, {"reasons", std::move(reasons)},
-          {"cut_to_context", summary.cut},  {"short_answers", summary.short_answers}};
+  return {{"made", summary.made},
+          {"done", summary.done},
+          {"refused", summary.refused},
+          {"failed", summary.failed},
+          {"cancelled", summary.cancelled},
+          {"reasons", std::move(reasons)},
+          {"other_reasons", summary.other_reasons},
+          {"cut_to_context", summary.cut},
+          {"short_answers", summary.short_answers}};
 }
 
 Json LatencyJson(const LoadSummary& summary) {

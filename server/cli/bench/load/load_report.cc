@@ -1,17 +1,22 @@
 #include "server/cli/bench/load/load_report.h"
 
+#include <array>
 #include <cmath>
 #include <filesystem>
-#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "server/byte_size.h"
 #include "server/cli/bench/load/load_charts.h"
 #include "server/cli/eval/figures.h"
 #include "server/cli/write_file.h"
+#include "server/printable.h"
 
 namespace ziggurat::bench {
 namespace {
+
+constexpr std::array kFiles = {"result.json", "requests.jsonl", "latency.svg", "throughput.svg",
+                               "cache.svg"};
 
 // Three digits or more of a number that is not negative; a dash for none.
 std::string Figure(double value) {
@@ -48,7 +53,10 @@ void AddRequests(const LoadSummary& s, std::string& text) {
   if (s.cancelled > 0) absl::StrAppendFormat(&text, ", %d broken off", s.cancelled);
   absl::StrAppendFormat(&text, " in %s s\n", Figure(s.duration_seconds));
   for (const auto& [reason, count] : s.reasons) {
-    absl::StrAppendFormat(&text, "%-22s%d: %s\n", "", count, reason);
+    absl::StrAppendFormat(&text, "%-22s%d: %s\n", "", count, Printable(reason));
+  }
+  if (s.other_reasons > 0) {
+    absl::StrAppendFormat(&text, "%-22sand %d more, for other reasons\n", "", s.other_reasons);
   }
   if (s.cut > 0) {
     absl::StrAppendFormat(&text, "%-22s%d of %d did not fit the context and were cut\n", "", s.cut,
@@ -67,14 +75,14 @@ void AddCache(const LoadResult& result, std::string& text) {
   const LoadSummary& s = result.summary;
   if (result.cache.total_blocks == 0) return;
   const auto total = static_cast<double>(result.cache.total_blocks);
-  absl::StrAppendFormat(&text,
-                        "%-22s%s of %s: used %s on average, %s at most; with reservations %s, %s\n",
-                        "cache", absl::StrFormat("%d blocks", result.cache.total_blocks),
-                        eval::FormatBytes(total * static_cast<double>(result.cache.block_bytes)),
-                        eval::FormatPercent(s.used_blocks.mean / total),
-                        eval::FormatPercent(s.used_blocks.max / total),
-                        eval::FormatPercent(s.committed_blocks.mean / total),
-                        eval::FormatPercent(s.committed_blocks.max / total));
+  absl::StrAppendFormat(
+      &text, "%-22s%d blocks of %s, %s: used %s on average, %s at most; with reservations %s, %s\n",
+      "cache", result.cache.total_blocks, FormatByteSize(result.cache.block_bytes),
+      FormatByteSize(result.cache.total_blocks * result.cache.block_bytes),
+      eval::FormatPercent(s.used_blocks.mean / total),
+      eval::FormatPercent(s.used_blocks.max / total),
+      eval::FormatPercent(s.committed_blocks.mean / total),
+      eval::FormatPercent(s.committed_blocks.max / total));
   absl::StrAppendFormat(&text, "%-22s%s running on average, %s at most; waiting %s, %s\n", "",
                         Figure(s.running.mean), Figure(s.running.max), Figure(s.waiting.mean),
                         Figure(s.waiting.max));
@@ -104,8 +112,9 @@ std::string LoadText(const LoadResult& result) {
   const LoadSummary& s = result.summary;
   const Goals& goals = result.setting.goals;
   std::string text =
-      absl::StrFormat("%s (%s), %s\n%s\n\n", result.setting.model.name(),
-                      result.setting.model.dtype(), s.compression, DescribeLoad(result.setting));
+      absl::StrFormat("%s (%s), %s\n%s\n\n", Printable(result.setting.model.name()),
+                      Printable(result.setting.model.dtype()), Printable(s.compression),
+                      Printable(DescribeLoad(result.setting)));
   AddRequests(s, text);
   absl::StrAppendFormat(&text, "\n%-22s", "milliseconds");
   for (const char* head : {"mean", "p50", "p95", "p99", "max"}) text += Cell(head);
@@ -113,6 +122,7 @@ std::string LoadText(const LoadResult& result) {
   AddRow("TTFT", s.ttft, 1000, text);
   AddRow("ITL", s.itl, 1000, text);
   AddRow("  mean of a request", s.mean_itl, 1000, text);
+  AddRow("  p99 of a request", s.p99_itl, 1000, text);
   AddRow("  worst of a request", s.worst_itl, 1000, text);
   AddRow("end to end", s.end_to_end, 1000, text);
   AddRow("queue of the daemon", s.queue, 1000, text);
@@ -133,19 +143,27 @@ std::string LoadText(const LoadResult& result) {
   return text;
 }
 
+absl::Status CheckLoadReport(const std::string& folder) {
+  for (const char* name : kFiles) {
+    absl::Status status = CheckReplaceable(std::filesystem::path(folder) / name);
+    if (!status.ok()) return status;
+  }
+  return absl::OkStatus();
+}
+
 absl::Status WriteLoadReport(const std::string& folder, const LoadResult& result) {
   const std::filesystem::path path(folder);
   const std::string subtitle =
       absl::StrFormat("%s (%s), %s\n%s", result.setting.model.name(), result.setting.model.dtype(),
                       DescribeLoad(result.setting), result.summary.compression);
-  const std::pair<const char*, std::string> files[] = {
-      {"result.json", LoadJson(result)},
-      {"requests.jsonl", RequestLines(result.records)},
-      {"latency.svg", DrawLatency(result.records, result.setting.goals, subtitle)},
-      {"throughput.svg", DrawThroughput(result.records, result.summary, subtitle)},
-      {"cache.svg", DrawCacheOverTime(result.cache, result.summary, subtitle)}};
-  for (const auto& [name, content] : files) {
-    if (absl::Status status = WriteFile(path / name, content); !status.ok()) return status;
+  const std::array<std::string, kFiles.size()> contents = {
+      LoadJson(result), RequestLines(result.records),
+      DrawLatency(result.records, result.setting.goals, subtitle),
+      DrawThroughput(result.records, result.summary, subtitle),
+      DrawCacheOverTime(result.cache, result.summary, subtitle)};
+  for (size_t i = 0; i < kFiles.size(); ++i) {
+    absl::Status status = WriteFile(path / kFiles[i], contents[i]);
+    if (!status.ok()) return status;
   }
   return absl::OkStatus();
 }

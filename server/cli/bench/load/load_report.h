@@ -50,6 +50,9 @@ std::string LoadJson(const LoadResult& result);
 /// requests.jsonl: a line for each request.
 std::string RequestLines(const std::vector<RequestRecord>& records);
 
+/// Whether WriteLoadReport will be able to write into `folder`, which is there: as
+/// CheckReplaceable.
+absl::Status CheckLoadReport(const std::string& folder);
 /// Writes both and the pictures latency.svg, throughput.svg, cache.svg into `folder`.
 /// FAILED_PRECONDITION names the file that cannot be written.
 absl::Status WriteLoadReport(const std::string& folder, const LoadResult& result);

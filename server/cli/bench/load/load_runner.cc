@@ -163,14 +163,18 @@ void LoadRunner::Dispatch() {
   finished_ = true;
 }
 
+LoadRunner::Clock::time_point LoadRunner::Arrival(const PlannedRequest& plan) const {
+  constexpr double kNever = 1e9;  // 30 years; the clock has nanoseconds for 290
+  const std::chrono::duration<double> after(std::min(plan.arrival_seconds, kNever));
+  return start_ + std::chrono::duration_cast<Clock::duration>(after);
+}
+
 void LoadRunner::SendArrivals() {
   std::unique_lock lock(mutex_);
   while (!IsOver()) {
     const std::optional<PlannedRequest> plan = workload_.Next();
     if (!plan || plan->arrival_seconds > options_.duration_seconds.value_or(1e30)) return;
-    const auto arrival = start_ + std::chrono::duration_cast<Clock::duration>(
-                                      std::chrono::duration<double>(plan->arrival_seconds));
-    if (changed_.wait_until(lock, arrival, [this] { return stopping_; })) return;
+    if (changed_.wait_until(lock, Arrival(*plan), [this] { return stopping_; })) return;
     const std::shared_ptr<Call> call = MakeCall(*plan);
     lock.unlock();
     call->Start(call);

@@ -79,6 +79,7 @@ class LoadRunner {
   void OnGone();
 
   double Now() const;
+  Clock::time_point Arrival(const PlannedRequest& plan) const;
   bool IsOver() const;  // mutex held: no request may be sent any more
 
   v1::Ziggurat::StubInterface& stub_;

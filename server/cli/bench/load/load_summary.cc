@@ -1,19 +1,33 @@
 #include "server/cli/bench/load/load_summary.h"
 
 #include <algorithm>
+#include <map>
 #include <utility>
 
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 
 namespace ziggurat::bench {
 namespace {
 
-// Messages of the daemon hold numbers and names that differ from request to request: told apart are
-// reasons, by code and the beginning of the message.
+// Messages of the daemon hold numbers that differ from request to request. Told apart are reasons,
+// by code and the beginning of the message.
 std::string Reason(const RequestRecord& record) {
   constexpr size_t kEnough = 120;
-  std::string message = record.error.substr(0, record.error.find('\n'));
-  if (message.size() > kEnough) message = message.substr(0, kEnough) + "...";
+  std::string message;
+  for (const char c : record.error.substr(0, record.error.find('\n'))) {
+    if (!absl::ascii_isdigit(c)) {
+      message += c;
+    } else if (!absl::EndsWith(message, "N")) {
+      message += 'N';
+    }
+  }
+  if (message.size() > kEnough) {
+    size_t end = kEnough;
+    while (end > 0 && (static_cast<unsigned char>(message[end]) & 0xC0) == 0x80) --end;
+    message = message.substr(0, end) + "...";
+  }
   return absl::StrCat(record.error_code, message.empty() ? "" : ": ", message);
 }
 
@@ -35,11 +49,11 @@ class Summarizer {
         return;
       case Outcome::kRefused:
         ++summary_.refused;
-        ++summary_.reasons[Reason(record)];
+        ++reasons_[Reason(record)];
         break;
       case Outcome::kFailed:
         ++summary_.failed;
-        ++summary_.reasons[Reason(record)];
+        ++reasons_[Reason(record)];
         break;
       case Outcome::kCancelled:
         ++summary_.cancelled;
@@ -71,6 +85,7 @@ class Summarizer {
       good->output_tokens_per_second = PerSecond(good->output_tokens);
     }
     AddCache(cache);
+    AddReasons();
     return std::move(s);
   }
 
@@ -123,6 +138,16 @@ class Summarizer {
     summary_.waiting = Describe(std::move(waiting));
   }
 
+  void AddReasons() {
+    auto& reasons = summary_.reasons;
+    reasons.assign(reasons_.begin(), reasons_.end());
+    std::stable_sort(reasons.begin(), reasons.end(),
+                     [](const auto& a, const auto& b) { return a.second > b.second; });
+    for (; reasons.size() > kMostReasons; reasons.pop_back()) {
+      summary_.other_reasons += reasons.back().second;
+    }
+  }
+
   double PerSecond(int64_t count) const {
     if (summary_.duration_seconds <= 0) return 0;
     return static_cast<double>(count) / summary_.duration_seconds;
@@ -130,6 +155,7 @@ class Summarizer {
 
   const Goals goals_;
   LoadSummary summary_;
+  std::map<std::string, int64_t> reasons_;
   std::vector<double> ttft_, itl_, mean_itl_, p99_itl_, worst_itl_, end_to_end_, queue_,
       send_delay_, compression_ratio_;
 };

@@ -1,9 +1,10 @@
 // A run in figures.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
-#include <map>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "server/cli/bench/load/cache_sampler.h"
@@ -27,14 +28,19 @@ struct Goodput {
   double output_tokens_per_second = 0;
 };
 
+constexpr size_t kMostReasons = 8;
+
 struct LoadSummary {
   int64_t made = 0;  ///< the sum of the next four
   int64_t done = 0;
   int64_t refused = 0;
   int64_t failed = 0;
   int64_t cancelled = 0;
-  std::map<std::string, int64_t> reasons;  ///< why they were refused or failed: how often
-  int64_t cut = 0;                         ///< those whose lengths did not fit the context
+  /// Why they were refused or failed, and how often; the most frequent first, up to kMostReasons.
+  /// A number in a reason is an N.
+  std::vector<std::pair<std::string, int64_t>> reasons;
+  int64_t other_reasons = 0;  ///< how often it was for another reason
+  int64_t cut = 0;            ///< those whose lengths did not fit the context
   int64_t short_answers = 0;  ///< done, but with another number of tokens than asked for
   std::string compression;    ///< with every parameter; of the first that is done
 

@@ -21,8 +21,6 @@ namespace {
 
 using Json = nlohmann::json;
 
-constexpr double kLongestTraceSeconds = 1e8;  // three years
-
 constexpr char kAzureHeader[] = "TIMESTAMP,ContextTokens,GeneratedTokens";
 
 absl::Status CheckTokens(const char* name, int64_t tokens) {

@@ -11,6 +11,9 @@
 
 namespace ziggurat::bench {
 
+/// From the first arrival to the last, scaled or not: three years.
+constexpr double kLongestTraceSeconds = 1e8;
+
 struct TraceEntry {
   double arrival_seconds = 0;  ///< after the first one
   Lengths lengths;
