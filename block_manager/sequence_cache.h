@@ -245,7 +245,7 @@ class alignas(64) LayerBlockTable {
   static constexpr size_t kCacheLineBytes = 64;
   /// Of the table, up to the first plane of its first segment.
   static constexpr size_t kHotBytes =
-      4 * sizeof(void*) + offsetof(Segment, planes) + sizeof(Segment::planes[0]);
+      4 * sizeof(void*) + offsetof(Segment, planes) + sizeof(std::vector<BlockId>);
 };
 
 /// All layers of one sequence. Movable; a move keeps every LayerView valid. Engine thread only.

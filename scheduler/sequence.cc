@@ -92,7 +92,8 @@ LayerCacheReport MakeLayerReport(const Sequence& sequence, int layer, const Cach
   table.AddOccupancyByFormat(&by_format);
   size_t most = 0;
   report.format = KeyValueFormat(element);
-  for (const auto& [format, part] : by_format) {
+  for (const auto& [held_as, part] : by_format) {
+    const CacheFormat& format = held_as;  // what a lambda may capture
     const size_t tokens =
         MeanSlots(view, heads, [&](const SegmentView& s) { return FormatOf(s) == format; });
     report.formats.push_back({format, part.owned_blocks, tokens});
