@@ -86,6 +86,45 @@ double LogSumExp(const std::vector<double>& scores) {
   return highest + std::log(sum);
 }
 
+cpu::PrefillJob JobOf(const Prompt& p, const std::vector<uint16_t>& q,
+                      const std::vector<uint16_t>& k, const std::vector<uint16_t>& v,
+                      std::vector<uint16_t>* out, std::vector<float>* lse, GuardedFloats& scratch) {
+  return {.head_dim = p.dim,
+          .group_size = p.group,
+          .scale = p.scale(),
+          .first = p.first(),
+          .count = p.count,
+          .q = reinterpret_cast<const std::byte*>(q.data()),
+          .out = reinterpret_cast<std::byte*>(out->data()),
+          .q_row_bytes = p.group * p.head_bytes(),
+          .k = reinterpret_cast<const std::byte*>(k.data()),
+          .v = reinterpret_cast<const std::byte*>(v.data()),
+          .kv_row_bytes = p.head_bytes(),
+          .lse = lse->data(),
+          .lse_stride = static_cast<size_t>(p.group),
+          .scratch = scratch.data()};
+}
+
+/// Of attention's output and log-sum-exp against plain sums.
+struct LargestError {
+  double of_output = 0, of_lse = 0;
+
+  /// Row `row`, by the scores of the tokens that it attends to.
+  void See(const std::vector<double>& scores, int dim, int row, const std::vector<uint16_t>& v,
+           const std::vector<uint16_t>& out, const std::vector<float>& lse) {
+    const double expected = LogSumExp(scores);
+    of_lse = std::max(of_lse, std::abs(expected - lse[row]) / (1 + std::abs(expected)));
+    for (int c = 0; c < dim; ++c) {
+      double mean = 0;
+      for (size_t t = 0; t < scores.size(); ++t) {
+        mean += std::exp(scores[t] - expected) * Bf16ToFloat(v[t * dim + c]);
+      }
+      const double error = std::abs(mean - Bf16ToFloat(out[size_t{1} * row * dim + c]));
+      if (!(error <= of_output)) of_output = error;  // NaN is the worst
+    }
+  }
+};
+
 const std::vector<Prompt> kPrompts = {{8, 1, 1, 1},    {8, 5, 3, 3},     {40, 1, 15, 15},
                                       {40, 3, 40, 11}, {64, 16, 1, 1},   {64, 17, 2, 1},
                                       {64, 8, 130, 4}, {96, 4, 140, 64}, {128, 1, 33, 33},
@@ -101,37 +140,14 @@ TEST_P(KernelScratch, PrefillNeedsNoMoreAndReadsNothingThatItDidNotWrite) {
       std::vector<uint16_t> out(q.size());
       std::vector<float> lse(rows);
       GuardedFloats scratch(cpu::PrefillScratchFloats(rows, p.dim));
-      kernels().element[1].prefill({.head_dim = p.dim,
-                                    .group_size = p.group,
-                                    .scale = p.scale(),
-                                    .first = p.first(),
-                                    .count = p.count,
-                                    .q = reinterpret_cast<const std::byte*>(q.data()),
-                                    .out = reinterpret_cast<std::byte*>(out.data()),
-                                    .q_row_bytes = p.group * p.head_bytes(),
-                                    .k = reinterpret_cast<const std::byte*>(k.data()),
-                                    .v = reinterpret_cast<const std::byte*>(v.data()),
-                                    .kv_row_bytes = p.head_bytes(),
-                                    .lse = lse.data(),
-                                    .lse_stride = static_cast<size_t>(p.group),
-                                    .scratch = scratch.data()});
+      kernels().element[1].prefill(JobOf(p, q, k, v, &out, &lse, scratch));
       EXPECT_TRUE(scratch.is_intact()) << p.dim << " x " << rows;
-      double worst = 0, worst_lse = 0;
+      LargestError error;
       for (int i = 0; i < rows; ++i) {
-        const std::vector<double> scores = p.Scores(q, k, i);
-        const double expected = LogSumExp(scores);
-        worst_lse = std::max(worst_lse, std::abs(expected - lse[i]) / (1 + std::abs(expected)));
-        for (int c = 0; c < p.dim; ++c) {
-          double mean = 0;
-          for (size_t t = 0; t < scores.size(); ++t) {
-            mean += std::exp(scores[t] - expected) * Bf16ToFloat(v[t * p.dim + c]);
-          }
-          const double error = std::abs(mean - Bf16ToFloat(out[size_t{1} * i * p.dim + c]));
-          if (!(error <= worst)) worst = error;  // NaN is the worst
-        }
+        error.See(p.Scores(q, k, i), p.dim, i, v, out, lse);
       }
-      EXPECT_LE(worst, 2e-2) << p.dim << " x " << rows;
-      EXPECT_LE(worst_lse, 1e-5) << p.dim << " x " << rows;
+      EXPECT_LE(error.of_output, 2e-2) << p.dim << " x " << rows;
+      EXPECT_LE(error.of_lse, 1e-5) << p.dim << " x " << rows;
     }
   }
 }
@@ -151,20 +167,7 @@ TEST_P(KernelScratch, DistantPrefillNeedsNoMoreAndReadsNothingThatItDidNotWrite)
       uint64_t attended = 0, skipped = 0;
       GuardedFloats scratch(cpu::DistantScratchFloats(rows, p.dim));
       kernels().element[1].distant_prefill(
-          {.near = {.head_dim = p.dim,
-                    .group_size = p.group,
-                    .scale = p.scale(),
-                    .first = p.first(),
-                    .count = p.count,
-                    .q = reinterpret_cast<const std::byte*>(q.data()),
-                    .out = reinterpret_cast<std::byte*>(out.data()),
-                    .q_row_bytes = p.group * p.head_bytes(),
-                    .k = reinterpret_cast<const std::byte*>(k.data()),
-                    .v = reinterpret_cast<const std::byte*>(v.data()),
-                    .kv_row_bytes = p.head_bytes(),
-                    .lse = lse.data(),
-                    .lse_stride = static_cast<size_t>(p.group),
-                    .scratch = scratch.data()},
+          {.near = JobOf(p, q, k, v, &out, &lse, scratch),
            .low_q = reinterpret_cast<const std::byte*>(low_q.data()),
            .low_k = reinterpret_cast<const std::byte*>(low_k.data()),
            .sinks = mask.sinks,
@@ -174,7 +177,7 @@ TEST_P(KernelScratch, DistantPrefillNeedsNoMoreAndReadsNothingThatItDidNotWrite)
            .skipped = &skipped});
       EXPECT_TRUE(scratch.is_intact()) << p.dim << " x " << rows;
       uint64_t have_distant = 0;
-      double worst = 0, worst_lse = 0;
+      LargestError error;
       for (int i = 0; i < rows; ++i) {
         const int position = p.first() + i / p.group;
         std::vector<double> scores = p.Scores(q, k, i);
@@ -183,19 +186,10 @@ TEST_P(KernelScratch, DistantPrefillNeedsNoMoreAndReadsNothingThatItDidNotWrite)
           scores[t] = mask.skip == 0 ? -INFINITY : low_scores[t];
         }
         have_distant += i % p.group == 0 && position - mask.recent >= mask.sinks ? 1 : 0;
-        const double expected = LogSumExp(scores);
-        worst_lse = std::max(worst_lse, std::abs(expected - lse[i]) / (1 + std::abs(expected)));
-        for (int c = 0; c < p.dim; ++c) {
-          double mean = 0;
-          for (size_t t = 0; t < scores.size(); ++t) {
-            mean += std::exp(scores[t] - expected) * Bf16ToFloat(v[t * p.dim + c]);
-          }
-          const double error = std::abs(mean - Bf16ToFloat(out[size_t{1} * i * p.dim + c]));
-          if (!(error <= worst)) worst = error;  // NaN is the worst
-        }
+        error.See(scores, p.dim, i, v, out, lse);
       }
-      EXPECT_LE(worst, 2e-2) << p.dim << " x " << rows << " sinks " << mask.sinks;
-      EXPECT_LE(worst_lse, 1e-5) << p.dim << " x " << rows << " sinks " << mask.sinks;
+      EXPECT_LE(error.of_output, 2e-2) << p.dim << " x " << rows << " sinks " << mask.sinks;
+      EXPECT_LE(error.of_lse, 1e-5) << p.dim << " x " << rows << " sinks " << mask.sinks;
       EXPECT_EQ(mask.skip == 0 ? skipped : attended, have_distant);
       EXPECT_EQ(mask.skip == 0 ? attended : skipped, 0u);
     }

@@ -6,7 +6,6 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
-#include "compression/pod_groups.h"
 #include "compression/registry.h"
 #include "scheduler/store/layer_store.h"
 #include "tests/scheduler/cache_lab.h"
@@ -21,21 +20,7 @@ const CacheGeometry kGeometry{kLayers, kHeads, kHeadDim,
                               CacheGeometry::DefaultBlockBytes(kHeads, kHeadDim)};
 
 LabOptions Options(const std::string& policy, int prompt, int new_tokens) {
-  auto groups = std::make_shared<PodGroups>();
-  groups->name = std::string("g");
-  groups->num_layers = kLayers;
-  groups->num_kv_heads = kHeads;
-  groups->lowest = {0, 0, 0, 0, 0, 0, 3, 3};
-  LabOptions options;
-  options.policy = policy;
-  options.resources.pod_groups.push_back(std::move(groups));
-  options.num_layers = kLayers;
-  options.num_kv_heads = kHeads;
-  options.head_dim = kHeadDim;
-  options.prompt_tokens = prompt;
-  options.new_tokens = new_tokens;
-  options.seed = prompt;
-  return options;
+  return SmallLab(policy, {0, 0, 0, 0, 0, 0, 3, 3}, prompt, new_tokens);
 }
 
 size_t PlannedBlocks(const std::string& policy, int prompt, int new_tokens) {

@@ -91,6 +91,23 @@ std::vector<double> Direction(const float* x0, const float* x1, int dim, double 
 
 }  // namespace
 
+LabOptions SmallLab(const std::string& policy, std::vector<int> lowest, int prompt_tokens,
+                    int new_tokens) {
+  LabOptions options;
+  options.policy = policy;
+  options.head_dim = 32;
+  options.prompt_tokens = prompt_tokens;
+  options.new_tokens = new_tokens;
+  options.seed = prompt_tokens;
+  auto groups = std::make_shared<PodGroups>();
+  groups->name = "g";
+  groups->num_layers = options.num_layers = 4;
+  groups->num_kv_heads = options.num_kv_heads = 2;
+  groups->lowest = std::move(lowest);
+  options.resources.pod_groups.push_back(std::move(groups));
+  return options;
+}
+
 CacheLab::CacheLab(LabOptions options)
     : options_(std::move(options)), ledger_(options_.num_layers) {
   shape_ = {options_.num_q_heads, options_.num_kv_heads, options_.head_dim,

@@ -31,6 +31,11 @@ struct LabOptions {
   bool cpu = true;  ///< the CPU backend; else the reference
 };
 
+/// 4 layers of 2 KV heads of size 32, in the groups "g": the lowest layer of each head's group,
+/// [layer][head].
+LabOptions SmallLab(const std::string& policy, std::vector<int> lowest, int prompt_tokens,
+                    int new_tokens);
+
 /// Keys and values that one head should attend to, with the positions they belong to.
 struct ExpectedToken {
   int position = 0;

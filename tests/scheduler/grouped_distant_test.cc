@@ -11,7 +11,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "attention/reference/stored_segment.h"
-#include "compression/pod_groups.h"
 #include "tests/scheduler/cache_lab.h"
 
 namespace ziggurat {
@@ -22,22 +21,10 @@ constexpr int kHeads = 2;
 constexpr int kHeadDim = 32;
 
 LabOptions Options(const std::string& policy, bool alike, int prompt, int new_tokens) {
-  auto groups = std::make_shared<PodGroups>();
-  groups->name = std::string("g");
-  groups->num_layers = kLayers;
-  groups->num_kv_heads = kHeads;
-  groups->lowest =
-      alike ? std::vector<int>{0, 0, 0, 0, 0, 0, 3, 3} : std::vector<int>{0, 0, 0, 1, 2, 1, 2, 3};
-  LabOptions options;
-  options.policy = policy;
-  options.resources.pod_groups.push_back(std::move(groups));
-  options.num_layers = kLayers;
-  options.num_kv_heads = kHeads;
-  options.head_dim = kHeadDim;
-  options.prompt_tokens = prompt;
-  options.new_tokens = new_tokens;
-  options.seed = prompt;
-  return options;
+  return SmallLab(
+      policy,
+      alike ? std::vector<int>{0, 0, 0, 0, 0, 0, 3, 3} : std::vector<int>{0, 0, 0, 1, 2, 1, 2, 3},
+      prompt, new_tokens);
 }
 
 /// The values of every coded slot of the layer, decoded; the keys in `keys`, where they are its
