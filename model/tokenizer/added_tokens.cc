@@ -17,9 +17,7 @@ std::string_view CharacterFrom(std::string_view text, size_t begin) {
 }
 
 std::string_view CharacterBefore(std::string_view text, size_t end) {
-  size_t begin = end;
-  if (begin > 0) --begin;
-  while (begin > 0 && (static_cast<unsigned char>(text[begin]) & 0xC0) == 0x80) --begin;
+  const size_t begin = end == 0 ? 0 : CharacterBegin(text, end - 1);
   return text.substr(begin, end - begin);
 }
 

@@ -57,6 +57,11 @@ char32_t ReadUtf8(std::string_view valid, size_t* position) {
   return character;
 }
 
+size_t CharacterBegin(std::string_view valid, size_t at) {
+  while (at > 0 && (static_cast<unsigned char>(valid[at]) & 0xC0) == 0x80) --at;
+  return at;
+}
+
 void AppendUtf8(char32_t character, std::string* out) {
   const auto append = [out](char32_t byte) { out->push_back(static_cast<char>(byte)); };
   if (character < 0x80) {

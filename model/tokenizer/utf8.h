@@ -28,6 +28,9 @@ Utf8Step NextUtf8(std::string_view bytes);
 /// Reads the character at `*position` of valid UTF-8 and moves `*position` behind it.
 char32_t ReadUtf8(std::string_view valid, size_t* position);
 
+/// Where the character begins that byte `at` of valid UTF-8 is part of.
+size_t CharacterBegin(std::string_view valid, size_t at);
+
 void AppendUtf8(char32_t character, std::string* out);
 
 /// INVALID_ARGUMENT with the offset of the first byte that is not UTF-8.

@@ -31,9 +31,4 @@ int DistantBefore(const StoreContext& context) {
   return context.prompt_tokens + context.appended_tokens - context.plan->distant->recent;
 }
 
-int AppendedToLeave(const StoreContext& context) {
-  const int first = std::max(context.prompt_tokens, context.plan->distant->sinks);
-  return std::max(0, DistantBefore(context) - first);
-}
-
 }  // namespace ziggurat

@@ -2,7 +2,9 @@
 // distant tokens.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <vector>
 
@@ -31,8 +33,15 @@ RunRole RoleOf(const PodGroups& groups, int layer, int head);
 
 /// Tokens below this position, sinks apart, are distant from the last token that may come.
 int DistantBefore(const StoreContext& context);
-/// Of the tokens that may come after the prompt, those that become distant.
-int AppendedToLeave(const StoreContext& context);
+/// Of the near tokens of a run and of those that may come after the prompt, as many as become
+/// distant. `window`: the near tokens that are no sinks, oldest first, each with its position.
+template <class Window, class PositionOf = std::identity>
+int TokensToLeave(const StoreContext& context, const Window& window, PositionOf position_of = {}) {
+  const int end = DistantBefore(context);
+  const auto stays = std::ranges::lower_bound(window, end, {}, position_of);
+  const int first_appended = std::max(context.prompt_tokens, context.plan->distant->sinks);
+  return static_cast<int>(stays - window.begin()) + std::max(0, end - first_appended);
+}
 
 /// The store where tokens become codes in groups (grouped_distant_store.cc).
 size_t MaxGroupedDistantBlocks(const StoreContext& context, int layer);

@@ -149,7 +149,8 @@ class DistantStore final : public LayerStore {
     for (int i = near_begin; i < kept; ++i) {
       run.window.push_back({position_of(i), sinks + i - near_begin});
     }
-    const int distant = near_begin - sinks + TokensToLeave(run);
+    const int distant =
+        near_begin - sinks + TokensToLeave(context_, run.window, &NearToken::position);
     max_blocks_ += BlocksOfRun(context_, run.heads, run.role, tokens - distant, distant);
     const SegmentOptions options{.format = DistantFormat(context_, run.role),
                                  .first_kv_head = run.heads.first,
@@ -166,14 +167,6 @@ class DistantStore final : public LayerStore {
     }
     AddRange(write, {run.distant, 0, sinks, near_begin - sinks});
     return absl::OkStatus();
-  }
-
-  /// Of the near tokens of the prompt and those to come, as many as may become distant.
-  int TokensToLeave(const Run& run) const {
-    const int end = DistantBefore(context_);
-    const auto stays = std::find_if(run.window.begin(), run.window.end(),
-                                    [&](const NearToken& token) { return token.position >= end; });
-    return static_cast<int>(stays - run.window.begin()) + AppendedToLeave(context_);
   }
 
   static void AddRange(LayerWrite* write, const TokenRange& range) {

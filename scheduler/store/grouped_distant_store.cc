@@ -203,9 +203,7 @@ class GroupedDistantStore final : public LayerStore {
   MostTokens MostTokensOf(const Run& run, int distant) const {
     const int prompt = context_.prompt_tokens, appended = context_.appended_tokens;
     const int new_sinks = std::clamp(options_.sinks - prompt, 0, appended);
-    const auto stays =
-        std::lower_bound(run.window.begin(), run.window.end(), DistantBefore(context_));
-    const int leave = static_cast<int>(stays - run.window.begin()) + AppendedToLeave(context_);
+    const int leave = TokensToLeave(context_, run.window);
     const int group = format_.group();
     return {static_cast<size_t>(run.sinks + new_sinks),
             MostNear(context_, format_, run.window.size() + appended - new_sinks),

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
+#include <cstdlib>
 #include <memory>
 #include <optional>
 #include <set>
@@ -25,8 +26,8 @@
 #include "server/cli/eval/resume.h"
 #include "server/cli/eval/runner.h"
 #include "server/cli/eval/task_file.h"
-#include "server/cli/exit_on_signal.h"
 #include "server/cli/failure.h"
+#include "server/cli/on_signal.h"
 #include "server/cli/shell_quote.h"
 #include "server/cli/terminal.h"
 #include "server/cli/validators.h"
@@ -243,8 +244,8 @@ int Eval(const EvalFlags& flags) {
   const absl::StatusOr<std::unique_ptr<v1::Ziggurat::Stub>> connected = Connect(flags.server);
   if (!connected.ok()) return Fail(Message(connected.status()));
   v1::Ziggurat::Stub& stub = **connected;
-  std::optional<ExitOnSignal> preparing(std::in_place, signals, kExitFailure,
-                                        "ziggurat eval: stopped; nothing was asked yet");
+  std::optional<OnSignal> preparing(std::in_place, signals,
+                                    [] { std::_Exit(Fail("stopped; nothing was asked yet")); });
   grpc::ClientContext context;
   context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(30));
   grpc::Status status = stub.GetModel(&context, {}, &info.model);

@@ -1,5 +1,4 @@
 // `ziggurat generate`: one request to a daemon, streamed to the terminal.
-#include <atomic>
 #include <chrono>
 #include <cstdio>
 #include <iostream>
@@ -7,7 +6,6 @@
 #include <memory>
 #include <optional>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "absl/strings/ascii.h"
@@ -20,6 +18,7 @@
 #include "server/cli/client.h"
 #include "server/cli/command.h"
 #include "server/cli/failure.h"
+#include "server/cli/on_signal.h"
 #include "server/cli/validators.h"
 #include "server/signals.h"
 
@@ -155,27 +154,6 @@ bool Print(const std::string& text) {
          std::fflush(stdout) == 0;
 }
 
-// Cancels the call when Ctrl-C comes, for as long as it exists.
-class CancelOnSignal {
- public:
-  CancelOnSignal(TerminationSignals& signals, grpc::ClientContext& context)
-      : thread_([this, &signals, &context] {
-          while (!is_over_) {
-            if (signals.Wait(absl::Milliseconds(50)) == 0) continue;
-            context.TryCancel();
-            return;
-          }
-        }) {}
-  ~CancelOnSignal() {
-    is_over_ = true;
-    thread_.join();
-  }
-
- private:
-  std::atomic<bool> is_over_ = false;
-  std::thread thread_;
-};
-
 int Fail(const auto& what, int exit_code = kExitFailure) {
   return SayFailure("generate", what, exit_code);
 }
@@ -201,7 +179,7 @@ int Generate(const GenerateFlags& flags) {
         std::chrono::system_clock::now() +
         std::chrono::milliseconds(static_cast<int64_t>(*flags.deadline_seconds * 1000)));
   }
-  const CancelOnSignal cancel_on_signal(signals, context);
+  const OnSignal cancel(signals, [&] { context.TryCancel(); });
   const auto stream = stub.Generate(&context, MakeRequest(flags, prompt));
   v1::GenerateResponse response;
   Answer answer;

@@ -1,10 +1,8 @@
-// Ctrl-C while there is nothing to finish and nothing to keep.
+// What Ctrl-C does while a call, or loading, cannot be asked to look for it.
 #pragma once
 
 #include <atomic>
-#include <cstdio>
-#include <cstdlib>
-#include <string>
+#include <functional>
 #include <thread>
 #include <utility>
 
@@ -13,24 +11,24 @@
 
 namespace ziggurat {
 
-/// For as long as it exists, a signal ends the process at once, whatever is loaded or waited for,
-/// with a last line on stderr unless that is empty. It is the one waiter for the signals meanwhile.
-class ExitOnSignal {
+/// For as long as it exists, the first signal has `action` called, in a thread of its own, once. It
+/// is the one waiter for the signals meanwhile.
+class OnSignal {
  public:
-  ExitOnSignal(TerminationSignals& signals, int exit_code, std::string last_line = {})
-      : thread_([this, &signals, exit_code, line = std::move(last_line)] {
+  OnSignal(TerminationSignals& signals, std::function<void()> action)
+      : thread_([this, &signals, act = std::move(action)] {
           while (!is_over_) {
             if (signals.Wait(absl::Milliseconds(50)) == 0) continue;
-            if (!line.empty()) std::fprintf(stderr, "%s\n", line.c_str());
-            std::_Exit(exit_code);
+            act();
+            return;
           }
         }) {}
-  ~ExitOnSignal() {
+  ~OnSignal() {
     is_over_ = true;
     thread_.join();
   }
-  ExitOnSignal(const ExitOnSignal&) = delete;
-  ExitOnSignal& operator=(const ExitOnSignal&) = delete;
+  OnSignal(const OnSignal&) = delete;
+  OnSignal& operator=(const OnSignal&) = delete;
 
  private:
   std::atomic<bool> is_over_ = false;

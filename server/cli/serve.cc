@@ -1,6 +1,7 @@
 // `ziggurat serve`: the daemon.
 #include <atomic>
 #include <cstdio>
+#include <cstdlib>
 #include <memory>
 #include <optional>
 #include <string>
@@ -18,9 +19,9 @@
 #include "server/byte_size.h"
 #include "server/cli/command.h"
 #include "server/cli/device.h"
-#include "server/cli/exit_on_signal.h"
 #include "server/cli/failure.h"
 #include "server/cli/folder_name.h"
+#include "server/cli/on_signal.h"
 #include "server/cli/security_flags.h"
 #include "server/cli/settings.h"
 #include "server/config.h"
@@ -200,7 +201,7 @@ int Serve(ServeFlags& flags, CLI::App& command) {
   TerminationSignals signals;  // before any other thread
   spdlog::info("ziggurat {}", VersionText());
   // Loading cannot be interrupted, and there is nobody to drain.
-  std::optional<ExitOnSignal> loading(std::in_place, signals, kExitOk);
+  std::optional<OnSignal> loading(std::in_place, signals, [] { std::_Exit(kExitOk); });
   absl::StatusOr<std::unique_ptr<Daemon>> daemon = Daemon::Create(config);
   if (!daemon.ok()) return Fail(Located(*settings, daemon.status()), kExitFailure);
   absl::StatusOr<LoadedModel> model = LoadModel(config);

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
+#include <cstdlib>
 #include <filesystem>
 #include <memory>
 #include <optional>
@@ -20,8 +21,8 @@
 #include "server/cli/call_status.h"
 #include "server/cli/client.h"
 #include "server/cli/eval/progress.h"
-#include "server/cli/exit_on_signal.h"
 #include "server/cli/failure.h"
+#include "server/cli/on_signal.h"
 #include "server/cli/terminal.h"
 #include "server/printable.h"
 #include "server/signals.h"
@@ -191,8 +192,8 @@ int Serve(const ServeFlags& flags) {
   const absl::StatusOr<std::unique_ptr<v1::Ziggurat::Stub>> connected = Connect(flags.server);
   if (!connected.ok()) return Fail(connected.status());
   v1::Ziggurat::Stub& stub = **connected;
-  std::optional<ExitOnSignal> preparing(std::in_place, signals, kExitFailure,
-                                        absl::StrCat("ziggurat bench serve: ", kNothingMeasured));
+  std::optional<OnSignal> preparing(std::in_place, signals,
+                                    [] { std::_Exit(Fail(kNothingMeasured)); });
   grpc::ClientContext context;
   context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(30));
   grpc::Status status = stub.GetModel(&context, {}, &model);

@@ -7,6 +7,7 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "model/tokenizer/utf8.h"
 
 namespace ziggurat::bench {
 namespace {
@@ -24,9 +25,7 @@ std::string Reason(const RequestRecord& record) {
     }
   }
   if (message.size() > kEnough) {
-    size_t end = kEnough;
-    while (end > 0 && (static_cast<unsigned char>(message[end]) & 0xC0) == 0x80) --end;
-    message = message.substr(0, end) + "...";
+    message = message.substr(0, CharacterBegin(message, kEnough)) + "...";
   }
   return absl::StrCat(record.error_code, message.empty() ? "" : ": ", message);
 }
