@@ -13,23 +13,11 @@
 #include "attention/backend.h"
 #include "attention/cuda/decode.h"
 #include "attention/cuda/device.h"
-#include "attention/cuda/prefill.h"
+#include "attention/cuda/prompt_library.h"
 #include "attention/cuda/table_image.h"
 #include "attention/cuda/upload_ring.h"
 
 namespace ziggurat::cuda {
-
-/// A library's attention of a prompt to itself, where there is one.
-class PromptAttention {
- public:
-  virtual ~PromptAttention() = default;
-  /// Whether it takes prompts of these sizes.
-  virtual bool Serves(const AttentionShape& shape, ElementType element) const = 0;
-  /// Of one prompt, whose first token is the tensors' first; only what it Serves. False where it
-  /// failed: then `out`, which may be `q`, is as it was, and our own kernels take the prompt.
-  virtual bool Attend(const AttentionShape& shape, int num_tokens, const PrefillTensors& tensors,
-                      cudaStream_t stream) = 0;
-};
 
 struct CudaBackendOptions {
   /// kBf16 gives decode attention to the tensor cores wherever a segment fits them.
@@ -49,7 +37,7 @@ class CudaBackend final : public AttentionBackend {
   /// RESOURCE_EXHAUSTED names the part that there is no memory for. `prompts` may be null.
   static absl::StatusOr<std::unique_ptr<CudaBackend>> Create(
       std::shared_ptr<Stream> stream, const CudaBackendOptions& options,
-      std::unique_ptr<PromptAttention> prompts);
+      std::unique_ptr<PromptLibrary> prompts);
 
   std::string_view name() const override { return "cuda"; }
   bool is_hosts() const override { return false; }
@@ -134,7 +122,7 @@ class CudaBackend final : public AttentionBackend {
   void AttendToPrompts(const AttentionShape& shape, absl::Span<const int> offsets,
                        const PrefillTensors& tensors);
   CudaBackend(std::shared_ptr<Stream> stream, const CudaBackendOptions& options,
-              std::unique_ptr<PromptAttention> prompts)
+              std::unique_ptr<PromptLibrary> prompts)
       : stream_(std::move(stream)), options_(options), prompts_(std::move(prompts)) {}
 
   /// Scratch memory of one call; CHECKs that there is as much.
@@ -154,7 +142,7 @@ class CudaBackend final : public AttentionBackend {
 
   std::shared_ptr<Stream> stream_;
   CudaBackendOptions options_;
-  std::unique_ptr<PromptAttention> prompts_;
+  std::unique_ptr<PromptLibrary> prompts_;
   std::unique_ptr<UploadRing> uploads_;
   DeviceMemory scratch_, lent_, numbers_;
 };

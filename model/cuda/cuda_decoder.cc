@@ -10,13 +10,15 @@
 
 #include "absl/strings/str_cat.h"
 #include "attention/cuda/cuda_backend.h"
+#include "block_manager/check.h"
 #include "model/cache_ops/cache_edit.h"
 #include "model/cuda/cuda_linear.h"
 #include "model/cuda/cuda_steps.h"
-#include "model/cuda/prompt_attention.h"
+#include "model/cuda/torch_prompt_library.h"
 #include "model/decoder/caught_error.h"
 #include "model/decoder/decoder_memory.h"
 #include "model/decoder/llama_runner.h"
+#include "spdlog/spdlog.h"
 
 namespace ziggurat {
 namespace {
@@ -31,6 +33,8 @@ struct Plan {
   cuda::CudaBackendOptions backend;
   size_t weight_bytes = 0;
   size_t workspace_bytes = 0;
+  int prompt_tokens = 0;            ///< of the longest prompt
+  size_t prompt_library_bytes = 0;  ///< 0 where no library attends to prompts
 
   std::vector<MemoryPart> Parts() const {
     std::vector<MemoryPart> parts = {
@@ -43,13 +47,17 @@ struct Plan {
     for (const MemoryPart& part : cuda::CudaSteps::Parts(steps)) parts.push_back(part);
     for (const MemoryPart& part : cuda::TokenDraws::Parts(steps.rows, steps.shape.model.vocab_size))
       parts.push_back(part);
+    if (prompt_library_bytes > 0) {
+      parts.push_back({"libtorch's attention of prompts", prompt_library_bytes});
+    }
     parts.push_back({"kernels and graphs", cuda::kDriverBytes});
     return parts;
   }
 };
 
+/// `prompts` may be null.
 Plan MakePlan(const ModelConfig& config, const CudaDecoderOptions& options,
-              const cuda::DeviceFacts& device) {
+              const cuda::DeviceFacts& device, const cuda::PromptLibrary* prompts) {
   Plan plan;
   const AttentionShape heads = AttentionShapeOf(config, options.decoder.element);
   const int tokens = options.decoder.max_prefill_tokens;
@@ -81,6 +89,8 @@ Plan MakePlan(const ModelConfig& config, const CudaDecoderOptions& options,
                 std::min(2 * edits, kMost)});
   plan.weight_bytes = cuda::WeightBytes(config, options.decoder.element);
   plan.workspace_bytes = WorkspaceCapacityBytes(PrefillLanes(plan.steps.shape, options.decoder));
+  plan.prompt_tokens = tokens;
+  if (prompts != nullptr) plan.prompt_library_bytes = prompts->WorkspaceBytes(heads, tokens);
   return plan;
 }
 
@@ -98,10 +108,25 @@ absl::Status CheckMemory(const Plan& plan, int device) {
                                                    " besides its KV cache: ", listed));
 }
 
+/// So that the library allocates nothing behind the KV cache, which takes what is left.
+void WarmUp(cuda::PromptLibrary& prompts, const Plan& plan, const DeviceMemory& workspace,
+            cudaStream_t stream) {
+  const AttentionShape& heads = plan.steps.heads;
+  const ElementType element = plan.steps.shape.model.element;
+  CheckThat(cuda::WarmUpBytes(heads, element, plan.prompt_tokens) <= workspace.bytes(),
+            "the prefill workspace has no room for the queries of the longest prompt");
+  if (cuda::WarmUp(prompts, heads, element, plan.prompt_tokens, workspace.data(), stream)) return;
+  spdlog::warn(
+      "libtorch's attention has failed for a prompt of up to {} tokens; such prompts go "
+      "without it",
+      plan.prompt_tokens);
+}
+
 absl::StatusOr<std::unique_ptr<ModelRunner>> Load(const ModelConfig& config,
                                                   const Checkpoint& checkpoint,
                                                   const CudaDecoderOptions& options,
-                                                  const Plan& plan) {
+                                                  const Plan& plan,
+                                                  std::unique_ptr<cuda::PromptLibrary> prompts) {
   const std::shared_ptr<cuda::Stream> stream = cuda::Stream::Create();
   auto products = cuda::ProductLibrary::Create(stream.get());
   if (!products.ok()) return products.status();
@@ -114,8 +139,8 @@ absl::StatusOr<std::unique_ptr<ModelRunner>> Load(const ModelConfig& config,
   auto workspace =
       DeviceMemory::Allocate(MemoryKind::kDevice, plan.workspace_bytes, "prefill workspace");
   if (!workspace.ok()) return workspace.status();
-  auto backend =
-      cuda::CudaBackend::Create(stream, plan.backend, cuda::MakePromptAttention(options.device));
+  if (prompts != nullptr) WarmUp(*prompts, plan, *workspace, stream->get());
+  auto backend = cuda::CudaBackend::Create(stream, plan.backend, std::move(prompts));
   if (!backend.ok()) return backend.status();
   auto steps = cuda::CudaSteps::Create(plan.steps, stream.get(), weights->get());
   if (!steps.ok()) return steps.status();
@@ -159,11 +184,16 @@ absl::StatusOr<std::unique_ptr<ModelRunner>> LoadCudaDecoder(const std::filesyst
   if (!config.ok()) return config.status();
   absl::StatusOr<Checkpoint> checkpoint = Checkpoint::Open(dir);
   if (!checkpoint.ok()) return checkpoint.status();
-  const Plan plan = MakePlan(*config, options, *device);
+  std::unique_ptr<cuda::PromptLibrary> prompts = cuda::MakeTorchPromptLibrary(options.device);
+  if (prompts != nullptr && !prompts->Serves(AttentionShapeOf(*config, options.decoder.element),
+                                             options.decoder.element)) {
+    prompts = nullptr;
+  }
+  const Plan plan = MakePlan(*config, options, *device, prompts.get());
   if (status = CheckMemory(plan, options.device); !status.ok()) return status;
   omp_set_num_threads(options.decoder.threads);  // weights are converted on the host
   try {
-    return Load(*config, *checkpoint, options, plan);
+    return Load(*config, *checkpoint, options, plan, std::move(prompts));
   } catch (const std::exception& error) {  // libtorch's, or of memory
     return CaughtError(error, "loading the weights");
   }

@@ -51,8 +51,7 @@ class PolicyWriter {
         return absl::StrCat(Pod(), "+snapkv(budget=", 8 + Between(1, 200), ",window=8)",
                             MaybeStorage());
       default:
-        return absl::StrCat("squeeze(budget=", Between(8, 300), ",p=0.", Between(1, 9), ")",
-                            MaybeStorage());
+        return absl::StrCat(Squeeze(), MaybeStorage());
     }
   }
 
@@ -78,6 +77,11 @@ class PolicyWriter {
   std::string Lazy(const std::string& decide) {
     return absl::StrCat("simlayerkv(threshold=0.", Between(2, 8), ",sinks=", Between(0, 8),
                         ",recent=", Between(1, 150), ",decide=", decide, ")");
+  }
+  std::string Squeeze() {
+    // A share of the budget must be 5 tokens at least.
+    const int tenths = Between(1, 9), least = 50 / tenths + 1;
+    return absl::StrCat("squeeze(budget=", Between(least, 300), ",p=0.", tenths, ")");
   }
   std::string Pod() {
     return absl::StrCat("pod(groups=", Pick({"alike", "mixed"}), ",sinks=", Between(0, 6),

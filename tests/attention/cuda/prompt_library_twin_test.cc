@@ -13,13 +13,16 @@ const AttentionShape kShape = Shape(4, 2, 16);
 constexpr int kRow = 4 * 16;  ///< numbers of a token's queries
 
 /// Gives zeros for what it attends to; fails for the lengths `fails`.
-class ZeroLibrary final : public PromptAttention {
+class ZeroLibrary final : public PromptLibrary {
  public:
   ZeroLibrary(std::vector<int> fails, std::vector<int>* asked)
       : fails_(std::move(fails)), asked_(asked) {}
 
   bool Serves(const AttentionShape& /*shape*/, ElementType element) const override {
     return element == ElementType::kBf16;
+  }
+  size_t WorkspaceBytes(const AttentionShape& /*shape*/, int /*tokens*/) const override {
+    return 0;
   }
   bool Attend(const AttentionShape& /*shape*/, int num_tokens, const PrefillTensors& tensors,
               cudaStream_t /*stream*/) override {
@@ -42,7 +45,7 @@ struct Result {
   std::vector<float> out, lse;
 };
 
-Result AttendedBy(std::unique_ptr<PromptAttention> library, ElementType element) {
+Result AttendedBy(std::unique_ptr<PromptLibrary> library, ElementType element) {
   const std::shared_ptr<Stream> stream(std::shared_ptr<Stream>(), &TestStream());  // not owned
   auto backend = *CudaBackend::Create(stream, {.upload_bytes = 4096}, std::move(library));
   const int n = kOffsets.back();
@@ -87,6 +90,36 @@ TEST(PromptLibrary, IsNotAskedWhereItDoesNotServe) {
       AttendedBy(std::make_unique<ZeroLibrary>(std::vector<int>(), &asked), ElementType::kF32);
   EXPECT_TRUE(asked.empty());
   EXPECT_EQ(served.out, AttendedBy(nullptr, ElementType::kF32).out);
+}
+
+struct WarmedUp {
+  bool succeeded;
+  std::vector<int> asked;
+  std::vector<std::byte> memory;  ///< ones before, which are zeros where the library was
+};
+
+WarmedUp WarmUpForTwenty(std::vector<int> fails) {
+  WarmedUp result;
+  ZeroLibrary library(std::move(fails), &result.asked);
+  result.memory.assign(WarmUpBytes(kShape, ElementType::kBf16, 20), std::byte{1});
+  OnDevice device(result.memory.data(), result.memory.size());
+  result.succeeded =
+      WarmUp(library, kShape, ElementType::kBf16, 20, device.get(), TestStream().get());
+  device.CopyTo(result.memory.data());
+  return result;
+}
+
+TEST(PromptLibrary, WarmsUpFromTheLongestPromptOn) {
+  const WarmedUp result = WarmUpForTwenty({});
+  EXPECT_TRUE(result.succeeded);
+  EXPECT_EQ(result.asked, (std::vector<int>{20, 10, 5, 2, 1}));
+  EXPECT_EQ(std::count(result.memory.begin(), result.memory.end(), std::byte{1}), 0);
+}
+
+TEST(PromptLibrary, SaysThatItFailedToWarmUp) {
+  const WarmedUp result = WarmUpForTwenty({10});
+  EXPECT_FALSE(result.succeeded);
+  EXPECT_EQ(result.asked, (std::vector<int>{20, 10}));
 }
 
 }  // namespace

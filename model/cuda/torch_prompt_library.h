@@ -3,12 +3,12 @@
 
 #include <memory>
 
-#include "attention/cuda/cuda_backend.h"
+#include "attention/cuda/prompt_library.h"
 
 namespace ziggurat::cuda {
 
 /// libtorch's flash attention, where ZIGGURAT_TORCH_CUDA built it in; else null, and our kernels do
 /// it.
-std::unique_ptr<PromptAttention> MakePromptAttention(int device);
+std::unique_ptr<PromptLibrary> MakeTorchPromptLibrary(int device);
 
 }  // namespace ziggurat::cuda

@@ -1,5 +1,7 @@
 // Attention of prompts by libtorch's flash attention. Written for libtorch 2.11 with CUDA; see
 // docs/gpu.md for where it has been compiled.
+#include "model/cuda/torch_prompt_library.h"
+
 #include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/_flash_attention_forward.h>
@@ -10,20 +12,25 @@
 #include <optional>
 #include <tuple>
 
-#include "model/cuda/prompt_attention.h"
 #include "spdlog/spdlog.h"
 
 namespace ziggurat::cuda {
 namespace {
 
-class TorchPromptAttention final : public PromptAttention {
+class TorchPromptLibrary final : public PromptLibrary {
  public:
-  explicit TorchPromptAttention(int device) : device_(static_cast<c10::DeviceIndex>(device)) {}
+  explicit TorchPromptLibrary(int device) : device_(static_cast<c10::DeviceIndex>(device)) {}
 
   /// What the library's kernels take: 16-bit types, heads of whole 16 bytes up to 256 channels.
   bool Serves(const AttentionShape& shape, ElementType element) const override {
     return !has_failed_ && element == ElementType::kBf16 && shape.head_dim % 8 == 0 &&
            shape.head_dim <= 256;
+  }
+
+  /// Output and log-sum-exp, each rounded up to what the library's allocator takes at a time.
+  size_t WorkspaceBytes(const AttentionShape& shape, int tokens) const override {
+    constexpr size_t kPiece = size_t{20} << 20;
+    return 2 * kPiece + WarmUpBytes(shape, ElementType::kBf16, tokens);
   }
 
   bool Attend(const AttentionShape& shape, int num_tokens, const PrefillTensors& tensors,
@@ -69,8 +76,8 @@ class TorchPromptAttention final : public PromptAttention {
 
 }  // namespace
 
-std::unique_ptr<PromptAttention> MakePromptAttention(int device) {
-  return std::make_unique<TorchPromptAttention>(device);
+std::unique_ptr<PromptLibrary> MakeTorchPromptLibrary(int device) {
+  return std::make_unique<TorchPromptLibrary>(device);
 }
 
 }  // namespace ziggurat::cuda

@@ -1,7 +1,0 @@
-#include "model/cuda/prompt_attention.h"
-
-namespace ziggurat::cuda {
-
-std::unique_ptr<PromptAttention> MakePromptAttention(int /*device*/) { return nullptr; }
-
-}  // namespace ziggurat::cuda
