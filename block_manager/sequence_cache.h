@@ -38,22 +38,18 @@ struct SegmentOptions {
   std::optional<RingShape> ring = {};  ///< absent: grows without end
 };
 
-/// What one layer of one sequence really holds; also, summed, what many do (occupancy.h).
+/// What one layer of one sequence really holds, or a part of it; also, summed, what many do.
 ///
 /// A block of a segment that two layers share counts in `blocks`, `live_bytes` and
 /// `tail_waste_bytes` of each of them: it is what the layer attends to. Key blocks of another layer
-/// that a values-only segment reads count there only, and here as `borrowed_blocks`. So that sums
-/// over layers can be set beside the pool, `charged_blocks` counts a block with r references as 1/r
-/// for each: over all layers of all sequences it sums to `BlockPool::used_blocks()`.
+/// that a values-only segment reads count there only, and here as `borrowed_blocks`.
 struct LayerOccupancy {
   size_t blocks = 0;            ///< blocks of the layer's planes, shared ones included
   size_t owned_blocks = 0;      ///< the same, a shared block in the lower layer alone
   size_t borrowed_blocks = 0;   ///< references to other layers' key blocks
-  double charged_blocks = 0;    ///< every reference, own and borrowed, as 1 / references
   size_t live_bytes = 0;        ///< bytes of `blocks` that hold live tokens
   size_t owned_live_bytes = 0;  ///< of `owned_blocks`
   size_t tail_waste_bytes = 0;  ///< blocks * block_bytes - live_bytes
-  size_t tokens = 0;            ///< physical length: slots of the longest head
 
   LayerOccupancy& operator+=(const LayerOccupancy& other);
 };
@@ -178,7 +174,7 @@ class alignas(64) LayerBlockTable {
   /// All block references held by this table, shared and borrowed ones too, appended to `out` (for
   /// `BlockPool::CheckIntegrity`).
   void AppendReferences(std::vector<BlockId>* out) const;
-  /// O(segments^2) for head groups, and O(blocks) for segments that share or borrow blocks.
+  /// O(segments).
   LayerOccupancy occupancy() const;
   /// The same, apart for each format, added to `by_format`. Formats that hold nothing are left out.
   void AddOccupancyByFormat(std::map<CacheFormat, LayerOccupancy>* by_format) const;
@@ -228,7 +224,6 @@ class alignas(64) LayerBlockTable {
   void RefreshViewPointers(int segment);
   PlaneList PlanesOfSegment(const Segment& segment) const;
   LayerOccupancy SegmentOccupancy(int segment) const;
-  size_t LongestHeadTokens(const std::optional<CacheFormat>& only) const;
   absl::Status CheckSegment(int segment) const;
   absl::Status CheckPlanes(int segment) const;
   absl::Status CheckCursor(int segment) const;

@@ -123,7 +123,6 @@ class TableMachine {
   void CheckSegment(const SegmentView& view, const ModelSegment& segment,
                     BlockOfStamp* block_of_stamp);
   void CheckOccupancy(const LayerBlockTable& table, const ModelLayer& model);
-  size_t Tokens(const ModelLayer& model, const CacheFormat* only) const;
   LayerOccupancy Expected(const ModelSegment& segment) const;
 
   CacheGeometry geometry_;

@@ -1,8 +1,6 @@
 // What the tables must be after an operation, by the model.
 #include <rapidcheck.h>
 
-#include <algorithm>
-#include <cmath>
 #include <cstring>
 
 #include "tests/block_manager/table_machine.h"
@@ -16,19 +14,13 @@ bool Fails(const absl::Status& status) {
   return false;
 }
 
-bool Covers(const ModelSegment& segment, int head) {
-  const SegmentOptions& options = segment.options;
-  return options.first_kv_head <= head && head < options.first_kv_head + options.num_kv_heads;
-}
-
 void ExpectSame(const LayerOccupancy& a, const LayerOccupancy& b) {
   RC_ASSERT(a.blocks == b.blocks);
   RC_ASSERT(a.owned_blocks == b.owned_blocks);
   RC_ASSERT(a.borrowed_blocks == b.borrowed_blocks);
-  RC_ASSERT(std::abs(a.charged_blocks - b.charged_blocks) < 1e-6);
   RC_ASSERT(a.live_bytes == b.live_bytes);
+  RC_ASSERT(a.owned_live_bytes == b.owned_live_bytes);
   RC_ASSERT(a.tail_waste_bytes == b.tail_waste_bytes);
-  RC_ASSERT(a.tokens == b.tokens);
 }
 
 }  // namespace
@@ -43,17 +35,11 @@ void TableMachine::CheckPool(const Operation& op) {
 
 void TableMachine::CheckAll() {
   std::vector<const SequenceCache*> sequences;
-  CacheOccupancy occupancy(geometry_.num_layers);
-  for (const SequenceCache& sequence : real_) {
-    sequences.push_back(&sequence);
-    occupancy.Add(sequence);
-  }
+  for (const SequenceCache& sequence : real_) sequences.push_back(&sequence);
   const absl::Status status = CheckIntegrity(*pool_, sequences);
   RC_ASSERT(status.ok() || Fails(status));
-  RC_ASSERT(std::abs(occupancy.total.charged_blocks - static_cast<double>(live_blocks_)) < 1e-6);
 
   BlockOfStamp block_of_stamp;
-  LayerOccupancy total;
   for (size_t i = 0; i < real_.size(); ++i) {
     for (int layer = 0; layer < geometry_.num_layers; ++layer) {
       const LayerBlockTable& table = real_[i].layer(layer);
@@ -63,17 +49,9 @@ void TableMachine::CheckAll() {
         CheckSegment(table.view()[s], model[s], &block_of_stamp);
       }
       CheckOccupancy(table, model);
-      total += table.occupancy();
     }
   }
   RC_ASSERT(block_of_stamp.size() == live_blocks_);
-  ExpectSame(occupancy.total, total);
-  LayerOccupancy of_formats;
-  for (const auto& [format, part] : occupancy.formats) {
-    of_formats += part;
-  }
-  of_formats.tokens = total.tokens;  // the longest head of all formats is none's of each
-  ExpectSame(of_formats, total);
 }
 
 // ---- Blocks ------------------------------------------------------------------------------------
@@ -135,33 +113,12 @@ LayerOccupancy TableMachine::Expected(const ModelSegment& segment) const {
   expected.blocks = segment.blocks();
   expected.owned_blocks = segment.refers ? 0 : segment.blocks();
   expected.borrowed_blocks = segment.borrowed_blocks();
-  for (const std::vector<ModelBlocks>* planes : {&segment.planes, &segment.keys}) {
-    for (const ModelBlocks& plane : *planes) {
-      for (const auto& block : plane) {
-        expected.charged_blocks += 1.0 / static_cast<double>(block.use_count());
-      }
-    }
-  }
   for (const ExpectedPlane& plane : segment.shape) {
     expected.live_bytes += plane.LiveBytes(segment.slot_tokens.size());
   }
+  expected.owned_live_bytes = segment.refers ? 0 : expected.live_bytes;
   expected.tail_waste_bytes = expected.blocks * geometry_.block_bytes - expected.live_bytes;
   return expected;
-}
-
-/// Of the head that has most.
-size_t TableMachine::Tokens(const ModelLayer& model, const CacheFormat* only) const {
-  size_t most = 0;
-  for (int head = 0; head < geometry_.num_kv_heads; ++head) {
-    size_t tokens = 0;
-    for (const ModelSegment& segment : model) {
-      if (Covers(segment, head) && (only == nullptr || segment.options.format == *only)) {
-        tokens += segment.slot_tokens.size();
-      }
-    }
-    most = std::max(most, tokens);
-  }
-  return most;
 }
 
 void TableMachine::CheckOccupancy(const LayerBlockTable& table, const ModelLayer& model) {
@@ -174,14 +131,12 @@ void TableMachine::CheckOccupancy(const LayerBlockTable& table, const ModelLayer
       formats[segment.options.format] += part;
     }
   }
-  layer.tokens = Tokens(model, nullptr);
   ExpectSame(table.occupancy(), layer);
   RC_ASSERT(table.blocks() == layer.blocks);
   RC_ASSERT(table.owned_blocks() == layer.owned_blocks);
   table.AddOccupancyByFormat(&real_formats);
   RC_ASSERT(real_formats.size() == formats.size());
-  for (auto& [format, part] : formats) {
-    part.tokens = Tokens(model, &format);
+  for (const auto& [format, part] : formats) {
     RC_ASSERT(real_formats.contains(format));
     ExpectSame(real_formats[format], part);
   }
