@@ -1,6 +1,6 @@
 #include "block_manager/occupancy.h"
 
-#include "absl/strings/str_cat.h"
+#include "block_manager/layer_block_table.h"
 
 namespace ziggurat {
 
@@ -42,18 +42,6 @@ void LayerBlockTable::AddOccupancyByFormat(std::map<CacheFormat, LayerOccupancy>
     if (views_[i].num_slots == 0 && segments_[i].borrowed_keys.empty()) continue;
     (*by_format)[segments_[i].options.format] += SegmentOccupancy(i);
   }
-}
-
-absl::Status CheckIntegrity(const BlockPool& pool,
-                            absl::Span<const SequenceCache* const> sequences) {
-  std::vector<BlockId> owners;
-  for (size_t i = 0; i < sequences.size(); ++i) {
-    if (absl::Status status = sequences[i]->CheckIntegrity(); !status.ok()) {
-      return absl::InternalError(absl::StrCat("sequence ", i, ": ", status.message()));
-    }
-    sequences[i]->AppendReferences(&owners);
-  }
-  return pool.CheckIntegrity(owners);
 }
 
 }  // namespace ziggurat

@@ -1,17 +1,24 @@
-// The proof that nothing is lost between many sequences and their pool.
+// What the tables of blocks really hold, as reports and metrics show it.
 #pragma once
 
-#include "absl/status/status.h"
-#include "absl/types/span.h"
-#include "block_manager/block_pool.h"
-#include "block_manager/sequence_cache.h"
+#include <cstddef>
 
 namespace ziggurat {
 
-/// Proves conservation: the pool's free list and counts agree, every table of every sequence is
-/// sound, and each block has exactly as many references as tables name it; so `sequences` must be
-/// all that live in `pool`. INTERNAL names what is wrong. O(pool blocks + references).
-absl::Status CheckIntegrity(const BlockPool& pool,
-                            absl::Span<const SequenceCache* const> sequences);
+/// What one layer of one sequence really holds, or a part of it; also, summed, what many do.
+///
+/// A block of a segment that two layers share counts in `blocks`, `live_bytes` and
+/// `tail_waste_bytes` of each of them: it is what the layer attends to. Key blocks of another layer
+/// that a values-only segment reads count there only, and here as `borrowed_blocks`.
+struct LayerOccupancy {
+  size_t blocks = 0;            ///< blocks of the layer's planes, shared ones included
+  size_t owned_blocks = 0;      ///< the same, a shared block in the lower layer alone
+  size_t borrowed_blocks = 0;   ///< references to other layers' key blocks
+  size_t live_bytes = 0;        ///< bytes of `blocks` that hold live tokens
+  size_t owned_live_bytes = 0;  ///< of `owned_blocks`
+  size_t tail_waste_bytes = 0;  ///< blocks * block_bytes - live_bytes
+
+  LayerOccupancy& operator+=(const LayerOccupancy& other);
+};
 
 }  // namespace ziggurat

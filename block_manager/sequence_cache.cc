@@ -40,4 +40,16 @@ absl::Status SequenceCache::CheckIntegrity() const {
   return absl::OkStatus();
 }
 
+absl::Status CheckIntegrity(const BlockPool& pool,
+                            absl::Span<const SequenceCache* const> sequences) {
+  std::vector<BlockId> owners;
+  for (size_t i = 0; i < sequences.size(); ++i) {
+    if (absl::Status status = sequences[i]->CheckIntegrity(); !status.ok()) {
+      return absl::InternalError(absl::StrCat("sequence ", i, ": ", status.message()));
+    }
+    sequences[i]->AppendReferences(&owners);
+  }
+  return pool.CheckIntegrity(owners);
+}
+
 }  // namespace ziggurat

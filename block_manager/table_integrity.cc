@@ -1,6 +1,6 @@
 // The proof that the blocks, slots, cursors and views of a layer's table agree.
 #include "absl/strings/str_cat.h"
-#include "block_manager/sequence_cache.h"
+#include "block_manager/layer_block_table.h"
 
 namespace ziggurat {
 namespace {

@@ -9,7 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
-#include "block_manager/occupancy.h"
+#include "block_manager/sequence_cache.h"
 #include "scheduler/engine_loop.h"
 #include "spdlog/spdlog.h"
 

@@ -3,7 +3,7 @@
 
 #include <vector>
 
-#include "block_manager/sequence_cache.h"
+#include "block_manager/layer_block_table.h"
 #include "model/model_runner.h"
 
 namespace ziggurat {

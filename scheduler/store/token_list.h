@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "block_manager/sequence_cache.h"
+#include "block_manager/layer_block_table.h"
 #include "model/model_runner.h"
 #include "scheduler/store/leaving_tokens.h"
 #include "scheduler/store/store_format.h"

@@ -3,7 +3,7 @@
 
 #include <gtest/gtest.h>
 
-#include "block_manager/sequence_cache.h"
+#include "block_manager/layer_block_table.h"
 #include "tests/block_manager/block_layout_model.h"
 #include "tests/block_manager/table_fixture.h"
 

@@ -6,7 +6,6 @@
 #include <memory>
 #include <vector>
 
-#include "block_manager/occupancy.h"
 #include "block_manager/sequence_cache.h"
 #include "tests/block_manager/format_list.h"
 #include "tests/block_manager/table_snapshot.h"

@@ -8,7 +8,7 @@
 #include <ostream>
 #include <vector>
 
-#include "block_manager/occupancy.h"
+#include "block_manager/sequence_cache.h"
 #include "tests/block_manager/table_model.h"
 
 namespace ziggurat {

@@ -10,7 +10,7 @@
 #include <memory>
 #include <vector>
 
-#include "block_manager/sequence_cache.h"
+#include "block_manager/layer_block_table.h"
 #include "tests/block_manager/format_list.h"
 
 namespace ziggurat {

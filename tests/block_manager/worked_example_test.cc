@@ -9,7 +9,7 @@
 
 #include "attention/backend.h"
 #include "attention/bfloat16.h"
-#include "block_manager/sequence_cache.h"
+#include "block_manager/layer_block_table.h"
 
 namespace ziggurat {
 namespace {

@@ -8,7 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "attention/reference/stored_segment.h"
-#include "block_manager/occupancy.h"
+#include "block_manager/sequence_cache.h"
 #include "compression/pod_groups.h"
 #include "model/cache_ops/cache_edit.h"
 
