@@ -27,9 +27,7 @@ constexpr size_t kHugePageBytes = size_t{2} << 20;
 // resident. Behind this much memory in small pages that is at most 3 % above the high-water mark.
 constexpr size_t kSmallPagesBytes = size_t{64} << 20;
 
-size_t RoundUp(size_t value, size_t multiple) {
-  return (value + multiple - 1) / multiple * multiple;
-}
+size_t RoundUp(size_t value, size_t multiple) { return DivideUp(value, multiple) * multiple; }
 
 // Reserves address space aligned to a huge page, or returns nullptr. No memory is resident yet.
 std::byte* Reserve(size_t bytes) {

@@ -7,13 +7,6 @@
 #include "absl/strings/str_cat.h"
 
 namespace ziggurat {
-namespace {
-
-constexpr size_t DivideUp(size_t numerator, size_t denominator) {
-  return (numerator + denominator - 1) / denominator;
-}
-
-}  // namespace
 
 std::string_view ElementTypeName(ElementType type) {
   return type == ElementType::kF32 ? "f32" : "bf16";
@@ -64,6 +57,10 @@ PlaneList PlanesOf(const CacheFormat& format, int kv_heads, int head_dim) {
 }
 
 size_t PlaneSpec::UnitsPerBlock(size_t block_bytes) const { return block_bytes / unit_bytes; }
+
+size_t PlaneSpec::SlotsPerBlock(size_t block_bytes) const {
+  return UnitsPerBlock(block_bytes) * tokens_per_unit;
+}
 
 size_t PlaneSpec::BlocksFor(size_t block_bytes, size_t tokens) const {
   return DivideUp(DivideUp(tokens, tokens_per_unit), UnitsPerBlock(block_bytes));
@@ -133,8 +130,8 @@ absl::Status CacheGeometry::CheckFormat(const CacheFormat& format) const {
 }
 
 int CacheGeometry::SlotsPerBlock(const CacheFormat& format, int kv_heads) const {
-  const PlaneSpec plane = PlanesOf(format, kv_heads, head_dim).planes[0];
-  return static_cast<int>(plane.UnitsPerBlock(block_bytes)) * plane.tokens_per_unit;
+  const PlaneSpec codes = PlanesOf(format, kv_heads, head_dim).planes[0];
+  return static_cast<int>(codes.SlotsPerBlock(block_bytes));
 }
 
 size_t CacheGeometry::BlocksFor(const CacheFormat& format, int kv_heads, size_t tokens) const {

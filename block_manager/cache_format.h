@@ -16,6 +16,10 @@
 
 namespace ziggurat {
 
+constexpr size_t DivideUp(size_t numerator, size_t denominator) {
+  return (numerator + denominator - 1) / denominator;
+}
+
 /// Scalar type of computed keys and values, and of activations.
 enum class ElementType : uint8_t { kF32, kBf16 };
 
@@ -99,6 +103,7 @@ struct PlaneSpec {
   size_t unit_bytes = 0;    ///< bytes of one unit, all heads of the segment
 
   size_t UnitsPerBlock(size_t block_bytes) const;
+  size_t SlotsPerBlock(size_t block_bytes) const;
   /// Blocks that hold `tokens` tokens; bytes of the units that hold them.
   size_t BlocksFor(size_t block_bytes, size_t tokens) const;
   size_t LiveBytes(size_t tokens) const;

@@ -21,7 +21,7 @@ PlaneView GroupView(const PlaneSpec& plane, size_t block_bytes, size_t part_byte
                     size_t index) {
   PlaneView view;
   const size_t units = plane.UnitsPerBlock(block_bytes);
-  view.slots_per_block = static_cast<uint32_t>(units * plane.tokens_per_unit);
+  view.slots_per_block = static_cast<uint32_t>(plane.SlotsPerBlock(block_bytes));
   view.unit_bytes = static_cast<uint32_t>(parts * part_bytes);
   view.head_stride_bytes = static_cast<uint32_t>(units * view.unit_bytes);
   view.offset_bytes = static_cast<uint32_t>(index * part_bytes);
