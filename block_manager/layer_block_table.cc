@@ -43,11 +43,9 @@ int LayerBlockTable::PushSegment(Segment segment, SegmentView view) {
   segment.num_planes = list.count;
   for (int p = 0; p < list.count; ++p) {
     const PlaneSpec& plane = list.planes[p];
-    segment.slots_per_block[p] =
-        static_cast<uint32_t>(plane.UnitsPerBlock(geometry_->block_bytes) * plane.tokens_per_unit);
+    segment.slots_per_block[p] = static_cast<uint32_t>(plane.SlotsPerBlock(geometry_->block_bytes));
   }
-  segment.grows_plainly = list.count == 1 && !segment.options.ring &&
-                          !segment.options.format.values_only && !segment.is_frozen;
+  segment.grows_plainly = segment.IsPlain();
   segments_.push_back(std::move(segment));
   views_.push_back(view);
   const int index = num_segments() - 1;
@@ -69,14 +67,12 @@ int LayerBlockTable::ShareSegment(LayerBlockTable& other, int segment) {
   CheckThat(other.pool_ == pool_, "layers that share a segment share its pool");
   Segment& theirs = other.segments_[segment];
   CheckThat(!theirs.options.ring, "a ring overwrites, and is not shared");
-  CheckThat(!theirs.options.format.values_only, "values alone are not shared");
-  theirs.is_shared = true;
-  theirs.may_be_referred = true;
+  CheckThat(!theirs.borrows_keys(), "values alone are not shared");
+  theirs.sharing = std::max(theirs.sharing, Sharing::kShared);
 
   Segment ours;
   ours.options = theirs.options;
-  ours.is_frozen = true;
-  ours.may_be_referred = true;
+  ours.sharing = Sharing::kRefers;
   SegmentView view = EmptySegmentView(ours.options, *geometry_);
   if (ours.options.format.merged) {
     for (PlaneView* norms : {&view.key_norms, &view.value_norms}) {
@@ -91,7 +87,7 @@ int LayerBlockTable::ShareSegment(LayerBlockTable& other, int segment) {
 void LayerBlockTable::RefreshShared(int segment, const LayerBlockTable& other, int other_segment) {
   Segment& ours = segments_[segment];
   const Segment& theirs = other.segments_[other_segment];
-  CheckThat(ours.is_frozen, "only a segment that refers to another layer's is refreshed");
+  CheckThat(ours.refers(), "only a segment that refers to another layer's is refreshed");
   CheckThat(views_[segment].use != SegmentUse::kDistantKeys ||
                 other.views_[other_segment].num_slots >= views_[segment].num_slots,
             "keys that others read do not shrink");
@@ -126,7 +122,7 @@ int LayerBlockTable::AddValuesSegment(const SegmentOptions& options, LayerBlockT
   CheckThat(options.format.values_only, "a segment that reads another layer's keys is values-only");
   Segment& theirs = keys_of.segments_[segment];
   SegmentView& their_view = keys_of.views_[segment];
-  CheckThat(!theirs.options.format.values_only, "the other layer's segment stores keys");
+  CheckThat(!theirs.borrows_keys(), "the other layer's segment stores keys");
   CheckThat(!theirs.options.format.merged, "directions are no keys without their norms");
 
   Segment ours;
@@ -145,7 +141,7 @@ int LayerBlockTable::AddValuesSegment(const SegmentOptions& options, LayerBlockT
   view.use = SegmentUse::kBorrowedKeys;
   their_view.use = SegmentUse::kDistantKeys;
 
-  theirs.may_be_referred = true;
+  theirs.sharing = std::max(theirs.sharing, Sharing::kLent);
   const int index = PushSegment(std::move(ours), view);
   RefreshKeys(index, keys_of, segment);
   return index;
@@ -154,7 +150,7 @@ int LayerBlockTable::AddValuesSegment(const SegmentOptions& options, LayerBlockT
 void LayerBlockTable::RefreshKeys(int segment, const LayerBlockTable& keys_of, int keys_segment) {
   Segment& ours = segments_[segment];
   const Segment& theirs = keys_of.segments_[keys_segment];
-  CheckThat(ours.options.format.values_only, "only a values-only segment borrows keys");
+  CheckThat(ours.borrows_keys(), "only a values-only segment borrows keys");
   TakeReferences(theirs.planes[0], &ours.borrowed_keys);
   const PlaneList list = keys_of.PlanesOfSegment(theirs);
   if (const int p = list.Find(PlaneRole::kScales); p >= 0) {
@@ -172,7 +168,7 @@ absl::Status LayerBlockTable::Extend(int segment, int tokens) {
   }
   const Segment& s = segments_[segment];
   const int num_slots = views_[segment].num_slots;
-  CheckThat(!s.is_frozen, "a shared segment may not grow");
+  CheckThat(!s.refers(), "a shared segment may not grow");
   CheckThat(!s.options.ring || tokens <= s.options.ring->slots() - num_slots,
             "a ring may not be extended past sinks + recent");
   return Grow(segment, num_slots + tokens);
@@ -187,7 +183,7 @@ void LayerBlockTable::ReserveLists(int segment, size_t slots) {
 void LayerBlockTable::Truncate(int segment, int slots) {
   Segment& s = segments_[segment];
   CheckThat(slots >= 0 && slots <= views_[segment].num_slots, "a segment shrinks to what it holds");
-  CheckThat(!s.is_frozen, "a shared segment shrinks on the side that owns it");
+  CheckThat(!s.refers(), "a shared segment shrinks on the side that owns it");
   CheckThat(views_[segment].use != SegmentUse::kDistantKeys, "keys that others read do not shrink");
   CheckThat(s.next_slot == views_[segment].num_slots, "a ring that has wrapped does not shrink");
   views_[segment].num_slots = slots;
@@ -210,7 +206,7 @@ void LayerBlockTable::ReleaseBehind(int segment, int num_slots) {
 bool LayerBlockTable::CanRemoveFirst(int segment, int slots) const {
   const Segment& s = segments_[segment];
   if (slots < 0 || slots > views_[segment].num_slots || s.options.ring) return false;
-  if (s.is_frozen || s.may_be_referred || s.options.format.values_only) return false;
+  if (s.sharing != Sharing::kAlone || s.borrows_keys()) return false;
   return std::all_of(s.slots_per_block, s.slots_per_block + s.num_planes,
                      [&](uint32_t of_block) { return slots % of_block == 0; });
 }
@@ -233,12 +229,10 @@ void LayerBlockTable::RemoveFirst(int segment, int slots) {
 bool LayerBlockTable::TakeAhead(int segment) {
   Segment& s = segments_[segment];
   if (s.next_slot < s.append_limit) return true;
-  if (s.is_frozen || s.may_be_referred) return false;
+  if (s.sharing != Sharing::kAlone) return false;
   if (s.grows_plainly) return TakeBlock(segment).ok();
-  const int num_slots = views_[segment].num_slots;
-  if (s.options.format.values_only) return false;
-  if (s.options.ring && num_slots == s.options.ring->slots()) return false;
-  if (!TakeBlocks(segment, num_slots + 1).ok()) return false;
+  if (s.borrows_keys() || IsFullRing(segment)) return false;
+  if (!TakeBlocks(segment, views_[segment].num_slots + 1).ok()) return false;
   SetAppendLimit(segment);
   return true;
 }
@@ -252,12 +246,12 @@ void LayerBlockTable::MakeRing(int segment, RingShape ring) {
   CheckThat(!s.options.ring && ring.sinks >= 0 && ring.recent >= 1 &&
                 views_[segment].num_slots <= ring.slots(),
             "a ring holds what the segment holds");
-  CheckThat(!s.is_frozen && !s.is_shared, "a ring overwrites, and is not shared");
+  CheckThat(s.sharing < Sharing::kShared, "a ring overwrites, and is not shared");
   CheckThat(!IsGrouped(s.options.format.encoding),
             "a ring overwrites slots one by one, groups are written as a whole");
   ReleaseAhead(segment);  // a block behind the ring's last slot would never be used
   s.options.ring = ring;
-  s.grows_plainly = false;
+  s.grows_plainly = s.IsPlain();
   SetAppendLimit(segment);
 }
 
@@ -276,9 +270,9 @@ absl::StatusOr<int> LayerBlockTable::AppendSlotSlow(int segment) {
     s.next_slot = views_[segment].num_slots = slot + 1;
     return slot;
   }
-  CheckThat(!s.is_frozen, "a shared segment may not grow");
+  CheckThat(!s.refers(), "a shared segment may not grow");
   const int num_slots = views_[segment].num_slots;
-  if (s.options.ring && num_slots == s.options.ring->slots()) {
+  if (IsFullRing(segment)) {
     const int oldest = s.options.ring->sinks;
     s.next_slot = oldest + 1;
     return oldest;
@@ -317,7 +311,7 @@ absl::Status LayerBlockTable::Grow(int segment, int new_num_slots) {
 // blocks together, before anything changes.
 absl::Status LayerBlockTable::TakeBlocks(int segment, int num_slots) {
   Segment& s = segments_[segment];
-  CheckThat(!s.options.format.values_only || num_slots <= s.borrowed_slots,
+  CheckThat(!s.borrows_keys() || num_slots <= s.borrowed_slots,
             "a values-only segment may not grow past its keys");
   size_t missing[kMaxPlanes] = {};
   size_t total_missing = 0;
@@ -341,12 +335,12 @@ absl::Status LayerBlockTable::TakeBlocks(int segment, int num_slots) {
 }
 
 int LayerBlockTable::AppendLimitOf(const Segment& s) {
-  if (s.is_frozen) return s.next_slot;
+  if (s.refers()) return s.next_slot;
   size_t limit = s.options.ring ? s.options.ring->slots() : SIZE_MAX;
   for (int p = 0; p < s.num_planes; ++p) {
     limit = std::min(limit, s.planes[p].size() * s.slots_per_block[p]);
   }
-  if (s.options.format.values_only) {
+  if (s.borrows_keys()) {
     limit = std::min(limit, static_cast<size_t>(s.borrowed_slots));
   }
   return static_cast<int>(std::min(limit, static_cast<size_t>(INT32_MAX)));
@@ -359,7 +353,7 @@ void LayerBlockTable::SetAppendLimit(int segment) {
 void LayerBlockTable::RefreshViewPointers(int segment) {
   const Segment& s = segments_[segment];
   SegmentView& view = views_[segment];
-  const bool borrows = s.options.format.values_only;
+  const bool borrows = s.borrows_keys();
   view.values.blocks = s.planes[0].data();
   view.keys.blocks = borrows ? s.borrowed_keys.data() : s.planes[0].data();
   if (s.num_planes == 1) return;
@@ -419,7 +413,7 @@ size_t LayerBlockTable::blocks() const {
 size_t LayerBlockTable::CountOwnedBlocks() const {
   size_t blocks = 0;
   for (const Segment& s : segments_) {
-    if (s.is_frozen) continue;
+    if (s.refers()) continue;
     for (const std::vector<BlockId>& plane : s.planes) blocks += plane.size();
   }
   return blocks;

@@ -9,6 +9,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <vector>
 
 #include "absl/container/inlined_vector.h"
@@ -152,17 +153,22 @@ class alignas(64) LayerBlockTable {
   absl::Status CheckIntegrity() const;
 
  private:
+  /// Who else names a segment's blocks. It only ever rises: who no longer does is not noted.
+  enum class Sharing : uint8_t {
+    kAlone,   ///< nobody
+    kLent,    ///< values-only segments of other layers read the keys
+    kShared,  ///< segments of other layers refer to it as a whole
+    kRefers,  ///< it refers to another layer's segment, which alone may grow
+  };
+
   /// What a plain segment needs to grow comes first (kHotBytes).
   struct Segment {
     /// The slot that AppendSlot hands out, and where it must stop and think: at the end of the
-    /// blocks, of the ring, of the borrowed keys, or (frozen) at once, where the two are equal.
+    /// blocks, of the ring, of the borrowed keys, or (kRefers) at once, where the two are equal.
     int next_slot = 0;
     int append_limit = 0;
-    /// One plane, no ring, keys of its own, and not frozen: grows without looking any further.
-    bool grows_plainly = false;
-    bool is_frozen = false;        ///< refers to another layer's segment: may not grow
-    bool is_shared = false;        ///< another layer's segment refers, or has referred, to this one
-    bool may_be_referred = false;  ///< shared or lent: blocks may have more references than ours
+    bool grows_plainly = false;  ///< IsPlain(), kept here where what that looks at is not
+    Sharing sharing = Sharing::kAlone;
     int num_planes = 0;
     uint32_t slots_per_block[kMaxPlanes] = {};  ///< of each plane
     std::vector<BlockId> planes[kMaxPlanes];    ///< block numbers of each plane, in slot order
@@ -172,12 +178,23 @@ class alignas(64) LayerBlockTable {
     std::vector<BlockId> borrowed_scales;
     int borrowed_slots = 0;  ///< slots of the keys when last refreshed
 
+    bool refers() const { return sharing == Sharing::kRefers; }
+    bool borrows_keys() const { return options.format.values_only; }
+    /// Grows by a block of its one plane whenever that is full, and in no other way.
+    bool IsPlain() const {
+      return num_planes == 1 && !options.ring && !borrows_keys() && !refers();
+    }
     /// Of a plane, for so many slots.
     size_t BlocksFor(int plane, size_t slots) const {
-      return (slots + slots_per_block[plane] - 1) / slots_per_block[plane];
+      return DivideUp(slots, slots_per_block[plane]);
     }
   };
 
+  /// A ring in which the next token overwrites the oldest one.
+  bool IsFullRing(int segment) const {
+    const std::optional<RingShape>& ring = segments_[segment].options.ring;
+    return ring && views_[segment].num_slots == ring->slots();
+  }
   absl::StatusOr<int> AppendSlotSlow(int segment);
   absl::Status TakeBlock(int segment);
   absl::Status TakeBlocks(int segment, int num_slots);

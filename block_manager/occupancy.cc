@@ -23,8 +23,8 @@ LayerOccupancy LayerBlockTable::SegmentOccupancy(int segment) const {
     result.blocks += s.planes[p].size();
     result.live_bytes += list.planes[p].LiveBytes(num_slots);
   }
-  result.owned_blocks = s.is_frozen ? 0 : result.blocks;
-  result.owned_live_bytes = s.is_frozen ? 0 : result.live_bytes;
+  result.owned_blocks = s.refers() ? 0 : result.blocks;
+  result.owned_live_bytes = s.refers() ? 0 : result.live_bytes;
   result.borrowed_blocks = s.borrowed_keys.size() + s.borrowed_scales.size();
   result.tail_waste_bytes = result.blocks * geometry_->block_bytes - result.live_bytes;
   return result;

@@ -58,9 +58,8 @@ absl::Status LayerBlockTable::CheckSegment(int segment) const {
     };
     const size_t expected = blocks_for(num_slots);
     // The block of the next slot may have been taken ahead, where there will be one.
-    const bool is_full = s.options.ring && view.num_slots == s.options.ring->slots();
     if (s.planes[p].size() != expected &&
-        (is_full || s.planes[p].size() != blocks_for(num_slots + 1))) {
+        (IsFullRing(segment) || s.planes[p].size() != blocks_for(num_slots + 1))) {
       return absl::InternalError(absl::StrCat("plane ", p, " has ", s.planes[p].size(),
                                               " blocks for ", num_slots, " slots, not ", expected));
     }
@@ -73,7 +72,7 @@ absl::Status LayerBlockTable::CheckSegment(int segment) const {
   }
 
   const CacheFormat& format = s.options.format;
-  const bool values_only = format.values_only;
+  const bool values_only = s.borrows_keys();
   if (view.first_kv_head != s.options.first_kv_head ||
       view.num_kv_heads != s.options.num_kv_heads || view.encoding != format.encoding ||
       view.group != format.group || (view.use == SegmentUse::kBorrowedKeys) != values_only) {
@@ -95,7 +94,7 @@ absl::Status LayerBlockTable::CheckPlanes(int segment) const {
   const SegmentView& view = views_[segment];
   const PlaneList list = PlanesOfSegment(s);
   const auto num_slots = static_cast<size_t>(view.num_slots);
-  const bool borrows = s.options.format.values_only;
+  const bool borrows = s.borrows_keys();
   static const std::vector<BlockId> kNone;
   const auto blocks_of = [&](PlaneRole role) -> const std::vector<BlockId>& {
     const int p = list.Find(role);
@@ -133,17 +132,20 @@ absl::Status LayerBlockTable::CheckPlanes(int segment) const {
 absl::Status LayerBlockTable::CheckCursor(int segment) const {
   const Segment& s = segments_[segment];
   const int num_slots = views_[segment].num_slots;
-  const bool is_full_ring = s.options.ring && num_slots == s.options.ring->slots();
   if (s.options.ring && num_slots > s.options.ring->slots()) {
     return absl::InternalError(
         absl::StrCat(num_slots, " slots in a ring of ", s.options.ring->slots()));
   }
   // A full ring's cursor runs from the slot behind the sinks to the end; everyone else's is the
   // end.
-  const int lowest = is_full_ring ? s.options.ring->sinks + 1 : num_slots;
+  const int lowest = IsFullRing(segment) ? s.options.ring->sinks + 1 : num_slots;
   if (s.next_slot < lowest || s.next_slot > num_slots) {
     return absl::InternalError(
         absl::StrCat("next slot ", s.next_slot, " is not in [", lowest, ", ", num_slots, "]"));
+  }
+  if (s.grows_plainly != s.IsPlain()) {
+    return absl::InternalError(
+        absl::StrCat("grows_plainly is ", s.grows_plainly, ", but IsPlain() ", s.IsPlain()));
   }
   // Past the blocks AppendSlot would hand out a slot without memory.
   if (const int limit = AppendLimitOf(s); s.append_limit != limit || s.next_slot > limit) {
