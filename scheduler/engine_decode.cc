@@ -13,27 +13,27 @@ bool EngineLoop::EditCaches(absl::Span<Sequence* const> sequences, bool ahead) {
   bool has_failed = false;
   for (Sequence* sequence : sequences) {
     if (!sequence->edited.ok()) continue;
-    const size_t before = edits_.size();
+    const size_t before = buffers_.edits.size();
     sequence->edited =
-        sequence->store->PrepareStep(sequence->logical_tokens + (ahead ? 1 : 0), &edits_);
+        sequence->store->PrepareStep(sequence->logical_tokens + (ahead ? 1 : 0), &buffers_.edits);
     if (!sequence->edited.ok()) {
-      edits_.resize(before);
+      buffers_.edits.resize(before);
       has_failed = true;
-    } else if (edits_.size() > before) {
+    } else if (buffers_.edits.size() > before) {
       edited.push_back(sequence);
     }
   }
-  if (edits_.empty()) return has_failed;
+  if (buffers_.edits.empty()) return has_failed;
   double timed_already = 0;
   absl::Status status;
   {
-    const ScopedSeconds timer(ahead ? &timed_already : &model_seconds_);
-    status = model_->EditCache(edits_);
+    const ScopedSeconds timer(ahead ? &timed_already : &measures_.model_seconds);
+    status = model_->EditCache(buffers_.edits);
   }
   for (Sequence* sequence : edited) {
     sequence->edited = status.ok() ? sequence->store->FinishEdits() : status;
   }
-  edits_.clear();  // they name segments of sequences that may end
+  buffers_.edits.clear();  // they name segments of sequences that may end
   return true;
 }
 
@@ -41,7 +41,7 @@ void EngineLoop::DecodeStep() {
   const SteadyTime start = std::chrono::steady_clock::now();
   holds_ahead_ = false;
   EditCaches(decoding_, /*ahead=*/false);
-  decode_inputs_.clear();
+  buffers_.decode_inputs.clear();
   const std::vector<Sequence*> batch = decoding_;
   std::vector<Sequence*> ready;
   for (Sequence* sequence : batch) {
@@ -56,7 +56,7 @@ void EngineLoop::DecodeStep() {
       Finish(*sequence, FinishReason::kError, layers.status());
       continue;
     }
-    DecodeInput& input = decode_inputs_.emplace_back();
+    DecodeInput& input = buffers_.decode_inputs.emplace_back();
     input.sequence = sequence->id;
     input.token_id = sequence->last_token;
     input.position = sequence->logical_tokens;
@@ -89,22 +89,22 @@ void EngineLoop::DecodeAndDraw(absl::Span<Sequence* const> ready) {
   std::vector<SampledToken> drawn(draws ? ready.size() : 0);
   absl::Status status;
   {
-    const ScopedSeconds timer(&model_seconds_);
+    const ScopedSeconds timer(&measures_.model_seconds);
     if (draws) {
       std::vector<TokenDraw> how;
       for (Sequence* sequence : ready) how.push_back({&*sequence->sampler, Forbidden(*sequence)});
-      status = model_->DecodeTokens(decode_inputs_, how, drawn.data());
+      status = model_->DecodeTokens(buffers_.decode_inputs, how, drawn.data());
       if (status.ok()) {
         PrepareNextStep(ready);
         status = model_->AwaitTokens();
       }
     } else {
-      decode_logits_.resize(ready.size() * vocab);
-      status = model_->Decode(decode_inputs_, decode_logits_.data());
+      buffers_.decode_logits.resize(ready.size() * vocab);
+      status = model_->Decode(buffers_.decode_inputs, buffers_.decode_logits.data());
     }
   }
   if (metrics_) metrics_->ObserveBatchSize(static_cast<int>(ready.size()));
-  tokens_in_step_ += static_cast<int>(ready.size());
+  measures_.tokens += static_cast<int>(ready.size());
   std::vector<Sequence*> decoded;
   std::vector<SampledToken> tokens;
   std::vector<float*> logits;
@@ -124,7 +124,7 @@ void EngineLoop::DecodeAndDraw(absl::Span<Sequence* const> ready) {
     if (draws) {
       tokens.push_back(std::move(drawn[i]));
     } else {
-      logits.push_back(&decode_logits_[i * vocab]);
+      logits.push_back(&buffers_.decode_logits[i * vocab]);
     }
   }
   AcceptTokens(decoded, draws ? std::move(tokens) : Sample(decoded, logits));
@@ -140,25 +140,24 @@ void EngineLoop::PrepareNextStep(absl::Span<Sequence* const> ready) {
     }
   }
   holds_ahead_ = EditCaches(going_on, /*ahead=*/true);
-  next_inputs_.clear();
+  buffers_.next_inputs.clear();
   for (size_t i = 0; i < ready.size(); ++i) {
     SequenceStore& store = *ready[i]->store;
     if (ready[i]->tokens_to_append() <= 0 || !ready[i]->edited.ok()) continue;
     const bool is_ready = store.PrepareAppend();
     holds_ahead_ = holds_ahead_ || store.changed_at() > store.step();
     if (!is_ready) continue;
-    DecodeInput& input = next_inputs_.emplace_back(decode_inputs_[i]);
+    DecodeInput& input = buffers_.next_inputs.emplace_back(buffers_.decode_inputs[i]);
     ++input.position;
     ++input.step;
     input.changed_at = store.changed_at();
   }
-  model_->PrepareDecode(next_inputs_);
+  model_->PrepareDecode(buffers_.next_inputs);
 }
 
-/// Policies that wait for the first generated token's attention.
 absl::Status EngineLoop::DecideFirstToken(Sequence& sequence) {
   if (!sequence.store->IsUndecided()) return absl::OkStatus();
-  const ScopedSeconds timer(&model_seconds_);
+  const ScopedSeconds timer(&measures_.model_seconds);
   const int tokens = sequence.logical_tokens;
   absl::Status status = sequence.store->Decide(
       *sequence.request.policy, PolicyContextOf(model_->shape()), tokens,

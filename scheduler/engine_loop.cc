@@ -48,8 +48,8 @@ EngineLoop::EngineLoop(const EngineOptions& options, const CacheGeometry& geomet
       status_(status),
       waiting_(options.max_overtakes),
       ledger_(geometry.num_layers),
-      prefills_(model->lanes().size()),
-      last_published_(Clock::now()) {
+      prefill_(model, options.prefill_tokens),
+      snapshot_pace_(Clock::now()) {
   Publish();
 }
 
@@ -68,8 +68,7 @@ void EngineLoop::Step() {
   const double attention_before = model_->attention_seconds();
   const double device_before = model_->device_seconds();
   const bool has_work = !IsIdle();
-  model_seconds_ = sample_seconds_ = 0;
-  tokens_in_step_ = 0;
+  measures_ = {};
 
   ExpireDeadlines();
   Admit();
@@ -79,14 +78,14 @@ void EngineLoop::Step() {
   Publish();
 
   if (!has_work || metrics_ == nullptr) return;
-  if (tokens_in_step_ > 0) metrics_->ObserveStepTokens(tokens_in_step_);
+  if (measures_.tokens > 0) metrics_->ObserveStepTokens(measures_.tokens);
   const double attention = model_->attention_seconds() - attention_before;
   const double total = Seconds(Clock::now() - start);
   metrics_->CountDeviceSeconds(model_->device_seconds() - device_before);
-  metrics_->ObserveStepPart("model", model_seconds_ - attention);
+  metrics_->ObserveStepPart("model", measures_.model_seconds - attention);
   metrics_->ObserveStepPart("attention", attention);
-  metrics_->ObserveStepPart("sample", sample_seconds_);
-  metrics_->ObserveStepPart("schedule", total - model_seconds_ - sample_seconds_);
+  metrics_->ObserveStepPart("sample", measures_.sample_seconds);
+  metrics_->ObserveStepPart("schedule", total - measures_.model_seconds - measures_.sample_seconds);
 }
 
 // ---- Messages ----------------------------------------------------------------------------------
@@ -105,8 +104,8 @@ SteadyTime EngineLoop::NextWakeUp() const {
 
 void EngineLoop::Receive(SubmitMessage message) {
   if (message.has_place) {
-    ++kept_.requests;
-    kept_.blocks += message.sequence->block_plan.total_blocks;
+    ++unpublished_.kept.requests;
+    unpublished_.kept.blocks += message.sequence->block_plan.total_blocks;
   }
   waiting_.Push(std::move(message.sequence));
 }
@@ -170,8 +169,8 @@ void EngineLoop::Admit() {
     }
     spdlog::debug("[{}] admitted: {} prompt tokens, {}, {} blocks reserved", sequence->request.name,
                   sequence->prompt_tokens(), sequence->policy_text, sequence->reservation.total);
-    is_stale_ = true;
-    to_prefill_.push_back(sequence.get());
+    snapshot_pace_.NoteChange();
+    prefill_.Push(sequence.get());
     const RequestId id = sequence->id;
     running_.emplace(id, std::move(sequence));
   }
@@ -181,7 +180,7 @@ void EngineLoop::Admit() {
 
 std::vector<SampledToken> EngineLoop::Sample(absl::Span<Sequence* const> sequences,
                                              absl::Span<float* const> logits) {
-  const ScopedSeconds timer(&sample_seconds_);
+  const ScopedSeconds timer(&measures_.sample_seconds);
   std::vector<TokenDraw> draws;
   for (Sequence* sequence : sequences) {
     draws.push_back({&*sequence->sampler, Forbidden(*sequence)});
@@ -194,13 +193,15 @@ std::vector<SampledToken> EngineLoop::Sample(absl::Span<Sequence* const> sequenc
 void EngineLoop::AcceptTokens(absl::Span<Sequence* const> sequences,
                               std::vector<SampledToken> tokens) {
   const SteadyTime now = Clock::now();
-  inter_token_seconds_.clear();
+  buffers_.inter_token_seconds.clear();
   int generated = 0;
   for (size_t i = 0; i < sequences.size(); ++i) {
     generated += AcceptToken(*sequences[i], std::move(tokens[i]), now) ? 1 : 0;
   }
   if (metrics_ == nullptr || generated == 0) return;
-  if (!inter_token_seconds_.empty()) metrics_->ObserveInterToken(inter_token_seconds_);
+  if (!buffers_.inter_token_seconds.empty()) {
+    metrics_->ObserveInterToken(buffers_.inter_token_seconds);
+  }
   metrics_->CountGeneratedTokens(generated);
 }
 
@@ -229,7 +230,7 @@ bool EngineLoop::AcceptToken(Sequence& sequence, SampledToken token, SteadyTime 
     }
     sequence.first_token = now;
   } else {
-    inter_token_seconds_.push_back(Seconds(now - sequence.latest_token));
+    buffers_.inter_token_seconds.push_back(Seconds(now - sequence.latest_token));
   }
   sequence.latest_token = now;
   sequence.last_token = token.token_id;
@@ -238,7 +239,7 @@ bool EngineLoop::AcceptToken(Sequence& sequence, SampledToken token, SteadyTime 
   if (sequence.generated >= request.max_new_tokens) {
     Finish(sequence, FinishReason::kLength, absl::OkStatus(), std::move(output));
   } else {
-    outputs_.push_back(std::move(output));
+    unpublished_.outputs.push_back(std::move(output));
   }
   return true;
 }
@@ -257,25 +258,12 @@ void EngineLoop::Finish(Sequence& sequence, FinishReason reason, absl::Status st
     metrics_->CountDistant(cache.distant.attended, cache.distant.skipped);
   }
   Report(sequence, reason, std::move(status), std::move(output));
-  std::erase(to_prefill_, &sequence);
   std::erase(decoding_, &sequence);
   ledger_.Cancel(sequence.reservation);
   auto node = running_.extract(sequence.id);
   sequence.store.reset();
   sequence.cache.reset();  // releases its blocks
-  for (std::optional<PrefillBatch>& prefill : prefills_) {
-    if (!prefill.has_value()) continue;
-    auto& batch = prefill->sequences;
-    const auto place = std::find(batch.begin(), batch.end(), &sequence);
-    if (place == batch.end()) continue;
-    prefill->prompts->Drop(static_cast<int>(place - batch.begin()));
-    *place = nullptr;
-    prefill->gone.push_back(std::move(node.mapped()));
-    if (std::all_of(batch.begin(), batch.end(), [](Sequence* s) { return s == nullptr; })) {
-      prefill.reset();
-    }
-    return;
-  }
+  prefill_.Remove(std::move(node.mapped()));
 }
 
 void EngineLoop::FinishWaiting(std::unique_ptr<Sequence> sequence, FinishReason reason,
@@ -319,8 +307,8 @@ void EngineLoop::Report(const Sequence& sequence, FinishReason reason, absl::Sta
                 sequence.request.name, FinishReasonName(reason), result.usage.prompt_tokens,
                 result.usage.completion_tokens, result.total_seconds, result.cache.blocks,
                 result.cache.full_blocks);
-  outputs_.push_back(std::move(output));
-  ++finished_in_step_;
+  unpublished_.outputs.push_back(std::move(output));
+  ++unpublished_.finished;
 }
 
 }  // namespace ziggurat

@@ -5,7 +5,6 @@
 #include <chrono>
 #include <condition_variable>
 #include <cstdint>
-#include <deque>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -17,8 +16,10 @@
 #include "model/model_runner.h"
 #include "scheduler/engine.h"
 #include "scheduler/mailbox.h"
+#include "scheduler/prefill_lanes.h"
 #include "scheduler/reservation.h"
 #include "scheduler/sequence.h"
+#include "scheduler/snapshot_pace.h"
 #include "scheduler/waiting_queue.h"
 
 namespace ziggurat {
@@ -71,18 +72,7 @@ class EngineLoop {
   void Run();
 
  private:
-  /// The batch of prompts in a lane.
-  struct PrefillBatch {
-    std::vector<Sequence*> sequences;  ///< null where the request has gone meanwhile
-    /// Those that have gone: without blocks, but the model still reads their plans.
-    std::vector<std::unique_ptr<Sequence>> gone;
-    int tokens = 0;
-    int next_layer = 0;
-    bool is_written = false;               ///< next_layer is, and waits to be finished
-    std::unique_ptr<PromptBatch> prompts;  ///< ends first: it reads the plans
-  };
-
-  // Messages in.
+  // Messages in (engine_loop.cc, as all that names no other file).
   void ReceiveMessages();
   void Receive(SubmitMessage message);
   void Receive(CancelMessage message);
@@ -100,35 +90,35 @@ class EngineLoop {
   void PrefillSlice();
   void DecodeStep();
   void Publish();
-  bool IsSnapshotDue() const;
-  void PublishSnapshot();
 
-  int NextLane();
-  void StartPrefillBatch(int lane);
-  /// Where a prompt goes that is next in order while a batch is put together.
-  enum class Place : uint8_t { kHere, kNextBatch, kOtherLane };
-  bool IsWorthOvertaking(int64_t tokens, int64_t of_other, int layers) const;
-  Place PlaceInFirstLane(const PrefillBatch& batch, int tokens) const;
-  Place PlaceBeside(const PrefillBatch& batch, int tokens, int longest) const;
-  static int LongestPrompt(const PrefillBatch& batch);
+  // A slice of a batch of prompts (engine_prefill.cc).
+  void BeginPrefill(int lane);
   void PrefillLayers(int lane);
+  /// Goes on with the next layer. False: it is not done. A status that is not OK is the whole
+  /// batch's.
   absl::StatusOr<bool> PrefillLayer(int lane, PauseTest pause);
   absl::StatusOr<bool> AttendAndWrite(int lane, PauseTest pause);
+  void FinishPrefillBatch(int lane);
+  void FailPrefillBatch(int lane, const absl::Status& status);
+  /// Policies that wait for the last layer of the prompt.
   void DecidePrompts(int lane);
-  absl::Status DecideFirstToken(Sequence& sequence);
+
+  // A decode step (engine_decode.cc).
   /// Carries out what must move in the caches before the next token is written; `ahead`: the one
   /// behind that which a device is at work on. What comes of it is noted in each sequence. False:
   /// nothing moved.
   bool EditCaches(absl::Span<Sequence* const> sequences, bool ahead);
-  void FinishPrefillBatch(int lane);
-  void FailPrefillBatch(int lane, const absl::Status& status);
-  /// What may not be drawn for a sequence now.
-  static absl::Span<const int32_t> Forbidden(const Sequence& sequence);
   /// Runs the model, and gives the sequences that are still there their tokens.
   void DecodeAndDraw(absl::Span<Sequence* const> ready);
   /// While a device computes: what can be done ahead for sequences that will be in the next step,
   /// unless a stop token is drawn, or a client cancels.
   void PrepareNextStep(absl::Span<Sequence* const> ready);
+  /// Policies that wait for the first generated token's attention.
+  absl::Status DecideFirstToken(Sequence& sequence);
+
+  // Tokens.
+  /// What may not be drawn for a sequence now.
+  static absl::Span<const int32_t> Forbidden(const Sequence& sequence);
   /// A token of each.
   ///   logits  [logits of sequence i] vocab_size of them, spoiled
   std::vector<SampledToken> Sample(absl::Span<Sequence* const> sequences,
@@ -137,6 +127,8 @@ class EngineLoop {
   void AcceptTokens(absl::Span<Sequence* const> sequences, std::vector<SampledToken> tokens);
   /// False: it was a stop token, which is not passed on, or no token at all (an error).
   bool AcceptToken(Sequence& sequence, SampledToken token, SteadyTime now);
+
+  // The end of a request.
   /// Releases everything that `sequence` holds and reports. The sequence is gone afterwards.
   ///   output  with the last token, or a result that has the stop token
   void Finish(Sequence& sequence, FinishReason reason, absl::Status status,
@@ -146,6 +138,10 @@ class EngineLoop {
   void FinishAll(FinishReason reason, const absl::Status& status);
   void Report(const Sequence& sequence, FinishReason reason, absl::Status status,
               EngineOutput output);
+
+  // What others see (engine_snapshot.cc).
+  bool IsSnapshotDue() const;
+  void PublishSnapshot();
   EngineSnapshot MakeSnapshot();
   void CheckConservation();
 
@@ -158,36 +154,48 @@ class EngineLoop {
   Mailbox<EngineOutput>* outbox_;
   EngineStatus* status_;
 
+  // Where a request is: in waiting_, and once admitted in running_, there first in prefill_, then
+  // in decoding_.
   WaitingQueue waiting_;
   ReservationLedger ledger_;
   std::unordered_map<RequestId, std::unique_ptr<Sequence>> running_;
-  std::deque<Sequence*> to_prefill_;
-  std::vector<std::optional<PrefillBatch>> prefills_;  ///< [lanes]
-  int last_lane_ = 0;                                  ///< that had a slice
+  SteadyTime next_deadline_ = SteadyTime::max();  ///< none of running_ has an earlier one
+  PrefillLanes prefill_;
   std::vector<Sequence*> decoding_;
-
-  std::vector<float> prefill_logits_;
-  std::vector<float> decode_logits_;
-  std::vector<DecodeInput> decode_inputs_;
-  std::vector<DecodeInput> next_inputs_;     ///< of those that are prepared
-  std::vector<CacheEdit> edits_;             ///< of EditCaches, empty otherwise
-  std::vector<EngineOutput> outputs_;        ///< of this step
-  std::vector<double> inter_token_seconds_;  ///< of this step
-  /// No request that runs has an earlier deadline.
-  SteadyTime next_deadline_ = SteadyTime::max();
-  int finished_in_step_ = 0;
-  Places kept_;                ///< promises of EngineStatus that were received in this step
-  int tokens_in_step_ = 0;     ///< computed; of a prompt, those of its last prefill step
-  bool shows_idle_ = true;     ///< the last step left nothing to do
-  bool holds_ahead_ = false;   ///< blocks and edits of the next step, which are not shown
-  bool is_stale_ = false;      ///< a request was admitted or finished since the last snapshot
-  double model_seconds_ = 0;   ///< of this step, attention included
-  double sample_seconds_ = 0;  ///< of this step
   std::chrono::steady_clock::duration decode_time_{};  ///< of the last step
-  SteadyTime last_published_;
-  std::chrono::steady_clock::duration publish_cost_{};  ///< of the last snapshot
+
   std::optional<SteadyTime> drain_deadline_;
   bool stopping_ = false;
+
+  /// What has happened since the last Publish, which tells others.
+  struct Unpublished {
+    std::vector<EngineOutput> outputs;
+    int finished = 0;
+    Places kept;  ///< promises of EngineStatus that were received
+  };
+  Unpublished unpublished_;
+  SnapshotPace snapshot_pace_;
+  bool shows_idle_ = true;    ///< the last step left nothing to do
+  bool holds_ahead_ = false;  ///< blocks and edits of the next step, which are not shown
+
+  /// What is measured of one step.
+  struct StepMeasures {
+    double model_seconds = 0;  ///< attention included
+    double sample_seconds = 0;
+    int tokens = 0;  ///< computed; of a prompt, those of its last prefill step
+  };
+  StepMeasures measures_;
+
+  /// Nothing in them outlives a step: they are kept for their memory.
+  struct Buffers {
+    std::vector<float> prefill_logits;
+    std::vector<float> decode_logits;
+    std::vector<DecodeInput> decode_inputs;
+    std::vector<DecodeInput> next_inputs;  ///< of sequences whose next step is prepared
+    std::vector<CacheEdit> edits;
+    std::vector<double> inter_token_seconds;
+  };
+  Buffers buffers_;
 };
 
 }  // namespace ziggurat

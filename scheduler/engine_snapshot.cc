@@ -18,14 +18,6 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// A snapshot walks every running sequence, so its rate is bounded, and its share of the time; but
-// for the first step after a rest, in which few run.
-constexpr auto kPublishInterval = std::chrono::milliseconds(100);
-constexpr auto kStaleInterval = std::chrono::milliseconds(10);
-constexpr int kPublishRest = 100;          // times as long as the last one took, or ...
-constexpr int kPublishRestOfDevice = 400;  // where a device waits meanwhile, but ...
-constexpr auto kLongestPublishRest = std::chrono::seconds(2);
-
 /// Adds what a layer of one sequence holds in one format.
 void AddFormat(const CacheFormat& format, size_t blocks, LayerSnapshot* layer) {
   layer->used_blocks += blocks;
@@ -50,7 +42,7 @@ void AddReport(const LayerCacheReport& report, LayerSnapshot* layer) {
 }  // namespace
 
 void EngineLoop::Publish() {
-  is_stale_ = is_stale_ || finished_in_step_ > 0;
+  if (unpublished_.finished > 0) snapshot_pace_.NoteChange();
   // Whoever has got the last answer may count on an empty cache, so an idle engine says so first;
   // it has no sequence to look at. Otherwise no token waits for a snapshot.
   const bool is_idle = IsIdle();
@@ -58,11 +50,11 @@ void EngineLoop::Publish() {
   if (is_idle) PublishSnapshot();
   {
     std::lock_guard lock(status_->mutex);
-    status_->in_flight -= std::exchange(finished_in_step_, 0);
+    status_->in_flight -= std::exchange(unpublished_.finished, 0);
     const int running = static_cast<int>(running_.size());
     status_->waiting = status_->in_flight - running;
     Places& promised = status_->promised;
-    const Places kept = std::exchange(kept_, {});
+    const Places kept = std::exchange(unpublished_.kept, {});
     promised = {promised.requests - kept.requests, promised.blocks - kept.blocks};
     status_->open = {};
     if (waiting_.size() == 0) {
@@ -72,25 +64,21 @@ void EngineLoop::Publish() {
     }
   }
   status_->changed.notify_all();
-  outbox_->SendAll(outputs_);
+  outbox_->SendAll(unpublished_.outputs);
   // The first step after a rest is shown at once: answers may be shorter than the time between
   // two snapshots.
   if (!is_idle && !holds_ahead_ && (was_idle || IsSnapshotDue())) PublishSnapshot();
 }
 
 bool EngineLoop::IsSnapshotDue() const {
-  const Clock::duration age = Clock::now() - last_published_;
-  const int rest = model_->draws_tokens() ? kPublishRestOfDevice : kPublishRest;
-  return age >= std::min<Clock::duration>(rest * publish_cost_, kLongestPublishRest) &&
-         age >= (is_stale_ ? Clock::duration(kStaleInterval) : Clock::duration(kPublishInterval));
+  return snapshot_pace_.IsDue(Clock::now(), /*device_waits=*/model_->draws_tokens());
 }
 
 void EngineLoop::PublishSnapshot() {
-  last_published_ = Clock::now();
+  const SteadyTime begun = Clock::now();
   std::shared_ptr<const EngineSnapshot> made = std::make_shared<EngineSnapshot>(MakeSnapshot());
   if (metrics_) metrics_->SetOccupancy(*made);
-  publish_cost_ = Clock::now() - last_published_;
-  is_stale_ = false;
+  snapshot_pace_.NoteMade(begun, Clock::now());
   std::lock_guard lock(status_->mutex);
   status_->snapshot.swap(made);  // the old one is freed behind the lock
 }
