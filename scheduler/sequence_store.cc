@@ -90,20 +90,18 @@ SequenceStore::SequenceStore(const CachePlan& plan, const CacheGeometry& geometr
       cache_(cache),
       reservation_(reservation),
       ledger_(ledger),
+      layers_(plan.layers.size()),
       edit_due_(plan.layers.size()),
-      append_segments_(plan.layers.size(), -1),
+      append_due_(plan.layers.size()),
       targets_(plan.layers.size()),
-      owned_(plan.layers.size()),
+      places_(plan.layers.size()),
       facts_(plan.layers.size()),
       importance_(plan.layers.size()),
-      places_(plan.layers.size()),
-      counted_(plan.layers.size()),
-      due_(plan.layers.size()),
       undecided_(plan.decide != DecideAt::kLayer) {
   held_plan_.layers.resize(plan.layers.size());
   held_ = context_;
   held_.plan = &held_plan_;
-  for (const uint32_t blocks : reservation->layer_blocks) bounds_.push_back(blocks);
+  for (size_t i = 0; i < layers_.size(); ++i) layers_[i].bound = reservation->layer_blocks[i];
 }
 
 absl::Status SequenceStore::FillLayer(int layer, const LayerMeasured& measured, LayerWrite* write) {
@@ -130,30 +128,33 @@ absl::Status SequenceStore::FillLayer(int layer, const LayerMeasured& measured, 
 }
 
 absl::Status SequenceStore::LowerBound(int layer) {
-  const size_t bound = stores_[layer]->MaxBlocks();
-  if (bound > bounds_[layer]) {
-    return absl::InternalError(absl::StrCat("layer ", layer, " may come to hold ", bound,
-                                            " blocks, its plan allows ", bounds_[layer]));
+  size_t& bound = layers_[layer].bound;
+  const size_t most = stores_[layer]->MaxBlocks();
+  if (most > bound) {
+    return absl::InternalError(absl::StrCat("layer ", layer, " may come to hold ", most,
+                                            " blocks, its plan allows ", bound));
   }
-  bounds_[layer] = bound;
+  bound = most;
   return absl::OkStatus();
 }
 
 void SequenceStore::NoteStore(int layer) {
-  append_segments_[layer] = stores_[layer]->AppendSegment();
-  may_edit_ahead_ = may_edit_ahead_ && stores_[layer]->MayEditAhead();
-  edit_due_[layer] = StepAfter(step_ + 1, stores_[layer]->TokensBeforeEdit());
-  next_edit_ = due_[layer] = next_due_ = step_ + 1;
-  counted_[layer] = step_;
+  const LayerStore& store = *stores_[layer];
+  layers_[layer].append_segment = store.AppendSegment();
+  layers_[layer].counted_step = step_;
+  may_edit_ahead_ = may_edit_ahead_ && store.MayEditAhead();
+  edit_due_.Set(layer, StepAfter(step_ + 1, store.TokensBeforeEdit()));
+  append_due_.Set(layer, step_ + 1);
 }
 
 absl::Status SequenceStore::Settle(int layer) {
-  owned_[layer] = cache_->layer(layer).owned_blocks();
-  if (owned_[layer] > bounds_[layer]) {
-    return absl::InternalError(absl::StrCat("layer ", layer, " holds ", owned_[layer],
-                                            " blocks, its plan allows ", bounds_[layer]));
+  LayerState& state = layers_[layer];
+  state.owned = cache_->layer(layer).owned_blocks();
+  if (state.owned > state.bound) {
+    return absl::InternalError(absl::StrCat("layer ", layer, " holds ", state.owned,
+                                            " blocks, its plan allows ", state.bound));
   }
-  const size_t wanted = bounds_[layer] - owned_[layer];
+  const size_t wanted = state.bound - state.owned;
   const size_t held = reservation_->layer_blocks[layer];
   if (wanted < held) {
     ledger_->Lower(*reservation_, layer, held - wanted);
@@ -180,7 +181,7 @@ absl::Status SequenceStore::Decide(const Policy& policy, const PolicyContext& co
   for (int layer = 0; layer < cache_->num_layers(); ++layer) {
     if (layer > 0) {
       // The layer below, which was copied, has given back as many.
-      bounds_[layer] += copy;
+      layers_[layer].bound += copy;
       if (absl::Status status = Settle(layer); !status.ok()) return status;
     }
     absl::Status status = RelayLayer(layer, decided_plan_.layers[layer], tokens, prompt, model);
@@ -240,22 +241,20 @@ absl::Status SequenceStore::RelayLayer(int layer, const LayerPlan& plan, int tok
 
 absl::Status SequenceStore::PrepareStep(int position, std::vector<CacheEdit>* edits) {
   const int next = step_ + 1;
-  if (next < next_edit_) return absl::OkStatus();
+  if (!edit_due_.AnyBy(next)) return absl::OkStatus();
   const size_t before = edits->size();
   for (int layer = 0; layer < cache_->num_layers(); ++layer) {
-    if (edit_due_[layer] > next) continue;
+    if (!edit_due_.IsBy(layer, next)) continue;
     CatchUpLayer(layer, step_);
     absl::Status status = stores_[layer]->PrepareStep(position, edits);
     if (!status.ok()) return status;
   }
-  next_edit_ = LayerStore::kNever;
   for (int layer = 0; layer < cache_->num_layers(); ++layer) {
-    if (edit_due_[layer] <= next) {
-      if (absl::Status status = stores_[layer]->PrepareFlush(edits); !status.ok()) return status;
-      NoteEdits(layer);
-    }
-    next_edit_ = std::min(next_edit_, edit_due_[layer]);
+    if (!edit_due_.IsBy(layer, next)) continue;
+    if (absl::Status status = stores_[layer]->PrepareFlush(edits); !status.ok()) return status;
+    NoteEdits(layer);
   }
+  edit_due_.FindEarliest();
   if (edits->size() == before) return absl::OkStatus();
   for (int layer = 0; layer < cache_->num_layers(); ++layer) {
     if (absl::Status status = Settle(layer); !status.ok()) return status;
@@ -263,125 +262,125 @@ absl::Status SequenceStore::PrepareStep(int position, std::vector<CacheEdit>* ed
   return absl::OkStatus();
 }
 
-/// The next step has been prepared.
 void SequenceStore::NoteEdits(int layer) {
-  edit_due_[layer] = StepAfter(step_ + 1, std::max(1, stores_[layer]->TokensBeforeEdit()));
+  edit_due_.Set(layer, StepAfter(step_ + 1, std::max(1, stores_[layer]->TokensBeforeEdit())));
 }
 
 absl::Status SequenceStore::FinishEdits() {
   for (const auto& store : stores_) store->FinishEdits();
-  next_edit_ = LayerStore::kNever;
   for (int layer = 0; layer < cache_->num_layers(); ++layer) {
+    const LayerState& state = layers_[layer];
     // Tables that lag behind have not been edited.
-    if (append_segments_[layer] < 0 || counted_[layer] == step_) NoteEdits(layer);
-    next_edit_ = std::min(next_edit_, edit_due_[layer]);
+    if (state.append_segment < 0 || state.counted_step == step_) NoteEdits(layer);
     if (absl::Status status = Settle(layer); !status.ok()) return status;
   }
+  edit_due_.FindEarliest();
   return absl::OkStatus();
 }
 
 absl::StatusOr<absl::Span<const DecodeInput::Layer>> SequenceStore::Append(int position) {
-  if (++step_ >= next_due_) {
-    next_due_ = LayerStore::kNever;
-    for (int layer = 0; layer < cache_->num_layers(); ++layer) {
-      if (due_[layer] <= step_) {
-        PrefetchAfter(layer);
-        if (absl::Status status = AppendToLayer(layer, position); !status.ok()) {
-          --step_;  // for layers behind this one nothing has been appended
-          return status;
-        }
-        changed_at_ = step_;
-      }
-      next_due_ = std::min(next_due_, due_[layer]);
+  ++step_;
+  if (!append_due_.AnyBy(step_)) return absl::MakeConstSpan(places_);
+  for (int layer = 0; layer < cache_->num_layers(); ++layer) {
+    if (!append_due_.IsBy(layer, step_)) continue;
+    PrefetchAfter(layer);
+    if (absl::Status status = AppendToLayer(layer, position); !status.ok()) {
+      --step_;  // for layers behind this one nothing has been appended
+      return status;
     }
+    changed_at_ = step_;
   }
+  append_due_.FindEarliest();
   return absl::MakeConstSpan(places_);
 }
 
-/// Memory is asked for what the layers to come need while this one is worked on.
 void SequenceStore::PrefetchAfter(int layer) const {
   constexpr int kTable = 8, kBlocks = 4;  // so many layers further on
   if (layer + kTable < cache_->num_layers()) cache_->layer(layer + kTable).Prefetch();
-  if (layer + kBlocks < cache_->num_layers() && append_segments_[layer + kBlocks] >= 0) {
-    cache_->layer(layer + kBlocks).PrefetchBlocks(append_segments_[layer + kBlocks]);
-  }
+  if (layer + kBlocks >= cache_->num_layers()) return;
+  const int segment = layers_[layer + kBlocks].append_segment;
+  if (segment >= 0) cache_->layer(layer + kBlocks).PrefetchBlocks(segment);
 }
 
 absl::Status SequenceStore::AppendToLayer(int layer, int position) {
   LayerBlockTable& table = cache_->layer(layer);
-  due_[layer] = step_ + 1;
-  if (const int segment = append_segments_[layer]; segment >= 0) {
+  LayerState& state = layers_[layer];
+  int due = step_ + 1;
+  if (const int segment = state.append_segment; segment >= 0) {
     CatchUpLayer(layer, step_ - 1);
     absl::StatusOr<int> slot = table.AppendSlot(segment);
     if (!slot.ok()) return slot.status();
     targets_[layer] = {segment, *slot};
     places_[layer] = {table.view(), absl::MakeConstSpan(&targets_[layer], 1), 0, step_};
-    counted_[layer] = step_;
+    state.counted_step = step_;
     // After an edit nothing may be where it was.
-    due_[layer] = std::min(due_[layer] + table.RoomToAppend(segment), edit_due_[layer]);
+    due = std::min(due + table.RoomToAppend(segment), edit_due_.of_layer(layer));
   } else {
     absl::StatusOr<absl::Span<const TokenTarget>> targets = stores_[layer]->Append(position);
     if (!targets.ok()) return targets.status();
     places_[layer] = {table.view(), *targets, stores_[layer]->score_recent(), step_};
     if (stores_[layer]->AppendsAlike()) {
       CheckThat(targets->size() == 1, "several targets are said in every step");
-      due_[layer] = edit_due_[layer];
+      due = edit_due_.of_layer(layer);
     }
   }
-  return table.owned_blocks() == owned_[layer] ? absl::OkStatus() : Settle(layer);
+  append_due_.Set(layer, due);
+  return table.owned_blocks() == state.owned ? absl::OkStatus() : Settle(layer);
 }
 
 bool SequenceStore::PrepareAppend() {
   const int next = step_ + 1;
-  if (undecided_ || next_edit_ <= next || next_due_ > next) return false;
+  if (undecided_ || edit_due_.AnyBy(next) || !append_due_.AnyBy(next)) return false;
   bool all = true;
-  next_due_ = LayerStore::kNever;
   for (int layer = 0; layer < cache_->num_layers(); ++layer) {
-    if (due_[layer] <= next) {
-      PrefetchAfter(layer);
-      if (PrepareLayer(layer)) {
-        changed_at_ = next;
-      } else {
-        all = false;
-      }
+    if (!append_due_.IsBy(layer, next)) continue;
+    PrefetchAfter(layer);
+    if (PrepareLayer(layer)) {
+      changed_at_ = next;
+    } else {
+      all = false;
     }
-    next_due_ = std::min(next_due_, due_[layer]);
   }
+  append_due_.FindEarliest();
   return all;
 }
 
 bool SequenceStore::PrepareLayer(int layer) {
-  const int segment = append_segments_[layer];
+  LayerState& state = layers_[layer];
+  const int segment = state.append_segment;
   if (segment < 0) return false;
   CatchUpLayer(layer, step_);
   LayerBlockTable& table = cache_->layer(layer);
   if (!table.TakeAhead(segment)) return false;
-  if (table.owned_blocks() != owned_[layer] && !Settle(layer).ok()) {
+  if (table.owned_blocks() != state.owned && !Settle(layer).ok()) {
     table.ReleaseAhead(segment);
-    owned_[layer] = table.owned_blocks();  // Append is to find what is wrong
+    state.owned = table.owned_blocks();  // Append is to find what is wrong
     return false;
   }
   targets_[layer] = {segment, table.next_slot(segment)};
   places_[layer] = {table.view(), absl::MakeConstSpan(&targets_[layer], 1), 0, step_ + 1};
-  due_[layer] = std::min(step_ + 1 + table.RoomToAppend(segment), edit_due_[layer]);
+  append_due_.Set(layer,
+                  std::min(step_ + 1 + table.RoomToAppend(segment), edit_due_.of_layer(layer)));
   return true;
 }
 
 void SequenceStore::Unprepare() {
   for (int layer = 0; layer < cache_->num_layers(); ++layer) {
-    if (places_[layer].as_of <= step_ || append_segments_[layer] < 0) continue;
-    if (counted_[layer] > step_) continue;  // appended, by an Append that failed
-    cache_->layer(layer).ReleaseAhead(append_segments_[layer]);
+    const LayerState& state = layers_[layer];
+    if (places_[layer].as_of <= step_ || state.append_segment < 0) continue;
+    if (state.counted_step > step_) continue;  // appended, by an Append that failed
+    cache_->layer(layer).ReleaseAhead(state.append_segment);
     CheckThat(Settle(layer).ok(), "a layer that gives blocks back keeps to its bound");
-    next_due_ = due_[layer] = step_ + 1;
+    append_due_.Set(layer, step_ + 1);
   }
 }
 
 void SequenceStore::CatchUpLayer(int layer, int step) {
   DecodeInput::Layer& place = places_[layer];
-  if (append_segments_[layer] < 0 || step <= counted_[layer]) return;
-  cache_->layer(layer).AppendSlots(append_segments_[layer], step - counted_[layer]);
-  counted_[layer] = step;
+  LayerState& state = layers_[layer];
+  if (state.append_segment < 0 || step <= state.counted_step) return;
+  cache_->layer(layer).AppendSlots(state.append_segment, step - state.counted_step);
+  state.counted_step = step;
   targets_[layer].slot += step - place.as_of;
   place.as_of = step;
 }

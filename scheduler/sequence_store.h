@@ -2,6 +2,7 @@
 // decisions that need all of them.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <vector>
@@ -82,13 +83,43 @@ class SequenceStore {
   DistantCounts distant_counts;
 
  private:
+  /// The steps before which layers must be asked for something. A step compares the earliest, and
+  /// only where that has come walks through the layers, of which most have nothing to do.
+  class DueSteps {
+   public:
+    explicit DueSteps(size_t layers) : of_layer_(layers) {}
+    int of_layer(int layer) const { return of_layer_[layer]; }
+    /// Whether any layer may be due in `step`, and whether this one is.
+    bool AnyBy(int step) const { return earliest_ <= step; }
+    bool IsBy(int layer, int step) const { return of_layer_[layer] <= step; }
+    void Set(int layer, int step) {
+      of_layer_[layer] = step;
+      earliest_ = std::min(earliest_, step);
+    }
+    /// After those that were due have been set to later steps.
+    void FindEarliest() { earliest_ = std::ranges::min(of_layer_); }
+
+   private:
+    std::vector<int> of_layer_;
+    int earliest_ = 0;  ///< no layer is due before
+  };
+
+  struct LayerState {
+    size_t bound = 0;         ///< most blocks that it may own from now on
+    size_t owned = 0;         ///< those that it owns
+    int append_segment = -1;  ///< LayerStore::AppendSegment
+    int counted_step = 0;     ///< up to which its table counts the slots
+  };
+
   absl::Status RelayLayer(int layer, const LayerPlan& plan, int tokens, BatchPrompt prompt,
                           ModelRunner* model);
-  /// Notes how the layer's store takes tokens from now on.
+  /// Asks the layer's store, which has just been filled, how it takes tokens from now on.
   void NoteStore(int layer);
+  /// Asks it when its next edit is due, once the coming step has been prepared.
+  void NoteEdits(int layer);
   absl::Status AppendToLayer(int layer, int position);
   bool PrepareLayer(int layer);
-  void NoteEdits(int layer);
+  /// Asks memory for what the layers to come need while this one is worked on.
   void PrefetchAfter(int layer) const;
   void CatchUpLayer(int layer, int step);
   /// Once it is known what the layer keeps: the most that it may own from now on, which is no more
@@ -105,21 +136,19 @@ class SequenceStore {
   SequenceCache* cache_;
   Reservation* reservation_;
   ReservationLedger* ledger_;
+
+  // One of each layer.
   std::vector<std::unique_ptr<LayerStore>> stores_;
-  std::vector<int> edit_due_;         ///< the step before which each store must be asked for edits
-  int next_edit_ = 0;                 ///< the earliest of them
-  std::vector<int> append_segments_;  ///< LayerStore::AppendSegment
-  std::vector<TokenTarget> targets_;  ///< of layers that have one
-  std::vector<size_t> bounds_;        ///< most blocks that each layer may own from now on
-  std::vector<size_t> owned_;         ///< those that it owns
+  std::vector<LayerState> layers_;
+  DueSteps edit_due_;                       ///< PrepareStep
+  DueSteps append_due_;                     ///< Append
+  std::vector<TokenTarget> targets_;        ///< of layers that have an append_segment
+  std::vector<DecodeInput::Layer> places_;  ///< what Append returns; they name targets_
   std::vector<LayerFacts> facts_;
   std::vector<double> importance_;
+
   int step_ = 0;  ///< calls of Append
   int changed_at_ = 0;
-  std::vector<DecodeInput::Layer> places_;  ///< what Append returns
-  std::vector<int> counted_;                ///< the step up to which each table counts the slots
-  std::vector<int> due_;                    ///< the step in which each layer must be looked at
-  int next_due_ = 0;                        ///< the earliest of them
   bool undecided_;
   bool may_edit_ahead_ = true;  ///< in every layer
 };

@@ -30,24 +30,53 @@ struct StoreContext {
   int appended_tokens = 0;  ///< most tokens that come after the prompt
 };
 
-/// The order of calls: Fill once; then for every step PrepareStep and PrepareFlush of all layers
-/// that TokensBeforeEdit does not excuse, the edits are carried out where there are any,
-/// FinishEdits of all layers, Append of all layers. Engine thread only. RESOURCE_EXHAUSTED from the
-/// pool is a broken bound: `MaxBlocks` was wrong.
+/// One layer's store, which its SequenceStore alone calls, on the engine's thread:
+///
+///   SequenceStore     calls
+///   FillLayer         FillLower of the layer below (of upper layers of pairs), Fill; then
+///                     MaxBlocks, AppendSegment, TokensBeforeEdit, MayEditAhead
+///   Decide            the same, over a layer that holds all tokens already
+///   PrepareStep       PrepareStep of all layers that TokensBeforeEdit does not excuse, then
+///                     PrepareFlush of the same, then TokensBeforeEdit
+///   FinishEdits       where that ordered edits, which are done now: FinishEdits of all layers,
+///                     then TokensBeforeEdit
+///   Append            Append and AppendsAlike of layers without an AppendSegment
+///
+/// What happens there differs:
+///
+///   kind              before a step                     the token goes
+///   growing           groups become codes               to the end of AppendSegment
+///   ring              nothing                           round the ring of AppendSegment
+///   ring of groups    a group becomes codes, over the   to the end of AppendSegment; first sinks
+///                     oldest one                        (Append)
+///   scored            nothing                           to a new slot, then always to that of the
+///                                                       lowest score (Append, AppendsAlike)
+///   pair              a full tail is merged             to the end of AppendSegment, the tail
+///   distant           a token, or a group, leaves the   to a slot of each run of heads (Append)
+///                     near window
+///
+/// RESOURCE_EXHAUSTED from the pool is a broken bound: `MaxBlocks` was wrong.
 class LayerStore {
  public:
   virtual ~LayerStore() = default;
 
-  /// Most blocks that the layer may take from the pool from Fill on, for the tokens that Fill was
-  /// told of.
-  virtual size_t MaxBlocks() const = 0;
+  // ---- Once, with the prompt --------------------------------------------------------------------
 
   /// Upper layers of a pair ask the lower one first to make room for both.
   virtual absl::Status FillLower(const LayerMeasured& /*measured*/) { return absl::OkStatus(); }
   /// Makes room for the tokens of the prompt that stay and says where each goes. The write's view
   /// stays empty where the layer waits for the one above.
   virtual absl::Status Fill(const LayerMeasured& measured, LayerWrite* write) = 0;
+  /// Most blocks that the layer may take from the pool from Fill on, for the tokens that Fill was
+  /// told of.
+  virtual size_t MaxBlocks() const = 0;
 
+  // ---- Before a step ----------------------------------------------------------------------------
+
+  static constexpr int kNever = std::numeric_limits<int>::max();
+  /// At least so many tokens may come, from the next one on, before PrepareStep or PrepareFlush
+  /// have anything to do: for these they need not be called. The last answer holds.
+  virtual int TokensBeforeEdit() const { return 0; }
   /// Room for, and order of, what must move before the token at `position` is written ...
   virtual absl::Status PrepareStep(int /*position*/, std::vector<CacheEdit>* /*edits*/) {
     return absl::OkStatus();
@@ -59,23 +88,18 @@ class LayerStore {
   /// Whether that may be done before it is known that the token comes: the layer holds the same
   /// tokens afterwards.
   virtual bool MayEditAhead() const { return true; }
+
+  // ---- The token --------------------------------------------------------------------------------
+
+  /// The segment to whose end, or round whose ring, every token goes, which is then all that Append
+  /// would do, and score_recent is 0; negative: there is more to it. So a step need not ask a layer
+  /// in which nothing happens (docs/architecture.md, "A token in a layer").
+  virtual int AppendSegment() const { return -1; }
   /// Where the token at `position` goes. The span is valid until the next call. Not asked while
   /// AppendSegment names the place.
   virtual absl::StatusOr<absl::Span<const TokenTarget>> Append(int /*position*/) {
     return absl::InternalError("a layer whose tokens go to the end of a segment was asked where");
   }
-
-  // So that a step need not ask a layer in which nothing happens (docs/architecture.md, "A token in
-  // a layer"):
-
-  static constexpr int kNever = std::numeric_limits<int>::max();
-  /// At least so many tokens may come, from the next one on, before PrepareStep or PrepareFlush
-  /// have anything to do: for these they need not be called. Asked after Fill, PrepareFlush and
-  /// FinishEdits; the last answer holds.
-  virtual int TokensBeforeEdit() const { return 0; }
-  /// The segment to whose end, or round whose ring, every token goes, which is then all that Append
-  /// does, and score_recent is 0; negative: it does more. Asked after Fill.
-  virtual int AppendSegment() const { return -1; }
   /// True: Append, which has just given one target, will give the same for every token to come, and
   /// change nothing.
   virtual bool AppendsAlike() const { return false; }
