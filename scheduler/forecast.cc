@@ -30,9 +30,8 @@ class Rehearsal {
         cache_(pool_.get(), &geometry_),
         store_(plan_.plan, geometry_, shape.element, options.prompt_tokens,
                std::max(0, options.max_new_tokens - 1), &cache_, &reservation_, &ledger_),
-        model_(shape, 0) {
+        model_(shape) {
     model_.set_lazy_share(options.lazy_share);
-    model_.Start();
   }
 
   absl::StatusOr<RequestForecast> Run();

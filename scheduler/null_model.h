@@ -3,12 +3,9 @@
 #pragma once
 
 #include <algorithm>
-#include <atomic>
-#include <chrono>
 #include <cmath>
 #include <limits>
 #include <memory>
-#include <thread>
 #include <utility>
 #include <variant>
 #include <vector>
@@ -30,9 +27,9 @@ class NullDevice {
 
 /// Every selection keeps the first and the last tokens, as many as the plan allows; every logit is
 /// 0. Touches no cache.
-class NullModel final : public ModelRunner {
+class NullModel : public ModelRunner {
  public:
-  NullModel(const ModelShape& shape, int batch) : shape_(shape), batch_(batch) {}
+  explicit NullModel(const ModelShape& shape) : shape_(shape) {}
 
   const ModelShape& shape() const override { return shape_; }
   size_t WorkspaceBytes(int /*tokens*/) const override { return 0; }
@@ -47,24 +44,17 @@ class NullModel final : public ModelRunner {
   void set_lazy_share(double share) { lazy_share_ = share; }
   /// Tokens are drawn by it from now on, each of them 0.
   void set_device(NullDevice* device) { device_ = device; }
-  /// Until then the first prefill waits, so that no request decodes while others are on their way.
-  void Start() { may_start_.store(true); }
-  /// Until then the second step that decodes the whole batch waits.
-  void Continue() { may_continue_.store(true); }
 
   absl::StatusOr<std::unique_ptr<PromptBatch>> BeginPrefill(
       int /*lane*/, absl::Span<const PrefillPrompt> prompts) override {
-    Await(may_start_);
     return std::make_unique<Batch>(this, prompts);
   }
   absl::Status Decode(absl::Span<const DecodeInput> inputs, float* logits) override {
-    AwaitStep(inputs.size());
     return ZeroLogits(inputs.size(), logits);
   }
   bool draws_tokens() const override { return device_ != nullptr; }
   absl::Status DecodeTokens(absl::Span<const DecodeInput> inputs,
                             absl::Span<const TokenDraw> /*draws*/, SampledToken* tokens) override {
-    AwaitStep(inputs.size());
     std::fill_n(tokens, inputs.size(), SampledToken{});
     device_->DecodeTokens(inputs);
     return absl::OkStatus();
@@ -135,12 +125,6 @@ class NullModel final : public ModelRunner {
     if (measured.lazy) measured.KeepFirstAndLast(plan.lazy->sinks, plan.lazy->recent, tokens);
     return measured;
   }
-  void AwaitStep(size_t sequences) {
-    if (static_cast<int>(sequences) == batch_ && ++whole_steps_ == 2) Await(may_continue_);
-  }
-  static void Await(const std::atomic<bool>& permission) {
-    while (!permission.load()) std::this_thread::sleep_for(std::chrono::microseconds(100));
-  }
   bool IsLazy(const CachePlan& plan, int layer) const {
     const auto tested = [&](int end) {
       return std::count_if(plan.layers.begin(), plan.layers.begin() + end,
@@ -155,12 +139,8 @@ class NullModel final : public ModelRunner {
   }
 
   ModelShape shape_;
-  int batch_;
-  int whole_steps_ = 0;
   double lazy_share_ = 0;
   NullDevice* device_ = nullptr;
-  std::atomic<bool> may_start_ = false;
-  std::atomic<bool> may_continue_ = false;
   PrefillLane lane_ = {.max_tokens = std::numeric_limits<int>::max()};
 };
 

@@ -1,5 +1,6 @@
 // `ziggurat bench scheduler`: what a step costs outside the model.
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <cstdio>
 #include <functional>
@@ -8,6 +9,8 @@
 #include <numeric>
 #include <optional>
 #include <string>
+#include <thread>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -65,9 +68,49 @@ ModelShape ShapeOf(int layers, int context) {
   return shape;
 }
 
+/// Holds the engine up, so that the requests of a case begin together and none of the timed steps
+/// is over before anybody looks.
+class GatedModel final : public NullModel {
+ public:
+  GatedModel(const ModelShape& shape, int sequences) : NullModel(shape), sequences_(sequences) {}
+
+  /// Until then the first prefill waits, so that no request decodes while others are on their way.
+  void Start() { may_start_.store(true); }
+  /// Until then the second step that decodes all sequences waits.
+  void Continue() { may_continue_.store(true); }
+
+  absl::StatusOr<std::unique_ptr<PromptBatch>> BeginPrefill(
+      int lane, absl::Span<const PrefillPrompt> prompts) override {
+    Await(may_start_);
+    return NullModel::BeginPrefill(lane, prompts);
+  }
+  absl::Status Decode(absl::Span<const DecodeInput> inputs, float* logits) override {
+    AwaitStep(inputs.size());
+    return NullModel::Decode(inputs, logits);
+  }
+  absl::Status DecodeTokens(absl::Span<const DecodeInput> inputs, absl::Span<const TokenDraw> draws,
+                            SampledToken* tokens) override {
+    AwaitStep(inputs.size());
+    return NullModel::DecodeTokens(inputs, draws, tokens);
+  }
+
+ private:
+  void AwaitStep(size_t sequences) {
+    if (static_cast<int>(sequences) == sequences_ && ++whole_steps_ == 2) Await(may_continue_);
+  }
+  static void Await(const std::atomic<bool>& permission) {
+    while (!permission.load()) std::this_thread::sleep_for(std::chrono::microseconds(100));
+  }
+
+  const int sequences_;
+  int whole_steps_ = 0;
+  std::atomic<bool> may_start_ = false;
+  std::atomic<bool> may_continue_ = false;
+};
+
 /// What a daemon with a GPU does with the block tables of steps, and when; no device is needed for
 /// it. Timed are steps of all sequences from the third in a row on: in the first most are new, and
-/// NullModel holds up the second.
+/// GatedModel holds up the second.
 class DeviceTables final : public NullDevice {
  public:
   DeviceTables(const ModelShape& shape, int sequences, size_t num_blocks)
@@ -131,16 +174,32 @@ int Fail(const absl::Status& status) {
                     absl::IsInvalidArgument(status) ? kExitUsage : kExitFailure);
 }
 
-absl::Status PrintRow(const std::string& text, std::shared_ptr<const Policy> policy, int sequences,
-                      int layers, const SchedulerFlags& flags) {
+void PrintRow(const std::string& text, int sequences, int layers,
+              const bench::EngineFigures& figures, const std::optional<DeviceTables>& tables) {
+  const double step = 1e6 / static_cast<double>(figures.decode_parts.steps);
+  absl::PrintF("| %-24s | %9d | %6d | %8.1f us | %6.1f ns | %8.1f us | %8.1f us |",
+               absl::StrCat("`", text, "`"), sequences, layers,
+               figures.decode_parts.schedule * step,
+               1e3 * figures.decode_parts.schedule * step / sequences / layers,
+               figures.decode_parts.sample * step, 1e6 * figures.edges_seconds / sequences);
+  if (tables) {
+    absl::PrintF(" %8.1f us | %8.1f us | %8.1f us | %8.1f us |", tables->table_us(),
+                 tables->prepared_us(), tables->waits_us(), tables->longest_us());
+  }
+  std::putchar('\n');
+  std::fflush(stdout);
+}
+
+absl::Status RunRow(const std::string& text, std::shared_ptr<const Policy> policy, int sequences,
+                    int layers, const SchedulerFlags& flags) {
   // The first prompt is prefilled alone, while the others are still on their way; it decodes on.
   const int context = kContext + flags.steps + 5 * (layers + 1);
   const ModelShape shape = ShapeOf(layers, context);
   if (absl::Status status = policy->Check(PolicyContextOf(shape)); !status.ok()) return status;
   const size_t token_bytes = size_t{4} * kKvHeads * kHeadDim;
-  auto model = std::make_unique<NullModel>(shape, sequences);
-  NullModel* const null_model = model.get();
   const size_t cache_bytes = token_bytes * layers * sequences * (context + size_t{64});
+  auto model = std::make_unique<GatedModel>(shape, sequences);
+  GatedModel* const gates = model.get();
   std::optional<DeviceTables> tables;
   if (flags.gpu_table) {
     tables.emplace(shape, sequences,
@@ -158,22 +217,11 @@ absl::Status PrintRow(const std::string& text, std::shared_ptr<const Policy> pol
                                       .batch = sequences,
                                       .context = kContext,
                                       .decode_tokens = flags.steps,
-                                      .after_submit = [null_model] { null_model->Start(); },
-                                      .after_start = [null_model] { null_model->Continue(); }});
+                                      .after_submit = [gates] { gates->Start(); },
+                                      .after_start = [gates] { gates->Continue(); }});
   if (!figures.ok()) return figures.status();
   if (tables && !tables->status().ok()) return tables->status();
-  const double step = 1e6 / static_cast<double>(figures->decode_parts.steps);
-  absl::PrintF("| %-24s | %9d | %6d | %8.1f us | %6.1f ns | %8.1f us | %8.1f us |",
-               absl::StrCat("`", text, "`"), sequences, layers,
-               figures->decode_parts.schedule * step,
-               1e3 * figures->decode_parts.schedule * step / sequences / layers,
-               figures->decode_parts.sample * step, 1e6 * figures->edges_seconds / sequences);
-  if (tables) {
-    absl::PrintF(" %8.1f us | %8.1f us | %8.1f us | %8.1f us |", tables->table_us(),
-                 tables->prepared_us(), tables->waits_us(), tables->longest_us());
-  }
-  std::putchar('\n');
-  std::fflush(stdout);
+  PrintRow(text, sequences, layers, *figures, tables);
   return absl::OkStatus();
 }
 
@@ -198,7 +246,7 @@ int RunSchedulerBench(const SchedulerFlags& flags) {
   for (const auto& [text, policy] : policies) {
     for (const int layers : flags.layers) {
       for (const int sequences : flags.sequences) {
-        absl::Status status = PrintRow(text, policy, sequences, layers, flags);
+        absl::Status status = RunRow(text, policy, sequences, layers, flags);
         if (!status.ok()) return Fail(status);
       }
     }
