@@ -1,10 +1,8 @@
 #include "server/cli/bench/engine_bench.h"
 
 #include <algorithm>
-#include <chrono>
 #include <climits>
 #include <random>
-#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -16,25 +14,6 @@
 namespace ziggurat::bench {
 namespace {
 
-using Clock = std::chrono::steady_clock;
-
-double SecondsSince(Clock::time_point start) {
-  return std::chrono::duration<double>(Clock::now() - start).count();
-}
-
-/// What `parts` would be of so many steps.
-StepParts Scaled(const StepParts& parts, int steps) {
-  if (parts.steps == 0) return parts;
-  const double scale = static_cast<double>(steps) / static_cast<double>(parts.steps);
-  return {static_cast<uint64_t>(steps), parts.device * scale, parts.model * scale,
-          parts.attention * scale,      parts.sample * scale, parts.schedule * scale};
-}
-
-StepParts operator-(const StepParts& a, const StepParts& b) {
-  return {a.steps - b.steps,         a.device - b.device, a.model - b.model,
-          a.attention - b.attention, a.sample - b.sample, a.schedule - b.schedule};
-}
-
 std::vector<int32_t> RandomPrompt(int tokens, int vocabulary, uint64_t seed) {
   std::mt19937_64 random(seed);
   std::uniform_int_distribution<int32_t> id(0, vocabulary - 1);
@@ -43,47 +22,16 @@ std::vector<int32_t> RandomPrompt(int tokens, int vocabulary, uint64_t seed) {
   return prompt;
 }
 
-/// How far the requests of a case have come.
-class Progress {
- public:
-  explicit Progress(int batch) : batch_(batch) {}
-
-  /// The status of a request that ended with an error.
-  absl::Status Add(const EngineOutput& output) {
-    int& tokens = tokens_[output.id];
-    if (tokens == 0 && !output.tokens.empty()) {
-      ++started_;
-      last_ = output.id;
-    }
-    tokens += static_cast<int>(output.tokens.size());
-    if (output.result == nullptr) return absl::OkStatus();
-    ++(tokens == 0 ? never_started_ : finished_);
-    const EngineResult& result = *output.result;
-    return result.reason == FinishReason::kError ? result.status : absl::OkStatus();
-  }
-  int started() const { return started_; }
-  bool all_started() const { return started_ == batch_; }
-  /// Nothing has started for some steps, so the pool has no room for another request: where it has,
-  /// a prompt goes through between one step and the next.
-  bool is_pool_full() const { return started_ > 0 && steps() >= kStepsUntilFull; }
-  bool any_finished() const { return finished_ > 0; }
-  bool all_finished() const { return finished_ + never_started_ == batch_; }
-  /// Once all have started: steps since then, each of which brought every request a token. Outputs
-  /// of several steps may arrive together.
-  int steps() const { return tokens_.at(last_) - 1; }
-
- private:
-  static constexpr int kStepsUntilFull = 4;
-  int batch_;
-  int started_ = 0;
-  int finished_ = 0;  ///< of those that have started
-  int never_started_ = 0;
-  RequestId last_ = 0;  ///< the one that started last
-  std::unordered_map<RequestId, int> tokens_;
-};
-
 /// At least so many are asked for, that `decode_tokens` of them are timed.
 int GeneratedTokens(int decode_tokens) { return decode_tokens == 0 ? 1 : decode_tokens + 2; }
+
+/// RESOURCE_EXHAUSTED where fewer steps were timed than were asked for.
+absl::Status CheckSteps(const EngineCase& which, const EngineFigures& figures) {
+  if (figures.steps >= which.decode_tokens) return absl::OkStatus();
+  return absl::ResourceExhaustedError(absl::StrCat(
+      which.batch, " requests of ", which.context, " tokens were together for only ", figures.steps,
+      " of ", which.decode_tokens, " steps; a larger pool or a smaller batch helps"));
+}
 
 }  // namespace
 
@@ -156,32 +104,11 @@ size_t EngineBench::weight_bytes() const {
   return ElementBytes(element()) * (layer * model_.num_layers + hidden * model_.vocab_size);
 }
 
-/// Read from the series that the daemon shows too.
-StepParts EngineBench::PartsSoFar() {
-  StepParts parts;
-  for (const prometheus::MetricFamily& family : metrics_.Collect()) {
-    if (family.name == "ziggurat_device_decode_seconds_total") {
-      parts.device = family.metric.front().counter.value;
-    }
-    if (family.name != "ziggurat_step_seconds") continue;
-    for (const prometheus::ClientMetric& metric : family.metric) {
-      const std::string& part = metric.label.front().value;
-      double* const sums[] = {&parts.model, &parts.attention, &parts.sample, &parts.schedule};
-      const char* const names[] = {"model", "attention", "sample", "schedule"};
-      for (int i = 0; i < 4; ++i) {
-        if (part == names[i]) *sums[i] = metric.histogram.sample_sum;
-      }
-      parts.steps = metric.histogram.sample_count;  // each part is observed once in every step
-    }
-  }
-  return parts;
-}
-
-StepParts EngineBench::PartsOnceIdle() {
-  StepParts before, parts = PartsSoFar();
+StepParts EngineBench::PartsOnceIdle() const {
+  StepParts before, parts = PartsSoFar(metrics_);
   do {
     absl::SleepFor(absl::Milliseconds(5));
-    before = std::exchange(parts, PartsSoFar());
+    before = std::exchange(parts, PartsSoFar(metrics_));
   } while (parts.steps != before.steps);
   return parts;
 }
@@ -221,84 +148,27 @@ absl::StatusOr<std::vector<RequestId>> EngineBench::SubmitAll(const EngineCase& 
 }
 
 absl::StatusOr<EngineFigures> EngineBench::Run(const EngineCase& which) {
-  EngineFigures figures;
-  Progress progress(which.batch);
-  const StepParts at_start = PartsSoFar();
-  const Clock::time_point start = Clock::now();
+  CaseTimer timer(which, metrics_);
   absl::StatusOr<std::vector<RequestId>> ids = SubmitAll(which);
   if (!ids.ok()) return ids.status();
-
-  enum class Stage : uint8_t { kPrefill, kFirstStep, kTimed, kToTheEnd, kDone };
-  Stage stage = Stage::kPrefill;
-  absl::Status failure;
-  Clock::time_point decode_start;
-  StepParts decode_from, steady_from, steady;
-  int first_step = 0;
   std::vector<EngineOutput> outputs;
-  while (!progress.all_finished() && engine_->NextOutputs(&outputs)) {
-    for (const EngineOutput& output : outputs) {
-      failure.Update(progress.Add(output));
-      if (output.result != nullptr) figures.cache_bytes += output.result->cache.bytes;
-    }
-    if (stage == Stage::kPrefill &&
-        (progress.all_started() || (which.fills_pool && progress.is_pool_full()))) {
-      figures.prefill_seconds = SecondsSince(start);
-      figures.batch = progress.started();
-      stage = which.decode_tokens == 0 ? Stage::kDone : Stage::kFirstStep;
-      if (which.after_start) {
-        decode_start = Clock::now();
-        decode_from = PartsSoFar();
-        stage = Stage::kToTheEnd;
-        which.after_start();
-      }
-    } else if (stage == Stage::kFirstStep && progress.steps() > 0) {
-      // What a step took is noted after its tokens have gone out: that of prefill is now.
-      decode_start = Clock::now();
-      decode_from = PartsSoFar();
-      first_step = progress.steps();
-      stage = Stage::kTimed;
-    } else if (stage == Stage::kTimed &&
-               (progress.steps() - first_step >= which.decode_tokens || progress.any_finished())) {
-      figures.decode_seconds = SecondsSince(decode_start);
-      figures.steps = progress.steps() - first_step;
-      // The engine may be some steps ahead of what its clients have been sent.
-      figures.decode_parts = Scaled(PartsSoFar() - decode_from, figures.steps);
-      stage = Stage::kDone;
-    }
-    if (stage == Stage::kToTheEnd && !progress.any_finished()) {
-      const int step = progress.steps();
-      // What a step took is noted after its tokens have gone out: that of prefill and of the first
-      // step are by now.
-      if (steady_from.steps == 0) {
-        if (step > 2) steady_from = PartsSoFar();
-      } else if (steady.steps == 0 && step >= which.decode_tokens - which.decode_tokens / 8) {
-        steady = PartsSoFar() - steady_from;
-      }
-    }
-    if (stage == Stage::kToTheEnd && progress.all_finished()) {
-      figures.decode_seconds = SecondsSince(decode_start);
-      figures.steps = progress.steps();
-      const StepParts all = PartsSoFar() - decode_from;
-      figures.decode_parts = Scaled(steady.steps == 0 ? all : steady, all.steps);
-      const StepParts& steps = figures.decode_parts;
-      figures.edges_seconds = all.schedule + all.sample - steps.schedule - steps.sample;
-    }
-    if (!failure.ok() || stage == Stage::kDone) {
+  while (!timer.all_finished() && engine_->NextOutputs(&outputs)) {
+    timer.Add(outputs);
+    if (timer.is_over()) {
       for (const RequestId id : *ids) engine_->Cancel(id, FinishReason::kCancelled);
     }
     outputs.clear();
   }
-  if (!failure.ok()) return failure;
-  if (which.decode_tokens == 0) figures.prefill_parts = PartsOnceIdle() - at_start;
+  if (!timer.failure().ok()) return timer.failure();
+
+  EngineFigures figures = timer.figures();
   figures.prefill_tokens_per_second =
       static_cast<double>(figures.batch) * which.context / figures.prefill_seconds;
-  if (which.decode_tokens == 0) return figures;
-  if (figures.steps < which.decode_tokens) {
-    return absl::ResourceExhaustedError(
-        absl::StrCat(which.batch, " requests of ", which.context, " tokens were together for only ",
-                     figures.steps, " of ", which.decode_tokens,
-                     " steps; a larger pool or a smaller batch helps"));
+  if (which.decode_tokens == 0) {
+    figures.prefill_parts = PartsOnceIdle() - timer.parts_at_start();
+    return figures;
   }
+  if (absl::Status status = CheckSteps(which, figures); !status.ok()) return status;
   const double step = figures.decode_seconds / figures.steps;
   figures.decode_tokens_per_second = figures.batch / step;
   figures.bytes_per_second = static_cast<double>(weight_bytes() + figures.cache_bytes) / step;

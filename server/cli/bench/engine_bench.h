@@ -4,7 +4,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
-#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -12,9 +11,9 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "block_manager/cache_format.h"
-#include "compression/policy.h"
 #include "model/checkpoint/model_config.h"
 #include "scheduler/engine.h"
+#include "server/cli/bench/case_timer.h"
 #include "server/config.h"
 
 namespace ziggurat::bench {
@@ -28,51 +27,6 @@ struct EngineBenchOptions {
   int prefill_tokens = 8192;  ///< of one prefill batch
   int max_batch = 1;
   int max_prompt_tokens = 1;
-};
-
-/// `batch` requests of `context` random tokens each, all at once.
-struct EngineCase {
-  std::shared_ptr<const Policy> policy;
-  int batch = 1;
-  int context = 1;
-  int decode_tokens = 0;  ///< of each request while all are decoding; 0: prefill only
-  /// Of `batch` requests those are timed that the pool holds at once; the others never start.
-  bool fills_pool = false;
-  std::function<void()> after_submit = {};  ///< called once all have been submitted
-  /// Not empty: called once all decode. The model waits for it, and the steps from then to the end
-  /// are timed: they may be shorter than it takes to wake whoever reads their outputs.
-  std::function<void()> after_start = {};
-};
-
-/// Steps of the engine thread while a case ran, and its seconds in them.
-struct StepParts {
-  uint64_t steps = 0;
-  double device = 0;  ///< a device at work on decode steps, whatever the thread did
-  double model = 0;   ///< matrix products, norms, activations
-  double attention = 0;
-  double sample = 0;
-  double schedule = 0;  ///< everything else
-
-  double total() const { return model + attention + sample + schedule; }
-};
-
-struct EngineFigures {
-  double prefill_seconds = 0;  ///< until every request had its first token
-  double prefill_tokens_per_second = 0;
-  StepParts prefill_parts;  ///< where nothing is decoded behind it
-
-  int batch = 0;  ///< requests that decoded together
-  int steps = 0;  ///< timed decode steps, all requests in each
-  double decode_seconds = 0;
-  double decode_tokens_per_second = 0;
-  /// Of `steps` steps, by the mean of those that the engine had done. With after_start by the mean
-  /// of those in which no request begins or ends, unless all were over too soon to tell them apart.
-  StepParts decode_parts;
-  /// With after_start: what the steps in which requests begin and end took beyond that, without the
-  /// model's time.
-  double edges_seconds = 0;
-  size_t cache_bytes = 0;       ///< blocks held by all requests at the end
-  double bytes_per_second = 0;  ///< weights and cache that a step reads, by its time
 };
 
 /// INVALID_ARGUMENT where one of the numbers of a flag is not from 1 to `most`.
@@ -106,9 +60,8 @@ class EngineBench {
  private:
   EngineBench() = default;
   absl::Status Start(std::unique_ptr<ModelRunner> runner, const EngineOptions& options);
-  StepParts PartsSoFar();
   /// Once all requests have ended: with the last step, which is noted after its tokens went out.
-  StepParts PartsOnceIdle();
+  StepParts PartsOnceIdle() const;
   absl::StatusOr<std::vector<RequestId>> SubmitAll(const EngineCase& which);
 
   ModelConfig model_;
