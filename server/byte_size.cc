@@ -3,12 +3,13 @@
 #include <charconv>
 #include <cmath>
 #include <cstdint>
-#include <cstdio>
+#include <iterator>
 #include <limits>
 
 #include "absl/status/status.h"
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 
 namespace ziggurat {
 namespace {
@@ -55,19 +56,21 @@ absl::StatusOr<size_t> ParseByteSize(std::string_view text) {
   return Malformed(text);
 }
 
-std::string FormatByteSize(size_t bytes) {
+ScaledBytes ScaleBytes(double bytes, double limit) {
   constexpr const char* kNames[] = {"B", "KiB", "MiB", "GiB", "TiB"};
-  double value = static_cast<double>(bytes);
-  int unit = 0;
-  // From 1023.5 on it would be rounded to 1024.
-  while (value >= 1023.5 && unit < 4) {
-    value /= 1024;
+  size_t unit = 0;
+  while (bytes >= limit && unit + 1 < std::size(kNames)) {
+    bytes /= 1024;
     ++unit;
   }
+  return {bytes, kNames[unit]};
+}
+
+std::string FormatByteSize(size_t bytes) {
+  // From 1023.5 on it would be rounded to 1024.
+  const auto [value, unit] = ScaleBytes(static_cast<double>(bytes), 1023.5);
   const bool whole = value == std::floor(value) || value >= 100;
-  char buffer[32];
-  std::snprintf(buffer, sizeof(buffer), whole ? "%.0f %s" : "%.1f %s", value, kNames[unit]);
-  return buffer;
+  return absl::StrFormat("%.*f %s", whole ? 0 : 1, value, unit);
 }
 
 }  // namespace ziggurat

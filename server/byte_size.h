@@ -14,6 +14,14 @@ namespace ziggurat {
 /// INVALID_ARGUMENT says what was found and what is allowed.
 absl::StatusOr<size_t> ParseByteSize(std::string_view text);
 
+/// A number of bytes in a unit from B to TiB.
+struct ScaledBytes {
+  double value = 0;
+  const char* unit = "";
+};
+/// In the smallest unit in which the number is below `limit`.
+ScaledBytes ScaleBytes(double bytes, double limit);
+
 /// "512 MiB", "1.5 GiB", "17 B": for people, rounded.
 std::string FormatByteSize(size_t bytes);
 

@@ -119,6 +119,10 @@ TEST(EvalFigures, BytesHaveThreeDigits) {
   EXPECT_EQ(FormatBytes(1072 * 1024), "1.05 MiB");
   EXPECT_EQ(FormatBytes(12.34 * 1024 * 1024), "12.3 MiB");
   EXPECT_EQ(FormatBytes(kNaN), "–");
+  EXPECT_EQ(FormatDigits(0.25), "0.25");
+  EXPECT_EQ(FormatDigits(9.995), "10.0");
+  EXPECT_EQ(FormatDigits(1250), "1250");
+  EXPECT_EQ(FormatDigits(kNaN), "–");
   EXPECT_EQ(FormatPercent(0.16666), "16.7 %");
   EXPECT_EQ(FormatShare(1, 3), "0.333");
   EXPECT_EQ(FormatShare(0, 0), "–");

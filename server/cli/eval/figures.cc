@@ -1,23 +1,23 @@
 #include "server/cli/eval/figures.h"
 
-#include <array>
 #include <cmath>
 
+#include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "server/byte_size.h"
 
 namespace ziggurat::eval {
 
 std::string FormatBytes(double bytes) {
-  constexpr std::array<const char*, 5> kUnits = {"B", "KiB", "MiB", "GiB", "TiB"};
   if (std::isnan(bytes)) return kNoFigure;
-  size_t unit = 0;
   // From 999.5 on three digits would not do.
-  while (bytes >= 999.5 && unit + 1 < kUnits.size()) {
-    bytes /= 1024;
-    ++unit;
-  }
-  const int decimals = unit == 0 || bytes >= 99.95 ? 0 : bytes >= 9.995 ? 1 : 2;
-  return absl::StrFormat("%.*f %s", decimals, bytes, kUnits[unit]);
+  const auto [value, unit] = ScaleBytes(bytes, 999.5);
+  const bool is_fraction = value != bytes;
+  return absl::StrCat(is_fraction ? FormatDigits(value) : FormatNumber(value, 0), " ", unit);
+}
+
+std::string FormatDigits(double value) {
+  return FormatNumber(value, value < 9.995 ? 2 : value < 99.95 ? 1 : 0);
 }
 
 std::string FormatPercent(double share) {

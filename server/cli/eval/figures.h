@@ -11,6 +11,8 @@ constexpr char kNoFigure[] = "–";
 
 /// Three significant digits, so that rows can be told apart: "1.04 MiB", "288 KiB", "12 B".
 std::string FormatBytes(double bytes);
+/// Three significant digits, or more before the point; not negative: "0.25", "12.5", "1250".
+std::string FormatDigits(double value);
 /// "16.7 %"
 std::string FormatPercent(double share);
 /// With so many decimals.

@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "model/tokenizer/utf8.h"
 
 namespace ziggurat::eval {
 namespace {
@@ -182,8 +183,7 @@ std::string CutToWidth(std::string_view text, double font_size, double width) {
   if (TextWidth(text, font_size) <= width) return std::string(text);
   std::string cut(text);
   while (!cut.empty() && TextWidth(cut, font_size) + font_size > width) {
-    while (cut.size() > 1 && (cut.back() & 0xC0) == 0x80) cut.pop_back();
-    cut.pop_back();
+    cut.resize(CharacterBegin(cut, cut.size() - 1));
   }
   return cut + "…";
 }

@@ -1,7 +1,5 @@
 #include "server/cli/bench/load/load_report.h"
 
-#include <array>
-#include <cmath>
 #include <filesystem>
 
 #include "absl/strings/str_cat.h"
@@ -15,15 +13,32 @@
 namespace ziggurat::bench {
 namespace {
 
-constexpr std::array kFiles = {"result.json", "requests.jsonl", "latency.svg", "throughput.svg",
-                               "cache.svg"};
+using eval::FormatDigits;
 
-// Three digits or more of a number that is not negative; a dash for none.
-std::string Figure(double value) {
-  if (std::isnan(value)) return eval::kNoFigure;
-  const int decimals = value < 9.995 ? 2 : value < 99.95 ? 1 : 0;
-  return absl::StrFormat("%.*f", decimals, value);
-}
+struct ReportFile {
+  const char* name;
+  std::string (*content)(const LoadResult& result, const std::string& subtitle);
+};
+constexpr ReportFile kFiles[] = {
+    {"result.json",
+     [](const LoadResult& result, const std::string& /*subtitle*/) { return LoadJson(result); }},
+    {"requests.jsonl",
+     [](const LoadResult& result, const std::string& /*subtitle*/) {
+       return RequestLines(result.records);
+     }},
+    {"latency.svg",
+     [](const LoadResult& result, const std::string& subtitle) {
+       return DrawLatency(result.records, result.setting.goals, subtitle);
+     }},
+    {"throughput.svg",
+     [](const LoadResult& result, const std::string& subtitle) {
+       return DrawThroughput(result.records, result.summary, subtitle);
+     }},
+    {"cache.svg",
+     [](const LoadResult& result, const std::string& subtitle) {
+       return DrawCacheOverTime(result.cache, result.summary, subtitle);
+     }},
+};
 
 // Right-aligned; the dash has more bytes than width.
 std::string Cell(const std::string& text) {
@@ -36,7 +51,7 @@ void AddRow(const std::string& name, const Distribution& figures, double factor,
             std::string& text) {
   absl::StrAppendFormat(&text, "%-22s", name);
   for (const double value : {figures.mean, figures.p50, figures.p95, figures.p99, figures.max}) {
-    text += Cell(Figure(factor * value));
+    text += Cell(FormatDigits(factor * value));
   }
   text += "\n";
 }
@@ -44,14 +59,15 @@ void AddRow(const std::string& name, const Distribution& figures, double factor,
 void AddGoodput(const std::string& name, const Goodput& good, int64_t judged, std::string& text) {
   absl::StrAppendFormat(&text, "%-22s%d of %d requests (%s), %s requests/s, %s output tokens/s\n",
                         name, good.requests, judged, eval::FormatPercent(good.share),
-                        Figure(good.requests_per_second), Figure(good.output_tokens_per_second));
+                        FormatDigits(good.requests_per_second),
+                        FormatDigits(good.output_tokens_per_second));
 }
 
 void AddRequests(const LoadSummary& s, std::string& text) {
   absl::StrAppendFormat(&text, "%-22s%d done, %d refused, %d failed", "requests", s.done, s.refused,
                         s.failed);
   if (s.cancelled > 0) absl::StrAppendFormat(&text, ", %d broken off", s.cancelled);
-  absl::StrAppendFormat(&text, " in %s s\n", Figure(s.duration_seconds));
+  absl::StrAppendFormat(&text, " in %s s\n", FormatDigits(s.duration_seconds));
   for (const auto& [reason, count] : s.reasons) {
     absl::StrAppendFormat(&text, "%-22s%d: %s\n", "", count, Printable(reason));
   }
@@ -67,8 +83,9 @@ void AddRequests(const LoadSummary& s, std::string& text) {
                           s.short_answers);
   }
   absl::StrAppendFormat(&text, "%-22s%s requests/s, %s input tokens/s, %s output tokens/s\n",
-                        "throughput", Figure(s.requests_per_second),
-                        Figure(s.input_tokens_per_second), Figure(s.output_tokens_per_second));
+                        "throughput", FormatDigits(s.requests_per_second),
+                        FormatDigits(s.input_tokens_per_second),
+                        FormatDigits(s.output_tokens_per_second));
 }
 
 void AddCache(const LoadResult& result, std::string& text) {
@@ -84,8 +101,8 @@ void AddCache(const LoadResult& result, std::string& text) {
       eval::FormatPercent(s.committed_blocks.mean / total),
       eval::FormatPercent(s.committed_blocks.max / total));
   absl::StrAppendFormat(&text, "%-22s%s running on average, %s at most; waiting %s, %s\n", "",
-                        Figure(s.running.mean), Figure(s.running.max), Figure(s.waiting.mean),
-                        Figure(s.waiting.max));
+                        FormatDigits(s.running.mean), FormatDigits(s.running.max),
+                        FormatDigits(s.waiting.mean), FormatDigits(s.waiting.max));
 }
 
 }  // namespace
@@ -138,14 +155,14 @@ std::string LoadText(const LoadResult& result) {
     absl::StrAppendFormat(&text,
                           "\nRequests were sent up to %s ms late: this machine is too busy to make "
                           "the load on time\n",
-                          Figure(1000 * s.send_delay.max));
+                          FormatDigits(1000 * s.send_delay.max));
   }
   return text;
 }
 
 absl::Status CheckLoadReport(const std::string& folder) {
-  for (const char* name : kFiles) {
-    absl::Status status = CheckReplaceable(std::filesystem::path(folder) / name);
+  for (const ReportFile& file : kFiles) {
+    absl::Status status = CheckReplaceable(std::filesystem::path(folder) / file.name);
     if (!status.ok()) return status;
   }
   return absl::OkStatus();
@@ -156,13 +173,8 @@ absl::Status WriteLoadReport(const std::string& folder, const LoadResult& result
   const std::string subtitle =
       absl::StrFormat("%s (%s), %s\n%s", result.setting.model.name(), result.setting.model.dtype(),
                       DescribeLoad(result.setting), result.summary.compression);
-  const std::array<std::string, kFiles.size()> contents = {
-      LoadJson(result), RequestLines(result.records),
-      DrawLatency(result.records, result.setting.goals, subtitle),
-      DrawThroughput(result.records, result.summary, subtitle),
-      DrawCacheOverTime(result.cache, result.summary, subtitle)};
-  for (size_t i = 0; i < kFiles.size(); ++i) {
-    absl::Status status = WriteFile(path / kFiles[i], contents[i]);
+  for (const ReportFile& file : kFiles) {
+    absl::Status status = WriteFile(path / file.name, file.content(result, subtitle));
     if (!status.ok()) return status;
   }
   return absl::OkStatus();
