@@ -43,17 +43,6 @@ std::string Version() {
 /// As far as the commands were told.
 std::string NameOfParsed(const CLI::App& app) { return FullName(DeepestParsed(app)); }
 
-/// Says which word is no command where one must stand, as CLI11 does not; empty: there is none.
-std::string WhyNoCommand(const CLI::App& app, absl::Span<char* const> words) {
-  const auto commands = app.get_subcommands([](const CLI::App*) { return true; });
-  if (commands.empty() || words.empty() || words[0][0] == '-') return "";
-  for (const CLI::App* command : commands) {
-    if (command->get_name() == words[0]) return WhyNoCommand(*command, words.subspan(1));
-  }
-  return absl::StrCat(FullName(app), ": '", Printable(words[0]), "' is no command; `",
-                      FullName(app), " --help` lists them");
-}
-
 /// The command that was asked for, or nullptr.
 const Command* FindParsed(const std::vector<Command>& commands) {
   for (const Command& command : commands) {
@@ -111,8 +100,8 @@ int Main(int argc, char** argv) {
       AddMakeModel(app), AddCalibrate(app), AddBench(app),    AddHealth(app), AddPlan(app)};
   app.footer(kExamples);  // commands that are added later would inherit it
   const absl::Span<char* const> words(argv + 1, static_cast<size_t>(std::max(argc - 1, 0)));
-  if (const std::string wrong = WhyNoCommand(app, words); !wrong.empty()) {
-    std::fprintf(stderr, "%s\n", wrong.c_str());
+  if (const std::string wrong = DescribeUnknownCommand(app, words); !wrong.empty()) {
+    std::fprintf(stderr, "%s\n", Printable(wrong).c_str());
     return kExitUsage;
   }
   try {

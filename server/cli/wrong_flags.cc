@@ -64,9 +64,7 @@ std::string DescribeUnknownFlag(const std::string& word, const CLI::App& command
   if (&command != &deepest && absl::c_linear_search(theirs, flag)) {
     return absl::StrCat("'", flag, "' must stand behind '", deepest.get_name(), "'");
   }
-  const std::optional<std::string> nearest = NearestName(flag, theirs);
-  return absl::StrCat("'", flag, "' is no flag",
-                      nearest ? absl::StrCat(" (did you mean '", *nearest, "'?)") : "");
+  return absl::StrCat("'", flag, "' is no flag", DidYouMean(flag, theirs));
 }
 
 /// What one command did not take. A word behind a flag that is none is its value, most likely.
@@ -91,6 +89,11 @@ std::optional<std::string> NearestName(const std::string& word,
   return NearestName(word, names, word.size() / 3);
 }
 
+std::string DidYouMean(const std::string& word, const std::vector<std::string>& names) {
+  const std::optional<std::string> nearest = NearestName(word, names);
+  return nearest ? absl::StrCat(" (did you mean '", *nearest, "'?)") : "";
+}
+
 std::string DescribeConversion(const CLI::Option& option) {
   const Kind kind = KindOf(option);
   const std::string value =
@@ -104,6 +107,18 @@ std::string DescribeConversion(const CLI::Option& option) {
       break;
   }
   return absl::StrCat(value, "integer that it takes: must be one such as 8");
+}
+
+std::string DescribeUnknownCommand(const CLI::App& app, absl::Span<char* const> words) {
+  const auto commands = app.get_subcommands([](const CLI::App*) { return true; });
+  if (commands.empty() || words.empty() || words[0][0] == '-') return "";
+  std::vector<std::string> names;
+  for (const CLI::App* command : commands) {
+    if (command->get_name() == words[0]) return DescribeUnknownCommand(*command, words.subspan(1));
+    names.push_back(command->get_name());
+  }
+  return absl::StrCat(FullName(app), ": '", words[0], "' is no command",
+                      DidYouMean(words[0], names), "; `", FullName(app), " --help` lists them");
 }
 
 std::string FullName(const CLI::App& command) {

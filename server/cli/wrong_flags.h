@@ -1,4 +1,4 @@
-// What is said of flags that cannot be taken, where CLI11 says too little.
+// What is said of words of the command line that cannot be taken, where CLI11 says too little.
 #pragma once
 
 #include <optional>
@@ -6,12 +6,16 @@
 #include <vector>
 
 #include "CLI/CLI.hpp"
+#include "absl/types/span.h"
 
 namespace ziggurat {
 
 /// The one of `names` that is most like `word`, if no more than a third of the word must change.
 std::optional<std::string> NearestName(const std::string& word,
                                        const std::vector<std::string>& names);
+
+/// " (did you mean 'NAME'?)" with the one that NearestName gives; empty without one.
+std::string DidYouMean(const std::string& word, const std::vector<std::string>& names);
 
 /// "--page: 'maybe' is no switch: must be on or off", of an option whose value is of another kind.
 std::string DescribeConversion(const CLI::Option& option);
@@ -20,6 +24,10 @@ std::string DescribeConversion(const CLI::Option& option);
 /// their order, with the command before them: "ziggurat serve: '--modle' is no flag (did you mean
 /// '--model'?); `ziggurat serve --help` lists what is". Empty: there is none.
 std::string DescribeUnknownWords(const CLI::App& app);
+
+/// Says which of `words`, those behind the name of `app`, is no command where one must stand.
+/// Empty: there is none.
+std::string DescribeUnknownCommand(const CLI::App& app, absl::Span<char* const> words);
 
 /// "ziggurat bench serve".
 std::string FullName(const CLI::App& command);

@@ -200,6 +200,7 @@ TEST(Cli, WrongFlagsAreNamedWithWhatIsAllowed) {
       {{"plan", "--model", model, "--memory", ""}, "--memory is empty"},
       {{"bench", "decode", "--model", ""}, "--model is empty"},
       {{"bench", "foo"}, "ziggurat bench: 'foo' is no command; `ziggurat bench --help` lists"},
+      {{"genrate", "x"}, "ziggurat: 'genrate' is no command (did you mean 'generate'?); `ziggurat"},
       {{"bench", "kernels", "--filter", "("}, "--filter '(' is no regular expression"},
       {{"bench", "serve", "--clients", "0"}, "ziggurat bench serve: --clients: Value 0 not in"},
       {{"bench", "serve", "--clients", "\x1b[31m"}, "\\x1b[31m"},
