@@ -259,7 +259,7 @@ TEST(PlanFigure, TheDaemonTakesTheMemoryThatWasPlanned) {
 
 TEST(Plan, SaysWhatIsWrongWithWhatItIsAsked) {
   const std::string model = NeedleLlama();
-  const auto expect = [&](std::vector<std::string> flags, int exit_code, const char* words) {
+  const auto expect = [&](std::vector<std::string> flags, int exit_code, const std::string& words) {
     flags.insert(flags.begin(), "plan");
     const CommandResult result = RunZiggurat(flags);
     EXPECT_EQ(result.exit_code, exit_code) << result.err;
@@ -271,7 +271,8 @@ TEST(Plan, SaysWhatIsWrongWithWhatItIsAsked) {
   expect({"--model", model, "--memory", "100MiB"}, 1, "are left for the KV cache");
   for (const char* little : {"0", "4KiB"}) {
     expect({"--model", model, "--kv-cache-memory", little}, 2,
-           "is too little: must be at least 32768 bytes, a block of 4 KiB for each of 8 layers");
+           absl::StrCat("--kv-cache-memory is '", little,
+                        "': must be from 32768 bytes, a block of 4096 for each of 8 layers"));
   }
   expect({"--model", model, "--memory", "1GiB", "--kv-cache-memory", "2GiB"}, 1,
          "in all, of 1 GiB");

@@ -150,14 +150,12 @@ absl::Status DivideMemory(const PlanOptions& flags, Plan* plan) {
   plan->blocks = pool / block_bytes;
   parts.pool = plan->blocks * block_bytes;
   parts.block_counts = plan->blocks * kCountBytes;
-  const bool is_too_small = plan->blocks < static_cast<size_t>(plan->geometry.num_layers);
-  if (is_too_small && !flags.kv_cache_memory.empty()) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "--kv-cache-memory: '", flags.kv_cache_memory, "' is too little: must be at least ",
-        plan->geometry.num_layers * block_bytes, " bytes, a block of ", FormatByteSize(block_bytes),
-        " for each of ", plan->geometry.num_layers, " layers"));
+  if (!flags.kv_cache_memory.empty()) {
+    absl::Status status = CheckPoolBytes(absl::StrCat("'", flags.kv_cache_memory, "'"), pool,
+                                         plan->geometry.num_layers, block_bytes);
+    if (!status.ok()) return status;
   }
-  if (is_too_small) {
+  if (plan->blocks < static_cast<size_t>(plan->geometry.num_layers)) {
     return absl::ResourceExhaustedError(
         absl::StrCat(FormatByteSize(pool), " are left for the KV cache, less than a block of ",
                      FormatByteSize(block_bytes), " for each of ", plan->geometry.num_layers,
