@@ -12,6 +12,7 @@
 #include "model/model_runner.h"
 #include "scheduler/engine_loop.h"
 #include "scheduler/refusal.h"
+#include "scheduler/request_limits.h"
 #include "spdlog/spdlog.h"
 
 namespace ziggurat {
@@ -123,31 +124,12 @@ class Engine::Impl {
 
 absl::Status Engine::Impl::CheckRequest(const EngineRequest& request) const {
   const ModelShape& shape = model_->shape();
-  const int prompt_tokens = static_cast<int>(request.prompt.size());
   if (request.policy == nullptr) return absl::InvalidArgumentError("no compression policy given");
-  if (prompt_tokens == 0) return absl::InvalidArgumentError("the prompt is empty");
-  if (prompt_tokens > options_.max_prompt_tokens) {
-    return absl::InvalidArgumentError(absl::StrCat("the prompt has ", prompt_tokens,
-                                                   " tokens, at most ", options_.max_prompt_tokens,
-                                                   " are allowed"));
-  }
-  const auto is_unknown = [&](int32_t id) { return id < 0 || id >= shape.vocab_size; };
-  for (const int32_t id : request.prompt) {
-    if (is_unknown(id)) {
-      return absl::InvalidArgumentError(absl::StrCat("the prompt holds token id ", id,
-                                                     ", allowed are 0 to ", shape.vocab_size - 1));
-    }
-  }
-  const int room = shape.max_context_tokens - prompt_tokens;
-  if (request.max_new_tokens < 1 || request.max_new_tokens > room) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "max_tokens is ", request.max_new_tokens, ", must be between 1 and ", room, " (context ",
-        shape.max_context_tokens, " less the prompt of ", prompt_tokens, " tokens)"));
-  }
-  if (request.min_new_tokens < 0 || request.min_new_tokens > request.max_new_tokens) {
-    return absl::InvalidArgumentError(absl::StrCat("min_tokens is ", request.min_new_tokens,
-                                                   ", must be between 0 and max_tokens (",
-                                                   request.max_new_tokens, ")"));
+  for (const absl::Status& check :
+       {CheckPromptTokens("the prompt", request.prompt.size(), options_.max_prompt_tokens),
+        CheckTokenIds("the prompt", request.prompt, shape.vocab_size),
+        CheckLengths(request, shape.max_context_tokens)}) {
+    if (!check.ok()) return check;
   }
   return Validate(request.sampling);
 }

@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
+#include "scheduler/request_limits.h"
 
 namespace ziggurat {
 namespace {
@@ -20,26 +21,11 @@ constexpr int kMaxStopStrings = 16;
 constexpr size_t kMaxStopStringBytes = 256;
 constexpr int kMaxStopTokens = 256;
 
-absl::Status Invalid(const std::string& parameter, const std::string& what) {
-  return absl::InvalidArgumentError(absl::StrCat(parameter, " ", what));
-}
-
 std::string MakeRequestId() {
   thread_local std::mt19937_64 random(std::random_device{}());
   char id[32];
   std::snprintf(id, sizeof(id), "req-%016" PRIx64, static_cast<uint64_t>(random()));
   return id;
-}
-
-absl::Status CheckTokenIds(const std::string& parameter,
-                           const google::protobuf::RepeatedField<int32_t>& ids, int vocab_size) {
-  for (const int32_t id : ids) {
-    if (id < 0 || id >= vocab_size) {
-      return Invalid(parameter,
-                     absl::StrCat("holds ", id, ": token ids are from 0 to ", vocab_size - 1));
-    }
-  }
-  return absl::OkStatus();
 }
 
 absl::StatusOr<std::vector<int32_t>> ParsePrompt(const v1::GenerateRequest& message,
@@ -52,7 +38,7 @@ absl::StatusOr<std::vector<int32_t>> ParsePrompt(const v1::GenerateRequest& mess
       parameter = "text";
       absl::StatusOr<std::vector<int32_t>> ids =
           model.tokenizer->Encode(message.text(), {.parse_special = !message.plain_text()});
-      if (!ids.ok()) return Invalid(parameter, std::string(ids.status().message()));
+      if (!ids.ok()) return InvalidParameter(parameter, std::string(ids.status().message()));
       prompt = *std::move(ids);
       break;
     }
@@ -68,11 +54,8 @@ absl::StatusOr<std::vector<int32_t>> ParsePrompt(const v1::GenerateRequest& mess
     case v1::GenerateRequest::INPUT_NOT_SET:
       return absl::InvalidArgumentError("either text or token_ids must be given");
   }
-  if (prompt.empty()) return Invalid(parameter, "is empty: a prompt has at least one token");
-  if (static_cast<int64_t>(prompt.size()) > rules.max_prompt_tokens) {
-    return Invalid(parameter, absl::StrCat("has ", prompt.size(), " tokens: at most ",
-                                           rules.max_prompt_tokens, " are allowed"));
-  }
+  absl::Status fits = CheckPromptTokens(parameter, prompt.size(), rules.max_prompt_tokens);
+  if (!fits.ok()) return fits;
   return prompt;
 }
 
@@ -89,7 +72,8 @@ absl::StatusOr<SamplingParameters> ParseSampling(const v1::GenerateRequest& mess
   if (from.has_seed()) to.seed = from.seed();
   if (message.has_logprobs()) {
     if (message.logprobs() < 0) {
-      return Invalid("logprobs", absl::StrCat("is ", message.logprobs(), ": must be from 0 to 20"));
+      return InvalidParameter("logprobs",
+                              absl::StrCat("is ", message.logprobs(), ": must be from 0 to 20"));
     }
     to.logprobs = message.logprobs();
   }
@@ -99,14 +83,15 @@ absl::StatusOr<SamplingParameters> ParseSampling(const v1::GenerateRequest& mess
 
 absl::Status CheckStopStrings(const v1::GenerateRequest& message) {
   if (message.stop_size() > kMaxStopStrings) {
-    return Invalid("stop", absl::StrCat("has ", message.stop_size(), " strings: at most ",
-                                        kMaxStopStrings, " are allowed"));
+    return InvalidParameter("stop", absl::StrCat("has ", message.stop_size(), " strings: at most ",
+                                                 kMaxStopStrings, " are allowed"));
   }
   for (const std::string& stop : message.stop()) {
-    if (stop.empty()) return Invalid("stop", "holds an empty string");
+    if (stop.empty()) return InvalidParameter("stop", "holds an empty string");
     if (stop.size() > kMaxStopStringBytes) {
-      return Invalid("stop", absl::StrCat("holds a string of ", stop.size(), " bytes: at most ",
-                                          kMaxStopStringBytes, " are allowed"));
+      return InvalidParameter("stop",
+                              absl::StrCat("holds a string of ", stop.size(), " bytes: at most ",
+                                           kMaxStopStringBytes, " are allowed"));
     }
   }
   return absl::OkStatus();
@@ -156,26 +141,13 @@ absl::Status SuitPolicyToPrompt(const v1::GenerateRequest& message, const Served
   return absl::OkStatus();
 }
 
-// max_tokens and min_tokens against each other and the context.
 absl::Status ParseLengths(const v1::GenerateRequest& message, const RequestRules& rules,
                           EngineRequest* request) {
   const int room = rules.max_context_tokens - static_cast<int>(request->prompt.size());
-  request->max_new_tokens = std::min(rules.default_max_tokens, room);
-  if (message.has_max_tokens()) {
-    if (message.max_tokens() < 1 || message.max_tokens() > room) {
-      return Invalid("max_tokens",
-                     absl::StrCat("is ", message.max_tokens(), ": must be from 1 to ", room,
-                                  ", what a context of ", rules.max_context_tokens,
-                                  " tokens leaves beside a prompt of ", request->prompt.size()));
-    }
-    request->max_new_tokens = message.max_tokens();
-  }
-  if (message.min_tokens() < 0 || message.min_tokens() > request->max_new_tokens) {
-    return Invalid("min_tokens", absl::StrCat("is ", message.min_tokens(), ": must be from 0 to ",
-                                              request->max_new_tokens, " (max_tokens)"));
-  }
+  request->max_new_tokens =
+      message.has_max_tokens() ? message.max_tokens() : std::min(rules.default_max_tokens, room);
   request->min_new_tokens = message.min_tokens();
-  return absl::OkStatus();
+  return CheckLengths(*request, rules.max_context_tokens);
 }
 
 }  // namespace
@@ -185,8 +157,9 @@ absl::StatusOr<std::string> ParseRequestId(const std::string& id) {
   const bool is_printable =
       std::all_of(id.begin(), id.end(), [](char c) { return c > ' ' && c <= '~'; });
   if (!is_printable || id.size() > kMaxRequestIdBytes) {
-    return Invalid("request_id", absl::StrCat("must be at most ", kMaxRequestIdBytes,
-                                              " printable ASCII characters without spaces"));
+    return InvalidParameter("request_id",
+                            absl::StrCat("must be at most ", kMaxRequestIdBytes,
+                                         " printable ASCII characters without spaces"));
   }
   return id;
 }
@@ -216,8 +189,8 @@ absl::StatusOr<DeliveryRequest> ParseGenerateRequest(const v1::GenerateRequest& 
   if (absl::Status status = ParseLengths(message, rules, &engine); !status.ok()) return status;
   if (absl::Status status = CheckStopStrings(message); !status.ok()) return status;
   if (message.stop_token_ids_size() > kMaxStopTokens) {
-    return Invalid("stop_token_ids", absl::StrCat("has ", message.stop_token_ids_size(),
-                                                  " ids: at most ", kMaxStopTokens));
+    return InvalidParameter("stop_token_ids", absl::StrCat("has ", message.stop_token_ids_size(),
+                                                           " ids: at most ", kMaxStopTokens));
   }
   if (absl::Status status =
           CheckTokenIds("stop_token_ids", message.stop_token_ids(), rules.vocab_size);
@@ -231,7 +204,7 @@ absl::StatusOr<DeliveryRequest> ParseGenerateRequest(const v1::GenerateRequest& 
   }
   const std::set<int32_t> stops(engine.stop_token_ids.begin(), engine.stop_token_ids.end());
   if (message.min_tokens() > 0 && static_cast<int>(stops.size()) >= rules.vocab_size) {
-    return Invalid("min_tokens", "leaves nothing to draw: every token is a stop token");
+    return InvalidParameter("min_tokens", "leaves nothing to draw: every token is a stop token");
   }
 
   request.text.stop_strings.assign(message.stop().begin(), message.stop().end());

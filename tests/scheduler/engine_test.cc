@@ -268,10 +268,10 @@ TEST(EngineTest, BadRequestsAreRefusedWithTheReason) {
   EXPECT_THAT(message(harness.Request(0, 1)), HasSubstr("the prompt is empty"));
   EXPECT_THAT(message(harness.Request(5000, 1)), HasSubstr("5000 tokens"));
   EXPECT_THAT(message(harness.Request(10, 0)), HasSubstr("max_tokens is 0"));
-  EXPECT_THAT(message(harness.Request(10, 4090)), HasSubstr("between 1 and 4086"));
+  EXPECT_THAT(message(harness.Request(10, 4090)), HasSubstr("from 1 to 4086"));
   EngineRequest unknown = harness.Request(10, 1);
   unknown.prompt[3] = 1000;
-  EXPECT_THAT(message(unknown), HasSubstr("token id 1000, allowed are 0 to 999"));
+  EXPECT_THAT(message(unknown), HasSubstr("holds 1000: token ids are from 0 to 999"));
   EngineRequest nan = harness.Request(10, 1);
   nan.sampling.temperature = std::numeric_limits<float>::quiet_NaN();
   EXPECT_THAT(message(nan), HasSubstr("temperature"));
