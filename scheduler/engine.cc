@@ -92,10 +92,6 @@ class Engine::Impl {
   }
   absl::Status CheckRequest(const EngineRequest& request) const;
   absl::Status CheckFits(const Sequence& sequence) const;
-  absl::Status Refuse(std::string_view reason, absl::Status status) const {
-    if (metrics_) metrics_->CountRefused(reason);
-    return RefusedFor(reason, std::move(status));
-  }
 
   void Stop() {
     std::call_once(stopped_, [this] {
@@ -155,11 +151,11 @@ absl::Status Engine::Impl::CheckFits(const Sequence& sequence) const {
 
 absl::Status Engine::Impl::CheckOpenLocked(bool has_place) const {
   if (status_.draining) {
-    return Refuse("draining", absl::UnavailableError("the server is draining"));
+    return Refuse(metrics_, "draining", absl::UnavailableError("the server is draining"));
   }
   const int queued = status_.waiting - status_.promised.requests;
   if (queued >= options_.max_queue && !has_place) {
-    return Refuse("queue_full",
+    return Refuse(metrics_, "queue_full",
                   absl::ResourceExhaustedError(absl::StrCat("the queue is full: ", queued,
                                                             " requests are waiting, at most ",
                                                             options_.max_queue, " may")));
@@ -168,14 +164,16 @@ absl::Status Engine::Impl::CheckOpenLocked(bool has_place) const {
 }
 
 absl::Status Engine::Impl::Submit(RequestId id, EngineRequest request) {
-  if (absl::Status status = CheckRequest(request); !status.ok()) return Refuse("invalid", status);
+  if (absl::Status status = CheckRequest(request); !status.ok()) {
+    return Refuse(metrics_, "invalid", status);
+  }
   auto sequence = std::make_unique<Sequence>();
   sequence->id = id;
   sequence->submitted = std::chrono::steady_clock::now();
   absl::StatusOr<BlockPlan> plan =
       PlanBlocks(*request.policy, model_->shape(), geometry_,
                  static_cast<int>(request.prompt.size()), request.max_new_tokens);
-  if (!plan.ok()) return Refuse("invalid", plan.status());
+  if (!plan.ok()) return Refuse(metrics_, "invalid", plan.status());
   sequence->block_plan = *std::move(plan);
   if (request.report_attention_recall) {
     PrefillNeeds& needs = sequence->block_plan.plan.needs;
@@ -184,7 +182,9 @@ absl::Status Engine::Impl::Submit(RequestId id, EngineRequest request) {
   }
   sequence->policy_text = request.policy->ToString();
   sequence->request = std::move(request);
-  if (absl::Status status = CheckFits(*sequence); !status.ok()) return Refuse("never_fits", status);
+  if (absl::Status status = CheckFits(*sequence); !status.ok()) {
+    return Refuse(metrics_, "never_fits", status);
+  }
   std::lock_guard lock(status_.mutex);
   const size_t blocks = sequence->block_plan.total_blocks;
   const bool has_place = HasPlace(blocks);

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "absl/strings/cord.h"
+#include "scheduler/metrics.h"
 
 namespace ziggurat {
 namespace {
@@ -11,7 +12,8 @@ constexpr char kPayload[] = "ziggurat/refusal_reason";
 
 }  // namespace
 
-absl::Status RefusedFor(std::string_view reason, absl::Status status) {
+absl::Status Refuse(Metrics* metrics, std::string_view reason, absl::Status status) {
+  if (metrics != nullptr) metrics->CountRefused(reason);
   status.SetPayload(kPayload, absl::Cord(absl::string_view(reason.data(), reason.size())));
   return status;
 }

@@ -9,9 +9,11 @@
 
 namespace ziggurat {
 
-/// The status with its reason, such as "queue_full".
-absl::Status RefusedFor(std::string_view reason, absl::Status status);
-/// The reason that RefusedFor gave it; "" without one.
+class Metrics;
+
+/// Counts the refusal, where there are metrics; the status with its reason, such as "queue_full".
+absl::Status Refuse(Metrics* metrics, std::string_view reason, absl::Status status);
+/// The reason that Refuse gave it; "" without one.
 std::string RefusalReason(const absl::Status& status);
 
 }  // namespace ziggurat

@@ -54,7 +54,7 @@ grpc::ServerWriteReactor<grpc::ByteBuffer>* ZigguratService::Generate(
   absl::Status status = FromBytes(*request, &message);
   absl::StatusOr<std::string> name = ParseRequestId(message.request_id());
   if (status.ok()) status = name.status();
-  if (!status.ok()) status = Refuse("invalid", std::move(status));
+  if (!status.ok()) status = Refuse(metrics_, "invalid", std::move(status));
   if (status.ok()) status = Submit(*context, message, *name, call);
   if (!status.ok()) {
     spdlog::info("[{}] refused: {}", name.ok() ? *name : "-",
@@ -71,7 +71,7 @@ absl::Status ZigguratService::Submit(const grpc::CallbackServerContext& context,
                                      const v1::GenerateRequest& message, const std::string& name,
                                      const std::shared_ptr<GenerateCall>& call) {
   if (open_calls_.count() > max_open_calls_) {
-    return Refuse("too_many_streams",
+    return Refuse(metrics_, "too_many_streams",
                   absl::ResourceExhaustedError(absl::StrCat("too many streams: ", max_open_calls_,
                                                             " are open, and no more may be")));
   }
@@ -80,7 +80,7 @@ absl::Status ZigguratService::Submit(const grpc::CallbackServerContext& context,
   absl::StatusOr<DeliveryRequest> request = ParseGenerateRequest(message, model_, rules_);
   if (!request.ok()) {
     const bool is_denied = absl::IsPermissionDenied(request.status());
-    return Refuse(is_denied ? "not_allowed" : "invalid", request.status());
+    return Refuse(metrics_, is_denied ? "not_allowed" : "invalid", request.status());
   }
   request->engine.name = name;
   request->engine.deadline = DeadlineOf(context);
@@ -91,11 +91,6 @@ absl::Status ZigguratService::Submit(const grpc::CallbackServerContext& context,
   if (!id.ok()) return id.status();
   call->SetRequest(*id);
   return absl::OkStatus();
-}
-
-absl::Status ZigguratService::Refuse(const char* reason, absl::Status status) const {
-  metrics_->CountRefused(reason);
-  return RefusedFor(reason, std::move(status));
 }
 
 // ---- Calls with one answer ---------------------------------------------------------------------

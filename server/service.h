@@ -58,9 +58,6 @@ class ZigguratService : public ZigguratServiceBase {
                       const v1::GenerateRequest& message, const std::string& name,
                       const std::shared_ptr<GenerateCall>& call);
 
-  /// Counts a request that never reached the engine, and passes on why.
-  absl::Status Refuse(const char* reason, absl::Status status) const;
-
   Engine* const engine_;
   Delivery* const delivery_;
   Metrics* const metrics_;
