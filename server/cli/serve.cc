@@ -70,29 +70,26 @@ struct ServeFlags {
 
 // The flags that are not plain numbers or strings.
 absl::Status FillConfig(const ServeFlags& flags, ServeConfig& config) {
-  const auto named = [](const char* flag, const absl::Status& status) {
-    return absl::InvalidArgumentError(absl::StrCat(flag, ": ", status.message()));
-  };
   absl::StatusOr<Endpoint> grpc = ParseEndpoint(flags.listen);
-  if (!grpc.ok()) return named("--listen", grpc.status());
+  if (!grpc.ok()) return Prefixed("--listen", grpc.status());
   config.grpc = *grpc;
   absl::StatusOr<Endpoint> http = ParseEndpoint(flags.http);
-  if (!http.ok()) return named("--http", http.status());
+  if (!http.ok()) return Prefixed("--http", http.status());
   config.http = *http;
   auto groups = LoadPodGroups(flags.pod_groups);
   if (!groups.ok()) return groups.status();
   config.resources.pod_groups = *std::move(groups);
   if (flags.kv_cache_memory.ends_with('%')) {
     absl::StatusOr<double> share = ParseMemoryShare(flags.kv_cache_memory);
-    if (!share.ok()) return named("--kv-cache-memory", share.status());
+    if (!share.ok()) return Prefixed("--kv-cache-memory", share.status());
     config.kv_cache_share = *share;
   } else {
     absl::StatusOr<size_t> bytes = ParseByteSize(flags.kv_cache_memory);
-    if (!bytes.ok()) return named("--kv-cache-memory", bytes.status());
+    if (!bytes.ok()) return Prefixed("--kv-cache-memory", bytes.status());
     config.kv_cache_bytes = *bytes;
   }
   const absl::StatusOr<ElementType> dtype = ParseElementType(flags.dtype);
-  if (!dtype.ok()) return named("--dtype", dtype.status());
+  if (!dtype.ok()) return Prefixed("--dtype", dtype.status());
   config.dtype = *dtype;
   config.prefill_slice = absl::Seconds(flags.slice_seconds);
   config.drain_timeout = absl::Seconds(flags.drain_seconds);
@@ -223,120 +220,137 @@ int Serve(ServeFlags& flags, CLI::App& command) {
   return kExitOk;
 }
 
+// The flags, in the order of --help.
+
+void AddFilesAndPorts(CLI::App& serve, ServeFlags& flags) {
+  serve
+      .add_option("--config", flags.config_file,
+                  "File with these settings, a line `name: value` for each (YAML)")
+      ->configurable(false)
+      ->type_name("FILE");
+  serve
+      .add_flag("--print-config", flags.print_config,
+                "Print every setting and where it comes from, check them, and end")
+      ->configurable(false);
+  serve
+      .add_option("--model", flags.config.model,
+                  "Folder of the model, in Hugging Face's format; must be given")
+      ->type_name("DIR");
+  serve.add_option("--listen", flags.listen, "Where gRPC listens; port 0: any free one")
+      ->type_name("HOST:PORT")
+      ->capture_default_str();
+  serve.add_option("--http", flags.http, "Where /metrics, /healthz, /readyz and the page are")
+      ->type_name("HOST:PORT")
+      ->capture_default_str();
+  AddSecurityFlags(serve, flags.config.security);
+}
+
+void AddModelAndCache(CLI::App& serve, ServeFlags& flags) {
+  serve
+      .add_option("--kv-cache-memory", flags.kv_cache_memory,
+                  "Memory of the pool that all KV caches live in, e.g. 512MiB, 2GiB; on a GPU also "
+                  "a share of what is free after loading, e.g. 90%")
+      ->type_name("SIZE")
+      ->capture_default_str();
+  serve
+      .add_option("--compression", flags.config.compression,
+                  "Policy of requests that name none, e.g. 'pyramidkv(budget=512)'")
+      ->type_name("POLICY")
+      ->capture_default_str();
+  serve
+      .add_option("--allow-compression", flags.config.allow_compression,
+                  "Policies that requests may name, separated by commas (default: all)")
+      ->delimiter(',')
+      ->type_name("LIST");
+  serve
+      .add_option("--pod-groups", flags.pod_groups,
+                  "A calibration for pod(groups=NAME), made by 'ziggurat calibrate pod'; may be "
+                  "given several times")
+      ->type_name("NAME=FILE");
+  serve
+      .add_option("--dtype", flags.dtype,
+                  "Weights, activations and cache in bf16 or f32; f32 takes twice the memory")
+      ->type_name("TYPE")
+      ->capture_default_str();
+  serve
+      .add_option("--device", flags.config.device,
+                  "auto: the first GPU, or the CPU where there is none; cpu; cuda:N")
+      ->type_name("DEVICE")
+      ->capture_default_str();
+  serve
+      .add_option("--threads", flags.config.threads, "Threads of computation; 0: one for each core")
+      ->capture_default_str();
+}
+
+void AddLimits(CLI::App& serve, ServeFlags& flags) {
+  serve.add_option("--max-running", flags.config.max_running, "Requests that run at once")
+      ->capture_default_str();
+  serve.add_option("--max-queue", flags.config.max_queue, "Requests that wait; more are refused")
+      ->capture_default_str();
+  serve
+      .add_option("--max-prompt-tokens", flags.config.max_prompt_tokens,
+                  "Longest prompt; 0: what the model's context holds")
+      ->capture_default_str();
+  serve
+      .add_option("--default-max-tokens", flags.config.default_max_tokens,
+                  "Tokens generated where a request sets no limit")
+      ->capture_default_str();
+  serve
+      .add_option("--prefill-tokens", flags.config.prefill_tokens,
+                  "Prompt tokens that are computed as one batch")
+      ->capture_default_str();
+  serve
+      .add_option("--short-prefill-tokens", flags.config.short_prefill_tokens,
+                  "Prompts of so many tokens in all are computed beside a longer one, instead of "
+                  "behind it; 0: they wait")
+      ->capture_default_str();
+  serve
+      .add_option("--prefill-slice", flags.slice_seconds,
+                  "Seconds that answers under way wait for prompts, from token to token; less "
+                  "lets them flow more evenly, and the first token of others come later")
+      ->type_name("SECONDS")
+      ->capture_default_str();
+  serve
+      .add_option("--max-streams", flags.config.max_streams,
+                  "Generate calls open at once; 0: twice --max-running and --max-queue")
+      ->capture_default_str();
+  serve
+      .add_option("--max-message-bytes", flags.config.max_message_bytes,
+                  "Largest message taken from a client")
+      ->capture_default_str();
+  serve
+      .add_option("--drain-timeout", flags.drain_seconds,
+                  "Seconds that running requests get when the daemon is told to end")
+      ->type_name("SECONDS")
+      ->capture_default_str();
+}
+
+void AddObservation(CLI::App& serve, ServeFlags& flags) {
+  serve
+      .add_option("--metrics-compat", flags.config.metrics_compat,
+                  "vllm: /metrics gives the values under vLLM's names too")
+      ->type_name("NAMES");
+  serve
+      .add_option("--page", flags.config.page,
+                  "Whether the HTTP port serves / , a page that shows the cache")
+      ->type_name("on|off")
+      ->default_str("on");
+  serve.add_flag("--check-integrity", flags.config.check_integrity,
+                 "Prove after every step that no block is lost, and abort otherwise (slow)");
+  serve.add_option("--log-level", flags.config.log_level, "trace, debug, info, warn, error or off")
+      ->type_name("LEVEL")
+      ->capture_default_str();
+}
+
 }  // namespace
 
 Command AddServe(CLI::App& app) {
   CLI::App* serve = app.add_subcommand("serve", "Serve a model over gRPC");
   auto flags = std::make_shared<ServeFlags>();
-  ServeConfig& config = flags->config;
-  serve
-      ->add_option("--config", flags->config_file,
-                   "File with these settings, a line `name: value` for each (YAML)")
-      ->configurable(false)
-      ->type_name("FILE");
-  serve
-      ->add_flag("--print-config", flags->print_config,
-                 "Print every setting and where it comes from, check them, and end")
-      ->configurable(false);
-  serve
-      ->add_option("--model", config.model,
-                   "Folder of the model, in Hugging Face's format; must be given")
-      ->type_name("DIR");
-  serve->add_option("--listen", flags->listen, "Where gRPC listens; port 0: any free one")
-      ->type_name("HOST:PORT")
-      ->capture_default_str();
-  serve->add_option("--http", flags->http, "Where /metrics, /healthz, /readyz and the page are")
-      ->type_name("HOST:PORT")
-      ->capture_default_str();
-  AddSecurityFlags(*serve, config.security);
-  serve
-      ->add_option(
-          "--kv-cache-memory", flags->kv_cache_memory,
-          "Memory of the pool that all KV caches live in, e.g. 512MiB, 2GiB; on a GPU also "
-          "a share of what is free after loading, e.g. 90%")
-      ->type_name("SIZE")
-      ->capture_default_str();
-  serve
-      ->add_option("--compression", config.compression,
-                   "Policy of requests that name none, e.g. 'pyramidkv(budget=512)'")
-      ->type_name("POLICY")
-      ->capture_default_str();
-  serve
-      ->add_option("--allow-compression", config.allow_compression,
-                   "Policies that requests may name, separated by commas (default: all)")
-      ->delimiter(',')
-      ->type_name("LIST");
-  serve
-      ->add_option("--pod-groups", flags->pod_groups,
-                   "A calibration for pod(groups=NAME), made by 'ziggurat calibrate pod'; may be "
-                   "given several times")
-      ->type_name("NAME=FILE");
-  serve
-      ->add_option("--dtype", flags->dtype,
-                   "Weights, activations and cache in bf16 or f32; f32 takes twice the memory")
-      ->type_name("TYPE")
-      ->capture_default_str();
-  serve
-      ->add_option("--device", config.device,
-                   "auto: the first GPU, or the CPU where there is none; cpu; cuda:N")
-      ->type_name("DEVICE")
-      ->capture_default_str();
-  serve->add_option("--threads", config.threads, "Threads of computation; 0: one for each core")
-      ->capture_default_str();
-  serve->add_option("--max-running", config.max_running, "Requests that run at once")
-      ->capture_default_str();
-  serve->add_option("--max-queue", config.max_queue, "Requests that wait; more are refused")
-      ->capture_default_str();
-  serve
-      ->add_option("--max-prompt-tokens", config.max_prompt_tokens,
-                   "Longest prompt; 0: what the model's context holds")
-      ->capture_default_str();
-  serve
-      ->add_option("--default-max-tokens", config.default_max_tokens,
-                   "Tokens generated where a request sets no limit")
-      ->capture_default_str();
-  serve
-      ->add_option("--prefill-tokens", config.prefill_tokens,
-                   "Prompt tokens that are computed as one batch")
-      ->capture_default_str();
-  serve
-      ->add_option("--short-prefill-tokens", config.short_prefill_tokens,
-                   "Prompts of so many tokens in all are computed beside a longer one, instead of "
-                   "behind it; 0: they wait")
-      ->capture_default_str();
-  serve
-      ->add_option("--prefill-slice", flags->slice_seconds,
-                   "Seconds that answers under way wait for prompts, from token to token; less "
-                   "lets them flow more evenly, and the first token of others come later")
-      ->type_name("SECONDS")
-      ->capture_default_str();
-  serve
-      ->add_option("--max-streams", config.max_streams,
-                   "Generate calls open at once; 0: twice --max-running and --max-queue")
-      ->capture_default_str();
-  serve
-      ->add_option("--max-message-bytes", config.max_message_bytes,
-                   "Largest message taken from a client")
-      ->capture_default_str();
-  serve
-      ->add_option("--drain-timeout", flags->drain_seconds,
-                   "Seconds that running requests get when the daemon is told to end")
-      ->type_name("SECONDS")
-      ->capture_default_str();
-  serve
-      ->add_option("--metrics-compat", config.metrics_compat,
-                   "vllm: /metrics gives the values under vLLM's names too")
-      ->type_name("NAMES");
-  serve
-      ->add_option("--page", config.page,
-                   "Whether the HTTP port serves / , a page that shows the cache")
-      ->type_name("on|off")
-      ->default_str("on");
-  serve->add_flag("--check-integrity", config.check_integrity,
-                  "Prove after every step that no block is lost, and abort otherwise (slow)");
-  serve->add_option("--log-level", config.log_level, "trace, debug, info, warn, error or off")
-      ->type_name("LEVEL")
-      ->capture_default_str();
+  AddFilesAndPorts(*serve, *flags);
+  AddModelAndCache(*serve, *flags);
+  AddLimits(*serve, *flags);
+  AddObservation(*serve, *flags);
   serve->footer(absl::StrCat(kExamples, "\n\nPolicies:\n", DescribePolicies()));
   return {serve, [flags, serve] { return Serve(*flags, *serve); }, /*computes=*/true};
 }

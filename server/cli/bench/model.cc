@@ -85,15 +85,10 @@ absl::StatusOr<bench::EngineBenchOptions> MakeOptions(const ModelBenchFlags& fla
   const auto model = LoadModelConfig(flags.model);
   if (!model.ok()) return model.status();
   absl::StatusOr<size_t> bytes = ParseByteSize(flags.kv_cache_memory);
-  if (!bytes.ok()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("--kv-cache-memory: ", bytes.status().message()));
-  }
+  if (!bytes.ok()) return Prefixed("--kv-cache-memory", bytes.status());
   options.kv_cache_bytes = *bytes;
   const absl::StatusOr<ElementType> dtype = ParseElementType(flags.dtype);
-  if (!dtype.ok()) {
-    return absl::InvalidArgumentError(absl::StrCat("--dtype: ", dtype.status().message()));
-  }
+  if (!dtype.ok()) return Prefixed("--dtype", dtype.status());
   options.dtype = *dtype;
   constexpr int kMostRequests = 65536, kMany = 1 << 30;
   absl::Status status = bench::CheckNumbers("--batch", flags.batches, kMostRequests);
