@@ -221,6 +221,11 @@ absl::Status RunRow(const std::string& text, std::shared_ptr<const Policy> polic
                                       .after_start = [gates] { gates->Continue(); }});
   if (!figures.ok()) return figures.status();
   if (tables && !tables->status().ok()) return tables->status();
+  if (figures->decode_parts.steps == 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--steps ", flags.steps, " is too few for ", sequences,
+                     " sequences: the first one ended before all of them decoded"));
+  }
   PrintRow(text, sequences, layers, *figures, tables);
   return absl::OkStatus();
 }
