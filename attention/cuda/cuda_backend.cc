@@ -73,9 +73,10 @@ DeviceIndices IndicesFrom(HeadIndices indices, int first, int skipped) {
 }  // namespace
 
 size_t ScratchBytesFor(const AttentionShape& shape, int tokens) {
-  const size_t n = static_cast<size_t>(std::max(tokens, 1));
-  const size_t staged = std::min<size_t>(n, kStagedTokens);
-  const int heads = shape.num_kv_heads, count = static_cast<int>(staged);
+  // A group of codes, which is no larger than a head, goes in one piece however few tokens there
+  // are.
+  const int heads = shape.num_kv_heads;
+  const int count = std::max(std::min(tokens, kStagedTokens), shape.head_dim);
   return std::max({DistantScratchBytes(DeviceShapeOf(shape), tokens),
                    WindowScoresScratchBytes(DeviceShapeOf(shape), tokens, 0),
                    SelectWindowsScratchBytes(tokens, 1), SelectWindowsScratchBytes(tokens, tokens),
@@ -158,8 +159,13 @@ void CudaBackend::Complement(const int32_t* chosen, int heads, int count, int n,
 
 void CudaBackend::EmbedTokens(ElementType element, const void* table, absl::Span<const int32_t> ids,
                               int width, float* out) {
-  LaunchEmbedTokens(element, table, uploads_->Place(ids), static_cast<int>(ids.size()), width, out,
-                    at());
+  // Those of many prompts together may be more than the ring takes at once.
+  const size_t most = uploads_->most_bytes() / sizeof(int32_t);
+  for (size_t done = 0; done < ids.size(); done += most) {
+    const absl::Span<const int32_t> piece = ids.subspan(done, most);
+    LaunchEmbedTokens(element, table, uploads_->Place(piece), static_cast<int>(piece.size()), width,
+                      out + done * width, at());
+  }
 }
 
 void CudaBackend::FillAngles(absl::Span<const float> inverse_frequencies, int first, int count,

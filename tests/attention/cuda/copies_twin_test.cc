@@ -93,6 +93,15 @@ TEST(CudaCopies, AreToldOfTheirBlocksAlone) {
   }
 }
 
+TEST(CudaCopies, OfAGroupFitTheScratchMemoryOfShortPrompts) {
+  const AttentionShape shape = Shape(8, 8, 128);
+  const int group = shape.head_dim;  // the largest there is
+  TestCache cache(shape, {{{Encoding::kInt8}, group},
+                          {{Encoding::kInt4, static_cast<uint16_t>(group)}, group}});
+  ExpectTheReferences(shape, cache, {{&cache.segments[0], 0, group, &cache.segments[1], 0}},
+                      ScratchBytesFor(shape, 1), size_t{1} << 20);
+}
+
 TEST(CudaCopies, OfVeryUnequalLengthsAreAsOneAfterTheOther) {
   const AttentionShape shape = Shape(2, 1, 16);
   TestCache cache(shape, {{CacheFormat::kBf16, 2000}, {CacheFormat::kBf16, 2000}});
