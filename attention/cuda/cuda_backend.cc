@@ -444,11 +444,11 @@ DecodeBucket BucketOf(const AttentionShape& shape, absl::Span<const DecodeItem> 
       bucket.max_runs += RunsOf(bucket.shape, segment.num_kv_heads);
       bucket.distant = bucket.distant || segment.use != SegmentUse::kOwn;
       bucket.kernels |=
-          1u << KernelOf(ShapeOf(segment), shape.head_dim, options.compute == ElementType::kBf16);
+          KernelOf(ShapeOf(segment), shape.head_dim, options.compute == ElementType::kBf16).bit();
     }
   }
   // Items without segments have results too.
-  if (bucket.kernels == 0) bucket.kernels = 1u << kPlainKernel;
+  if (bucket.kernels == 0) bucket.kernels = DecodeKernel::Plain().bit();
   return bucket;
 }
 

@@ -285,23 +285,41 @@ struct Parts {
 };
 
 void LaunchPartials(const DecodeArguments& arguments, const DecodePlan& plan, cudaStream_t stream) {
-  if (plan.takes.kernel == kPlainKernel) return LaunchPlainPartials(arguments, plan, stream);
-  if (plan.takes.kernel <= kEncodings) return LaunchTensorPartials(arguments, plan, stream);
-  LaunchStagedPartials(arguments, plan, stream);
+  switch (plan.takes.kernel.path()) {
+    case DecodePath::kPlain:
+      return LaunchPlainPartials(arguments, plan, stream);
+    case DecodePath::kTensor:
+      return LaunchTensorPartials(arguments, plan, stream);
+    case DecodePath::kStaged:
+      return LaunchStagedPartials(arguments, plan, stream);
+  }
 }
 
 /// Whether any segment is that kernel's.
-bool Exists(int kernel, bool borrowed) {
-  if (kernel == kPlainKernel) return true;
-  if (kernel <= kEncodings) return kernel != TensorKernel(Encoding::kF32);
-  return kernel >= StagedKernel(Encoding::kInt8) && !borrowed;
+bool Exists(DecodeKernel kernel, bool borrowed) {
+  switch (kernel.path()) {
+    case DecodePath::kPlain:
+      return true;
+    case DecodePath::kTensor:
+      return kernel.encoding() != Encoding::kF32;
+    case DecodePath::kStaged:
+      return !IsPlain(kernel.encoding()) && !borrowed;
+  }
+  return false;
 }
 
-/// Of a multiprocessor.
-int WorkersOf(int kernel, const DeviceShape& shape) {
-  if (kernel == kPlainKernel) return PlainWorkersAtOnce(shape);
-  return kernel <= kEncodings ? TensorWorkersAtOnce(kernel, shape)
-                              : StagedWorkersAtOnce(kernel, shape);
+/// Of a multiprocessor; 0 where the kernel does not exist.
+int WorkersAtOnce(DecodeKernel kernel, const DeviceShape& shape) {
+  if (!Exists(kernel, /*borrowed=*/false)) return 0;
+  switch (kernel.path()) {
+    case DecodePath::kPlain:
+      return PlainWorkersAtOnce(shape);
+    case DecodePath::kTensor:
+      return TensorWorkersAtOnce(kernel.encoding(), shape);
+    case DecodePath::kStaged:
+      return StagedWorkersAtOnce(kernel.encoding(), shape);
+  }
+  return 0;
 }
 
 /// From the arrays of a layer's plan to those of the next.
@@ -311,10 +329,10 @@ int PlanStride(const DecodeBucket& bucket) { return bucket.max_items + 1; }
 
 DecodeWorkers FindDecodeWorkers(const DeviceShape& shape, int multiprocessors) {
   DecodeWorkers found = DecodeWorkers::Alike(kWorkersPerMultiprocessor * multiprocessors);
-  for (int kernel = 0; kernel < kDecodeKernels; ++kernel) {
-    const int held = Exists(kernel, false) ? WorkersOf(kernel, shape) : 0;
+  for (int i = 0; i < DecodeKernel::kCount; ++i) {
+    const int held = WorkersAtOnce(DecodeKernel::At(i), shape);
     if (held == 0) continue;
-    found.of_kernel[kernel] = std::min(held, kWorkersPerMultiprocessor) * multiprocessors;
+    found.of_kernel[i] = std::min(held, kWorkersPerMultiprocessor) * multiprocessors;
   }
   return found;
 }
@@ -328,11 +346,12 @@ DecodePlans LayOutPlans(const DecodeBucket& bucket, int layer, void* scratch, si
   Parts parts{static_cast<unsigned char*>(scratch)};
   DecodePlans plans;
   for (int borrowed = 0; borrowed <= (bucket.distant ? 1 : 0); ++borrowed) {
-    for (int kernel = 0; kernel < kDecodeKernels; ++kernel) {
-      if ((bucket.kernels >> kernel & 1) == 0 || !Exists(kernel, borrowed != 0)) continue;
+    for (int i = 0; i < DecodeKernel::kCount; ++i) {
+      const DecodeKernel kernel = DecodeKernel::At(i);
+      if ((bucket.kernels & kernel.bit()) == 0 || !Exists(kernel, borrowed != 0)) continue;
       DecodePlan& plan = plans.plans[plans.count++];
-      plan.takes = {kernel, borrowed, bucket.kernels != 1u << kPlainKernel};
-      plan.workers = bucket.workers.of_kernel[kernel];
+      plan.takes = {kernel, borrowed, bucket.kernels != DecodeKernel::Plain().bit()};
+      plan.workers = bucket.workers.of_kernel[i];
       plan.first_chunk = of_items(parts);
       plan.first_run = of_items(parts);
       const size_t rows =

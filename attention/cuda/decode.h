@@ -12,15 +12,14 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "attention/cuda/decode_kernels.h"
 #include "attention/cuda/device_views.h"
 #include "attention/cuda/stream.h"
 
 namespace ziggurat::cuda {
 
-constexpr int kChunkSlots = 32;
 /// Query heads of a KV head that one pass over its slots serves; more take further passes.
 constexpr int kHeadsPerPass = 8;
-constexpr int kEncodings = 6;
 /// Passes over the slots of a KV head.
 ZIGGURAT_HOST_DEVICE inline int PassesOf(const DeviceShape& shape) {
   return (shape.group_size() + kHeadsPerPass - 1) / kHeadsPerPass;
@@ -30,75 +29,9 @@ ZIGGURAT_HOST_DEVICE inline int RunsOf(const DeviceShape& shape, int kv_heads) {
   return kv_heads * PassesOf(shape);
 }
 
-/// The head size that a tensor-core kernel is made for which serves `head_dim`.
-ZIGGURAT_HOST_DEVICE constexpr int TensorHeadDim(int head_dim) {
-  return head_dim <= 32 ? 32 : head_dim <= 64 ? 64 : head_dim <= 128 ? 128 : 256;
-}
-/// Bytes of a value's row that a lane of such a kernel loads at once: an eighth of it, of 4, 8 or
-/// 16.
-ZIGGURAT_HOST_DEVICE constexpr int ValuePieceBytes(Encoding encoding, int tensor_head_dim) {
-  const int eighth = tensor_head_dim * EncodingBits(encoding) / 64;
-  return eighth >= 16 ? 16 : eighth >= 8 ? 8 : 4;
-}
-
-/// Whether the tensor-core kernels can take a segment: keys in whole groups of four slots, values
-/// in whole groups of eight, rows that divide into their loads, and scales that four slots, and the
-/// channels of a cell, share.
-ZIGGURAT_HOST_DEVICE inline bool FitsTensorCores(const DeviceSegment& s, int head_dim) {
-  if (s.code() == Encoding::kF32 || head_dim % 8 != 0 || head_dim > 256) return false;
-  const int row_bytes = head_dim * EncodingBits(s.code()) / 8;
-  if (row_bytes % ValuePieceBytes(s.code(), TensorHeadDim(head_dim)) != 0) return false;
-  if (s.keys.slots_per_block % 4 != 0 || s.values.slots_per_block % 8 != 0) return false;
-  return !IsGrouped(s.code()) || s.group % (32 / EncodingBits(s.code())) == 0;
-}
-
-/// Whether chunks of this encoding may come by way of shared memory (staged_chunks.cuh): codes,
-/// whose rows eight lanes share evenly.
-ZIGGURAT_HOST_DEVICE constexpr bool HasStages(Encoding encoding, int head_dim) {
-  const int bits = EncodingBits(encoding);
-  return bits <= 8 && (head_dim == 64 || head_dim == 128) &&
-         head_dim * bits / 8 == 8 * ValuePieceBytes(encoding, head_dim);
-}
-/// Keys and values in the same blocks, of a power of two of slots, aligned for copies.
-ZIGGURAT_HOST_DEVICE inline bool FitsStages(const DevicePlane& keys, const DevicePlane& values) {
-  const uint32_t slots = keys.slots_per_block;
-  const uint32_t bytes =
-      keys.head_stride_bytes | keys.offset_bytes | values.offset_bytes | keys.unit_bytes;
-  return keys.blocks == values.blocks && slots == values.slots_per_block &&
-         keys.head_stride_bytes == values.head_stride_bytes &&
-         keys.unit_bytes == values.unit_bytes && keys.offset_bytes <= values.offset_bytes &&
-         (slots & (slots - 1)) == 0 && slots >= kChunkSlots && bytes % 16 == 0;
-}
-/// Whether a segment's chunks come so: each in one block and its scales in one unit, keys and
-/// values side by side, no norms.
-ZIGGURAT_HOST_DEVICE inline bool FitsStages(const DeviceSegment& s, int head_dim) {
-  if (!HasStages(s.code(), head_dim) || s.borrows_keys()) return false;
-  if (s.key_norms.exists() || s.value_norms.exists()) return false;
-  if (!FitsStages(s.keys, s.values) || !FitsStages(s.key_scales, s.value_scales)) return false;
-  return !IsGrouped(s.code()) || ((s.group & (s.group - 1)) == 0 && s.group >= kChunkSlots);
-}
-
-/// The kernels that go through the slots of segments, each through those of its own: plain ones in
-/// f32, on tensor cores one for each encoding, and one for each whose chunks come by way of shared
-/// memory. As numbers, so that a set of them is a word.
-constexpr int kPlainKernel = 0;
-ZIGGURAT_HOST_DEVICE constexpr int TensorKernel(Encoding encoding) {
-  return 1 + static_cast<int>(encoding);
-}
-ZIGGURAT_HOST_DEVICE constexpr int StagedKernel(Encoding encoding) {
-  return 1 + kEncodings + static_cast<int>(encoding);
-}
-constexpr int kDecodeKernels = 1 + 2 * kEncodings;
-
-/// That of a segment, where there are tensor cores to compute on (in bf16) or are none.
-ZIGGURAT_HOST_DEVICE inline int KernelOf(const DeviceSegment& s, int head_dim, bool tensor_cores) {
-  if (!tensor_cores || !FitsTensorCores(s, head_dim)) return kPlainKernel;
-  return FitsStages(s, head_dim) ? StagedKernel(s.code()) : TensorKernel(s.code());
-}
-
 /// Which segments one launch takes.
 struct SegmentClass {
-  int32_t kernel = kPlainKernel;
+  DecodeKernel kernel = DecodeKernel::Plain();
   int32_t borrowed = 0;      ///< 1: those that borrow their keys (SegmentUse)
   int32_t tensor_cores = 0;  ///< 1: the plain launch leaves out what fits the tensor cores
 };
@@ -118,13 +51,13 @@ constexpr int kWorkersPerMultiprocessor = 12;
 /// Warps of a launch of each kernel. More than the device holds at once would go in waves, the last
 /// of them half empty; the line is cut for those that there are.
 struct DecodeWorkers {
-  int most = 0;  ///< of any kernel
-  int of_kernel[kDecodeKernels] = {};
+  int most = 0;                              ///< of any kernel
+  int of_kernel[DecodeKernel::kCount] = {};  ///< by index
 
   static DecodeWorkers Alike(int workers) {
     DecodeWorkers all;
     all.most = workers;
-    std::fill_n(all.of_kernel, kDecodeKernels, workers);
+    std::fill_n(all.of_kernel, DecodeKernel::kCount, workers);
     return all;
   }
 };
@@ -141,7 +74,7 @@ struct DecodeBucket {
   int layers = 1;  ///< that are planned at once
   /// Bits of the kernels that segments may exist for. Where there is but the plain one, it takes
   /// all; on tensor cores queries and weights are rounded to bf16.
-  uint32_t kernels = 1u << kPlainKernel;
+  uint32_t kernels = DecodeKernel::Plain().bit();
   bool distant = false;  ///< segments that borrow keys may exist
 };
 /// Scratch memory of a step.
@@ -168,7 +101,7 @@ void LaunchDecodeAttention(const DecodeBucket& bucket, const DeviceCache& cache,
 // ---- Its parts ----------------------------------------------------------------------------------
 
 struct DecodePlans {
-  DecodePlan plans[2 * kDecodeKernels];  ///< for own and for borrowed keys
+  DecodePlan plans[2 * DecodeKernel::kCount];  ///< for own and for borrowed keys
   int count = 0;
   float* near_lse = nullptr;  ///< [items, num_q_heads]; only where segments borrow keys
 };
@@ -183,8 +116,8 @@ struct DecodeArguments {
 };
 /// Workers of a multiprocessor; 0 where there is no such kernel for this head size.
 int PlainWorkersAtOnce(const DeviceShape& shape);
-int TensorWorkersAtOnce(int kernel, const DeviceShape& shape);
-int StagedWorkersAtOnce(int kernel, const DeviceShape& shape);
+int TensorWorkersAtOnce(Encoding encoding, const DeviceShape& shape);
+int StagedWorkersAtOnce(Encoding encoding, const DeviceShape& shape);
 void LaunchPlainPartials(const DecodeArguments& arguments, const DecodePlan& plan,
                          cudaStream_t stream);
 void LaunchTensorPartials(const DecodeArguments& arguments, const DecodePlan& plan,

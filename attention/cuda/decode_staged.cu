@@ -28,8 +28,7 @@ namespace {
 
 /// use(kernel, shared bytes of a worker): that of an encoding and a head size, where it has stages.
 template <class Use>
-void WithStagedKernel(int kernel, int head_dim, Use use) {
-  const auto encoding = static_cast<Encoding>(kernel - StagedKernel(Encoding{}));
+void WithStagedKernel(Encoding encoding, int head_dim, Use use) {
   WithEncoding(encoding, [&]<Encoding kEncoding>() {
     const auto of_dim = [&]<int kDim>() {
       if constexpr (HasStages(kEncoding, kDim)) {
@@ -43,9 +42,9 @@ void WithStagedKernel(int kernel, int head_dim, Use use) {
 
 }  // namespace
 
-int StagedWorkersAtOnce(int kernel, const DeviceShape& shape) {
+int StagedWorkersAtOnce(Encoding encoding, const DeviceShape& shape) {
   int workers = 0;
-  WithStagedKernel(kernel, shape.head_dim, [&](auto of, size_t shared_bytes) {
+  WithStagedKernel(encoding, shape.head_dim, [&](auto of, size_t shared_bytes) {
     workers = WorkersThatFit(of, shared_bytes);
   });
   return workers;
@@ -53,9 +52,10 @@ int StagedWorkersAtOnce(int kernel, const DeviceShape& shape) {
 
 void LaunchStagedPartials(const DecodeArguments& arguments, const DecodePlan& plan,
                           cudaStream_t stream) {
-  WithStagedKernel(plan.takes.kernel, arguments.shape.head_dim, [&](auto of, size_t shared_bytes) {
-    LaunchWorkers(of, shared_bytes, arguments, plan, stream);
-  });
+  WithStagedKernel(plan.takes.kernel.encoding(), arguments.shape.head_dim,
+                   [&](auto of, size_t shared_bytes) {
+                     LaunchWorkers(of, shared_bytes, arguments, plan, stream);
+                   });
 }
 
 }  // namespace ziggurat::cuda

@@ -26,8 +26,7 @@ namespace {
 
 /// use(kernel): that of an encoding, which is not f32, and a head size.
 template <class Use>
-void WithTensorKernel(int kernel, int head_dim, Use use) {
-  const auto encoding = static_cast<Encoding>(kernel - TensorKernel(Encoding{}));
+void WithTensorKernel(Encoding encoding, int head_dim, Use use) {
   WithEncoding(encoding, [&]<Encoding kEncoding>() {
     if constexpr (kEncoding != Encoding::kF32) {
       switch (TensorHeadDim(head_dim)) {
@@ -46,15 +45,15 @@ void WithTensorKernel(int kernel, int head_dim, Use use) {
 
 }  // namespace
 
-int TensorWorkersAtOnce(int kernel, const DeviceShape& shape) {
+int TensorWorkersAtOnce(Encoding encoding, const DeviceShape& shape) {
   int workers = 0;
-  WithTensorKernel(kernel, shape.head_dim, [&](auto of) { workers = WorkersThatFit(of, 0); });
+  WithTensorKernel(encoding, shape.head_dim, [&](auto of) { workers = WorkersThatFit(of, 0); });
   return workers;
 }
 
 void LaunchTensorPartials(const DecodeArguments& arguments, const DecodePlan& plan,
                           cudaStream_t stream) {
-  WithTensorKernel(plan.takes.kernel, arguments.shape.head_dim,
+  WithTensorKernel(plan.takes.kernel.encoding(), arguments.shape.head_dim,
                    [&](auto of) { LaunchWorkers(of, 0, arguments, plan, stream); });
 }
 

@@ -82,8 +82,9 @@ void Run(const Case& c, double copy_bytes_per_second, int processors) {
   bucket.max_items = static_cast<int>(items.size());
   bucket.max_runs = bucket.max_items * kShape.num_kv_heads;
   bucket.workers = FindDecodeWorkers(bucket.shape, processors);
-  bucket.kernels = 1u << KernelOf(ShapeOf(items[0].segments[0]), kShape.head_dim,
-                                  /*tensor_cores=*/true);
+  bucket.kernels = KernelOf(ShapeOf(items[0].segments[0]), kShape.head_dim,
+                            /*tensor_cores=*/true)
+                       .bit();
   const size_t rows = items.size() * kShape.num_q_heads;
   DeviceBytes q(rows * kShape.head_dim * 4, 0x3c), out(rows * kShape.head_dim * 4), lse(rows * 4);
   DeviceBytes scratch(DecodeScratchBytes(bucket));

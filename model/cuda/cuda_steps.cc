@@ -50,11 +50,11 @@ std::vector<MemoryPart> CudaSteps::Parts(const CudaStepsOptions& options) {
   most.runs = kScratchSegments * runs;
   most.distant = true;
   // Two encodings, as the caches of a mixed batch for the most part have.
-  most.kernels = 1u << kPlainKernel | 1u << TensorKernel(Encoding::kBf16) |
-                 1u << TensorKernel(Encoding::kInt8);
+  most.kernels = DecodeKernel::Plain().bit() | DecodeKernel::Tensor(Encoding::kBf16).bit() |
+                 DecodeKernel::Tensor(Encoding::kInt8).bit();
   StepKinds of_one = most;
   of_one.runs = kScratchSegmentsOfOne * runs;
-  of_one.kernels = (1u << kDecodeKernels) - 1;
+  of_one.kernels = DecodeKernel::kAllBits;
   return {{"activations of decode steps", DecodeBuffers::BytesFor(options.shape, options.rows)},
           {"logits", rows * options.shape.model.vocab_size * sizeof(float)},
           {"inputs of decode steps", InputBytes(options.rows)},

@@ -331,7 +331,7 @@ StepKinds SequenceTables::KindsOf(const Layer& layer, size_t num_segments) const
     kinds.runs += RunsOf(heads_, segment.num_kv_heads);
     kinds.distant = kinds.distant || segment.use != static_cast<int32_t>(SegmentUse::kOwn);
     kinds.scored = kinds.scored || segment.scores.exists();
-    kinds.kernels |= 1u << KernelOf(segment, heads_.head_dim, compute_ == ElementType::kBf16);
+    kinds.kernels |= KernelOf(segment, heads_.head_dim, compute_ == ElementType::kBf16).bit();
   }
   return kinds;
 }

@@ -305,7 +305,7 @@ TEST_F(CudaDecoder, IsAsNearWhereCodesComeByWayOfSharedMemory) {
   device.Prefill({&sequence}, {Ids(150, 1)});
   const auto is_staged = [](const SegmentView& segment) {
     return cuda::KernelOf(cuda::ShapeOf(segment), 64, /*tensor_cores=*/true) ==
-           cuda::StagedKernel(Encoding::kInt4);
+           cuda::DecodeKernel::Staged(Encoding::kInt4);
   };
   EXPECT_TRUE(absl::c_any_of(sequence.cache->layer(0).view(), is_staged));
 }

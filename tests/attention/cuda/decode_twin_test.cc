@@ -59,14 +59,15 @@ TEST(CudaDecodeWork, IsCutForAnyNumberOfMultiprocessors) {
 
 // Of a kernel of which few fit, while others have theirs.
 TEST(CudaDecodeWork, HasNoMoreWarpsThanADeviceHoldsAtOnce) {
-  constexpr int kTensor = TensorKernel(Encoding::kBf16);
+  constexpr DecodeKernel kPlain = DecodeKernel::Plain();
+  constexpr DecodeKernel kTensor = DecodeKernel::Tensor(Encoding::kBf16);
   DecodeBucket bucket;
   bucket.shape = DeviceShapeOf(Shape(8, 2, 64));
   bucket.max_items = bucket.max_runs = 4;
   bucket.workers = DecodeWorkers::Alike(24);
-  bucket.kernels = 1u << kPlainKernel | 1u << kTensor;
+  bucket.kernels = kPlain.bit() | kTensor.bit();
   const size_t bytes = DecodeScratchBytes(bucket);
-  bucket.workers.of_kernel[kPlainKernel] = 8;
+  bucket.workers.of_kernel[kPlain.index()] = 8;
   EXPECT_LT(DecodeScratchBytes(bucket), bytes);
   size_t unused = 0;
   const DecodePlans plans = LayOutPlans(bucket, 0, nullptr, &unused);
@@ -77,10 +78,11 @@ TEST(CudaDecodeWork, HasNoMoreWarpsThanADeviceHoldsAtOnce) {
   for (const int head_dim : {64, 80, 128, 256}) {
     const DecodeWorkers found = FindDecodeWorkers(DeviceShapeOf(Shape(8, 2, head_dim)), 3);
     EXPECT_EQ(found.most, 36);
-    for (const int kernel : {kPlainKernel, kTensor, TensorKernel(Encoding::kInt4)}) {
-      EXPECT_GT(found.of_kernel[kernel], 0) << head_dim;
-      EXPECT_LE(found.of_kernel[kernel], found.most) << head_dim;
-      EXPECT_EQ(found.of_kernel[kernel] % 3, 0) << head_dim;
+    for (const DecodeKernel kernel : {kPlain, kTensor, DecodeKernel::Tensor(Encoding::kInt4)}) {
+      const int workers = found.of_kernel[kernel.index()];
+      EXPECT_GT(workers, 0) << head_dim;
+      EXPECT_LE(workers, found.most) << head_dim;
+      EXPECT_EQ(workers % 3, 0) << head_dim;
     }
   }
 }
