@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <numeric>
 
+#include "attention/cuda/edit_batches.h"
 #include "attention/cuda/elementwise.h"
 #include "attention/cuda/segment_record.h"
 #include "attention/cuda/statistics.h"
@@ -14,9 +15,6 @@ namespace {
 
 /// Tokens that a copy or a merge stages at once where it goes in pieces.
 constexpr int kStagedTokens = 4096;
-/// Copies that go together have up to so much more room than units, where they are more than a few.
-constexpr size_t kMostRoom = 8;
-constexpr size_t kFewCopies = 64;
 /// Of a table for copies or merges: little enough to stay in the host's cache.
 constexpr size_t kToldAtOnce = size_t{96} << 10;
 
@@ -27,20 +25,6 @@ void InPieces(int count, int unit, size_t token_bytes, size_t scratch_bytes, Pie
   const int most = static_cast<int>(std::min<size_t>(count, scratch_bytes / token_bytes));
   const int step = std::max(most / unit * unit, unit);
   for (int done = 0; done < count; done += step) piece(done, std::min(step, count - done));
-}
-
-/// Whether copying between the two may be of norms, or scores and positions.
-bool HasAttributes(const SegmentView& from, const SegmentView& to) {
-  const auto has = [](const SegmentView& segment) {
-    return segment.key_norms.blocks != nullptr || segment.scores.blocks != nullptr;
-  };
-  return has(from) || has(to);
-}
-
-/// Numbers that become codes: what is read of such copies is written by none.
-bool BecomesCodes(const SegmentView& from, const SegmentView& to, int head_dim) {
-  return IsPlain(from.encoding) && !IsPlain(to.encoding) && !HasAttributes(from, to) &&
-         CopyUnitBytes(from.encoding, to.UnitTokens(), head_dim) <= kMostUnitBytes;
 }
 
 /// What a library allocates for the longest prompt serves the others after it.
@@ -119,10 +103,9 @@ DeviceCache CudaBackend::Cache(PoolView pool, const TableImage& image) {
   return {reinterpret_cast<unsigned char*>(pool.base), pool.block_bytes, table};
 }
 
-bool CudaBackend::IsTold(const TableImage& image, size_t record_bytes) const {
-  // Table and records lie in the ring together until what is told of them is launched.
-  const size_t most = std::min(uploads_->most_bytes() / 4, kToldAtOnce);
-  return image.words().size() * sizeof(uint32_t) > most || record_bytes > most;
+BatchLimits CudaBackend::LimitsOfBatches() const {
+  // Table and records of a batch lie in the ring together until it is launched.
+  return {scratch_.bytes(), std::min(uploads_->most_bytes() / 4, kToldAtOnce)};
 }
 
 // ---- Memory -------------------------------------------------------------------------------------
@@ -298,58 +281,24 @@ void CudaBackend::CopyTokens(const AttentionShape& shape, PoolView pool, const S
 
 void CudaBackend::CopyAll(const AttentionShape& shape, PoolView pool,
                           absl::Span<const TokenCopy> copies) {
-  TableImage image;
-  std::vector<CopyRecord> records;
-  CopyExtent most;
-  size_t scratch = 0, units_in_all = 0;
-  const auto copy_records = [&] {
-    const DeviceCache cache = Cache(pool, image);
-    LaunchCopyTokens(DeviceShapeOf(shape), cache, uploads_->Place(absl::MakeConstSpan(records)),
-                     static_cast<int>(records.size()), most,
-                     most.is_staged ? Scratch(scratch) : nullptr, at());
-    image.Clear();
-    records.clear();
-    most = {};
-    scratch = units_in_all = 0;
+  CopyBatch batch(shape, LimitsOfBatches());
+  const auto launch = [&] {
+    if (batch.empty()) return;
+    const DeviceCache cache = Cache(pool, batch.image());
+    LaunchCopyTokens(DeviceShapeOf(shape), cache, uploads_->Place(batch.records()),
+                     static_cast<int>(batch.records().size()), batch.most(),
+                     Scratch(batch.scratch_bytes()), at());
+    batch.Clear();
   };
   for (const TokenCopy& copy : copies) {
-    const SegmentView &from = *copy.from, &to = *copy.to;
-    const int heads = to.num_kv_heads, unit = to.UnitTokens();
-    const size_t bytes = CopyScratchBytes(heads, copy.count, shape.head_dim);
-    // A launch has room for as many units in each copy as the longest has.
-    const size_t units = copy.count / unit, copies_with_it = records.size() + 1;
-    const bool is_uneven =
-        copies_with_it > kFewCopies &&
-        copies_with_it * std::max<size_t>(most.units, units) > kMostRoom * (units_in_all + units);
-    const bool is_staged = !BecomesCodes(from, to, shape.head_dim);
-    const bool has_no_scratch = (is_staged || most.is_staged) && scratch + bytes > scratch_.bytes();
-    const bool is_full = is_uneven || has_no_scratch || records.size() == kMostCopies ||
-                         IsTold(image, copies_with_it * sizeof(CopyRecord));
-    if (is_full && !records.empty()) copy_records();
-    if (is_staged && bytes > scratch_.bytes()) {
-      CopyTokens(shape, pool, from, {}, copy.first, copy.count, to, copy.first_slot);
-      continue;
+    if (!batch.TakesAlso(copy)) launch();
+    if (batch.TakesAlso(copy)) {
+      batch.Add(copy);
+    } else {
+      CopyTokens(shape, pool, *copy.from, {}, copy.first, copy.count, *copy.to, copy.first_slot);
     }
-    CopyRecord& record = records.emplace_back();
-    record.from = image.AddSlots(from, copy.first, copy.count);
-    record.to = image.AddSlots(to, copy.first_slot, copy.count);
-    record.slots.first = copy.first;
-    record.count = copy.count;
-    record.first_slot = copy.first_slot;
-    record.scratch = scratch;
-    scratch += bytes;
-    units_in_all += units;
-    most.is_staged = most.is_staged || is_staged;
-    most.has_attributes = most.has_attributes || HasAttributes(from, to);
-    if (!is_staged) {
-      most.unit_bytes =
-          std::max(most.unit_bytes, CopyUnitBytes(from.encoding, unit, shape.head_dim));
-    }
-    most.heads = std::max(most.heads, heads);
-    most.count = std::max(most.count, copy.count);
-    most.units = std::max(most.units, static_cast<int>(units));
   }
-  if (!records.empty()) copy_records();
+  launch();
 }
 
 void CudaBackend::ReadTokens(const AttentionShape& shape, PoolView pool, const SegmentView& segment,
@@ -383,48 +332,24 @@ void CudaBackend::WriteMerged(const AttentionShape& shape, ElementType element, 
 
 void CudaBackend::MergeTails(const AttentionShape& shape, PoolView pool,
                              absl::Span<const TailMerge> merges) {
-  TableImage image;
-  std::vector<TailMergeRecord> records;
-  TailMergeExtent each;
-  size_t scratch = 0;
-  const auto merge_records = [&] {
-    const DeviceCache cache = Cache(pool, image);
-    LaunchMergeTails(DeviceShapeOf(shape), cache, uploads_->Place(absl::MakeConstSpan(records)),
-                     static_cast<int>(records.size()), each, Scratch(scratch), at());
-    image.Clear();
-    records.clear();
-    scratch = 0;
+  MergeBatch batch(shape, LimitsOfBatches());
+  const auto launch = [&] {
+    if (batch.empty()) return;
+    const DeviceCache cache = Cache(pool, batch.image());
+    LaunchMergeTails(DeviceShapeOf(shape), cache, uploads_->Place(batch.records()),
+                     static_cast<int>(batch.records().size()), batch.each(),
+                     Scratch(batch.scratch_bytes()), at());
+    batch.Clear();
   };
   for (const TailMerge& merge : merges) {
-    const TailMergeExtent extent = {merge.count, merge.retained, merge.lower_merged->UnitTokens(),
-                                    merge.lower_retained->UnitTokens()};
-    const size_t bytes = TailMergeScratchBytes(extent, shape.num_kv_heads, shape.head_dim);
-    const bool is_full = extent != each || scratch + bytes > scratch_.bytes() ||
-                         (records.size() + 1) * shape.num_kv_heads > kMostTailMergeHeads ||
-                         IsTold(image, (records.size() + 1) * sizeof(TailMergeRecord));
-    if (is_full && !records.empty()) merge_records();
-    if (bytes > scratch_.bytes()) {
+    if (!batch.TakesAlso(merge)) launch();
+    if (batch.TakesAlso(merge)) {
+      batch.Add(merge);
+    } else {
       AttentionBackend::MergeTails(shape, pool, {&merge, 1});
-      continue;
     }
-    each = extent;
-    TailMergeRecord& record = records.emplace_back();
-    record.lower_tail = image.AddSlots(*merge.lower_tail, 0, merge.count);
-    record.upper_tail = image.AddSlots(*merge.upper_tail, 0, merge.count);
-    record.lower_merged =
-        image.AddSlots(*merge.lower_merged, merge.first_merged_slot, merge.merged());
-    record.upper_merged =
-        image.AddSlots(*merge.upper_merged, merge.first_merged_slot, merge.merged());
-    record.lower_retained =
-        image.AddSlots(*merge.lower_retained, merge.first_retained_slot, merge.retained);
-    record.upper_retained =
-        image.AddSlots(*merge.upper_retained, merge.first_retained_slot, merge.retained);
-    record.first_merged_slot = merge.first_merged_slot;
-    record.first_retained_slot = merge.first_retained_slot;
-    record.t = merge.t;
-    scratch += bytes;
   }
-  if (!records.empty()) merge_records();
+  launch();
 }
 
 // ---- Decode steps that bring their table along --------------------------------------------------

@@ -13,6 +13,7 @@
 #include "attention/backend.h"
 #include "attention/cuda/decode.h"
 #include "attention/cuda/device.h"
+#include "attention/cuda/edit_batches.h"
 #include "attention/cuda/prompt_library.h"
 #include "attention/cuda/table_image.h"
 #include "attention/cuda/upload_ring.h"
@@ -127,9 +128,8 @@ class CudaBackend final : public AttentionBackend {
 
   /// Scratch memory of one call; CHECKs that there is as much.
   void* Scratch(size_t bytes);
-  /// Whether enough is told of copies or merges to launch them: so many bytes of records, and what
-  /// the table says of them.
-  bool IsTold(const TableImage& image, size_t record_bytes) const;
+  /// Of copies or merges that go together.
+  BatchLimits LimitsOfBatches() const;
   /// The pool, and the table that goes along with a call.
   DeviceCache Cache(PoolView pool, const TableImage& image);
   template <typename T>
