@@ -1,8 +1,17 @@
 // Chunks of codes on their way through shared memory: while a warp computes one, the next one (of
 // grouped codes: the next two) is under way, and takes no registers.
 //
-// Eight lanes copy whole runs of 128 bytes: a second cache is asked for a run at once. They write
-// pieces of 16 bytes in such an order that those who read find them in different banks.
+// Everything is copied in pieces of 16 bytes. Eight lanes copy whole runs of 128 bytes: the second
+// cache is asked for a run at once. A stage holds one chunk of a head:
+//   keys              rows of cells, as in the block, each of eight pieces of four slots
+//   values            [32 slots, kRowBytes]
+//   scales of keys    per token [32] f32; in groups scales and then zeros of the unit, [kDim] bf16
+//   scales of values  likewise; in groups those of the chunk's slots
+// Shared memory serves eight lanes at a time if their pieces lie in different banks, at different
+// places modulo 8. Eight that copy have eight neighbouring pieces. Eight that read have theirs in
+// four rows of keys, or in rows of values that are eight slots apart, at the same places of each.
+// So the pieces of a row change places, in each of those rows otherwise: by an exclusive or, after
+// which eight neighbours are still eight neighbours.
 #pragma once
 
 #include "attention/cuda/async_copy.cuh"
@@ -22,7 +31,7 @@ class StagedChunks {
   static constexpr int kLoads = kDim / kChannels / 4;
   static constexpr int kParts = kDim / 32;  ///< of 32 channels
 
-  // A stage: keys, values, scales of keys, scales of values.
+  // The parts of a stage, in this order; the scales of values come last.
   static constexpr uint32_t kKeyBytes = kLoads * 16 * kWarp;
   static constexpr uint32_t kValueBytes = kChunkSlots * kRowBytes;
   /// Of a side: of codes in groups at most, since 32 is the smallest group here.
@@ -48,29 +57,8 @@ class StagedChunks {
   /// From slot `begin` on, a multiple of 32. The chunks of the run before are all left.
   __device__ void Begin(const DeviceCache& cache, const DeviceSegment& s, int head, int begin,
                         int chunks) {
-    const uint32_t lane = LaneOfThread();
-    codes_ = Planes(cache, s.keys, s.values, head);
-    row_bytes_ = 4u << codes_.shift;
-    const uint32_t of_keys = lane / 8 * row_bytes_ + lane % 8 * 16;
-    codes_.lane += of_keys;
-    codes_.to_values += 16 * lane - of_keys;
-    scales_ = Planes(cache, s.key_scales, s.value_scales, head);
-    if constexpr (IsGrouped(kEncoding)) {
-      group_shift_ = __ffs(s.group) - 1;
-      Keep(group_shift_);
-      unit_bytes_ = s.key_scales.unit_bytes;
-      scales_.lane += 16 * lane;
-      // Lanes 0 .. 15 copy scales, the others zeros.
-      const uint32_t of_values = lane / 16 * 2 * kDim + lane % 16 * 16;
-      scales_.to_values += of_values - 16 * lane;
-      scale_to_ = kScaleBytes + of_values;
-      copies_value_scales_ = lane % 16 * 16 < uint32_t{kChunkSlots} * 2 * kDim >> group_shift_;
-    } else {
-      // Lanes 0 .. 7 copy scales of keys, 8 .. 15 those of values.
-      scales_.lane += (lane < 8 ? 0 : scales_.to_values) + lane % 8 * 16;
-      scale_to_ = lane / 8 * kScaleBytes + lane % 8 * 16;
-    }
-    Keep(scale_to_);
+    FindCodes(cache, s, head);
+    FindScales(cache, s, head);
     next_ = begin;
     end_ = begin + chunks * kChunkSlots;
     stage_ = 0;
@@ -195,15 +183,15 @@ class StagedChunks {
   /// Keys and values of one kind of data.
   struct Planes {
     const uint32_t* blocks = nullptr;
-    const unsigned char* lane = nullptr;  ///< of block 0, what this lane copies first of the keys
-    uint32_t to_values = 0;               ///< bytes from there to what it copies of the values
-    int shift = 0;                        ///< 2^shift slots in a block
+    const unsigned char* first = nullptr;  ///< of block 0, what this lane copies first of the keys
+    uint32_t to_values = 0;                ///< bytes from there to what it copies of the values
+    int shift = 0;                         ///< 2^shift slots in a block
 
     __device__ Planes() {}
     __device__ Planes(const DeviceCache& cache, const DevicePlane& keys, const DevicePlane& values,
                       int head) {
       blocks = cache.table + keys.blocks;
-      lane = cache.pool + static_cast<size_t>(head) * keys.head_stride_bytes + keys.offset_bytes;
+      first = cache.pool + static_cast<size_t>(head) * keys.head_stride_bytes + keys.offset_bytes;
       to_values = values.offset_bytes - keys.offset_bytes;
       shift = __ffs(keys.slots_per_block) - 1;
       Keep(shift);
@@ -230,17 +218,53 @@ class StagedChunks {
     }
   }
 
+  // ---- Places in a stage ------------------------------------------------------------------------
+
   /// Which of a load's pieces holds slots 4 r .. 4 r + 3 of its row c.
   __device__ static int PieceOfKeys(int c, int r) { return 8 * c + (r ^ 2 * c); }
-  /// Where 32 channels of slot 4 row + matrix stand among the values.
+  /// Of values that are read as matrices: where 32 channels, a piece, of slot 4 row + matrix stand.
+  /// The rows of a matrix, which are read together, follow one another.
   __device__ static int PlaceOfPart(int matrix, int row, int part) {
     return 16 * (kParts * (8 * matrix + row) + (part ^ row * kParts / 8));
   }
-  /// Where among the values the piece stands that is a warp's `lane`-th.
+  /// Where among the values the piece stands that is the `lane`-th in the block.
   __device__ static int PlaceOfPiece(int lane) {
     const int slot = lane / kPieces;
     return kTransposes ? PlaceOfPart(slot % 4, slot / 4, lane % kPieces)
                        : 16 * (lane ^ slot / 8 * 2);
+  }
+
+  /// What of a run's codes is the same for all chunks: what this lane copies. Rows of keys are four
+  /// for all lanes together, of eight pieces; values are one piece after the other.
+  __device__ void FindCodes(const DeviceCache& cache, const DeviceSegment& s, int head) {
+    const uint32_t lane = LaneOfThread();
+    codes_ = Planes(cache, s.keys, s.values, head);
+    row_bytes_ = 4u << codes_.shift;
+    const uint32_t of_keys = lane / 8 * row_bytes_ + lane % 8 * 16;
+    codes_.first += of_keys;
+    codes_.to_values += 16 * lane - of_keys;
+  }
+
+  /// The same of scales.
+  __device__ void FindScales(const DeviceCache& cache, const DeviceSegment& s, int head) {
+    const uint32_t lane = LaneOfThread();
+    scales_ = Planes(cache, s.key_scales, s.value_scales, head);
+    if constexpr (IsGrouped(kEncoding)) {
+      group_shift_ = __ffs(s.group) - 1;
+      Keep(group_shift_);
+      unit_bytes_ = s.key_scales.unit_bytes;
+      scales_.first += 16 * lane;
+      // Lanes 0 .. 15 copy scales of values, the others zeros.
+      const uint32_t of_values = lane / 16 * 2 * kDim + lane % 16 * 16;
+      scales_.to_values += of_values - 16 * lane;
+      scale_to_ = kScaleBytes + of_values;
+      copies_value_scales_ = lane % 16 * 16 < uint32_t{kChunkSlots} * 2 * kDim >> group_shift_;
+    } else {
+      // Lanes 0 .. 7 copy scales of keys, 8 .. 15 those of values.
+      scales_.first += (lane < 8 ? 0 : scales_.to_values) + lane % 8 * 16;
+      scale_to_ = lane / 8 * kScaleBytes + lane % 8 * 16;
+    }
+    Keep(scale_to_);
   }
 
   /// Of the chunk that is copied next: asked for a chunk ahead.
@@ -254,8 +278,8 @@ class StagedChunks {
     if (next_ < end_) {
       const auto block_bytes = static_cast<uint32_t>(cache.block_bytes);
       unsigned char* to = shared_ + to_stage;
-      CopyCodes(codes_.lane + uint64_t{code_block_} * block_bytes, to);
-      const unsigned char* scales = scales_.lane + uint64_t{scale_block_} * block_bytes;
+      CopyCodes(codes_.first + uint64_t{code_block_} * block_bytes, to);
+      const unsigned char* scales = scales_.first + uint64_t{scale_block_} * block_bytes;
       if constexpr (IsGrouped(kEncoding)) {
         CopyGroupScales(scales, to + kKeyBytes + kValueBytes);
       } else if (LaneOfThread() < 16) {
