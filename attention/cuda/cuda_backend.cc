@@ -318,15 +318,15 @@ void CudaBackend::WriteMerged(const AttentionShape& shape, ElementType element, 
                               int count, double t, PoolView pool, const SegmentView& lower,
                               const SegmentView& upper, int first_slot) {
   TableImage image;
-  const TargetSegment target = image.AddTarget(lower);
-  const uint32_t as_upper = image.AddSegment(upper);
+  const MergedSegment merged = {image.AddTarget(lower), image.AddSegment(upper)};
   const DeviceCache cache = Cache(pool, image);
-  InPieces(count, target.unit, MergeScratchBytes(target.heads, 1, shape.head_dim), scratch_.bytes(),
+  const int heads = merged.lower.heads;
+  InPieces(count, merged.lower.unit, MergeScratchBytes(heads, 1, shape.head_dim), scratch_.bytes(),
            [&](int done, int piece) {
-             LaunchWriteMerged(
-                 DeviceShapeOf(shape), element, k0, v0, k1, v1, IndicesFrom(indices, 0, done),
-                 piece, t, cache, target, as_upper, first_slot + done,
-                 Scratch(MergeScratchBytes(target.heads, piece, shape.head_dim)), at());
+             LaunchWriteMerged(DeviceShapeOf(shape), {element, k0, v0, k1, v1},
+                               IndicesFrom(indices, 0, done), piece, t, cache, merged,
+                               first_slot + done,
+                               Scratch(MergeScratchBytes(heads, piece, shape.head_dim)), at());
            });
 }
 

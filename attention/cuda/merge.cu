@@ -100,19 +100,12 @@ __global__ void __launch_bounds__(kWarp)
   if (LaneOfThread() == 0) angles[head * m + token] = static_cast<float>(pair.angle);
 }
 
-struct TwoLayers {
-  const void* k0;
-  const void* v0;
-  const void* k1;
-  const void* v1;
-};
-
 /// A warp for each token (x), head (y) and side (z): SLERP of the two, of length 1, and the norms.
 ///   directions  [sides, heads, count, head_dim]
 __global__ void __launch_bounds__(kWarp)
-    MergeDirections(DeviceShape shape, ElementType element, TwoLayers layers, DeviceIndices rows,
-                    int count, double t, DeviceCache cache, uint32_t lower_word,
-                    uint32_t upper_word, int first_slot, float* directions) {
+    MergeDirections(DeviceShape shape, PairOfLayers layers, DeviceIndices rows, int count, double t,
+                    DeviceCache cache, uint32_t lower_word, uint32_t upper_word, int first_slot,
+                    float* directions) {
   const DeviceSegment& lower = cache.segment(lower_word);
   const DeviceSegment& upper = cache.segment(upper_word);
   const int i = static_cast<int>(blockIdx.x), head = static_cast<int>(blockIdx.y);
@@ -124,8 +117,8 @@ __global__ void __launch_bounds__(kWarp)
   const size_t first = (row * shape.num_kv_heads + lower.first_kv_head + head) * dim;
   float* to = directions +
               ((static_cast<size_t>(blockIdx.z) * lower.num_kv_heads + head) * count + i) * dim;
-  const Pair pair =
-      WriteDirection(Elements{element, x0, first}, Elements{element, x1, first}, dim, t, to);
+  const Pair pair = WriteDirection(Elements{layers.element, x0, first},
+                                   Elements{layers.element, x1, first}, dim, t, to);
   WriteNorms(cache, lower, upper, side, head, first_slot + i, pair);
 }
 
@@ -245,16 +238,16 @@ size_t MergeScratchBytes(int heads, int count, int head_dim) {
   return size_t{2} * heads * count * head_dim * sizeof(float);
 }
 
-void LaunchWriteMerged(const DeviceShape& shape, ElementType element, const void* k0,
-                       const void* v0, const void* k1, const void* v1, const DeviceIndices& rows,
-                       int count, double t, const DeviceCache& cache, const TargetSegment& lower,
-                       uint32_t upper, int first_slot, void* scratch, cudaStream_t stream) {
+void LaunchWriteMerged(const DeviceShape& shape, const PairOfLayers& layers,
+                       const DeviceIndices& rows, int count, double t, const DeviceCache& cache,
+                       const MergedSegment& segment, int first_slot, void* scratch,
+                       cudaStream_t stream) {
   if (count == 0) return;
+  const TargetSegment& lower = segment.lower;
   const auto heads = static_cast<unsigned>(lower.heads);
   auto* directions = static_cast<float*>(scratch);
   Launch(MergeDirections, dim3{static_cast<unsigned>(count), heads, 2}, dim3{kWarp}, 0, stream,
-         shape, element, TwoLayers{k0, v0, k1, v1}, rows, count, t, cache, lower.word, upper,
-         first_slot, directions);
+         shape, layers, rows, count, t, cache, lower.word, segment.upper, first_slot, directions);
   Launch(EncodeDirections, dim3{static_cast<unsigned>(count / lower.unit), heads, 2}, dim3{kWarp},
          0, stream, shape, cache, count, lower.word, first_slot, directions);
 }

@@ -78,11 +78,23 @@ void LaunchMergeAngles(const DeviceShape& shape, ElementType element, const void
                        const void* k1, int m, float* angles, cudaStream_t stream);
 
 size_t MergeScratchBytes(int heads, int count, int head_dim);
-/// `upper` is the record of the same segment as the upper layer sees it.
-void LaunchWriteMerged(const DeviceShape& shape, ElementType element, const void* k0,
-                       const void* v0, const void* k1, const void* v1, const DeviceIndices& rows,
-                       int count, double t, const DeviceCache& cache, const TargetSegment& lower,
-                       uint32_t upper, int first_slot, void* scratch, cudaStream_t stream);
+/// Tokens of two layers, each [n, num_kv_heads, head_dim].
+struct PairOfLayers {
+  ElementType element = ElementType::kF32;
+  const void* k0 = nullptr;
+  const void* v0 = nullptr;
+  const void* k1 = nullptr;
+  const void* v1 = nullptr;
+};
+/// A merged segment, as both layers see it.
+struct MergedSegment {
+  TargetSegment lower;
+  uint32_t upper = 0;  ///< word of its record
+};
+void LaunchWriteMerged(const DeviceShape& shape, const PairOfLayers& layers,
+                       const DeviceIndices& rows, int count, double t, const DeviceCache& cache,
+                       const MergedSegment& segment, int first_slot, void* scratch,
+                       cudaStream_t stream);
 
 /// A TailMerge; on the device.
 struct TailMergeRecord {
