@@ -60,8 +60,8 @@ __device__ void TileDots(const DeviceShape& shape, const PromptTail& tail, int k
 __global__ void __launch_bounds__(kThreads)
     ColumnSums(DeviceShape shape, PromptTail tail, int begin, int end, bool query_heads,
                float* sums, size_t stride) {
-  __shared__ Tiles tiles;
-  __shared__ float parts[kThreads / kKeyThreads][kTile];
+  ZIGGURAT_SHARED(Tiles, tiles);
+  ZIGGURAT_SHARED(float[kThreads / kKeyThreads][kTile], parts);
   const int heads = query_heads ? 1 : shape.group_size();
   const int row = static_cast<int>(blockIdx.y), first_head = row * heads;
   const int kv_head = first_head / shape.group_size();

@@ -19,8 +19,8 @@ constexpr int kMergeThreads = 128;
 __global__ void __launch_bounds__(kPlanThreads)
     PlanShares(DeviceCache cache, DeviceShape shape, DeviceItems items, uint32_t items_stride,
                DecodePlans plans, int plan_stride) {
-  __shared__ int scratch[2][kPlanThreads / kWarp];
-  __shared__ int sums[2];  // chunks and runs of all items so far
+  ZIGGURAT_SHARED(int[2][kPlanThreads / kWarp], scratch);
+  ZIGGURAT_SHARED(int[2], sums);  // chunks and runs of all items so far
   LetNextBegin();
   AwaitPrevious();
   const int layer = static_cast<int>(blockIdx.y);
@@ -230,8 +230,8 @@ template <int kMaxPerLane>
 __global__ void __launch_bounds__(kMergeThreads)
     MergePartials(DecodeArguments a, DecodePlans plans, DecodeOutput to) {
   constexpr int kWarps = kMergeThreads / kWarp;
-  __shared__ MergedRows<kMaxPerLane> of_lanes[kWarps][kWarp];
-  __shared__ float scratch[kWarps];
+  ZIGGURAT_SHARED(MergedRows<kMaxPerLane>[kWarps][kWarp], of_lanes);
+  ZIGGURAT_SHARED(float[kWarps], scratch);
   LetNextBegin();
   AwaitPrevious();
   const int item_index = static_cast<int>(blockIdx.x), head = static_cast<int>(blockIdx.y);

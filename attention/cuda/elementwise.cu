@@ -25,7 +25,7 @@ __device__ float SumOfSquares(const float4& x) {
 __global__ void __launch_bounds__(kMostNormThreads)
     RmsNorm(const float* x, const float* weight, float epsilon, int width, ElementType element,
             void* out) {
-  __shared__ float scratch[kMostNormThreads / kWarp];
+  ZIGGURAT_SHARED(float[kMostNormThreads / kWarp], scratch);
   const int pieces = width / 4, threads = static_cast<int>(blockDim.x);
   const auto* own_weight = reinterpret_cast<const float4*>(weight) + threadIdx.x;
   const auto* own_x = reinterpret_cast<const float4*>(x + size_t{blockIdx.x} * width) + threadIdx.x;
@@ -61,7 +61,7 @@ __global__ void __launch_bounds__(kMostNormThreads)
 __global__ void __launch_bounds__(kThreads)
     RmsNormOfAnyWidth(const float* x, const float* weight, float epsilon, int width,
                       ElementType element, void* out) {
-  __shared__ float scratch[kThreads / kWarp];
+  ZIGGURAT_SHARED(float[kThreads / kWarp], scratch);
   LetNextBegin();
   AwaitPrevious();
   const size_t first = size_t{blockIdx.x} * width;

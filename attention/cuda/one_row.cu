@@ -73,7 +73,7 @@ struct Team {
     ZIGGURAT_UNROLL
     for (int c = 0; c < kCount; ++c) sums[c] = WarpSum(sums[c]);
     if constexpr (kIsBlock) {
-      __shared__ float of_warps[kWarps][kCount];
+      ZIGGURAT_SHARED(float[kWarps][kCount], of_warps);
       ZIGGURAT_UNROLL
       for (int c = 0; c < kCount; ++c) {
         if (LaneOfThread() == c) of_warps[WarpOfThread()][c] = sums[c];

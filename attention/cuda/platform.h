@@ -18,8 +18,13 @@
 
 #include <cuda_runtime.h>
 
+#include <type_traits>
+
 #include "attention/cuda/runtime_check.h"
 
+/// A variable of the block in shared memory, of a type that may be an array's. It is not written as
+/// CUDA has it, since in the emulator each block has its own. What it begins with is not defined.
+#define ZIGGURAT_SHARED(type, name) __shared__ std::type_identity_t<type> name
 /// The dynamic shared memory of the block, as bytes.
 #define ZIGGURAT_SHARED_MEMORY(name) extern __shared__ __align__(16) unsigned char name[]
 #define ZIGGURAT_UNROLL _Pragma("unroll")
@@ -124,6 +129,8 @@ void LaunchEarly(Kernel kernel, dim3 grid, dim3 block, size_t shared_bytes, cuda
 #include "tests/cuda_emulator/cuda_emulator.h"
 #include "tests/cuda_emulator/stream_queue.h"
 
+#define ZIGGURAT_SHARED(type, name) \
+  auto& name = ::ziggurat::cuda_emulator::SharedVariable<type>([] {})
 #define ZIGGURAT_SHARED_MEMORY(name) \
   unsigned char* name =              \
       reinterpret_cast<unsigned char*>(::ziggurat::cuda_emulator::DynamicSharedMemory())
@@ -143,9 +150,9 @@ inline const char* WhyItCannotRun(const void* /*kernel*/) { return nullptr; }
 template <typename Kernel, typename... Arguments>
 void SubmitLaunch(bool begins_early, Kernel kernel, dim3 grid, dim3 block, size_t shared_bytes,
                   cudaStream_t stream, Arguments... arguments) {
-  cuda_emulator::Submit(stream, {.kernel = cuda_emulator::KernelLaunch{
-                                     grid, block, shared_bytes, [=] { kernel(arguments...); },
-                                     reinterpret_cast<const void*>(kernel), begins_early}});
+  cuda_emulator::Submit(
+      stream, {.kernel = cuda_emulator::KernelLaunch{grid, block, shared_bytes,
+                                                     [=] { kernel(arguments...); }, begins_early}});
 }
 
 template <typename Kernel, typename... Arguments>

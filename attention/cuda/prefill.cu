@@ -77,7 +77,7 @@ __device__ void AttendRow(const DeviceShape& shape, const PrefillTensors& t, int
 /// A block of a warp for each token (x) and query head (y).
 __global__ void __launch_bounds__(kWarp)
     AttendPrompts(DeviceShape shape, PrefillTensors t, const int32_t* offsets, int num_sequences) {
-  __shared__ WarpMemory memory;
+  ZIGGURAT_SHARED(WarpMemory, memory);
   const int token = static_cast<int>(blockIdx.x), head = static_cast<int>(blockIdx.y);
   int sequence = 0;  // the last that begins at or before the token
   for (int end = num_sequences - 1; sequence < end;) {
@@ -133,7 +133,7 @@ __device__ bool SkipsDistant(const DeviceShape& shape, const DeviceDistant& dist
 /// A block of a warp for each token (x) and KV head (y).
 __global__ void __launch_bounds__(kWarp)
     AttendDistant(DeviceShape shape, PrefillTensors t, DeviceDistant distant) {
-  __shared__ WarpMemory memory;
+  ZIGGURAT_SHARED(WarpMemory, memory);
   const int token = static_cast<int>(blockIdx.x), kv_head = static_cast<int>(blockIdx.y);
   const int dim = shape.head_dim;
   const bool borrows = distant.borrows[kv_head] != 0;

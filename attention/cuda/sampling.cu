@@ -396,7 +396,7 @@ struct BlockSampler {
 __global__ void __launch_bounds__(kThreads)
     Sample(float* all_logits, int vocab_size, const SamplingRequest* requests,
            SampledRecord* records) {
-  __shared__ SamplerMemory memory;
+  ZIGGURAT_SHARED(SamplerMemory, memory);
   const SamplingRequest& request = requests[blockIdx.x];
   SampledRecord* record = records + blockIdx.x;
   BlockSampler sampler{all_logits + size_t{blockIdx.x} * vocab_size, vocab_size, request, &memory};

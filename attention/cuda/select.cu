@@ -16,9 +16,9 @@ constexpr int kWarps = kThreads / kWarp;
 /// A block for each head: finds the lowest score that is kept, then gathers in order.
 __global__ void __launch_bounds__(kThreads)
     SelectBest(const float* scores, size_t stride, int candidates, int best, int32_t* indices) {
-  __shared__ CutMemory memory;
-  __shared__ int scratch[2][kThreads / kWarp];
-  __shared__ int sums[2];
+  ZIGGURAT_SHARED(CutMemory, memory);
+  ZIGGURAT_SHARED(int[2][kThreads / kWarp], scratch);
+  ZIGGURAT_SHARED(int[2], sums);
   const float* own = scores + blockIdx.x * stride;
   int32_t* to = indices + static_cast<size_t>(blockIdx.x) * best;
   const int thread = static_cast<int>(threadIdx.x);
@@ -131,8 +131,8 @@ __global__ void __launch_bounds__(kThreads) RankWindows(int windows, void* memor
 /// few are kept.
 __global__ void __launch_bounds__(kThreads)
     KeepWindows(Windows windows, int budget, int32_t* indices, int32_t* count, void* memory) {
-  __shared__ int sums[kWarps];
-  __shared__ int kept_so_far;
+  ZIGGURAT_SHARED(int[kWarps], sums);
+  ZIGGURAT_SHARED(int, kept_so_far);
   const WindowsScratch scratch(memory, windows.count());
   const int thread = static_cast<int>(threadIdx.x), last = windows.count() - 1;
   const int rank_of_last = scratch.rank[last];

@@ -70,7 +70,7 @@ __global__ void __launch_bounds__(kThreads)
     SlotMass(DeviceShape shape, DeviceCache cache, uint32_t word, int begin, int end,
              const float* q, const float* lse, double* of_heads) {
   ZIGGURAT_SHARED_MEMORY(memory);
-  __shared__ double scratch[kThreads / kWarp];
+  ZIGGURAT_SHARED(double[kThreads / kWarp], scratch);
   const int head = static_cast<int>(blockIdx.x);
   double sum = 0;
   ForEachReceived(shape, cache, cache.segment(word), head, begin, end, q, lse,
@@ -83,7 +83,7 @@ __global__ void __launch_bounds__(kThreads)
 /// A block for each row.
 __global__ void __launch_bounds__(kThreads)
     Cosines(const float* a, const float* b, int width, double* cosines) {
-  __shared__ double scratch[kThreads / kWarp];
+  ZIGGURAT_SHARED(double[kThreads / kWarp], scratch);
   const size_t first = size_t{blockIdx.x} * width;
   double dot = 0, squares_a = 0, squares_b = 0;
   for (int i = static_cast<int>(threadIdx.x); i < width; i += kThreads) {
@@ -105,7 +105,7 @@ __global__ void __launch_bounds__(kThreads)
 
 __global__ void __launch_bounds__(kThreads)
     OrderedSum(const double* values, int count, double factor, double* out) {
-  __shared__ double scratch[kThreads / kWarp];
+  ZIGGURAT_SHARED(double[kThreads / kWarp], scratch);
   double sum = 0;
   for (int i = static_cast<int>(threadIdx.x); i < count; i += kThreads) sum += values[i];
   sum = BlockSum(sum, scratch);

@@ -21,6 +21,8 @@ namespace {
 constexpr unsigned kWarpSize = 32;
 constexpr std::byte kPoison{0xff};
 constexpr size_t kGuardBytes = 256;  ///< behind the shared memory; must stay as it is
+constexpr size_t kMostVariables = 16;
+constexpr size_t kVariablesBytes = 48 << 10;  ///< that CUDA lets a kernel declare
 
 enum class Waiting : uint8_t { kNo, kAtBarrier, kForWarp, kForPrevious, kReturned };
 
@@ -30,6 +32,11 @@ struct Thread {
   std::source_location where;
   uint32_t mask = 0;
   bool has_awaited = false;
+};
+
+struct SharedVariable {
+  const void* declaration = nullptr;
+  size_t begin = 0;
 };
 
 struct Warp {
@@ -58,10 +65,17 @@ ThreadOrder chosen_order = ThreadOrder::kAnother;
 uint32_t launches = 0;
 Block* running = nullptr;
 
-/// Blocks that ran, for the next to run: their stacks are kept.
+/// Places for blocks: their stacks are kept.
 std::vector<std::unique_ptr<Block>>& IdleBlocks() {
   static auto* const idle = new std::vector<std::unique_ptr<Block>>;
   return *idle;
+}
+std::unique_ptr<Block> TakePlace() {
+  auto& idle = IdleBlocks();
+  if (idle.empty()) return std::make_unique<Block>();
+  std::unique_ptr<Block> place = std::move(idle.back());
+  idle.pop_back();
+  return place;
 }
 
 /// 0 .. count - 1, in that order.
@@ -75,18 +89,33 @@ std::vector<size_t> Turns(size_t count, ThreadOrder order) {
 
 }  // namespace
 
-/// A block that is running.
+/// A place in which one block after another runs. Of a block it is a thread of its own that makes
+/// it ready and sees to its end, since what the caller knows of other blocks is not for its
+/// threads.
 class Block {
  public:
-  /// Nothing runs yet. `launch` outlives this run.
-  void Begin(const KernelLaunch& launch, Index3 block, ThreadOrder order, bool copies_at_once);
+  Block() : variables_(kVariablesBytes, kPoison), maker_(race_check::Create()) {
+    const race_check::As maker(maker_);
+    // It is on the caller's stack, and so are those of other blocks.
+    race_check::IgnoreMemory();
+  }
+
+  /// Nothing runs yet. `launch` outlives this run, and so does `start`, a race_check.h's: the block
+  /// comes after what was released there.
+  void Begin(const KernelLaunch& launch, Index3 block, ThreadOrder order, bool copies_at_once,
+             void* start);
   /// Until the threads that can have come to Await.
   void RunToAwait();
+  /// Threads that wait in Await go on after what was released at `start` in the meantime.
   void RunToEnd();
+  /// What the caller does then comes after all that was done here. Drops what did not come to its
+  /// end.
+  void Join();
 
   void Await();
   ThreadState& current() { return threads_[now_].state; }
   std::byte* shared() { return shared_.data(); }
+  std::byte* variable(const void* declaration, size_t bytes);
   unsigned lane() const { return static_cast<unsigned>(now_) % kWarpSize; }
   bool copies_at_once() const { return copies_at_once_; }
 
@@ -102,6 +131,7 @@ class Block {
                 const std::function<void(const LaneValue*)>& read, bool orders_memory);
 
  private:
+  void JoinThreads();
   void RunUntilAllWait();
   bool ReleaseBarrier();
   void ExplainStandstill() const;
@@ -116,20 +146,27 @@ class Block {
   std::vector<std::unique_ptr<Fiber>> fibers_;  ///< kept from block to block
   std::vector<size_t> turns_;                   ///< of the threads
   std::vector<std::byte> shared_;
+  std::vector<std::byte> variables_;  ///< what is declared in shared memory
+  SharedVariable declared_[kMostVariables];
+  size_t num_declared_ = 0, declared_bytes_ = 0;
   std::function<void()> body_;
   std::exception_ptr error_;
   race_check::Barrier barrier_;
-  char begin_ = 0;    ///< for race_check.h: all threads of a block come after this,
-  char awaited_ = 0;  ///< what they do behind Await after this,
-  char end_ = 0;      ///< and all before this
+  race_check::Thread maker_;
+  void* start_ = nullptr;
+  char begin_ = 0;  ///< for race_check.h: all threads of a block come after this
+  char end_ = 0;    ///< and before this
   size_t now_ = 0;
   size_t live_ = 0;
   bool has_previous_ = false;  ///< which Await is to wait for
   bool copies_at_once_ = true;
 };
 
-void Block::Begin(const KernelLaunch& launch, Index3 block, ThreadOrder order,
-                  bool copies_at_once) {
+void Block::Begin(const KernelLaunch& launch, Index3 block, ThreadOrder order, bool copies_at_once,
+                  void* start) {
+  const race_check::As maker(maker_);
+  race_check::Acquire(start);
+  start_ = start;
   launch_ = &launch;
   const Extent3 dim = launch.block;
   const size_t count = size_t{dim.x} * dim.y * dim.z;
@@ -137,6 +174,8 @@ void Block::Begin(const KernelLaunch& launch, Index3 block, ThreadOrder order,
   warps_.assign((count + kWarpSize - 1) / kWarpSize, {});
   turns_ = Turns(count, order);
   shared_.assign(launch.shared_bytes + kGuardBytes, kPoison);
+  std::fill_n(variables_.begin(), declared_bytes_, kPoison);
+  num_declared_ = declared_bytes_ = 0;
   error_ = nullptr;
   live_ = count;
   has_previous_ = false;
@@ -159,6 +198,20 @@ void Block::Begin(const KernelLaunch& launch, Index3 block, ThreadOrder order,
   race_check::Release(&begin_);
 }
 
+std::byte* Block::variable(const void* declaration, size_t bytes) {
+  for (size_t i = 0; i < num_declared_; ++i) {
+    if (declared_[i].declaration == declaration) return variables_.data() + declared_[i].begin;
+  }
+  constexpr size_t kAlignment = alignof(std::max_align_t);
+  const size_t begin = (declared_bytes_ + kAlignment - 1) / kAlignment * kAlignment;
+  if (num_declared_ == kMostVariables || bytes > kVariablesBytes - begin) {
+    throw KernelError("a kernel declares too much in shared memory");
+  }
+  declared_[num_declared_++] = {declaration, begin};
+  declared_bytes_ = begin + bytes;
+  return variables_.data() + begin;
+}
+
 void Block::RunUntilAllWait() {
   running = this;
   for (bool has_moved = true; has_moved && live_ > 0;) {
@@ -175,6 +228,7 @@ void Block::RunUntilAllWait() {
 }
 
 void Block::RunToAwait() {
+  const race_check::As maker(maker_);
   has_previous_ = true;
   RunUntilAllWait();
 }
@@ -185,16 +239,28 @@ void Block::Await() {
   if (!has_previous_) return;
   thread.waiting = Waiting::kForPrevious;
   fibers_[now_]->Leave();
-  race_check::Acquire(&awaited_);
+  race_check::Acquire(start_);
+}
+
+void Block::JoinThreads() {
+  for (size_t t = 0; t < threads_.size(); ++t) fibers_[t]->ReleaseTo(&end_);
+  threads_.clear();
+  race_check::Acquire(&end_);
+}
+
+void Block::Join() {
+  {
+    const race_check::As maker(maker_);
+    JoinThreads();
+    race_check::Release(&end_);
+  }
+  race_check::Acquire(&end_);
 }
 
 void Block::RunToEnd() {
-  const absl::Cleanup join = [this] {
-    for (size_t t = 0; t < threads_.size(); ++t) fibers_[t]->ReleaseTo(&end_);
-    race_check::Acquire(&end_);
-  };
+  const race_check::As maker(maker_);
+  const absl::Cleanup join = [this] { JoinThreads(); };
   has_previous_ = false;
-  race_check::Release(&awaited_);
   for (Thread& thread : threads_) {
     if (thread.waiting == Waiting::kForPrevious) thread.waiting = Waiting::kNo;
   }
@@ -323,35 +389,41 @@ Grid::Grid(const KernelLaunch& launch) : launch_(launch), order_(chosen_order) {
   if (order_ == ThreadOrder::kAnother) order_ = static_cast<ThreadOrder>(random() % 3);
   copies_at_once_ = random() % 2 == 0;
   turns_ = Turns(size_t{launch.grid.x} * launch.grid.y * launch.grid.z, order_);
-  auto& idle = IdleBlocks();
-  if (idle.empty()) idle.push_back(std::make_unique<Block>());
-  block_ = std::move(idle.back());
-  idle.pop_back();
 }
 
-Grid::~Grid() { IdleBlocks().push_back(std::move(block_)); }
+Grid::~Grid() {
+  for (auto& place : places_) {
+    place->Join();
+    IdleBlocks().push_back(std::move(place));
+  }
+}
 
-void Grid::BeginNextBlock() {
+Block& Grid::BeginNextBlock() {
+  // Each round begins one place further, so that no two blocks of a few meet in every launch.
+  constexpr size_t kPlaces = race_check::kUnorderedBlocks;
+  const size_t place = (begun_ + begun_ / kPlaces) % kPlaces;
+  if (place == places_.size()) places_.push_back(TakePlace());
   const Index3 block = IndexAt(turns_[begun_++], launch_.grid);
-  block_->Begin(launch_, block, order_, copies_at_once_);
+  places_[place]->Begin(launch_, block, order_, copies_at_once_, &start_);
+  return *places_[place];
 }
 
 void Grid::BeginEarly() {
-  BeginNextBlock();
-  block_->RunToAwait();
+  race_check::Release(&start_);
+  BeginNextBlock().RunToAwait();
 }
 
 void Grid::Finish() {
-  if (begun_ == 0) BeginNextBlock();
-  block_->RunToEnd();
-  while (begun_ < turns_.size()) {
-    BeginNextBlock();
-    block_->RunToEnd();
-  }
+  race_check::Release(&start_);
+  if (begun_ > 0) places_.front()->RunToEnd();
+  while (begun_ < turns_.size()) BeginNextBlock().RunToEnd();
 }
 
 const ThreadState& CurrentThread() { return running->current(); }
 std::byte* DynamicSharedMemory() { return running->shared(); }
+std::byte* SharedVariableMemory(const void* declaration, size_t bytes) {
+  return running->variable(declaration, bytes);
+}
 void AwaitPrevious() { running->Await(); }
 void BlockBarrier(std::source_location where) { running->Barrier(where); }
 void WarpExchange(uint32_t mask, const LaneValue& own, std::source_location where,

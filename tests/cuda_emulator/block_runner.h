@@ -7,7 +7,8 @@
 // was written past its end; a thread of a kernel that begins early (attention/cuda/platform.h)
 // which ends without having awaited the kernel before. Threads and blocks run in another order from
 // launch to launch (SetOrder), which a missing barrier seldom survives; and built with
-// ThreadSanitizer, races between the threads of a block are reported as such (race_check.h).
+// ThreadSanitizer, races between threads are reported as such (race_check.h), be they of one block
+// or of two.
 #pragma once
 
 #include <cstddef>
@@ -47,7 +48,6 @@ struct KernelLaunch {
   Extent3 grid, block;
   size_t shared_bytes = 0;
   std::function<void()> kernel;  ///< what every thread of every block runs
-  const void* function;          ///< the kernel; launches of one share what it declares __shared__
   bool begins_early = false;     ///< every thread has to call AwaitPrevious
 };
 /// A KernelError where no card could run it.
@@ -55,8 +55,10 @@ void CheckLaunch(const KernelLaunch& launch);
 
 class Block;
 
-/// The blocks of a launch. Dynamic shared memory is filled with 0xff before each; what is declared
-/// __shared__ keeps what the block before left in it.
+/// The blocks of a launch, each in one of a few places, which have threads and shared memory of
+/// their own. Shared memory is filled with 0xff before each block. For race_check.h blocks in two
+/// places are not ordered; all come after what was done before Finish (what they do before
+/// AwaitPrevious, if they begin early: before BeginEarly), and before what follows the destructor.
 class Grid {
  public:
   /// `launch` outlives it.
@@ -65,21 +67,21 @@ class Grid {
   Grid(const Grid&) = delete;
   Grid& operator=(const Grid&) = delete;
 
-  /// Runs one of the blocks until its threads await what was asked of the stream before. No other
-  /// launch of the same kernel may run before Finish.
+  /// Runs one of the blocks until its threads await what was asked of the stream before.
   void BeginEarly();
   /// Runs all that has not run.
   void Finish();
 
  private:
-  void BeginNextBlock();
+  Block& BeginNextBlock();
 
   const KernelLaunch& launch_;
   ThreadOrder order_;
   bool copies_at_once_;
   std::vector<size_t> turns_;  ///< of the blocks
-  size_t begun_ = 0;           ///< blocks, the last of which block_ is
-  std::unique_ptr<Block> block_;
+  size_t begun_ = 0;           ///< blocks
+  std::vector<std::unique_ptr<Block>> places_;
+  char start_ = 0;  ///< for race_check.h: what has to come before
 };
 
 // ---- What a kernel calls ------------------------------------------------------------------------
@@ -91,6 +93,8 @@ struct ThreadState {
 /// Of the thread that is running.
 const ThreadState& CurrentThread();
 std::byte* DynamicSharedMemory();
+/// Memory of the block for what is declared as `declaration`, the same for all its threads.
+std::byte* SharedVariableMemory(const void* declaration, size_t bytes);
 
 void AwaitPrevious();
 void BlockBarrier(std::source_location where);

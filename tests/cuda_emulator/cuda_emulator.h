@@ -8,15 +8,15 @@
 #include <atomic>
 #include <bit>
 #include <cmath>
+#include <cstddef>
 #include <cstdint>
 #include <cstring>
 #include <source_location>
+#include <type_traits>
 #include <utility>
 
 #include "tests/cuda_emulator/block_runner.h"
 
-// Blocks follow one another on one OS thread, so what a block shares can be static.
-#define __shared__ static
 #define __global__
 #define __device__
 #define __host__
@@ -51,6 +51,20 @@ inline uint2 make_uint2(uint32_t x, uint32_t y) { return {x, y}; }
 inline uint4 make_uint4(uint32_t x, uint32_t y, uint32_t z, uint32_t w) { return {x, y, z, w}; }
 inline float2 make_float2(float x, float y) { return {x, y}; }
 inline float4 make_float4(float x, float y, float z, float w) { return {x, y, z, w}; }
+
+// ---- Shared memory ------------------------------------------------------------------------------
+
+namespace ziggurat::cuda_emulator {
+
+/// The block's variable of this declaration, which a lambda's type stands for.
+template <typename T, typename Declaration>
+T& SharedVariable(Declaration) {
+  static_assert(alignof(T) <= alignof(std::max_align_t) && std::is_trivially_copyable_v<T>);
+  static char declaration;
+  return *reinterpret_cast<T*>(SharedVariableMemory(&declaration, sizeof(T)));
+}
+
+}  // namespace ziggurat::cuda_emulator
 
 // ---- Barriers and warps -------------------------------------------------------------------------
 

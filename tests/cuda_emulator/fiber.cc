@@ -133,10 +133,8 @@ void Fiber::Resume() {
 }
 
 void Fiber::ReleaseTo(void* at) {
-  const race_check::Thread running = race_check::Running();
-  race_check::SwitchTo(thread_);
+  const race_check::As self(thread_);
   race_check::Release(at);
-  race_check::SwitchTo(running);
 }
 
 void Fiber::Leave() {

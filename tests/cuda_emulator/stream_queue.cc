@@ -81,14 +81,11 @@ void CUstream_st::Run(size_t count) {
 /// While the first kernel has still to run, as many behind it as may begin with it.
 void CUstream_st::BeginSomeEarly() {
   constexpr size_t kAhead = 3;
-  const auto function = [&](size_t i) { return asked_[i].work.kernel->function; };
   if (!asked_.front().work.kernel.has_value()) return;
   for (size_t i = 1; i < std::min(asked_.size(), 1 + kAhead); ++i) {
     const auto& kernel = asked_[i].work.kernel;
     if (!kernel.has_value() || !kernel->begins_early) return;
-    bool shares_memory = false;
-    for (size_t before = 0; before < i; ++before) shares_memory |= function(before) == function(i);
-    if (shares_memory || asked_[i].begun != nullptr || random_() % 2 == 0) continue;
+    if (asked_[i].begun != nullptr || random_() % 2 == 0) continue;
     asked_[i].begun = std::make_unique<Grid>(*kernel);
     asked_[i].begun->BeginEarly();
   }
