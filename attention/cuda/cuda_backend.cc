@@ -283,22 +283,15 @@ void CudaBackend::CopyAll(const AttentionShape& shape, PoolView pool,
                           absl::Span<const TokenCopy> copies) {
   CopyBatch batch(shape, LimitsOfBatches());
   const auto launch = [&] {
-    if (batch.empty()) return;
     const DeviceCache cache = Cache(pool, batch.image());
     LaunchCopyTokens(DeviceShapeOf(shape), cache, uploads_->Place(batch.records()),
                      static_cast<int>(batch.records().size()), batch.most(),
                      Scratch(batch.scratch_bytes()), at());
     batch.Clear();
   };
-  for (const TokenCopy& copy : copies) {
-    if (!batch.TakesAlso(copy)) launch();
-    if (batch.TakesAlso(copy)) {
-      batch.Add(copy);
-    } else {
-      CopyTokens(shape, pool, *copy.from, {}, copy.first, copy.count, *copy.to, copy.first_slot);
-    }
-  }
-  launch();
+  InBatches(copies, batch, launch, [&](const TokenCopy& copy) {
+    CopyTokens(shape, pool, *copy.from, {}, copy.first, copy.count, *copy.to, copy.first_slot);
+  });
 }
 
 void CudaBackend::ReadTokens(const AttentionShape& shape, PoolView pool, const SegmentView& segment,
@@ -334,22 +327,15 @@ void CudaBackend::MergeTails(const AttentionShape& shape, PoolView pool,
                              absl::Span<const TailMerge> merges) {
   MergeBatch batch(shape, LimitsOfBatches());
   const auto launch = [&] {
-    if (batch.empty()) return;
     const DeviceCache cache = Cache(pool, batch.image());
     LaunchMergeTails(DeviceShapeOf(shape), cache, uploads_->Place(batch.records()),
                      static_cast<int>(batch.records().size()), batch.each(),
                      Scratch(batch.scratch_bytes()), at());
     batch.Clear();
   };
-  for (const TailMerge& merge : merges) {
-    if (!batch.TakesAlso(merge)) launch();
-    if (batch.TakesAlso(merge)) {
-      batch.Add(merge);
-    } else {
-      AttentionBackend::MergeTails(shape, pool, {&merge, 1});
-    }
-  }
-  launch();
+  InBatches(merges, batch, launch, [&](const TailMerge& merge) {
+    AttentionBackend::MergeTails(shape, pool, {&merge, 1});
+  });
 }
 
 // ---- Decode steps that bring their table along --------------------------------------------------

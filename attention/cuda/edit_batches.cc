@@ -54,8 +54,7 @@ bool CopyBatch::WastesRoom(const Needs& needs) const {
   return copies > kFewCopies && copies * most_units > kMostRoom * (units_ + needs.units);
 }
 
-bool CopyBatch::TakesAlso(const TokenCopy& copy) const {
-  const Needs needs = NeedsOf(copy);
+bool CopyBatch::HasRoomFor(const Needs& needs) const {
   // One that is staged makes all of them so.
   const bool is_staged = needs.is_staged || most_.is_staged;
   if (is_staged && scratch_bytes_ + needs.scratch_bytes > limits_.scratch_bytes) return false;
@@ -64,8 +63,9 @@ bool CopyBatch::TakesAlso(const TokenCopy& copy) const {
                      !IsTold(image_, copies * sizeof(CopyRecord), limits_));
 }
 
-void CopyBatch::Add(const TokenCopy& copy) {
+bool CopyBatch::TryAdd(const TokenCopy& copy) {
   const Needs needs = NeedsOf(copy);
+  if (!HasRoomFor(needs)) return false;
   CopyRecord& record = records_.emplace_back();
   record.from = image_.AddSlots(*copy.from, copy.first, copy.count);
   record.to = image_.AddSlots(*copy.to, copy.first_slot, copy.count);
@@ -81,6 +81,7 @@ void CopyBatch::Add(const TokenCopy& copy) {
   most_.is_staged = most_.is_staged || needs.is_staged;
   most_.has_attributes = most_.has_attributes || needs.has_attributes;
   if (!needs.is_staged) most_.unit_bytes = std::max(most_.unit_bytes, needs.unit_bytes);
+  return true;
 }
 
 void CopyBatch::Clear() {
@@ -95,18 +96,17 @@ void CopyBatch::Clear() {
 MergeBatch::MergeBatch(const AttentionShape& shape, const BatchLimits& limits)
     : heads_(shape.num_kv_heads), head_dim_(shape.head_dim), limits_(limits) {}
 
-size_t MergeBatch::ScratchBytesOf(const TailMerge& merge) const {
-  return TailMergeScratchBytes(ExtentOf(merge), heads_, head_dim_);
-}
-
-bool MergeBatch::TakesAlso(const TailMerge& merge) const {
-  if (scratch_bytes_ + ScratchBytesOf(merge) > limits_.scratch_bytes) return false;
+bool MergeBatch::HasRoomFor(const TailMergeExtent& extent, size_t scratch_bytes) const {
+  if (scratch_bytes_ + scratch_bytes > limits_.scratch_bytes) return false;
   const size_t merges = records_.size() + 1;
-  return empty() || (ExtentOf(merge) == each_ && merges * heads_ <= kMostTailMergeHeads &&
+  return empty() || (extent == each_ && merges * heads_ <= kMostTailMergeHeads &&
                      !IsTold(image_, merges * sizeof(TailMergeRecord), limits_));
 }
 
-void MergeBatch::Add(const TailMerge& merge) {
+bool MergeBatch::TryAdd(const TailMerge& merge) {
+  const TailMergeExtent extent = ExtentOf(merge);
+  const size_t scratch_bytes = TailMergeScratchBytes(extent, heads_, head_dim_);
+  if (!HasRoomFor(extent, scratch_bytes)) return false;
   const auto add = [&](const SegmentView* segment, int first, int count) {
     return image_.AddSlots(*segment, first, count);
   };
@@ -120,8 +120,9 @@ void MergeBatch::Add(const TailMerge& merge) {
   record.first_merged_slot = merge.first_merged_slot;
   record.first_retained_slot = merge.first_retained_slot;
   record.t = merge.t;
-  each_ = ExtentOf(merge);
-  scratch_bytes_ += ScratchBytesOf(merge);
+  each_ = extent;
+  scratch_bytes_ += scratch_bytes;
+  return true;
 }
 
 void MergeBatch::Clear() {

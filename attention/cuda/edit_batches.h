@@ -26,10 +26,9 @@ class CopyBatch {
  public:
   CopyBatch(const AttentionShape& shape, const BatchLimits& limits);
 
-  /// Whether the copy may go with those that are there. Where none are, one that may not needs more
-  /// scratch memory than there is.
-  bool TakesAlso(const TokenCopy& copy) const;
-  void Add(const TokenCopy& copy);
+  /// False, and nothing is added, where the copy may not go with those that are there; where none
+  /// are, because it needs more scratch memory than there is.
+  bool TryAdd(const TokenCopy& copy);
   void Clear();
 
   bool empty() const { return records_.empty(); }
@@ -49,6 +48,7 @@ class CopyBatch {
     size_t scratch_bytes = 0;  ///< where it, or one that goes with it, is staged
   };
   Needs NeedsOf(const TokenCopy& copy) const;
+  bool HasRoomFor(const Needs& needs) const;
   /// A launch has room for as many units in each copy as the longest has.
   bool WastesRoom(const Needs& needs) const;
 
@@ -67,8 +67,7 @@ class MergeBatch {
   MergeBatch(const AttentionShape& shape, const BatchLimits& limits);
 
   // As CopyBatch.
-  bool TakesAlso(const TailMerge& merge) const;
-  void Add(const TailMerge& merge);
+  bool TryAdd(const TailMerge& merge);
   void Clear();
 
   bool empty() const { return records_.empty(); }
@@ -78,7 +77,7 @@ class MergeBatch {
   size_t scratch_bytes() const { return scratch_bytes_; }
 
  private:
-  size_t ScratchBytesOf(const TailMerge& merge) const;
+  bool HasRoomFor(const TailMergeExtent& extent, size_t scratch_bytes) const;
 
   const int heads_;
   const int head_dim_;
@@ -88,5 +87,18 @@ class MergeBatch {
   TailMergeExtent each_;
   size_t scratch_bytes_ = 0;
 };
+
+/// Every edit goes to the device, in order, with as many others as may go with it.
+///   launch  of what is in `batch`, which is not empty; clears it
+///   alone   of an edit that no batch takes
+template <typename Batch, typename Edit, typename Launch, typename Alone>
+void InBatches(absl::Span<const Edit> edits, Batch& batch, Launch launch, Alone alone) {
+  for (const Edit& edit : edits) {
+    if (batch.TryAdd(edit)) continue;
+    if (!batch.empty()) launch();
+    if (!batch.TryAdd(edit)) alone(edit);
+  }
+  if (!batch.empty()) launch();
+}
 
 }  // namespace ziggurat::cuda

@@ -33,7 +33,6 @@ struct Plan {
   cuda::CudaBackendOptions backend;
   size_t weight_bytes = 0;
   size_t workspace_bytes = 0;
-  int prompt_tokens = 0;            ///< of the longest prompt
   size_t prompt_library_bytes = 0;  ///< 0 where no library attends to prompts
 
   std::vector<MemoryPart> Parts() const {
@@ -89,7 +88,6 @@ Plan MakePlan(const ModelConfig& config, const CudaDecoderOptions& options,
                 std::min(2 * edits, kMost)});
   plan.weight_bytes = cuda::WeightBytes(config, options.decoder.element);
   plan.workspace_bytes = WorkspaceCapacityBytes(PrefillLanes(plan.steps.shape, options.decoder));
-  plan.prompt_tokens = tokens;
   if (prompts != nullptr) plan.prompt_library_bytes = prompts->WorkspaceBytes(heads, tokens);
   return plan;
 }
@@ -109,17 +107,17 @@ absl::Status CheckMemory(const Plan& plan, int device) {
 }
 
 /// So that the library allocates nothing behind the KV cache, which takes what is left.
-void WarmUp(cuda::PromptLibrary& prompts, const Plan& plan, const DeviceMemory& workspace,
-            cudaStream_t stream) {
-  const AttentionShape& heads = plan.steps.heads;
-  const ElementType element = plan.steps.shape.model.element;
-  CheckThat(cuda::WarmUpBytes(heads, element, plan.prompt_tokens) <= workspace.bytes(),
+void WarmUp(cuda::PromptLibrary& prompts, const AttentionShape& heads,
+            const DecoderOptions& options, const DeviceMemory& workspace, cudaStream_t stream) {
+  const ElementType element = options.element;
+  const int tokens = options.max_prefill_tokens;
+  CheckThat(cuda::WarmUpBytes(heads, element, tokens) <= workspace.bytes(),
             "the prefill workspace has no room for the queries of the longest prompt");
-  if (cuda::WarmUp(prompts, heads, element, plan.prompt_tokens, workspace.data(), stream)) return;
+  if (cuda::WarmUp(prompts, heads, element, tokens, workspace.data(), stream)) return;
   spdlog::warn(
       "libtorch's attention has failed for a prompt of up to {} tokens; such prompts go "
       "without it",
-      plan.prompt_tokens);
+      tokens);
 }
 
 absl::StatusOr<std::unique_ptr<ModelRunner>> Load(const ModelConfig& config,
@@ -139,7 +137,9 @@ absl::StatusOr<std::unique_ptr<ModelRunner>> Load(const ModelConfig& config,
   auto workspace =
       DeviceMemory::Allocate(MemoryKind::kDevice, plan.workspace_bytes, "prefill workspace");
   if (!workspace.ok()) return workspace.status();
-  if (prompts != nullptr) WarmUp(*prompts, plan, *workspace, stream->get());
+  if (prompts != nullptr) {
+    WarmUp(*prompts, plan.steps.heads, options.decoder, *workspace, stream->get());
+  }
   auto backend = cuda::CudaBackend::Create(stream, plan.backend, std::move(prompts));
   if (!backend.ok()) return backend.status();
   auto steps = cuda::CudaSteps::Create(plan.steps, stream.get(), weights->get());

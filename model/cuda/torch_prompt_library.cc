@@ -40,7 +40,7 @@ class TorchPromptLibrary final : public PromptLibrary {
       FlashAttention(shape, num_tokens, tensors, stream);
       return true;
     } catch (const c10::OutOfMemoryError&) {
-      return false;  // what the library allocates is in no plan; a shorter prompt may find room
+      return false;  // WarmUp found no room for prompts as long; a shorter one may have it
     } catch (const std::exception& error) {
       has_failed_ = true;  // it would fail for the next prompt, too
       spdlog::warn("prompts go without libtorch's attention from now on: {}", error.what());
