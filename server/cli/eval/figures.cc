@@ -12,8 +12,8 @@ std::string FormatBytes(double bytes) {
   if (std::isnan(bytes)) return kNoFigure;
   // From 999.5 on three digits would not do.
   const auto [value, unit] = ScaleBytes(bytes, 999.5);
-  const bool is_fraction = value != bytes;
-  return absl::StrCat(is_fraction ? FormatDigits(value) : FormatNumber(value, 0), " ", unit);
+  const bool is_scaled = value != bytes;
+  return absl::StrCat(is_scaled ? FormatDigits(value) : FormatNumber(value, 0), " ", unit);
 }
 
 std::string FormatDigits(double value) {
