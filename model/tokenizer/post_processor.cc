@@ -1,6 +1,7 @@
 #include "model/tokenizer/post_processor.h"
 
 #include <string>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
@@ -62,7 +63,9 @@ absl::StatusOr<PostProcessor> ParseTemplate(const nlohmann::json& component) {
   return processor;
 }
 
-absl::StatusOr<PostProcessor> ParseSequence(const nlohmann::json& component, int depth) {
+absl::Status Append(const nlohmann::json& component, int depth, PostProcessor* all);
+
+absl::Status AppendSequence(const nlohmann::json& component, int depth, PostProcessor* all) {
   if (depth >= kMaxComponentDepth) {
     return absl::InvalidArgumentError("post_processors of type Sequence lie too deep");
   }
@@ -70,27 +73,40 @@ absl::StatusOr<PostProcessor> ParseSequence(const nlohmann::json& component, int
   if (!list.is_array()) {
     return absl::InvalidArgumentError("the post_processor Sequence has no list \"processors\"");
   }
-  PostProcessor all;
   for (const nlohmann::json& element : list) {
-    const absl::StatusOr<PostProcessor> part = ParsePostProcessor(element, depth + 1);
-    if (!part.ok()) return part.status();
-    // Each one works on what those before it have made.
-    all.prefix_ids.insert(all.prefix_ids.begin(), part->prefix_ids.begin(), part->prefix_ids.end());
-    all.suffix_ids.insert(all.suffix_ids.end(), part->suffix_ids.begin(), part->suffix_ids.end());
+    if (absl::Status status = Append(element, depth + 1, all); !status.ok()) return status;
   }
-  return all;
+  return absl::OkStatus();
+}
+
+absl::Status AppendTemplate(const nlohmann::json& component, PostProcessor* all) {
+  absl::StatusOr<PostProcessor> processor = ParseTemplate(component);
+  if (!processor.ok()) return processor.status();
+  // The original takes what the first one has added for texts: two are a pair to it, more crash it.
+  if (!all->prefix_ids.empty() || !all->suffix_ids.empty()) {
+    return absl::UnimplementedError(
+        "the post_processor 'TemplateProcessing' is not supported behind another that adds tokens");
+  }
+  *all = *std::move(processor);
+  return absl::OkStatus();
+}
+
+absl::Status Append(const nlohmann::json& component, int depth, PostProcessor* all) {
+  const absl::StatusOr<std::string> type = ComponentType(component, kWhere);
+  if (!type.ok()) return type.status();
+  if (*type == "TemplateProcessing") return AppendTemplate(component, all);
+  if (*type == "ByteLevel") return absl::OkStatus();  // it concerns offsets only
+  if (*type == "Sequence") return AppendSequence(component, depth, all);
+  return UnsupportedComponent(kWhere, *type, kSupported);
 }
 
 }  // namespace
 
-absl::StatusOr<PostProcessor> ParsePostProcessor(const nlohmann::json& component, int depth) {
-  if (component.is_null()) return PostProcessor();
-  const absl::StatusOr<std::string> type = ComponentType(component, kWhere);
-  if (!type.ok()) return type.status();
-  if (*type == "TemplateProcessing") return ParseTemplate(component);
-  if (*type == "ByteLevel") return PostProcessor();  // it concerns offsets only
-  if (*type == "Sequence") return ParseSequence(component, depth);
-  return UnsupportedComponent(kWhere, *type, kSupported);
+absl::StatusOr<PostProcessor> ParsePostProcessor(const nlohmann::json& component) {
+  PostProcessor processor;
+  if (component.is_null()) return processor;
+  if (absl::Status status = Append(component, 0, &processor); !status.ok()) return status;
+  return processor;
 }
 
 }  // namespace ziggurat

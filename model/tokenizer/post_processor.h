@@ -14,8 +14,8 @@ struct PostProcessor {
   std::vector<int32_t> suffix_ids;
 };
 
-/// Adds nothing for JSON null. UNIMPLEMENTED names a post processor that is not known. Of a
-/// template only the form for single texts is read.
-absl::StatusOr<PostProcessor> ParsePostProcessor(const nlohmann::json& component, int depth = 0);
+/// Adds nothing for JSON null. UNIMPLEMENTED names a post processor that is not known, or one
+/// template behind another. Of a template only the form for single texts is read.
+absl::StatusOr<PostProcessor> ParsePostProcessor(const nlohmann::json& component);
 
 }  // namespace ziggurat

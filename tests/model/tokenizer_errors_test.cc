@@ -117,6 +117,14 @@ TEST(TokenizerErrors, WhatIsNotSupportedIsRefusedByName) {
        [](json* j) {
          (*j)["pre_tokenizer"] = {{"type", "Metaspace"}, {"prepend_scheme", "sometimes"}};
        }},
+      {"'TemplateProcessing' is not supported behind another that adds",
+       [](json* j) {
+         const json adds = {
+             {"type", "TemplateProcessing"},
+             {"single", {{{"SpecialToken", {{"id", "b"}}}}, {{"Sequence", {{"id", "A"}}}}}},
+             {"special_tokens", {{"b", {{"ids", {5}}}}}}};
+         (*j)["post_processor"] = {{"type", "Sequence"}, {"processors", {adds, adds}}};
+       }},
       {"continuing_subword_prefix",
        [](json* j) { (*j)["model"]["continuing_subword_prefix"] = "##"; }},
       {"dropout", [](json* j) { (*j)["model"]["dropout"] = 0.1; }},
