@@ -3,7 +3,10 @@
 #include <utf8proc.h>
 
 #include <algorithm>
+#include <array>
 #include <cstdlib>
+#include <iterator>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -21,6 +24,30 @@ constexpr absl::string_view kWhere = "normalizer";
 constexpr absl::string_view kSupported =
     "NFC, NFD, NFKC, NFKD, Prepend, Replace, Strip, Lowercase, Sequence";
 
+/// Hugging Face's normal forms know the characters of Unicode 9. These came later: here they would
+/// be decomposed, composed or put into another order, there nothing happens to them.
+constexpr std::array<std::pair<char32_t, char32_t>, 47> kLaterCharacters = {
+    {{0x7FD, 0x7FD},     {0x898, 0x89F},     {0x8CA, 0x8D3},     {0x9FE, 0x9FE},
+     {0xC3C, 0xC3C},     {0xD3B, 0xD3C},     {0xEBA, 0xEBA},     {0x1715, 0x1715},
+     {0x1ABF, 0x1ACE},   {0x1DF6, 0x1DFA},   {0x32FF, 0x32FF},   {0xA7F2, 0xA7F4},
+     {0xA82C, 0xA82C},   {0xAB69, 0xAB69},   {0x10781, 0x10785}, {0x10787, 0x107B0},
+     {0x107B2, 0x107BA}, {0x10D24, 0x10D27}, {0x10EAB, 0x10EAC}, {0x10EFD, 0x10EFF},
+     {0x10F46, 0x10F50}, {0x10F82, 0x10F85}, {0x11070, 0x11070}, {0x1133B, 0x1133B},
+     {0x1145E, 0x1145E}, {0x11839, 0x1183A}, {0x11930, 0x11930}, {0x11938, 0x11938},
+     {0x1193D, 0x1193E}, {0x11943, 0x11943}, {0x119E0, 0x119E0}, {0x11A34, 0x11A34},
+     {0x11A47, 0x11A47}, {0x11A99, 0x11A99}, {0x11D42, 0x11D42}, {0x11D44, 0x11D45},
+     {0x11D97, 0x11D97}, {0x11F41, 0x11F42}, {0x16FF0, 0x16FF1}, {0x1E030, 0x1E06D},
+     {0x1E08F, 0x1E08F}, {0x1E130, 0x1E136}, {0x1E2AE, 0x1E2AE}, {0x1E2EC, 0x1E2EF},
+     {0x1E4EC, 0x1E4EF}, {0x1F16C, 0x1F16C}, {0x1FBF0, 0x1FBF9}}};
+
+bool IsLater(char32_t character) {
+  if (character < kLaterCharacters.front().first) return false;
+  const auto above =
+      std::upper_bound(kLaterCharacters.begin(), kLaterCharacters.end(), character,
+                       [](char32_t value, const auto& range) { return value < range.first; });
+  return character <= std::prev(above)->second;
+}
+
 /// The four normal forms of Unicode (UAX 15).
 class UnicodeNormalizer : public Normalizer {
  public:
@@ -29,21 +56,38 @@ class UnicodeNormalizer : public Normalizer {
   absl::Status Normalize(std::string* text) const override {
     const auto is_ascii = [](char c) { return static_cast<unsigned char>(c) < 0x80; };
     if (std::all_of(text->begin(), text->end(), is_ascii)) return absl::OkStatus();
+    std::string normalized;
+    size_t begin = 0;
+    for (size_t position = 0; position < text->size();) {
+      const size_t character = position;
+      if (!IsLater(ReadUtf8(*text, &position))) continue;
+      absl::Status status = Append({text->data() + begin, character - begin}, &normalized);
+      if (!status.ok()) return status;
+      normalized.append(*text, character, position - character);
+      begin = position;
+    }
+    absl::Status status = Append({text->data() + begin, text->size() - begin}, &normalized);
+    if (status.ok()) *text = std::move(normalized);
+    return status;
+  }
+
+ private:
+  absl::Status Append(std::string_view part, std::string* out) const {
+    if (part.empty()) return absl::OkStatus();
     utf8proc_uint8_t* normalized = nullptr;
     const utf8proc_ssize_t size =
-        utf8proc_map(reinterpret_cast<const utf8proc_uint8_t*>(text->data()),
-                     static_cast<utf8proc_ssize_t>(text->size()), &normalized,
+        utf8proc_map(reinterpret_cast<const utf8proc_uint8_t*>(part.data()),
+                     static_cast<utf8proc_ssize_t>(part.size()), &normalized,
                      static_cast<utf8proc_option_t>(options_));
     if (size < 0) {
       return absl::InternalError(
           absl::StrCat("the text cannot be normalized: ", utf8proc_errmsg(size)));
     }
-    text->assign(reinterpret_cast<const char*>(normalized), static_cast<size_t>(size));
+    out->append(reinterpret_cast<const char*>(normalized), static_cast<size_t>(size));
     std::free(normalized);
     return absl::OkStatus();
   }
 
- private:
   int options_;
 };
 

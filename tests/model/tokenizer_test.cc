@@ -290,6 +290,23 @@ TEST(AddedTokenTest, NormalizedTokensAreLookedForInTheNormalizedText) {
   EXPECT_THAT(Pieces(*LoadJson(tokenizer_json), "<|END|>hello"), ElementsAre("<|End|>", "hello"));
 }
 
+TEST(NormalizerTest, NormalFormsAreThoseOfUnicode9) {
+  json tokenizer_json = ByteLevelTokenizer();
+  const auto normalized = [&](const char* form, std::string_view text) {
+    tokenizer_json["normalizer"] = {{"type", form}};
+    const auto tokenizer = LoadJson(tokenizer_json);
+    return tokenizer->Decode(tokenizer->Encode(text).value()).value();
+  };
+  EXPECT_EQ(normalized("NFKC", "\u337b"), "\u5e73\u6210") << "the era Heisei";
+  EXPECT_EQ(normalized("NFKC", "\u32ff"), "\u32ff") << "the era Reiwa, of Unicode 12.1";
+  EXPECT_EQ(normalized("NFC", "a\u0315\u0300"), "\u00e0\u0315");
+  EXPECT_EQ(normalized("NFC", "a\u0315\u1abf\u0300"), "a\u0315\u1abf\u0300");
+  EXPECT_EQ(normalized("NFC", "\u1abfe\u0301\u1abf\u1abfe\u0301"),
+            "\u1abf\u00e9\u1abf\u1abf\u00e9");
+  EXPECT_EQ(normalized("NFC", "\U00011935\U00011930"), "\U00011935\U00011930");
+  EXPECT_EQ(normalized("NFD", "\U00011938"), "\U00011938");
+}
+
 TEST(NormalizerTest, ComposesReplacesAndStrips) {
   json tokenizer_json = ByteLevelTokenizer();
   tokenizer_json["normalizer"] = {
