@@ -188,14 +188,18 @@ absl::Status CheckIds(const PostProcessor& processor, const Vocabulary& vocabula
 }
 
 /// Sorts the tokens into those looked for in the text as given, and those in the normalized text.
+/// Special ones go first: of two that are normalized to the same, the first is found.
 absl::Status FillMatchers(const std::vector<AddedToken>& tokens, const Normalizer* normalizer,
                           AddedTokenMatcher* as_given, AddedTokenMatcher* normalized) {
-  for (const AddedToken& token : tokens) {
-    std::string pattern = token.content;
-    if (token.normalized && normalizer != nullptr) {
-      if (absl::Status status = normalizer->Normalize(&pattern); !status.ok()) return status;
+  for (const bool special : {true, false}) {
+    for (const AddedToken& token : tokens) {
+      if (token.special != special) continue;
+      std::string pattern = token.content;
+      if (token.normalized && normalizer != nullptr) {
+        if (absl::Status status = normalizer->Normalize(&pattern); !status.ok()) return status;
+      }
+      (token.normalized ? normalized : as_given)->Add(token, pattern);
     }
-    (token.normalized ? normalized : as_given)->Add(token, pattern);
   }
   return absl::OkStatus();
 }

@@ -290,6 +290,21 @@ TEST(AddedTokenTest, NormalizedTokensAreLookedForInTheNormalizedText) {
   EXPECT_THAT(Pieces(*LoadJson(tokenizer_json), "<|END|>hello"), ElementsAre("<|End|>", "hello"));
 }
 
+TEST(AddedTokenTest, OfTwoThatNormalizeToTheSameTheSpecialOneIsFound) {
+  json tokenizer_json = ByteLevelTokenizer();
+  tokenizer_json["normalizer"] = {{"type", "Lowercase"}};
+  json& tokens = tokenizer_json["added_tokens"];
+  tokens[0]["content"] = "<t>";
+  tokens[0]["normalized"] = true;
+  tokens.push_back(tokens[0]);
+  tokens[1]["id"] = tokens[0]["id"].get<int>() + 1;
+  tokens[1]["content"] = "<T>";
+  tokens[0]["special"] = tokens[1]["special"] = false;
+  EXPECT_THAT(Pieces(*LoadJson(tokenizer_json), "<T>"), ElementsAre("<t>")) << "the first";
+  tokens[1]["special"] = true;
+  EXPECT_THAT(Pieces(*LoadJson(tokenizer_json), "<t>"), ElementsAre("<T>"));
+}
+
 TEST(NormalizerTest, NormalFormsAreThoseOfUnicode9) {
   json tokenizer_json = ByteLevelTokenizer();
   const auto normalized = [&](const char* form, std::string_view text) {
