@@ -36,6 +36,12 @@ struct EncodeOptions {
 /// of the text first, each section between them is normalized for itself, then split into words,
 /// and each word is split by the model. Whatever a file asks for beyond what is known here is
 /// refused when it is loaded.
+///
+/// It is not theirs in three things. Added tokens have the ids that the file gives them; they
+/// number such tokens anew where these ids leave holes. Classes of patterns have the characters of
+/// the PCRE2 at hand: Unicode 14 on Debian 12, as theirs had (tokenizers 0.14), before they took
+/// Unicode 16 (0.22). And a run of byte pieces that is no UTF-8 keeps the characters in it
+/// (decoder.cc).
 class Tokenizer {
  public:
   /// Reads tokenizer.json of `model_dir`, or else tokenizer.model (SentencePiece, BPE or unigram),
