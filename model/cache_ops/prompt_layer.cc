@@ -317,10 +317,11 @@ int PromptLayers::SelectRetained(const MergeOptions& merge, const PromptTensors&
     for (size_t head = 0; head < heads; ++head) {
       const float* of_head = all.data() + head * n;
       const auto [least, most] = std::minmax_element(of_head, of_head + n);
-      const double cut = *most - merge.retain * (*most - *least);
-      retained_ = std::max<int>(
-          retained_, static_cast<int>(std::count_if(of_head, of_head + n,
-                                                    [cut](float angle) { return angle >= cut; })));
+      // In double, and both sides alike: the whole range takes in the least angle itself.
+      const double largest = *most, reach = merge.retain * (largest - *least);
+      const auto is_near = [&](float angle) { return largest - angle <= reach; };
+      retained_ =
+          std::max(retained_, static_cast<int>(std::count_if(of_head, of_head + n, is_near)));
     }
   }
   // [G, retained], and behind them [G, n - retained]: those that are merged.

@@ -471,13 +471,23 @@ TEST_P(PromptLayer, ByThresholdTheHeadWithMostTokensNearTheLargestAngleDecides) 
     int expected = 0;
     for (const auto& head : PlainAngles(lab, n())) {
       const auto [least, most] = std::minmax_element(head.begin(), head.end());
-      // The least one itself is on the border where retain is 1.
       const double cut = *most - retain * (*most - *least) - 1e-6;
       expected = std::max<int>(
           expected, std::count_if(head.begin(), head.end(), [&](double a) { return a >= cut; }));
     }
-    EXPECT_NEAR(measured.retained_tokens, expected, retain == 1 ? 1 : 0) << "retain " << retain;
+    EXPECT_EQ(measured.retained_tokens, expected) << "retain " << retain;
     ExpectRetained(lab, n(), measured.retained_tokens);
+  }
+}
+
+TEST_P(PromptLayer, ByThresholdAllTokensAreRetainedWhereTheWholeRangeOfAnglesIs) {
+  for (options_.seed = 1; options_.seed <= 20; ++options_.seed) {
+    // One KV head: no other one may decide for it.
+    options_.num_kv_heads = 1;
+    PromptLab lab(GetParam(), options_, PairPlan(options_, {.retain = 1, .by_threshold = true}));
+    LayerMeasured measured;
+    for (int layer = 0; layer < 3; ++layer) measured = lab.Run(layer);
+    EXPECT_EQ(measured.retained_tokens, n()) << "seed " << options_.seed;
   }
 }
 
