@@ -12,12 +12,12 @@
 namespace ziggurat::cpu {
 namespace {
 
-/// Mean of the `best` highest of scores[0 .. length), highest first; a NaN ranks below every
+/// Sum of the `best` highest of scores[0 .. length), highest first; a NaN ranks below every
 /// number. `room` holds `length` numbers.
-double MeanOfBest(const float* scores, int length, int best, double* room) {
+double SumOfBest(const float* scores, int length, int best, double* room) {
   for (int i = 0; i < length; ++i) room[i] = scores[i] != scores[i] ? -INFINITY : scores[i];
   std::partial_sort(room, room + best, room + length, std::greater<>());
-  return std::accumulate(room, room + best, 0.0) / best;
+  return std::accumulate(room, room + best, 0.0);
 }
 
 }  // namespace
@@ -35,12 +35,14 @@ int CpuBackend::SelectWindows(const float* scores, int num_heads, int candidates
       for (size_t w = begin; w < end; ++w) {
         const int tokens = length(static_cast<int>(w));
         window_scores[w] +=
-            MeanOfBest(of_head + w * review, tokens, std::min(best, tokens), room.data()) /
-            num_heads;
+            SumOfBest(of_head + w * review, tokens, std::min(best, tokens), room.data());
       }
     }
   });
-  for (double& score : window_scores) {
+  for (int w = 0; w < windows; ++w) {
+    // Divided once: the sums are exact more often than means are, and what is equal is to stay so.
+    double& score = window_scores[w];
+    score /= static_cast<double>(std::min(best, length(w))) * num_heads;
     if (score != score) score = -INFINITY;  // of +inf and -inf together
   }
   std::vector<int> order(windows);

@@ -76,9 +76,9 @@ struct WindowsScratch {
   }
 };
 
-/// Mean of the `counted` best of `length` scores; one warp. `sorted` [length] is scratch.
-__device__ double MeanOfBest(const float* scores, int length, int counted, float* sorted) {
-  __syncwarp();  // the mean before this one was read from it
+/// Sum of the `counted` best of `length` scores; one warp. `sorted` [length] is scratch.
+__device__ double SumOfBest(const float* scores, int length, int counted, float* sorted) {
+  __syncwarp();  // the sum before this one was read from it
   for (int i = LaneOfThread(); i < length; i += kWarp) {
     const uint32_t own = RankedKey(scores[i]);
     int rank = 0;
@@ -89,25 +89,27 @@ __device__ double MeanOfBest(const float* scores, int length, int counted, float
     sorted[rank] = scores[i] != scores[i] ? -INFINITY : scores[i];
   }
   __syncwarp();
-  // In falling order, so that equal windows have equal means to the last bit.
+  // In falling order, so that equal windows have equal sums to the last bit.
   double sum = 0;
   for (int i = 0; i < counted; ++i) sum += static_cast<double>(sorted[i]);
-  return sum / counted;
+  return sum;
 }
 
-/// A warp for each window: the mean over the heads of what MeanOfBest gives.
+/// A warp for each window: the mean over the heads, and over the best of each.
 __global__ void __launch_bounds__(kThreads)
     ScoreWindows(const float* scores, int num_heads, Windows windows, int best, void* memory) {
   const WindowsScratch scratch(memory, windows.count());
   const int warp = static_cast<int>(blockIdx.x) * kWarps + WarpOfThread();
   float* sorted = scratch.sorted + static_cast<size_t>(warp) * windows.review;
   for (int w = warp; w < windows.count(); w += static_cast<int>(gridDim.x) * kWarps) {
-    const int length = windows.LengthOf(w);
+    const int length = windows.LengthOf(w), counted = min(best, length);
     double score = 0;
     for (int h = 0; h < num_heads; ++h) {
       const float* own = scores + static_cast<size_t>(h) * windows.candidates + w * windows.review;
-      score += MeanOfBest(own, length, min(best, length), sorted) / num_heads;
+      score += SumOfBest(own, length, counted, sorted);
     }
+    // Divided once: the sums are exact more often than means are, and what is equal is to stay so.
+    score /= static_cast<double>(counted) * num_heads;
     // NaN of +inf and -inf together: every window needs a rank of its own.
     if (LaneOfThread() == 0) scratch.scores[w] = score != score ? -INFINITY : score;
   }

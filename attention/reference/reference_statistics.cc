@@ -99,8 +99,9 @@ int ReferenceBackend::SelectWindows(const float* scores, int num_heads, int cand
       std::sort(tokens.begin(), tokens.end(), std::greater<>());
       double sum = 0;
       for (int i = 0; i < counted; ++i) sum += tokens[i];
-      window_scores[w] += sum / counted / num_heads;
+      window_scores[w] += sum;
     }
+    window_scores[w] /= static_cast<double>(counted) * num_heads;
   }
   for (double& score : window_scores) {
     if (score != score) score = -INFINITY;  // of +inf and -inf together

@@ -48,6 +48,10 @@ TEST(SelectWindows, GivesTiesToTheEarlierWindow) {
   const std::vector<float> scores(12, 0.25f);
   ExpectSelected(scores, 1, 4, 2, 8, {0, 1, 2, 3, 4, 5, 6, 7});
   ExpectSelected(scores, 3, 2, 2, 2, {0, 1});
+  // Equal means of other numbers: thirds of 2, 3 and 1, and of 1, 2 and 3, whatever their order.
+  ExpectSelected({2, 1, 3, 2, 1, 3}, 3, 1, 1, 1, {0});
+  ExpectSelected({5, 0, 1, 2, 2, 2, 1, 5, 0, 2, 2, 2}, 2, 3, 3, 3, {0, 1, 2});
+  ExpectSelected({7, 0, 0, 6, 6, 6, 0, 3, 0, 4, 4, 4, 8, 6, 6, 0, 0, 0}, 3, 3, 3, 3, {0, 1, 2});
 }
 
 TEST(SelectWindows, CountsALastShorterWindowByItsOwnLength) {
