@@ -275,9 +275,12 @@ inline void AccumulateRows(float* weights, const float* shrink, const ValueRows&
   for (float& one : keep) one = 1;
   // Slots [from, to) of the blocks of tokens [first, end).
   const auto accumulate = [&](const ValueRows& some, int first, int end, int from, int to) {
-    // Where the channels take several passes, a few tokens pass all of them before the next come,
-    // so that memory is read in order.
-    constexpr int kSlabTokens = 16;  // of all blocks
+    // Where the channels take several passes, a few tokens of all blocks pass all of them before
+    // the next come, so that memory is read in order. Pairs and eight queries (Zen 4) take longer
+    // to compute than to read: twice as many, so that accumulators are loaded and stored half as
+    // often.
+    constexpr bool kComputes = NQ == 8 && kTokens == 2 && Fetch::kOrder == ReadOrder::kWholeChunk;
+    constexpr int kSlabTokens = kComputes ? 32 : 16;
     const int blocks = (end - first + step - 1) / step, end_of_block = first + to;
     const int slab =
         full > kUnits ? Larger(kTokens, kSlabTokens / blocks / kTokens * kTokens) : step;
