@@ -125,6 +125,10 @@ RopeScaling ReadRopeScaling(FieldReader& fields) {
   const char* key = fields.Has("rope_type") ? "rope_type" : "type";
   const std::string type = fields.String(key, "default");
   if (!fields.Has(key)) CheckUnscaled(fields);
+  // Versions of Transformers differ in which of the two they go by.
+  if (fields.String("type", type) != type) {
+    fields.Fail("type", absl::StrCat("contradicts \"rope_type\" (", type, ")"));
+  }
   if (type == "linear") {
     scaling.kind = RopeScaling::Kind::kLinear;
     scaling.factor = fields.Number("factor", 1, 1e6);

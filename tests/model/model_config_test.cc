@@ -177,6 +177,21 @@ TEST(ModelConfig, RefusesKindsOfRopeByName) {
   }
 }
 
+TEST(ModelConfig, RefusesTwoTypesOfRopeThatContradict) {
+  for (const char* where : {"rope_scaling", "rope_parameters"}) {
+    json config = Llama();
+    config[where] = {{"rope_type", "default"}, {"type", "linear"}, {"factor", 4.0}};
+    EXPECT_EQ(Parse(config).status(),
+              absl::InvalidArgumentError(std::string("dir/config.json: ") + where +
+                                         ": \"type\" is \"linear\"; contradicts \"rope_type\" "
+                                         "(default)"));
+    config[where] = {{"rope_type", "linear"}, {"type", "linear"}, {"factor", 4.0}};
+    EXPECT_EQ(Parse(config)->rope_scaling.kind, RopeScaling::Kind::kLinear);
+    config[where]["type"] = 3;
+    EXPECT_THAT(Message(Parse(config).status()), HasSubstr("\"type\" is 3; must be a string"));
+  }
+}
+
 TEST(ModelConfig, RefusesScalingOfRopeWithoutAType) {
   for (const char* where : {"rope_scaling", "rope_parameters"}) {
     for (const char* scaling : {R"({"factor": 4.0})", R"({"type": null, "factor": 4.0})",
