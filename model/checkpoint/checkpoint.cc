@@ -115,6 +115,15 @@ const TensorView* Checkpoint::Find(std::string_view name) const {
   return found == tensors_.end() ? nullptr : &found->second;
 }
 
+const std::filesystem::path& Checkpoint::FileOf(const TensorView& tensor) const {
+  for (const SafetensorsFile& file : files_) {
+    for (const auto& [name, held] : file.tensors()) {
+      if (held.data == tensor.data) return file.path();
+    }
+  }
+  return dir_;
+}
+
 std::vector<std::string> Checkpoint::Names() const {
   std::vector<std::string> names;
   names.reserve(tensors_.size());

@@ -27,6 +27,8 @@ class Checkpoint {
 
   /// nullptr: no such tensor.
   const TensorView* Find(std::string_view name) const;
+  /// The file that holds a tensor of Find, for messages.
+  const std::filesystem::path& FileOf(const TensorView& tensor) const;
   /// In ascending order.
   std::vector<std::string> Names() const;
   /// Of all tensors.

@@ -76,6 +76,7 @@ absl::StatusOr<SafetensorsFile> SafetensorsFile::Open(const std::filesystem::pat
   SafetensorsFile file;  // from here on the mapping has an owner
   file.mapping_ = mapping->data;
   file.mapping_bytes_ = mapping->bytes;
+  file.path_ = path;
 
   uint64_t header_bytes = 0;
   for (size_t i = 0; i < kLengthBytes; ++i) {
@@ -102,11 +103,13 @@ absl::StatusOr<SafetensorsFile> SafetensorsFile::Open(const std::filesystem::pat
 }
 
 SafetensorsFile::SafetensorsFile(SafetensorsFile&& other) noexcept
-    : mapping_(std::exchange(other.mapping_, nullptr)),
+    : path_(std::move(other.path_)),
+      mapping_(std::exchange(other.mapping_, nullptr)),
       mapping_bytes_(std::exchange(other.mapping_bytes_, 0)),
       tensors_(std::move(other.tensors_)) {}
 
 SafetensorsFile& SafetensorsFile::operator=(SafetensorsFile&& other) noexcept {
+  std::swap(path_, other.path_);
   std::swap(mapping_, other.mapping_);
   std::swap(mapping_bytes_, other.mapping_bytes_);
   std::swap(tensors_, other.tensors_);

@@ -71,10 +71,12 @@ class SafetensorsFile {
   ~SafetensorsFile();
 
   const std::map<std::string, TensorView, std::less<>>& tensors() const { return tensors_; }
+  const std::filesystem::path& path() const { return path_; }
 
  private:
   SafetensorsFile() = default;
 
+  std::filesystem::path path_;
   const std::byte* mapping_ = nullptr;
   size_t mapping_bytes_ = 0;
   std::map<std::string, TensorView, std::less<>> tensors_;

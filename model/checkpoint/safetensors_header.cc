@@ -74,7 +74,8 @@ class HeaderReader : public nlohmann::json_sax<nlohmann::json> {
     if (place_ == Place::kMetadata) return true;
     if (place_ != Place::kEntry || field_ != "dtype") return Fail("a string");
     const std::optional<DType> dtype = DTypeByName(value);
-    if (!dtype) return Fail(absl::StrCat("the unknown dtype \"", value, "\""));
+    if (!dtype)
+      return Fail(absl::StrCat("the dtype \"", value, "\" (supported are F32, F16 and BF16)"));
     entry_.dtype = *dtype;
     return true;
   }
@@ -141,7 +142,7 @@ class HeaderReader : public nlohmann::json_sax<nlohmann::json> {
 
   bool parse_error(size_t position, const std::string&,
                    const nlohmann::json::exception& exception) override {
-    error = absl::StrCat("not valid JSON at byte ", position, ": ", exception.what());
+    error = absl::StrCat("is not valid JSON at byte ", position, ": ", exception.what());
     return false;
   }
 

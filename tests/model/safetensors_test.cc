@@ -85,11 +85,12 @@ TEST_P(BadHeaders, AreDataLossWithAReason) {
 INSTANTIATE_TEST_SUITE_P(
     SafetensorsFile, BadHeaders,
     ::testing::Values(
-        BadHeader{"NoJson", "{\"a\": ", "not valid JSON"}, BadHeader{"Empty", "", "JSON"},
-        BadHeader{"Array", "[1]", "a list"}, BadHeader{"Number", "17", "a number"},
+        BadHeader{"NoJson", "{\"a\": ", "the header is not valid JSON"},
+        BadHeader{"Empty", "", "JSON"}, BadHeader{"Array", "[1]", "a list"},
+        BadHeader{"Number", "17", "a number"},
         BadHeader{"InvalidUtf8", "{\"\xff\": 1}", "not valid JSON"},
         BadHeader{"UnknownDtype", R"({"a": {"dtype": "F7", "shape": [2], "data_offsets": [0, 8]}})",
-                  "F7"},
+                  "F7\" (supported are F32, F16 and BF16)"},
         BadHeader{"SpanDisagrees",
                   R"({"a": {"dtype": "F32", "shape": [3], "data_offsets": [0, 8]}})", "12 bytes"},
         BadHeader{"Backwards", R"({"a": {"dtype": "F32", "shape": [2], "data_offsets": [8, 0]}})",
@@ -136,7 +137,8 @@ INSTANTIATE_TEST_SUITE_P(
 
 TEST(SafetensorsFile, AHeaderNestedDeeplyIsRefusedAtItsFirstLevels) {
   TemporaryFolder dir;
-  const std::string deep = R"({"a": {"shape": )" + std::string(1'000'000, '[');
+  std::string deep = R"({"a": {"shape": )";
+  deep.append(1'000'000, '[');
   EXPECT_EQ(OpenBytes(dir, Safetensors(deep, "")).status().code(), absl::StatusCode::kDataLoss);
 }
 
@@ -228,6 +230,19 @@ TEST_F(ShardedCheckpoint, HoldsTheTensorsOfAllFiles) {
   EXPECT_TRUE(CheckWeights(*LoadModelConfig(dir_.path()), *checkpoint).ok());
   EXPECT_EQ(checkpoint->Names().size(), 3u + 2 * 9);
   EXPECT_EQ(checkpoint->Find("nothing"), nullptr);
+}
+
+TEST_F(ShardedCheckpoint, NamesTheFileOfATensor) {
+  const auto checkpoint = Checkpoint::Open(dir_.path());
+  ASSERT_TRUE(checkpoint.ok()) << checkpoint.status();
+  for (const char* shard :
+       {"model-00001-of-00003.safetensors", "model-00003-of-00003.safetensors"}) {
+    const auto file = SafetensorsFile::Open(dir_ / shard);
+    ASSERT_TRUE(file.ok()) << file.status();
+    for (const auto& [name, tensor] : file->tensors()) {
+      EXPECT_EQ(checkpoint->FileOf(*checkpoint->Find(name)), dir_ / shard) << name;
+    }
+  }
 }
 
 TEST_F(ShardedCheckpoint, NamesAMissingShard) {
