@@ -94,6 +94,10 @@ absl::Status Checkpoint::OpenSharded(const std::filesystem::path& index) {
             absl::StrCat(index.string(), ": names more than ", kMaxShards, " files"));
       }
       absl::StatusOr<SafetensorsFile> opened = SafetensorsFile::Open(dir_ / file);
+      if (absl::IsNotFound(opened.status())) {
+        return absl::NotFoundError(absl::StrCat(opened.status().message(), ", but ",
+                                                index.filename().string(), " names it"));
+      }
       if (!opened.ok()) return opened.status();
       shards[file] = files_.size();
       files_.push_back(*std::move(opened));

@@ -248,7 +248,9 @@ TEST_F(ShardedCheckpoint, NamesTheFileOfATensor) {
 TEST_F(ShardedCheckpoint, NamesAMissingShard) {
   std::filesystem::remove(dir_ / "model-00002-of-00003.safetensors");
   EXPECT_EQ(Open().code(), absl::StatusCode::kNotFound);
-  EXPECT_THAT(std::string(Open().message()), HasSubstr("model-00002-of-00003.safetensors"));
+  EXPECT_THAT(std::string(Open().message()),
+              HasSubstr("model-00002-of-00003.safetensors: no such file, but "
+                        "model.safetensors.index.json names it"));
 }
 
 TEST_F(ShardedCheckpoint, NamesATensorThatItsShardLacks) {
