@@ -192,9 +192,10 @@ void ReadSlidingWindow(FieldReader& fields, ModelConfig& config) {
     slides = !is_null;
   } else if (config.architecture == Architecture::kQwen2) {
     slides = fields.Bool("use_sliding_window", false) && !is_null;
-  } else if (fields.Has("sliding_window") || fields.Bool("use_sliding_window", false)) {
-    fields.Fail("sliding_window", "LlamaForCausalLM has no sliding window",
-                absl::StatusCode::kUnimplemented);
+  } else if (const bool uses = fields.Bool("use_sliding_window", false);
+             uses || fields.Has("sliding_window")) {
+    fields.Fail(fields.Has("sliding_window") ? "sliding_window" : "use_sliding_window",
+                "LlamaForCausalLM has no sliding window", absl::StatusCode::kUnimplemented);
   }
   if (slides) config.sliding_window = window;
 }

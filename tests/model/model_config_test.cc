@@ -116,6 +116,10 @@ TEST(ModelConfig, ASlidingWindowLimitsTheContext) {
   json llama = Llama();
   llama["sliding_window"] = 256;
   EXPECT_EQ(Parse(llama).status().code(), absl::StatusCode::kUnimplemented);
+  llama.erase("sliding_window");
+  llama["use_sliding_window"] = true;
+  EXPECT_EQ(Parse(llama).status().code(), absl::StatusCode::kUnimplemented);
+  EXPECT_THAT(Message(Parse(llama).status()), HasSubstr("\"use_sliding_window\" is true"));
 }
 
 TEST(ModelConfig, AContextHoldsAPromptAndWhatFollowsIt) {
