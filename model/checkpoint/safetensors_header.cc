@@ -74,8 +74,9 @@ class HeaderReader : public nlohmann::json_sax<nlohmann::json> {
     if (place_ == Place::kMetadata) return true;
     if (place_ != Place::kEntry || field_ != "dtype") return Fail("a string");
     const std::optional<DType> dtype = DTypeByName(value);
-    if (!dtype)
+    if (!dtype) {
       return Fail(absl::StrCat("the dtype \"", value, "\" (supported are F32, F16 and BF16)"));
+    }
     entry_.dtype = *dtype;
     return true;
   }
