@@ -75,4 +75,8 @@ absl::StatusOr<std::string> ReadInputFile(const std::filesystem::path& path, siz
   return text;
 }
 
+absl::Status InFile(const std::filesystem::path& path, const absl::Status& status) {
+  return absl::Status(status.code(), absl::StrCat(path.string(), ": ", status.message()));
+}
+
 }  // namespace ziggurat

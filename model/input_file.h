@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <string>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 
 namespace ziggurat {
@@ -39,5 +40,8 @@ class InputFile {
 /// The whole of a regular file of at most `max_bytes`. Errors as InputFile's, and INVALID_ARGUMENT
 /// where it is too large.
 absl::StatusOr<std::string> ReadInputFile(const std::filesystem::path& path, size_t max_bytes);
+
+/// What is wrong with what such a file says: its message begins with the path, too.
+absl::Status InFile(const std::filesystem::path& path, const absl::Status& status);
 
 }  // namespace ziggurat

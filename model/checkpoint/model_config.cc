@@ -331,7 +331,7 @@ absl::StatusOr<ModelConfig> LoadModelConfig(const std::filesystem::path& dir) {
   absl::StatusOr<ModelConfig> config = ParseModelConfig(*text, file.string());
   if (!config.ok()) return config.status();
   if (absl::Status status = CheckSupported(*config); !status.ok()) {
-    return absl::Status(status.code(), absl::StrCat(file.string(), ": ", status.message()));
+    return InFile(file, status);
   }
   const std::filesystem::path generation = dir / "generation_config.json";
   if (absl::StatusOr<std::string> more = ReadInputFile(generation, kMaxConfigBytes); more.ok()) {

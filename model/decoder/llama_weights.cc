@@ -7,10 +7,10 @@
 #include <string>
 #include <utility>
 
-#include "absl/strings/str_cat.h"
 #include "absl/types/span.h"
 #include "model/checkpoint/tensor_conversion.h"
 #include "model/checkpoint/weights_layout.h"
+#include "model/input_file.h"
 
 namespace ziggurat {
 namespace {
@@ -29,7 +29,7 @@ class WeightReader {
     if (!view.ok()) return view.status();
     std::vector<float> values(view->num_elements());
     absl::Status status = ConvertToF32(name, *view, absl::MakeSpan(values));
-    if (!status.ok()) return InItsFile(status, *view);
+    if (!status.ok()) return InFile(checkpoint_.FileOf(*view), status);
     return values;
   }
 
@@ -65,16 +65,10 @@ class WeightReader {
     for (size_t i = 0; i < parts.size(); ++i) {
       at::Tensor rows = stacked.narrow(0, row, parts[i].shape[0]);
       absl::Status status = Convert(names[i], parts[i], element, rows.data_ptr());
-      if (!status.ok()) return InItsFile(status, parts[i]);
+      if (!status.ok()) return InFile(checkpoint_.FileOf(parts[i]), status);
       row += parts[i].shape[0];
     }
     return stacked;
-  }
-
-  /// What is wrong with a tensor, with the file that it is in.
-  absl::Status InItsFile(const absl::Status& status, const TensorView& view) const {
-    return absl::Status(status.code(),
-                        absl::StrCat(checkpoint_.FileOf(view).string(), ": ", status.message()));
   }
 
   /// Converts in pieces of rows, shared among the threads.

@@ -32,7 +32,7 @@ absl::Status NameFile(const absl::Status& status, const std::filesystem::path& p
   for (const std::filesystem::path& named : {path, config}) {
     if (absl::StartsWith(status.message(), named.string())) return status;
   }
-  return absl::Status(status.code(), absl::StrCat(path.string(), ": ", status.message()));
+  return InFile(path, status);
 }
 
 absl::StatusOr<std::filesystem::path> FindTokenizerFile(const std::filesystem::path& model_dir) {

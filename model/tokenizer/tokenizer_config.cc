@@ -7,6 +7,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
+#include "model/input_file.h"
 #include "model/tokenizer/json_reader.h"
 
 namespace ziggurat {
@@ -100,10 +101,6 @@ absl::Status ReadConfigFile(const nlohmann::json& object, TokenizerConfig* confi
   return ReadAddedTokens(object, config);
 }
 
-absl::Status NameFile(const absl::Status& status, const std::filesystem::path& path) {
-  return absl::Status(status.code(), absl::StrCat(path.string(), ": ", status.message()));
-}
-
 using Reader = absl::Status (*)(const nlohmann::json&, TokenizerConfig*);
 
 absl::Status ReadIfPresent(const std::filesystem::path& path, Reader reader,
@@ -112,7 +109,7 @@ absl::Status ReadIfPresent(const std::filesystem::path& path, Reader reader,
   if (absl::IsNotFound(object.status())) return absl::OkStatus();
   if (!object.ok()) return object.status();
   absl::Status status = reader(*object, config);
-  return status.ok() ? status : NameFile(status, path);
+  return status.ok() ? status : InFile(path, status);
 }
 
 }  // namespace
@@ -165,7 +162,7 @@ absl::Status CompleteAddedTokens(const TokenizerConfig& config, Vocabulary* voca
       token.id = *id;
     } else if (absl::Status status = vocabulary->AddBesideModel(token.content, token.id);
                !status.ok()) {
-      return i < of_the_file ? status : NameFile(status, config.path);
+      return i < of_the_file ? status : InFile(config.path, status);
     }
   }
   std::vector<AddedToken> special = config.additional_special_tokens;
