@@ -31,10 +31,13 @@ absl::Status CheckOptions(const EngineOptions& options, const ModelRunner& model
       return absl::InvalidArgumentError(absl::StrCat(name, " is ", value, ", must be at least 1"));
     }
   }
-  if (options.prefill_slice < absl::ZeroDuration() || options.prefill_slice > absl::Hours(1)) {
-    return absl::InvalidArgumentError(absl::StrCat("prefill_slice is ",
-                                                   absl::FormatDuration(options.prefill_slice),
-                                                   ", must be from 0 to an hour"));
+  const std::pair<const char*, absl::Duration> durations[] = {
+      {"prefill_slice", options.prefill_slice}, {"max_queue_time", options.max_queue_time}};
+  for (const auto& [name, value] : durations) {
+    if (value < absl::ZeroDuration() || value > absl::Hours(1)) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(name, " is ", absl::FormatDuration(value), ", must be from 0 to an hour"));
+    }
   }
   if (options.max_prompt_tokens >= shape.max_context_tokens) {
     return absl::InvalidArgumentError(
@@ -170,6 +173,9 @@ absl::Status Engine::Impl::Submit(RequestId id, EngineRequest request) {
   auto sequence = std::make_unique<Sequence>();
   sequence->id = id;
   sequence->submitted = std::chrono::steady_clock::now();
+  if (options_.max_queue_time > absl::ZeroDuration()) {
+    sequence->begin_by = sequence->submitted + absl::ToChronoNanoseconds(options_.max_queue_time);
+  }
   absl::StatusOr<BlockPlan> plan =
       PlanBlocks(*request.policy, model_->shape(), geometry_,
                  static_cast<int>(request.prompt.size()), request.max_new_tokens);

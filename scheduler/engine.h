@@ -27,6 +27,9 @@ struct EngineOptions {
   size_t block_bytes = 0;     ///< 0: CacheGeometry::DefaultBlockBytes
   int max_running = 256;      ///< admitted requests, prefilling or decoding
   int max_queue = 1024;       ///< requests waiting for admission
+  /// A request whose prompt has not been begun for so long ends with RESOURCE_EXHAUSTED, admitted
+  /// or not; zero: it waits as long as its deadline lets it.
+  absl::Duration max_queue_time = absl::ZeroDuration();
   int max_prompt_tokens = 0;  ///< 0: the model's context less one, or what its prefill takes
   int prefill_tokens = 8192;  ///< tokens of one prefill batch
   /// How long prefill goes on between two decode steps, or twice as long as the last decode step
@@ -41,7 +44,8 @@ struct EngineOptions {
                                   ///< sanitizer builds)
 };
 
-/// State of a request that the engine holds.
+/// State of a request that the engine holds. kWaiting: nothing of it has been computed; it may
+/// have been admitted, and have blocks reserved, and wait for its turn in prefill.
 enum class RequestState : uint8_t { kWaiting, kPrefilling, kDecoding };
 std::string_view RequestStateName(RequestState state);  ///< "waiting", "prefilling", "decoding"
 
@@ -54,7 +58,7 @@ struct RequestSnapshot {
   int generated_tokens = 0;
   size_t blocks = 0;
   size_t reserved_blocks = 0;
-  std::vector<uint32_t> layer_blocks;    ///< empty while waiting
+  std::vector<uint32_t> layer_blocks;    ///< empty until admission
   std::vector<LayerCacheReport> layers;  ///< empty until the prompt has been prefilled
 };
 
@@ -67,9 +71,9 @@ struct LayerSnapshot {
 };
 
 /// Occupancy of the pool and what runs, as of the end of a recent step: exact when the engine is
-/// idle, else at most 100 ms old, and 10 ms where a request was admitted or finished since; but a
-/// hundred times as old as it takes to make where that is more (four hundred times where a device
-/// waits meanwhile), up to 2 seconds.
+/// idle, else at most 100 ms old, and 10 ms where a request was admitted, begun or finished since;
+/// but a hundred times as old as it takes to make where that is more (four hundred times where a
+/// device waits meanwhile), up to 2 seconds.
 struct EngineSnapshot {
   size_t block_bytes = 0;
   int block_tokens = 0;  ///< of one layer, in the type that they are computed in
@@ -81,7 +85,7 @@ struct EngineSnapshot {
   size_t workspace_high_water_bytes = 0;
   std::vector<LayerSnapshot> layers;
   std::vector<RequestSnapshot> requests;  ///< running ones first, then waiting ones
-  int running = 0;
+  int running = 0;                        ///< prefilling or decoding
   int waiting = 0;
   absl::Time made_at;
 };

@@ -6,7 +6,9 @@
 
 #include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "model/scoped_seconds.h"
+#include "scheduler/refusal.h"
 #include "spdlog/spdlog.h"
 
 namespace ziggurat {
@@ -16,10 +18,21 @@ using Clock = std::chrono::steady_clock;
 
 constexpr auto kDeadlineSlack = std::chrono::milliseconds(50);
 
-double Seconds(Clock::duration duration) { return std::chrono::duration<double>(duration).count(); }
-
 absl::Status PastDeadline() {
   return absl::DeadlineExceededError("the request's deadline has passed");
+}
+
+/// Of a request that has expired.
+std::pair<FinishReason, absl::Status> WhyExpired(const Sequence& sequence, SteadyTime now) {
+  if (sequence.request.deadline.has_value() && *sequence.request.deadline <= now) {
+    return {FinishReason::kDeadline, PastDeadline()};
+  }
+  const double seconds = Seconds(sequence.begin_by - sequence.submitted);
+  absl::Status status = Refuse(
+      nullptr, FinishReasonName(FinishReason::kQueueTime),
+      absl::ResourceExhaustedError(absl::StrFormat(
+          "the server is busy: nothing of the request was computed within %.3g seconds", seconds)));
+  return {FinishReason::kQueueTime, std::move(status)};
 }
 
 /// A client that gives up at its deadline says so by cancelling, and may do so a little before our
@@ -70,7 +83,7 @@ void EngineLoop::Step() {
   const bool has_work = !IsIdle();
   measures_ = {};
 
-  ExpireDeadlines();
+  EndExpired();
   Admit();
   PrefillSlice();
   DecodeStep();
@@ -116,11 +129,11 @@ void EngineLoop::Receive(CancelMessage message) {
     Finish(*it->second, reason, status);
   } else if (std::unique_ptr<Sequence> sequence = waiting_.Remove(message.id)) {
     const auto [reason, status] = WhyCancelled(message, sequence->request);
-    FinishWaiting(std::move(sequence), reason, status);
+    Report(*sequence, reason, status);
   }
 }
 
-void EngineLoop::ExpireDeadlines() {
+void EngineLoop::EndExpired() {
   const SteadyTime now = Clock::now();
   if (drain_deadline_.has_value() && now >= *drain_deadline_) {
     FinishAll(FinishReason::kUnavailable,
@@ -128,20 +141,23 @@ void EngineLoop::ExpireDeadlines() {
     drain_deadline_.reset();
   }
   for (std::unique_ptr<Sequence>& sequence : waiting_.RemoveExpired(now)) {
-    FinishWaiting(std::move(sequence), FinishReason::kDeadline, PastDeadline());
+    const auto [reason, status] = WhyExpired(*sequence, now);
+    Report(*sequence, reason, status);
   }
-  if (now < next_deadline_) return;
-  next_deadline_ = SteadyTime::max();
+  if (now < next_expiry_) return;
+  next_expiry_ = SteadyTime::max();
   std::vector<Sequence*> expired;
   for (const auto& [id, sequence] : running_) {
-    if (!sequence->request.deadline.has_value()) continue;
-    if (*sequence->request.deadline <= now) {
+    if (sequence->expires() <= now) {
       expired.push_back(sequence.get());
     } else {
-      next_deadline_ = std::min(next_deadline_, *sequence->request.deadline);
+      next_expiry_ = std::min(next_expiry_, sequence->expires());
     }
   }
-  for (Sequence* sequence : expired) Finish(*sequence, FinishReason::kDeadline, PastDeadline());
+  for (Sequence* sequence : expired) {
+    const auto [reason, status] = WhyExpired(*sequence, now);
+    Finish(*sequence, reason, status);
+  }
 }
 
 // ---- Admission ---------------------------------------------------------------------------------
@@ -158,15 +174,8 @@ void EngineLoop::Admit() {
         sequence->tokens_to_append(), &*sequence->cache, &sequence->reservation, &ledger_);
     sequence->sampler.emplace(sequence->request.sampling, sequence->request.prompt,
                               model_->shape().vocab_size);
-    sequence->state = RequestState::kPrefilling;
-    sequence->admitted = Clock::now();
-    if (sequence->request.deadline.has_value()) {
-      next_deadline_ = std::min(next_deadline_, *sequence->request.deadline);
-    }
-    if (metrics_) {
-      metrics_->ObserveQueueTime(Seconds(sequence->admitted - sequence->submitted));
-      metrics_->ObserveAdmittedBlocks(sequence->block_plan.total_blocks);
-    }
+    next_expiry_ = std::min(next_expiry_, sequence->expires());
+    if (metrics_) metrics_->ObserveAdmittedBlocks(sequence->block_plan.total_blocks);
     spdlog::debug("[{}] admitted: {} prompt tokens, {}, {} blocks reserved", sequence->request.name,
                   sequence->prompt_tokens(), sequence->policy_text, sequence->reservation.total);
     snapshot_pace_.NoteChange();
@@ -226,7 +235,7 @@ bool EngineLoop::AcceptToken(Sequence& sequence, SampledToken token, SteadyTime 
   if (sequence.generated == 0) {
     if (metrics_) {
       metrics_->ObserveFirstToken(Seconds(now - sequence.submitted));
-      metrics_->ObservePrefill(Seconds(now - sequence.admitted));
+      metrics_->ObservePrefill(Seconds(now - sequence.begun));
     }
     sequence.first_token = now;
   } else {
@@ -266,16 +275,9 @@ void EngineLoop::Finish(Sequence& sequence, FinishReason reason, absl::Status st
   prefill_.Remove(std::move(node.mapped()));
 }
 
-void EngineLoop::FinishWaiting(std::unique_ptr<Sequence> sequence, FinishReason reason,
-                               absl::Status status) {
-  // One that gave up has waited too: without it a full queue would look like a short one.
-  if (metrics_) metrics_->ObserveQueueTime(Seconds(Clock::now() - sequence->submitted));
-  Report(*sequence, reason, std::move(status), {});
-}
-
 void EngineLoop::FinishAll(FinishReason reason, const absl::Status& status) {
   for (std::unique_ptr<Sequence>& sequence : waiting_.RemoveAll()) {
-    FinishWaiting(std::move(sequence), reason, status);
+    Report(*sequence, reason, status);
   }
   while (!running_.empty()) Finish(*running_.begin()->second, reason, status);
 }
@@ -289,8 +291,8 @@ void EngineLoop::Report(const Sequence& sequence, FinishReason reason, absl::Sta
   result.reason = reason;
   result.status = std::move(status);
   result.usage = {sequence.prompt_tokens(), sequence.generated};
-  const bool was_admitted = sequence.state != RequestState::kWaiting;
-  result.queue_seconds = Seconds((was_admitted ? sequence.admitted : now) - sequence.submitted);
+  const bool has_begun = sequence.state != RequestState::kWaiting;
+  result.queue_seconds = Seconds((has_begun ? sequence.begun : now) - sequence.submitted);
   if (sequence.generated > 0) {
     result.first_token_seconds = Seconds(sequence.first_token - sequence.submitted);
   }
@@ -298,6 +300,8 @@ void EngineLoop::Report(const Sequence& sequence, FinishReason reason, absl::Sta
   if (metrics_) {
     if (!sequence.request.may_end_by_text) metrics_->CountFinished(FinishReasonName(reason));
     metrics_->ObserveEndToEnd(result.total_seconds);
+    // One that gave up has waited too: without it a full queue would look like a short one.
+    if (!has_begun) metrics_->ObserveQueueTime(result.queue_seconds);
     if (sequence.generated > 0) {
       metrics_->ObserveDecode(Seconds(sequence.latest_token - sequence.first_token));
       metrics_->ObserveTokens(sequence.prompt_tokens(), sequence.generated);

@@ -85,7 +85,7 @@ class EngineLoop {
 
   // The parts of a step.
   void Step();
-  void ExpireDeadlines();
+  void EndExpired();
   void Admit();
   void PrefillSlice();
   void DecodeStep();
@@ -133,11 +133,10 @@ class EngineLoop {
   ///   output  with the last token, or a result that has the stop token
   void Finish(Sequence& sequence, FinishReason reason, absl::Status status,
               EngineOutput output = {});
-  /// The same for one that was never admitted.
-  void FinishWaiting(std::unique_ptr<Sequence> sequence, FinishReason reason, absl::Status status);
   void FinishAll(FinishReason reason, const absl::Status& status);
+  /// All that Finish does for one that was never admitted.
   void Report(const Sequence& sequence, FinishReason reason, absl::Status status,
-              EngineOutput output);
+              EngineOutput output = {});
 
   // What others see (engine_snapshot.cc).
   bool IsSnapshotDue() const;
@@ -155,11 +154,11 @@ class EngineLoop {
   EngineStatus* status_;
 
   // Where a request is: in waiting_, and once admitted in running_, there first in prefill_, then
-  // in decoding_.
+  // in decoding_. Its state is kWaiting until prefill_ has put it into a batch.
   WaitingQueue waiting_;
   ReservationLedger ledger_;
   std::unordered_map<RequestId, std::unique_ptr<Sequence>> running_;
-  SteadyTime next_deadline_ = SteadyTime::max();  ///< none of running_ has an earlier one
+  SteadyTime next_expiry_ = SteadyTime::max();  ///< none of running_ expires earlier
   PrefillLanes prefill_;
   std::vector<Sequence*> decoding_;
   std::chrono::steady_clock::duration decode_time_{};  ///< of the last step

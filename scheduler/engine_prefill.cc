@@ -27,8 +27,13 @@ void EngineLoop::PrefillSlice() {
 
 void EngineLoop::BeginPrefill(int lane) {
   PrefillBatch& batch = *prefill_.batch(lane);
+  snapshot_pace_.NoteChange();
   std::vector<PrefillPrompt> prompts;
-  for (const Sequence* sequence : batch.sequences) {
+  const SteadyTime now = Clock::now();
+  for (Sequence* sequence : batch.sequences) {
+    sequence->state = RequestState::kPrefilling;
+    sequence->begun = now;
+    if (metrics_) metrics_->ObserveQueueTime(Seconds(now - sequence->submitted));
     const EngineRequest& request = sequence->request;
     prompts.push_back(
         {request.prompt, &sequence->block_plan.plan, request.report_attention_recall});

@@ -7,6 +7,7 @@
 #include <memory>
 #include <utility>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "block_manager/sequence_cache.h"
@@ -95,8 +96,6 @@ EngineSnapshot EngineLoop::MakeSnapshot() {
   snapshot.high_water_blocks = pool_->high_water_blocks();
   snapshot.workspace_capacity_bytes = model_->workspace_capacity_bytes();
   snapshot.workspace_high_water_bytes = model_->workspace_high_water_bytes();
-  snapshot.running = static_cast<int>(running_.size());
-  snapshot.waiting = static_cast<int>(waiting_.size());
   snapshot.layers.resize(geometry_.num_layers);
   snapshot.requests.reserve(running_.size() + waiting_.size());
   for (const auto& [id, sequence] : running_) {
@@ -116,11 +115,17 @@ EngineSnapshot EngineLoop::MakeSnapshot() {
     layer.reserved_blocks = ledger_.layer_total(l);
     layer.tail_waste_bytes = layer.used_blocks * geometry_.block_bytes - layer.live_bytes;
   }
-  std::sort(snapshot.requests.begin(), snapshot.requests.end(),
-            [](const RequestSnapshot& a, const RequestSnapshot& b) { return a.id < b.id; });
   for (const auto& sequence : waiting_.sequences()) {
     snapshot.requests.push_back(MakeRequestSnapshot(*sequence, geometry_, model_->shape().element));
   }
+  const auto is_waiting = [](const RequestSnapshot& r) {
+    return r.state == RequestState::kWaiting;
+  };
+  snapshot.waiting = static_cast<int>(absl::c_count_if(snapshot.requests, is_waiting));
+  snapshot.running = static_cast<int>(snapshot.requests.size()) - snapshot.waiting;
+  absl::c_sort(snapshot.requests, [&](const RequestSnapshot& a, const RequestSnapshot& b) {
+    return std::pair(is_waiting(a), a.id) < std::pair(is_waiting(b), b.id);
+  });
   return snapshot;
 }
 

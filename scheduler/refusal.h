@@ -1,5 +1,5 @@
-// Why a request was refused at once, in a word: the label `reason` of
-// ziggurat_admissions_refused_total, and what clients tell "later" from "never" by.
+// Why a request was refused, in a word: what clients tell "later" from "never" by, and where it was
+// refused at once, the label `reason` of ziggurat_admissions_refused_total.
 #pragma once
 
 #include <string>

@@ -14,6 +14,8 @@ std::string_view FinishReasonName(FinishReason reason) {
       return "unavailable";
     case FinishReason::kDeadline:
       return "deadline";
+    case FinishReason::kQueueTime:
+      return "queue_time";
     case FinishReason::kError:
       return "error";
   }

@@ -39,11 +39,21 @@ struct EngineRequest {
   bool may_end_by_text = false;
 };
 
-/// kCancelled: by who asked. kUnavailable: by the server, which drains or ends.
-enum class FinishReason : uint8_t { kStop, kLength, kCancelled, kUnavailable, kDeadline, kError };
+/// kCancelled: by who asked. kUnavailable: by the server, which drains or ends. kQueueTime: its
+/// prompt was not begun in time (EngineOptions::max_queue_time).
+enum class FinishReason : uint8_t {
+  kStop,
+  kLength,
+  kCancelled,
+  kUnavailable,
+  kDeadline,
+  kQueueTime,
+  kError
+};
 inline constexpr FinishReason kFinishReasons[] = {
     FinishReason::kStop,        FinishReason::kLength,   FinishReason::kCancelled,
-    FinishReason::kUnavailable, FinishReason::kDeadline, FinishReason::kError};
+    FinishReason::kUnavailable, FinishReason::kDeadline, FinishReason::kQueueTime,
+    FinishReason::kError};
 std::string_view FinishReasonName(FinishReason reason);  ///< "stop", "length", "cancelled", ...
 
 /// Blocks and tokens of one format in a layer.
@@ -96,8 +106,8 @@ struct EngineResult {
   std::optional<int32_t> stop_token_id;  ///< the stop token that was drawn
   absl::Status status;  ///< OK for kStop and kLength, else the error that the client gets
   Usage usage;
-  CacheReport cache;  ///< empty layers where prefill had not finished
-  double queue_seconds = 0;
+  CacheReport cache;               ///< empty layers where prefill had not finished
+  double queue_seconds = 0;        ///< from submission until its prompt was begun
   double first_token_seconds = 0;  ///< from submission; 0 where there was none
   double total_seconds = 0;
 };

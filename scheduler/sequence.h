@@ -1,6 +1,7 @@
 // One request inside the engine: what it asked for, what it holds, how far it is.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -43,6 +44,9 @@ struct Sequence {
   BlockPlan block_plan;
   RequestState state = RequestState::kWaiting;
   int overtaken = 0;  ///< times that a later request was admitted first
+  SteadyTime submitted;
+  /// It ends where its prompt has not been begun by then.
+  SteadyTime begin_by = SteadyTime::max();
 
   // From admission on:
   std::optional<SequenceCache> cache;
@@ -54,11 +58,15 @@ struct Sequence {
   int logical_tokens = 0;  ///< tokens whose keys and values have been computed
   int generated = 0;
   int32_t last_token = 0;
-  SteadyTime submitted;
-  SteadyTime admitted;
+  SteadyTime begun;  ///< its prompt
   SteadyTime first_token;
   SteadyTime latest_token;
 
+  /// When it ends by itself.
+  SteadyTime expires() const {
+    const SteadyTime deadline = request.deadline.value_or(SteadyTime::max());
+    return state == RequestState::kWaiting ? std::min(deadline, begin_by) : deadline;
+  }
   /// Whether a stop token may be drawn.
   bool may_stop() const { return generated >= request.min_new_tokens; }
   int prompt_tokens() const { return static_cast<int>(request.prompt.size()); }

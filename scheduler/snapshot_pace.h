@@ -14,7 +14,7 @@ class SnapshotPace {
  public:
   explicit SnapshotPace(SteadyTime now) : begun_(now) {}
 
-  /// A request was admitted or finished: the next snapshot is due earlier.
+  /// A request was admitted, begun or finished: the next snapshot is due earlier.
   void NoteChange() { is_stale_ = true; }
   /// `device_waits`: while one is made a device has nothing to do, so that there is less time for
   /// it.

@@ -86,7 +86,9 @@ MetricFamily CacheConfig(const std::vector<MetricFamily>& families, size_t layer
 
 // Who gave up, who ran out of time and whom the server dropped are one to vLLM.
 std::string VllmReason(std::string_view reason) {
-  if (reason == "cancelled" || reason == "deadline" || reason == "unavailable") return "abort";
+  for (const char* early : {"cancelled", "deadline", "queue_time", "unavailable"}) {
+    if (reason == early) return "abort";
+  }
   return std::string(reason);
 }
 

@@ -4,16 +4,8 @@
 #include <utility>
 
 namespace ziggurat {
-namespace {
-
-SteadyTime DeadlineOf(const Sequence& sequence) {
-  return sequence.request.deadline.value_or(SteadyTime::max());
-}
-
-}  // namespace
-
 void WaitingQueue::Push(std::unique_ptr<Sequence> sequence) {
-  next_deadline_ = std::min(next_deadline_, DeadlineOf(*sequence));
+  next_expiry_ = std::min(next_expiry_, sequence->expires());
   queue_.push_back(std::move(sequence));
   hopeless_below_ = 0;
 }
@@ -46,15 +38,14 @@ std::unique_ptr<Sequence> WaitingQueue::Remove(RequestId id) {
 
 std::vector<std::unique_ptr<Sequence>> WaitingQueue::RemoveExpired(SteadyTime now) {
   std::vector<std::unique_ptr<Sequence>> expired;
-  if (now < next_deadline_) return expired;
-  next_deadline_ = SteadyTime::max();
+  if (now < next_expiry_) return expired;
+  next_expiry_ = SteadyTime::max();
   std::deque<std::unique_ptr<Sequence>> left;
   for (std::unique_ptr<Sequence>& sequence : queue_) {
-    const SteadyTime deadline = DeadlineOf(*sequence);
-    if (deadline <= now) {
+    if (sequence->expires() <= now) {
       expired.push_back(std::move(sequence));
     } else {
-      next_deadline_ = std::min(next_deadline_, deadline);
+      next_expiry_ = std::min(next_expiry_, sequence->expires());
       left.push_back(std::move(sequence));
     }
   }

@@ -23,8 +23,8 @@ class WaitingQueue {
   std::unique_ptr<Sequence> PopFitting(size_t available_blocks);
   /// Takes out the request with this id, or null.
   std::unique_ptr<Sequence> Remove(RequestId id);
-  /// Takes out those whose deadline is before `now`. Looks at the queue only where the earliest
-  /// deadline that it ever saw has come.
+  /// Takes out those that have expired by `now`. Looks at the queue only where the earliest time of
+  /// that it ever saw has come.
   std::vector<std::unique_ptr<Sequence>> RemoveExpired(SteadyTime now);
   /// Takes out everything.
   std::vector<std::unique_ptr<Sequence>> RemoveAll();
@@ -36,7 +36,7 @@ class WaitingQueue {
   int max_overtakes_;
   std::deque<std::unique_ptr<Sequence>> queue_;
   size_t hopeless_below_ = 0;  ///< fewer available blocks than this were tried in vain
-  SteadyTime next_deadline_ = SteadyTime::max();  ///< no request here has an earlier one
+  SteadyTime next_expiry_ = SteadyTime::max();  ///< no request here expires earlier
 };
 
 }  // namespace ziggurat

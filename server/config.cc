@@ -225,6 +225,7 @@ absl::Status Validate(const ServeConfig& config) {
       CheckRange("--threads", config.threads, 0, 1024),
       CheckRange("--max-running", config.max_running, 1, 65536),
       CheckRange("--max-queue", config.max_queue, 1, 1 << 20),
+      CheckSeconds("--max-queue-time", config.max_queue_time, 3600),
       CheckRange("--max-prompt-tokens", config.max_prompt_tokens, 0, kMany),
       CheckRange("--default-max-tokens", config.default_max_tokens, 1, kMany),
       CheckRange("--prefill-tokens", config.prefill_tokens, 1, kMany),

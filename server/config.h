@@ -62,7 +62,8 @@ struct ServeConfig {
   int threads = 0;  ///< 0: one for each core
   int max_running = 256;
   int max_queue = 1024;
-  int max_prompt_tokens = 0;  ///< 0: the model's context less one
+  absl::Duration max_queue_time = absl::ZeroDuration();  ///< EngineOptions::max_queue_time
+  int max_prompt_tokens = 0;                             ///< 0: the model's context less one
   int default_max_tokens = 512;
   int prefill_tokens = 8192;
   int short_prefill_tokens = 1024;   ///< DecoderOptions::short_prefill_tokens

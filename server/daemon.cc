@@ -83,6 +83,7 @@ absl::Status Daemon::Serve(std::unique_ptr<ModelRunner> runner, ServedModel mode
   const EngineOptions options{.kv_cache_bytes = kv_cache_bytes,
                               .max_running = config_.max_running,
                               .max_queue = config_.max_queue,
+                              .max_queue_time = config_.max_queue_time,
                               .max_prompt_tokens = config_.max_prompt_tokens,
                               .prefill_tokens = config_.prefill_tokens,
                               .prefill_slice = config_.prefill_slice,

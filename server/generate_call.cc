@@ -1,7 +1,9 @@
 #include "server/generate_call.h"
 
+#include <string>
 #include <utility>
 
+#include "scheduler/refusal.h"
 #include "server/wire.h"
 
 namespace ziggurat {
@@ -24,14 +26,16 @@ bool TryMerge(const v1::GenerateResponse& from, v1::GenerateResponse* into) {
 
 }  // namespace
 
-std::shared_ptr<GenerateCall> GenerateCall::Make(Engine* engine, OpenCalls* open_calls) {
-  std::shared_ptr<GenerateCall> call(new GenerateCall(engine, open_calls));
+std::shared_ptr<GenerateCall> GenerateCall::Make(Engine* engine, OpenCalls* open_calls,
+                                                 grpc::CallbackServerContext* context) {
+  std::shared_ptr<GenerateCall> call(new GenerateCall(engine, open_calls, context));
   call->self_ = call;
   return call;
 }
 
-GenerateCall::GenerateCall(Engine* engine, OpenCalls* open_calls)
-    : engine_(engine), open_calls_(open_calls) {
+GenerateCall::GenerateCall(Engine* engine, OpenCalls* open_calls,
+                           grpc::CallbackServerContext* context)
+    : engine_(engine), open_calls_(open_calls), context_(context) {
   open_calls_->Begin();
 }
 
@@ -57,6 +61,9 @@ void GenerateCall::WriteNext() {
     pending_.pop_front();
     StartWrite(&writing_);
   } else if (final_status_) {
+    if (const std::string reason = RefusalReason(*final_status_); !reason.empty()) {
+      context_->AddTrailingMetadata(kRefusalReasonKey, reason);
+    }
     ServerWriteReactor::Finish(ToGrpcStatus(*final_status_));
   }
 }

@@ -42,8 +42,10 @@ class OpenCalls {
 /// Lifetime: held by itself until gRPC says OnDone, and by the delivery until Finish has returned.
 class GenerateCall : public grpc::ServerWriteReactor<grpc::ByteBuffer>, public ResponseSink {
  public:
-  /// `open_calls` counts it for as long as it exists; both pointers outlive every call.
-  static std::shared_ptr<GenerateCall> Make(Engine* engine, OpenCalls* open_calls);
+  /// `open_calls` counts it for as long as it exists; it and the engine outlive every call, the
+  /// call's context lives until OnDone.
+  static std::shared_ptr<GenerateCall> Make(Engine* engine, OpenCalls* open_calls,
+                                            grpc::CallbackServerContext* context);
   ~GenerateCall() override { open_calls_->End(); }
 
   /// Gives it a request to cancel when the client goes away. Before the reactor is handed to gRPC.
@@ -59,12 +61,13 @@ class GenerateCall : public grpc::ServerWriteReactor<grpc::ByteBuffer>, public R
   void OnDone() override;
 
  private:
-  GenerateCall(Engine* engine, OpenCalls* open_calls);
+  GenerateCall(Engine* engine, OpenCalls* open_calls, grpc::CallbackServerContext* context);
   void Cancel();
   void WriteNext();  // mutex held
 
   Engine* const engine_;
   OpenCalls* const open_calls_;
+  grpc::CallbackServerContext* const context_;
   std::atomic<RequestId> id_ = 0;  // 0: none
   std::shared_ptr<GenerateCall> self_;
 

@@ -49,7 +49,7 @@ ZigguratService::ZigguratService(Engine* engine, Delivery* delivery, Metrics* me
 
 grpc::ServerWriteReactor<grpc::ByteBuffer>* ZigguratService::Generate(
     grpc::CallbackServerContext* context, const grpc::ByteBuffer* request) {
-  const std::shared_ptr<GenerateCall> call = GenerateCall::Make(engine_, &open_calls_);
+  const std::shared_ptr<GenerateCall> call = GenerateCall::Make(engine_, &open_calls_, context);
   v1::GenerateRequest message;
   absl::Status status = FromBytes(*request, &message);
   absl::StatusOr<std::string> name = ParseRequestId(message.request_id());
@@ -59,9 +59,6 @@ grpc::ServerWriteReactor<grpc::ByteBuffer>* ZigguratService::Generate(
   if (!status.ok()) {
     spdlog::info("[{}] refused: {}", name.ok() ? *name : "-",
                  status.ToString(absl::StatusToStringMode::kWithNoExtraData));
-    if (const std::string reason = RefusalReason(status); !reason.empty()) {
-      context->AddTrailingMetadata(kRefusalReasonKey, reason);
-    }
     call->Finish(std::move(status));
   }
   return call.get();

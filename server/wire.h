@@ -16,7 +16,7 @@ namespace ziggurat {
 /// The codes have the same numbers.
 grpc::Status ToGrpcStatus(const absl::Status& status);
 
-/// Trailing metadata of a call that was refused at once: why, in a word (scheduler/refusal.h).
+/// Trailing metadata of a call that was refused: why, in a word (scheduler/refusal.h).
 inline constexpr char kRefusalReasonKey[] = "ziggurat-refusal-reason";
 
 grpc::ByteBuffer ToBytes(const google::protobuf::Message& message);

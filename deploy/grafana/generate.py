@@ -91,7 +91,7 @@ def serving():
     return [
         number("Running", "Requests prefilling or decoding",
                f"sum(ziggurat_requests_running{{{SELECT}}})"),
-        number("Waiting", "Requests waiting for admission",
+        number("Waiting", "Requests of which nothing has been computed yet",
                f"sum(ziggurat_requests_waiting{{{SELECT}}})"),
         number("Generated", "Tokens generated each second",
                rate("ziggurat_generated_tokens_total")),
@@ -111,7 +111,7 @@ def serving():
               quantiles("ziggurat_time_to_first_token_seconds"), "s"),
         lines("Inter-token latency", "Between two tokens of a request",
               quantiles("ziggurat_inter_token_seconds"), "s"),
-        lines("Queue time", "From submission to admission", quantiles("ziggurat_queue_seconds"),
+        lines("Queue time", "From submission until the prompt is begun", quantiles("ziggurat_queue_seconds"),
               "s"),
         lines("Request time", "From submission to the end", quantiles("ziggurat_request_seconds"),
               "s"),

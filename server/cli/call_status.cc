@@ -22,7 +22,8 @@ grpc::Status WithRefusalReason(const grpc::Status& status, const grpc::ClientCon
 }
 
 bool IsBusy(const grpc::Status& status) {
-  return status.error_details() == "queue_full" || status.error_details() == "too_many_streams";
+  const std::string reason = status.error_details();
+  return reason == "queue_full" || reason == "queue_time" || reason == "too_many_streams";
 }
 
 bool IsDaemonGone(grpc::StatusCode code, bool we_cancelled) {

@@ -14,7 +14,7 @@ std::string CodeName(grpc::StatusCode code);
 /// Whether the client asked for what is never given: what ends a command with kExitUsage.
 bool IsAskedWrongly(grpc::StatusCode code);
 
-/// The status of a finished Generate call; where that was refused at once, error_details() is why,
+/// The status of a finished Generate call; where that was refused, error_details() is why,
 /// in a word (docs/api.md).
 grpc::Status WithRefusalReason(const grpc::Status& status, const grpc::ClientContext& context);
 

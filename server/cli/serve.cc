@@ -64,6 +64,7 @@ struct ServeFlags {
   std::string kv_cache_memory = "512MiB";
   std::string dtype = "bf16";
   std::vector<std::string> pod_groups;
+  double queue_seconds = absl::ToDoubleSeconds(config.max_queue_time);
   double slice_seconds = absl::ToDoubleSeconds(config.prefill_slice);
   double drain_seconds = absl::ToDoubleSeconds(config.drain_timeout);
 };
@@ -91,6 +92,7 @@ absl::Status FillConfig(const ServeFlags& flags, ServeConfig& config) {
   const absl::StatusOr<ElementType> dtype = ParseElementType(flags.dtype);
   if (!dtype.ok()) return Prefixed("--dtype", dtype.status());
   config.dtype = *dtype;
+  config.max_queue_time = absl::Seconds(flags.queue_seconds);
   config.prefill_slice = absl::Seconds(flags.slice_seconds);
   config.drain_timeout = absl::Seconds(flags.drain_seconds);
   return Validate(config);
@@ -285,7 +287,15 @@ void AddModelAndCache(CLI::App& serve, ServeFlags& flags) {
 void AddLimits(CLI::App& serve, ServeFlags& flags) {
   serve.add_option("--max-running", flags.config.max_running, "Requests that run at once")
       ->capture_default_str();
-  serve.add_option("--max-queue", flags.config.max_queue, "Requests that wait; more are refused")
+  serve
+      .add_option("--max-queue", flags.config.max_queue,
+                  "Requests that wait for a place; more are refused")
+      ->capture_default_str();
+  serve
+      .add_option("--max-queue-time", flags.queue_seconds,
+                  "Requests that have waited so long, and nothing of them was computed, are turned "
+                  "away, so that under overload the others are answered in time; 0: never")
+      ->type_name("SECONDS")
       ->capture_default_str();
   serve
       .add_option("--max-prompt-tokens", flags.config.max_prompt_tokens,

@@ -94,7 +94,7 @@ class Detail {
       setText(drawn[i].children[1], value);
     });
     this.note(request.layers.length > 0 ? '' : request.state === 'waiting' ?
-        'It waits for admission and holds no block yet.' :
+        'It waits and holds no block yet.' :
         'Its prompt is being computed; what each layer keeps is known afterwards.');
     // While the prompt is computed the blocks of each layer are known, but not yet of what format.
     const rows = request.layers.length > 0 ?

@@ -44,6 +44,7 @@ TEST(Cli, HelpNamesEveryCommandAndPolicy) {
                            "--threads",
                            "--max-running",
                            "--max-queue",
+                           "--max-queue-time",
                            "--max-prompt-tokens",
                            "--default-max-tokens",
                            "--prefill-tokens",

@@ -132,6 +132,9 @@ TEST(ConfigTest, NamesTheFlagAndTheValueThatIsWrong) {
   config.short_prefill_tokens = -1;
   ExpectRefused(config, "--short-prefill-tokens", "-1");
   config = Valid();
+  config.max_queue_time = absl::Seconds(3601);
+  ExpectRefused(config, "--max-queue-time", "3601");
+  config = Valid();
   config.prefill_slice = absl::Seconds(61);
   ExpectRefused(config, "--prefill-slice", "61");
   config = Valid();

@@ -235,6 +235,29 @@ TEST(LimitsTest, RefusesWhatTheQueueCannotTake) {
   EXPECT_TRUE(waiting->Finish().ok());
 }
 
+TEST(LimitsTest, TurnsAwayWhatHasWaitedTooLong) {
+  ServeConfig config = StubDaemon::DefaultConfig();
+  config.max_running = 1;
+  config.max_queue_time = absl::Milliseconds(50);
+  StubDaemon daemon(config);
+  daemon.control().decode_delay_us = 10'000;
+  grpc::ClientContext running_context;
+  v1::GenerateResponse response;
+  const auto running = daemon.stub().Generate(&running_context, IdRequest(kPrompt, 3000));
+  ASSERT_TRUE(running->Read(&response));
+  grpc::ClientContext context;
+  const Generated refused = daemon.Generate(IdRequest(kPrompt, 5), &context);
+  EXPECT_EQ(refused.status.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
+  EXPECT_THAT(refused.status.error_message(), HasSubstr("within 0.05 seconds"));
+  EXPECT_THAT(context.GetServerTrailingMetadata(),
+              Contains(Pair("ziggurat-refusal-reason", "queue_time")));
+  EXPECT_TRUE(running->Read(&response)) << "what runs goes on";
+  running_context.TryCancel();
+  while (running->Read(&response)) {
+  }
+  EXPECT_EQ(running->Finish().error_code(), grpc::StatusCode::CANCELLED);
+}
+
 TEST(LimitsTest, RefusesMoreStreamsThanMayBeOpen) {
   ServeConfig config = StubDaemon::DefaultConfig();
   config.max_streams = 1;

@@ -1,0 +1,85 @@
+// Requests that wait, for room or for their turn in prefill: what is said of them, and for how
+// long.
+#include <chrono>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "scheduler/refusal.h"
+#include "tests/scheduler/engine_harness.h"
+
+namespace ziggurat {
+namespace {
+
+using ::testing::HasSubstr;
+
+/// A layer of a prompt is a slice.
+EngineOptions ShortSlices(size_t blocks) {
+  EngineOptions options = Options(blocks);
+  options.prefill_slice = absl::ZeroDuration();
+  return options;
+}
+
+/// The first snapshot in which so many run and wait.
+std::shared_ptr<const EngineSnapshot> AwaitCounts(const EngineHarness& harness, int running,
+                                                  int waiting) {
+  std::shared_ptr<const EngineSnapshot> snapshot;
+  for (int i = 0; i < 10000; ++i) {
+    snapshot = harness.engine->Snapshot();
+    if (snapshot->running == running && snapshot->waiting == waiting) return snapshot;
+    absl::SleepFor(absl::Milliseconds(1));
+  }
+  ADD_FAILURE() << snapshot->running << " run, " << snapshot->waiting << " wait";
+  return snapshot;
+}
+
+TEST(EngineQueueTest, WhoseTurnInPrefillHasNotComeWaits) {
+  EngineHarness harness(ShortSlices(4000));
+  harness.control->prefill_layer_delay_us = 100'000;
+  const RequestId first = harness.MustSubmit(harness.Request(500, 1));
+  AwaitCounts(harness, 1, 0);
+  const RequestId second = harness.MustSubmit(harness.Request(100, 20));
+  const std::shared_ptr<const EngineSnapshot> snapshot = AwaitCounts(harness, 1, 1);
+  ASSERT_EQ(snapshot->requests.size(), 2u);
+  EXPECT_EQ(snapshot->requests[0].id, first);
+  EXPECT_EQ(snapshot->requests[0].state, RequestState::kPrefilling);
+  EXPECT_EQ(snapshot->requests[1].id, second);
+  EXPECT_EQ(snapshot->requests[1].state, RequestState::kWaiting);
+  EXPECT_EQ(snapshot->requests[1].reserved_blocks, 32u) << "it has been let in";
+  const Collected result = harness.Await(second);
+  EXPECT_GT(result.last.queue_seconds, 0.05) << "three more layers";
+  EXPECT_GT(result.last.first_token_seconds - result.last.queue_seconds, 4 * 0.1);
+}
+
+TEST(EngineQueueTest, WhoWaitsTooLongIsTurnedAway) {
+  EngineOptions options = ShortSlices(400);
+  options.max_queue_time = absl::Milliseconds(100);
+  EngineHarness harness(options);
+  harness.control->prefill_layer_delay_us = 100'000;
+  const EngineRequest request = harness.Request(1000, 20);  // 256 of the 400 blocks
+  const RequestId first = harness.MustSubmit(request);
+  AwaitCounts(harness, 1, 0);
+  const RequestId turn = harness.MustSubmit(harness.Request(100, 20));
+  const RequestId room = harness.MustSubmit(harness.Request(1000, 20));
+  EngineRequest hurried = harness.Request(100, 20);
+  hurried.deadline = std::chrono::steady_clock::now() + std::chrono::milliseconds(50);
+  const RequestId deadline = harness.MustSubmit(hurried);
+  for (const RequestId id : {turn, room}) {
+    const Collected result = harness.Await(id);
+    EXPECT_TRUE(result.tokens.empty());
+    EXPECT_EQ(result.last.reason, FinishReason::kQueueTime);
+    EXPECT_EQ(result.last.status.code(), absl::StatusCode::kResourceExhausted);
+    EXPECT_EQ(RefusalReason(result.last.status), "queue_time");
+    EXPECT_THAT(std::string(result.last.status.message()), HasSubstr("within 0.1 seconds"));
+    EXPECT_GE(result.last.queue_seconds, 0.1);
+  }
+  EXPECT_EQ(harness.Await(deadline).last.reason, FinishReason::kDeadline);
+  EXPECT_EQ(harness.Await(first).tokens, harness.Expected(request))
+      << "what has been begun may take its time";
+  harness.ExpectEmptyPool();
+  EXPECT_EQ(harness.metrics.Totals().finished["queue_time"], 2);
+}
+
+}  // namespace
+}  // namespace ziggurat
