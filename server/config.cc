@@ -10,6 +10,7 @@
 #include <system_error>
 
 #include "absl/strings/ascii.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "compression/registry.h"
@@ -18,6 +19,8 @@
 
 namespace ziggurat {
 namespace {
+
+constexpr int64_t kMostTokens = int64_t{1} << 30;
 
 absl::Status CheckRange(const std::string& flag, int64_t value, int64_t lowest, int64_t highest) {
   if (value >= lowest && value <= highest) return absl::OkStatus();
@@ -157,6 +160,14 @@ absl::StatusOr<double> ParseMemoryShare(std::string_view text) {
       "'", std::string(text), "' is no share: must be above 0% and at most 100%, such as 90%"));
 }
 
+absl::StatusOr<int> ParsePrefillTokens(std::string_view text) {
+  if (text == "auto") return 0;
+  int tokens = 0;
+  if (absl::SimpleAtoi(std::string(text), &tokens) && tokens >= 1 && tokens <= kMostTokens) return tokens;
+  return absl::InvalidArgumentError(absl::StrCat(
+      "'", std::string(text), "' must be auto, or from 1 to ", kMostTokens, " tokens"));
+}
+
 absl::StatusOr<ElementType> ParseElementType(std::string_view text) {
   for (ElementType type : {ElementType::kF32, ElementType::kBf16}) {
     if (text == ElementTypeName(type)) return type;
@@ -170,8 +181,13 @@ int ServeConfig::LongestPrompt(int max_context_tokens) const {
   return max_prompt_tokens > 0 ? std::min(max_prompt_tokens, most) : most;
 }
 
-int ServeConfig::WorkspaceTokens(int max_context_tokens) const {
-  return std::max(prefill_tokens, LongestPrompt(max_context_tokens));
+int ServeConfig::PrefillTokens(bool is_cpu) const {
+  if (prefill_tokens > 0) return prefill_tokens;
+  return is_cpu ? 1024 : 8192;
+}
+
+int ServeConfig::WorkspaceTokens(int max_context_tokens, bool is_cpu) const {
+  return std::max(PrefillTokens(is_cpu), LongestPrompt(max_context_tokens));
 }
 
 absl::Status CheckLimitsOfModel(const ServeConfig& config, int max_context_tokens, int num_layers,
@@ -218,7 +234,6 @@ absl::Status CheckSeconds(const char* flag, absl::Duration time, int most) {
 
 absl::Status Validate(const ServeConfig& config) {
   if (config.model.empty()) return absl::InvalidArgumentError("--model is missing");
-  constexpr int64_t kMany = int64_t{1} << 30;
   const absl::Status checks[] = {
       CheckRange("--kv-cache-memory", static_cast<int64_t>(config.kv_cache_bytes), 1,
                  int64_t{1} << 60),
@@ -226,11 +241,11 @@ absl::Status Validate(const ServeConfig& config) {
       CheckRange("--max-running", config.max_running, 1, 65536),
       CheckRange("--max-queue", config.max_queue, 1, 1 << 20),
       CheckSeconds("--max-queue-time", config.max_queue_time, 3600),
-      CheckRange("--max-prompt-tokens", config.max_prompt_tokens, 0, kMany),
-      CheckRange("--default-max-tokens", config.default_max_tokens, 1, kMany),
-      CheckRange("--prefill-tokens", config.prefill_tokens, 1, kMany),
-      CheckRange("--short-prefill-tokens", config.short_prefill_tokens, 0, kMany),
-      CheckRange("--max-message-bytes", config.max_message_bytes, 1024, kMany),
+      CheckRange("--max-prompt-tokens", config.max_prompt_tokens, 0, kMostTokens),
+      CheckRange("--default-max-tokens", config.default_max_tokens, 1, kMostTokens),
+      CheckRange("--prefill-tokens", config.prefill_tokens, 0, kMostTokens),
+      CheckRange("--short-prefill-tokens", config.short_prefill_tokens, 0, kMostTokens),
+      CheckRange("--max-message-bytes", config.max_message_bytes, 1024, kMostTokens),
       CheckRange("--max-streams", config.max_streams, 0, 1 << 20),
       CheckSeconds("--prefill-slice", config.prefill_slice, 60),
       CheckSeconds("--drain-timeout", config.drain_timeout, 86400),

@@ -44,6 +44,9 @@ absl::StatusOr<DeviceChoice> ParseDevice(std::string_view text);
 /// most 100 percent.
 absl::StatusOr<double> ParseMemoryShare(std::string_view text);
 
+/// ServeConfig::prefill_tokens: "auto" (0), or how many. INVALID_ARGUMENT where it is neither.
+absl::StatusOr<int> ParsePrefillTokens(std::string_view text);
+
 /// "f32" or "bf16".
 absl::StatusOr<ElementType> ParseElementType(std::string_view text);
 
@@ -65,7 +68,7 @@ struct ServeConfig {
   absl::Duration max_queue_time = absl::ZeroDuration();  ///< EngineOptions::max_queue_time
   int max_prompt_tokens = 0;                             ///< 0: the model's context less one
   int default_max_tokens = 512;
-  int prefill_tokens = 8192;
+  int prefill_tokens = 0;            ///< of a batch; 0: PrefillTokens' default
   int short_prefill_tokens = 1024;   ///< DecoderOptions::short_prefill_tokens
   int max_message_bytes = 16 << 20;  ///< of one gRPC message from a client
   int max_streams = 0;               ///< open Generate calls; 0: twice max_running + max_queue
@@ -78,9 +81,12 @@ struct ServeConfig {
 
   /// Tokens of the longest prompt that is taken, by a model with that context.
   int LongestPrompt(int max_context_tokens) const;
+  /// Prompt tokens that are computed as one batch. On a CPU, whose products are as fast with 1,024
+  /// rows as with more, a larger batch would only keep the first tokens of its prompts back.
+  int PrefillTokens(bool is_cpu) const;
   /// Tokens that the first lane of the prefill workspace is made for: the larger of one batch and
   /// the longest prompt.
-  int WorkspaceTokens(int max_context_tokens) const;
+  int WorkspaceTokens(int max_context_tokens, bool is_cpu) const;
   int StreamLimit() const { return max_streams > 0 ? max_streams : 2 * (max_running + max_queue); }
 };
 

@@ -85,7 +85,7 @@ absl::Status Daemon::Serve(std::unique_ptr<ModelRunner> runner, ServedModel mode
                               .max_queue = config_.max_queue,
                               .max_queue_time = config_.max_queue_time,
                               .max_prompt_tokens = config_.max_prompt_tokens,
-                              .prefill_tokens = config_.prefill_tokens,
+                              .prefill_tokens = config_.PrefillTokens(!runner->is_asynchronous()),
                               .prefill_slice = config_.prefill_slice,
                               .check_every_step = config_.check_integrity};
   absl::StatusOr<std::unique_ptr<Engine>> engine =

@@ -116,7 +116,8 @@ Command AddPlan(CLI::App& app) {
   command->add_option("--max-running", config.max_running, "As for serve")->capture_default_str();
   command->add_option("--max-prompt-tokens", config.max_prompt_tokens, "As for serve")
       ->capture_default_str();
-  command->add_option("--prefill-tokens", config.prefill_tokens, "As for serve")
+  command->add_option("--prefill-tokens", options.prefill_tokens, "As for serve")
+      ->type_name("TOKENS")
       ->capture_default_str();
   command->add_option("--short-prefill-tokens", config.short_prefill_tokens, "As for serve")
       ->capture_default_str();

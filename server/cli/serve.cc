@@ -63,6 +63,7 @@ struct ServeFlags {
   std::string http = FormatEndpoint(config.http);
   std::string kv_cache_memory = "512MiB";
   std::string dtype = "bf16";
+  std::string prefill_tokens = "auto";
   std::vector<std::string> pod_groups;
   double queue_seconds = absl::ToDoubleSeconds(config.max_queue_time);
   double slice_seconds = absl::ToDoubleSeconds(config.prefill_slice);
@@ -92,6 +93,9 @@ absl::Status FillConfig(const ServeFlags& flags, ServeConfig& config) {
   const absl::StatusOr<ElementType> dtype = ParseElementType(flags.dtype);
   if (!dtype.ok()) return Prefixed("--dtype", dtype.status());
   config.dtype = *dtype;
+  const absl::StatusOr<int> prefill_tokens = ParsePrefillTokens(flags.prefill_tokens);
+  if (!prefill_tokens.ok()) return Prefixed("--prefill-tokens", prefill_tokens.status());
+  config.prefill_tokens = *prefill_tokens;
   config.max_queue_time = absl::Seconds(flags.queue_seconds);
   config.prefill_slice = absl::Seconds(flags.slice_seconds);
   config.drain_timeout = absl::Seconds(flags.drain_seconds);
@@ -135,15 +139,14 @@ absl::StatusOr<LoadedModel> LoadModel(const ServeConfig& config) {
 
   DecoderOptions options;
   options.threads = threads;
-  options.max_prefill_tokens = config.WorkspaceTokens(model->MaxContextTokens());
   options.short_prefill_tokens = config.short_prefill_tokens;
   options.element = config.dtype;
   const absl::StatusOr<int> device = ChooseDevice(config.device);
   if (!device.ok()) return device.status();
-  if (absl::Status status = CheckMemoryShare(config, *device == DeviceChoice::kCpu); !status.ok()) {
-    return status;
-  }
-  if (*device == DeviceChoice::kCpu) {
+  const bool is_cpu = *device == DeviceChoice::kCpu;
+  options.max_prefill_tokens = config.WorkspaceTokens(model->MaxContextTokens(), is_cpu);
+  if (absl::Status status = CheckMemoryShare(config, is_cpu); !status.ok()) return status;
+  if (is_cpu) {
     if (absl::Status status = CheckPoolFits(config, MachineMemoryBytes()); !status.ok()) {
       return status;
     }
@@ -306,8 +309,10 @@ void AddLimits(CLI::App& serve, ServeFlags& flags) {
                   "Tokens generated where a request sets no limit")
       ->capture_default_str();
   serve
-      .add_option("--prefill-tokens", flags.config.prefill_tokens,
-                  "Prompt tokens that are computed as one batch")
+      .add_option(
+          "--prefill-tokens", flags.prefill_tokens,
+          "Prompt tokens that are computed as one batch; auto: 1024 on a CPU, 8192 on a GPU")
+      ->type_name("TOKENS")
       ->capture_default_str();
   serve
       .add_option("--short-prefill-tokens", flags.config.short_prefill_tokens,

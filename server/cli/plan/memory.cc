@@ -27,15 +27,15 @@ MemoryParts EstimateMemory(const ModelConfig& model, const ServeConfig& config, 
                            const PromptSizes& prompts, absl::Span<const PrefillNeeds> needs) {
   DecoderOptions options;
   options.element = element;
-  options.max_prefill_tokens = config.WorkspaceTokens(model.MaxContextTokens());
+  options.max_prefill_tokens = config.WorkspaceTokens(model.MaxContextTokens(), /*is_cpu=*/true);
   options.short_prefill_tokens = config.short_prefill_tokens;
   const WorkspaceShape shape = MakeWorkspaceShape(model, options);
   MemoryParts parts;
   parts.program = ResidentBytes() + kServingBytes;
   parts.weights = WeightsBytes(model, element);
   parts.workspace_capacity = WorkspaceCapacityBytes(PrefillLanes(shape, options));
-  // A batch takes as many prompts as `prefill_tokens` allow, and one that is longer alone.
-  const int batch = std::max(1, config.prefill_tokens / std::max(1, prompts.usual));
+  // A batch takes as many prompts as --prefill-tokens allow, and one that is longer alone.
+  const int batch = std::max(1, config.PrefillTokens(/*is_cpu=*/true) / std::max(1, prompts.usual));
   // Beside prompts that are longer there may be a batch of short ones.
   const int beside =
       prompts.largest > config.short_prefill_tokens ? config.short_prefill_tokens : 0;

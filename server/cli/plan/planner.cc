@@ -232,6 +232,9 @@ absl::StatusOr<Plan> MakePlan(PlanOptions options) {
   if (std::string wrong = WrongFlags(options); !wrong.empty()) {
     return absl::InvalidArgumentError(wrong);
   }
+  const absl::StatusOr<int> prefill_tokens = ParsePrefillTokens(options.prefill_tokens);
+  if (!prefill_tokens.ok()) return Prefixed("--prefill-tokens", prefill_tokens.status());
+  options.config.prefill_tokens = *prefill_tokens;
   if (absl::Status status = Validate(options.config); !status.ok()) return status;
   auto groups = LoadPodGroups(options.pod_groups);
   if (!groups.ok()) return groups.status();

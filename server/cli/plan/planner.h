@@ -19,7 +19,7 @@ constexpr int kMostRunning = 65536;
 struct PlanOptions {
   ServeConfig config;  ///< model and limits
   std::string memory, kv_cache_memory, trace;
-  std::string dtype = "bf16";
+  std::string dtype = "bf16", prefill_tokens = "auto";
   std::string input_tokens = "sharegpt", output_tokens = "sharegpt";
   std::vector<std::string> policies, pod_groups;
   std::optional<int> max_tokens, clients;
