@@ -25,7 +25,7 @@ namespace ziggurat {
 struct EngineOptions {
   size_t kv_cache_bytes = 0;  ///< the pool; rounded down to whole blocks
   size_t block_bytes = 0;     ///< 0: CacheGeometry::DefaultBlockBytes
-  int max_running = 256;      ///< admitted requests, prefilling or decoding
+  int max_running = 256;      ///< admitted requests, those that wait for prefill among them
   int max_queue = 1024;       ///< requests waiting for admission
   /// A request whose prompt has not been begun for so long ends with RESOURCE_EXHAUSTED, admitted
   /// or not; zero: it waits as long as its deadline lets it.

@@ -23,15 +23,16 @@ absl::Status PastDeadline() {
 }
 
 /// Of a request that has expired.
-std::pair<FinishReason, absl::Status> WhyExpired(const Sequence& sequence, SteadyTime now) {
+std::pair<FinishReason, absl::Status> WhyExpired(const Sequence& sequence, SteadyTime now,
+                                                 Metrics* metrics) {
   if (sequence.request.deadline.has_value() && *sequence.request.deadline <= now) {
     return {FinishReason::kDeadline, PastDeadline()};
   }
   const double seconds = Seconds(sequence.begin_by - sequence.submitted);
   absl::Status status = Refuse(
-      nullptr, FinishReasonName(FinishReason::kQueueTime),
+      metrics, FinishReasonName(FinishReason::kQueueTime),
       absl::ResourceExhaustedError(absl::StrFormat(
-          "the server is busy: nothing of the request was computed within %.3g seconds", seconds)));
+          "the server is busy: nothing of the request was computed within %g seconds", seconds)));
   return {FinishReason::kQueueTime, std::move(status)};
 }
 
@@ -141,7 +142,7 @@ void EngineLoop::EndExpired() {
     drain_deadline_.reset();
   }
   for (std::unique_ptr<Sequence>& sequence : waiting_.RemoveExpired(now)) {
-    const auto [reason, status] = WhyExpired(*sequence, now);
+    const auto [reason, status] = WhyExpired(*sequence, now, metrics_);
     Report(*sequence, reason, status);
   }
   if (now < next_expiry_) return;
@@ -155,7 +156,7 @@ void EngineLoop::EndExpired() {
     }
   }
   for (Sequence* sequence : expired) {
-    const auto [reason, status] = WhyExpired(*sequence, now);
+    const auto [reason, status] = WhyExpired(*sequence, now, metrics_);
     Finish(*sequence, reason, status);
   }
 }

@@ -42,9 +42,9 @@ Histogram& OneHistogram(prometheus::Registry& registry, const char* name, const 
   return prometheus::BuildHistogram().Name(name).Help(help).Register(registry).Add({}, buckets);
 }
 
-constexpr const char* kRefusals[] = {"invalid",        "not_allowed",      "never_fits",
-                                     "queue_full",     "too_many_streams", "draining",
-                                     "unauthenticated"};
+constexpr const char* kRefusals[] = {"invalid",    "not_allowed",    "never_fits",
+                                     "queue_full", "queue_time",     "too_many_streams",
+                                     "draining",   "unauthenticated"};
 
 /// Observations of each bucket; a histogram collects them as sums over the buckets up to it.
 std::vector<double> BucketCounts(const Histogram& histogram) {
@@ -89,7 +89,7 @@ struct Metrics::Series {
                      .Register(r)),
         refused(prometheus::BuildCounter()
                     .Name("ziggurat_admissions_refused_total")
-                    .Help("Requests refused at once, by reason")
+                    .Help("Requests refused, by reason")
                     .Register(r)),
         lazy(prometheus::BuildCounter()
                  .Name("ziggurat_lazy_layers_total")

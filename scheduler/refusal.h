@@ -1,5 +1,5 @@
-// Why a request was refused, in a word: what clients tell "later" from "never" by, and where it was
-// refused at once, the label `reason` of ziggurat_admissions_refused_total.
+// Why a request was refused, at once or after a time in the queue, in a word: the label `reason` of
+// ziggurat_admissions_refused_total, and what clients tell "later" from "never" by.
 #pragma once
 
 #include <string>

@@ -4,6 +4,7 @@
 #include <utility>
 
 namespace ziggurat {
+
 void WaitingQueue::Push(std::unique_ptr<Sequence> sequence) {
   next_expiry_ = std::min(next_expiry_, sequence->expires());
   queue_.push_back(std::move(sequence));

@@ -23,8 +23,8 @@ class WaitingQueue {
   std::unique_ptr<Sequence> PopFitting(size_t available_blocks);
   /// Takes out the request with this id, or null.
   std::unique_ptr<Sequence> Remove(RequestId id);
-  /// Takes out those that have expired by `now`. Looks at the queue only where the earliest time of
-  /// that it ever saw has come.
+  /// Takes out those that have expired by `now`. Looks at the queue only once the earliest expiry
+  /// that it knows of has come.
   std::vector<std::unique_ptr<Sequence>> RemoveExpired(SteadyTime now);
   /// Takes out everything.
   std::vector<std::unique_ptr<Sequence>> RemoveAll();

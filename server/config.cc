@@ -163,7 +163,8 @@ absl::StatusOr<double> ParseMemoryShare(std::string_view text) {
 absl::StatusOr<int> ParsePrefillTokens(std::string_view text) {
   if (text == "auto") return 0;
   int tokens = 0;
-  if (absl::SimpleAtoi(std::string(text), &tokens) && tokens >= 1 && tokens <= kMostTokens) return tokens;
+  if (absl::SimpleAtoi(std::string(text), &tokens) && tokens >= 1 && tokens <= kMostTokens)
+    return tokens;
   return absl::InvalidArgumentError(absl::StrCat(
       "'", std::string(text), "' must be auto, or from 1 to ", kMostTokens, " tokens"));
 }

@@ -71,7 +71,10 @@ void Delivery::SendNew(const EngineOutput& output, Stream& stream) {
     }
   }
   if (output.result != nullptr) chunk.mutable_text()->append(stream.text.Flush());
-  chunk.mutable_prompt_token_ids()->Add(stream.echo.begin(), stream.echo.end());
+  // A call that fails with nothing sent can be tried elsewhere, by gRPC itself too.
+  if (output.result == nullptr || output.result->status.ok()) {
+    chunk.mutable_prompt_token_ids()->Add(stream.echo.begin(), stream.echo.end());
+  }
   const bool has_news =
       chunk.token_ids_size() > 0 || !chunk.text().empty() || chunk.prompt_token_ids_size() > 0;
   if (!has_news) return;
@@ -86,7 +89,7 @@ void Delivery::SendResult(const EngineResult& ended, Stream& stream) {
   // A request that has reached its stop string is complete, whatever ended it in the engine.
   if (!ended.status.ok() && !stream.text.is_stopped()) {
     spdlog::info("[{}] ended after {} tokens: {}", stream.name, stream.completion_tokens,
-                 ended.status.ToString());
+                 ended.status.ToString(absl::StatusToStringMode::kWithNoExtraData));
     stream.sink->Finish(ended.status);
     return;
   }

@@ -125,7 +125,7 @@ absl::StatusOr<std::vector<TaskFile>> ReadTaskFiles(const std::vector<std::strin
 // CheckPolicy, once the daemon is not busy.
 grpc::Status CheckPolicyPatiently(v1::Ziggurat::StubInterface& stub, const std::string& text,
                                   const EvalFlags& flags, std::string& canonical) {
-  Patience patience(kQueueFullPatience);
+  Patience patience(kBusyPatience);
   for (;;) {
     grpc::Status status = CheckPolicy(stub, text, flags.asking, canonical);
     const std::optional<absl::Duration> pause =

@@ -288,7 +288,9 @@ void AddModelAndCache(CLI::App& serve, ServeFlags& flags) {
 }
 
 void AddLimits(CLI::App& serve, ServeFlags& flags) {
-  serve.add_option("--max-running", flags.config.max_running, "Requests that run at once")
+  serve
+      .add_option("--max-running", flags.config.max_running,
+                  "Requests let in at once, to run or to wait for prefill")
       ->capture_default_str();
   serve
       .add_option("--max-queue", flags.config.max_queue,

@@ -14,7 +14,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-/// A layer of a prompt is a slice.
+/// Half a layer of a prompt is a slice.
 EngineOptions ShortSlices(size_t blocks) {
   EngineOptions options = Options(blocks);
   options.prefill_slice = absl::ZeroDuration();
@@ -52,16 +52,36 @@ TEST(EngineQueueTest, WhoseTurnInPrefillHasNotComeWaits) {
   EXPECT_GT(result.last.first_token_seconds - result.last.queue_seconds, 4 * 0.1);
 }
 
+TEST(EngineQueueTest, WhoseTurnHasNotComeEndsLikeAnyOther) {
+  EngineHarness harness(ShortSlices(4000));
+  harness.control->prefill_layer_delay_us = 100'000;
+  const RequestId first = harness.MustSubmit(harness.Request(500, 1));
+  AwaitCounts(harness, 1, 0);
+  const RequestId cancelled = harness.MustSubmit(harness.Request(100, 20));
+  const RequestId drained = harness.MustSubmit(harness.Request(100, 20));
+  AwaitCounts(harness, 1, 2);
+  harness.engine->Cancel(cancelled, FinishReason::kCancelled);
+  EXPECT_EQ(harness.Await(cancelled).last.reason, FinishReason::kCancelled);
+  harness.engine->Drain(absl::Now());
+  EXPECT_EQ(harness.Await(drained).last.reason, FinishReason::kUnavailable);
+  EXPECT_EQ(harness.Await(first).last.reason, FinishReason::kUnavailable);
+  harness.ExpectEmptyPool();
+}
+
 TEST(EngineQueueTest, WhoWaitsTooLongIsTurnedAway) {
   EngineOptions options = ShortSlices(400);
-  options.max_queue_time = absl::Milliseconds(100);
+  options.max_queue_time = absl::Milliseconds(300);
   EngineHarness harness(options);
-  harness.control->prefill_layer_delay_us = 100'000;
+  harness.control->prefill_layer_delay_us = 200'000;
   const EngineRequest request = harness.Request(1000, 20);  // 256 of the 400 blocks
   const RequestId first = harness.MustSubmit(request);
   AwaitCounts(harness, 1, 0);
   const RequestId turn = harness.MustSubmit(harness.Request(100, 20));
   const RequestId room = harness.MustSubmit(harness.Request(1000, 20));
+  const std::shared_ptr<const EngineSnapshot> snapshot = AwaitCounts(harness, 1, 2);
+  ASSERT_EQ(snapshot->requests.size(), 3u);
+  EXPECT_EQ(snapshot->requests[1].reserved_blocks, 32u) << "it has been let in";
+  EXPECT_EQ(snapshot->requests[2].reserved_blocks, 0u);
   EngineRequest hurried = harness.Request(100, 20);
   hurried.deadline = std::chrono::steady_clock::now() + std::chrono::milliseconds(50);
   const RequestId deadline = harness.MustSubmit(hurried);
@@ -71,14 +91,15 @@ TEST(EngineQueueTest, WhoWaitsTooLongIsTurnedAway) {
     EXPECT_EQ(result.last.reason, FinishReason::kQueueTime);
     EXPECT_EQ(result.last.status.code(), absl::StatusCode::kResourceExhausted);
     EXPECT_EQ(RefusalReason(result.last.status), "queue_time");
-    EXPECT_THAT(std::string(result.last.status.message()), HasSubstr("within 0.1 seconds"));
-    EXPECT_GE(result.last.queue_seconds, 0.1);
+    EXPECT_THAT(std::string(result.last.status.message()), HasSubstr("within 0.3 seconds"));
+    EXPECT_GE(result.last.queue_seconds, 0.3);
   }
   EXPECT_EQ(harness.Await(deadline).last.reason, FinishReason::kDeadline);
   EXPECT_EQ(harness.Await(first).tokens, harness.Expected(request))
       << "what has been begun may take its time";
   harness.ExpectEmptyPool();
   EXPECT_EQ(harness.metrics.Totals().finished["queue_time"], 2);
+  EXPECT_EQ(harness.metrics.Totals().refused, 2);
 }
 
 }  // namespace

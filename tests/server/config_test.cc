@@ -54,6 +54,23 @@ TEST(EndpointTest, ReadsHostsAndPorts) {
   }
 }
 
+TEST(PrefillTokensTest, AreByDeviceUnlessNamed) {
+  ServeConfig config;
+  config.prefill_tokens = *ParsePrefillTokens("auto");
+  EXPECT_EQ(config.PrefillTokens(/*is_cpu=*/true), 1024);
+  EXPECT_EQ(config.PrefillTokens(/*is_cpu=*/false), 8192);
+  EXPECT_EQ(config.WorkspaceTokens(5000, /*is_cpu=*/true), 4999);
+  EXPECT_EQ(config.WorkspaceTokens(5000, /*is_cpu=*/false), 8192);
+  config.prefill_tokens = *ParsePrefillTokens("300");
+  EXPECT_EQ(config.PrefillTokens(/*is_cpu=*/true), 300);
+  EXPECT_EQ(config.PrefillTokens(/*is_cpu=*/false), 300);
+  for (const char* text : {"", "0", "-1", "Auto", "1e3", "12 x", "1073741825", "99999999999"}) {
+    const absl::StatusOr<int> parsed = ParsePrefillTokens(text);
+    ASSERT_FALSE(parsed.ok()) << text;
+    EXPECT_THAT(std::string(parsed.status().message()), HasSubstr(std::string("'") + text + "'"));
+  }
+}
+
 TEST(DeviceTest, ReadsDevicesAndShares) {
   EXPECT_TRUE(ParseDevice("auto")->is_auto);
   EXPECT_EQ(ParseDevice("cpu")->ordinal, DeviceChoice::kCpu);

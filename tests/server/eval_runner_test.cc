@@ -242,7 +242,7 @@ TEST_F(EvalRunner, PatienceWithAFullQueueEnds) {
   MakeQuestions(8);
   daemon_->control().decode_delay_us = 50000;
   Runner runner(daemon_->stub(), model_, *log_, Jobs(),
-                {.concurrency = 8, .queue_full_patience = absl::ZeroDuration()});
+                {.concurrency = 8, .busy_patience = absl::ZeroDuration()});
   ASSERT_TRUE(runner.Wait().ok());
   EXPECT_GT(runner.progress().failed, 0u);
   for (const Result& result : runner.TakeResults()) {

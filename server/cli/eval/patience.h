@@ -9,7 +9,7 @@
 
 namespace ziggurat::eval {
 
-constexpr absl::Duration kQueueFullPatience = absl::Minutes(10);
+constexpr absl::Duration kBusyPatience = absl::Minutes(10);
 
 class Patience {
  public:

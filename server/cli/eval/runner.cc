@@ -70,7 +70,7 @@ void Runner::Work(size_t worker) {
 }
 
 bool Runner::Ask(size_t worker, const Job& job, Result& result) {
-  Patience patience(options_.queue_full_patience);
+  Patience patience(options_.busy_patience);
   for (;;) {
     result = {.key = MakeKey(model_, *job.asking, *job.policy),
               .file = std::filesystem::path(job.asking->file->path).filename().string(),

@@ -27,7 +27,7 @@ struct RunnerOptions {
   int concurrency = 1;
   bool attention_recall = false;
   absl::Duration deadline = absl::InfiniteDuration();  ///< of each request
-  absl::Duration queue_full_patience = kQueueFullPatience;
+  absl::Duration busy_patience = kBusyPatience;
 };
 
 /// How far a run is.
