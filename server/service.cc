@@ -98,7 +98,7 @@ grpc::ServerUnaryReactor* ZigguratService::RunUnary(grpc::CallbackServerContext*
                                                     grpc::ByteBuffer* response) const {
   Request message;
   if (absl::Status status = FromBytes(request, &message); !status.ok()) {
-    return Answer(context, std::move(status));
+    return Answer(context, status);
   }
   const auto answer = Run(message);
   if (answer.ok()) *response = ToBytes(*answer);

@@ -92,7 +92,7 @@ class EngineHarness {
   /// `checks`: every step is checked, for which tables count every token at once; in release builds
   /// not doing so is possible.
   explicit EngineHarness(EngineOptions options, StubModelOptions model = {}, bool checks = true)
-      : model_(model) {
+      : model_(std::move(model)) {
     control = std::make_shared<StubControl>();
     model_.control = control;
     options.check_every_step = checks;
