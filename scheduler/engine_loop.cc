@@ -22,7 +22,7 @@ absl::Status PastDeadline() {
   return absl::DeadlineExceededError("the request's deadline has passed");
 }
 
-/// Of a request that has expired.
+/// Of a request that has expired; counts it, where it has waited too long, as refused.
 std::pair<FinishReason, absl::Status> WhyExpired(const Sequence& sequence, SteadyTime now,
                                                  Metrics* metrics) {
   if (sequence.request.deadline.has_value() && *sequence.request.deadline <= now) {
