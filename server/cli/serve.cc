@@ -65,9 +65,6 @@ struct ServeFlags {
   std::string dtype = "bf16";
   std::string prefill_tokens = "auto";
   std::vector<std::string> pod_groups;
-  double queue_seconds = absl::ToDoubleSeconds(config.max_queue_time);
-  double slice_seconds = absl::ToDoubleSeconds(config.prefill_slice);
-  double drain_seconds = absl::ToDoubleSeconds(config.drain_timeout);
 };
 
 // The flags that are not plain numbers or strings.
@@ -96,9 +93,6 @@ absl::Status FillConfig(const ServeFlags& flags, ServeConfig& config) {
   const absl::StatusOr<int> prefill_tokens = ParsePrefillTokens(flags.prefill_tokens);
   if (!prefill_tokens.ok()) return Prefixed("--prefill-tokens", prefill_tokens.status());
   config.prefill_tokens = *prefill_tokens;
-  config.max_queue_time = absl::Seconds(flags.queue_seconds);
-  config.prefill_slice = absl::Seconds(flags.slice_seconds);
-  config.drain_timeout = absl::Seconds(flags.drain_seconds);
   return Validate(config);
 }
 
@@ -287,6 +281,14 @@ void AddModelAndCache(CLI::App& serve, ServeFlags& flags) {
       ->capture_default_str();
 }
 
+void AddSeconds(CLI::App& serve, const char* flag, absl::Duration& time, const char* help) {
+  serve
+      .add_option_function<double>(
+          flag, [&time](double seconds) { time = absl::Seconds(seconds); }, help)
+      ->type_name("SECONDS")
+      ->default_str(absl::StrCat(absl::ToDoubleSeconds(time)));
+}
+
 void AddLimits(CLI::App& serve, ServeFlags& flags) {
   serve
       .add_option("--max-running", flags.config.max_running,
@@ -296,12 +298,9 @@ void AddLimits(CLI::App& serve, ServeFlags& flags) {
       .add_option("--max-queue", flags.config.max_queue,
                   "Requests that wait for a place; more are refused")
       ->capture_default_str();
-  serve
-      .add_option("--max-queue-time", flags.queue_seconds,
-                  "Requests that have waited so long, and nothing of them was computed, are turned "
-                  "away, so that under overload the others are answered in time; 0: never")
-      ->type_name("SECONDS")
-      ->capture_default_str();
+  AddSeconds(serve, "--max-queue-time", flags.config.max_queue_time,
+             "Requests that have waited so long, and nothing of them was computed, are turned "
+             "away, so that under overload the others are answered in time; 0: never");
   serve
       .add_option("--max-prompt-tokens", flags.config.max_prompt_tokens,
                   "Longest prompt; 0: what the model's context holds")
@@ -321,12 +320,9 @@ void AddLimits(CLI::App& serve, ServeFlags& flags) {
                   "Prompts of so many tokens in all are computed beside a longer one, instead of "
                   "behind it; 0: they wait")
       ->capture_default_str();
-  serve
-      .add_option("--prefill-slice", flags.slice_seconds,
-                  "Seconds that answers under way wait for prompts, from token to token; less "
-                  "lets them flow more evenly, and the first token of others come later")
-      ->type_name("SECONDS")
-      ->capture_default_str();
+  AddSeconds(serve, "--prefill-slice", flags.config.prefill_slice,
+             "Seconds that answers under way wait for prompts, from token to token; less "
+             "lets them flow more evenly, and the first token of others come later");
   serve
       .add_option("--max-streams", flags.config.max_streams,
                   "Generate calls open at once; 0: twice --max-running and --max-queue")
@@ -335,11 +331,8 @@ void AddLimits(CLI::App& serve, ServeFlags& flags) {
       .add_option("--max-message-bytes", flags.config.max_message_bytes,
                   "Largest message taken from a client")
       ->capture_default_str();
-  serve
-      .add_option("--drain-timeout", flags.drain_seconds,
-                  "Seconds that running requests get when the daemon is told to end")
-      ->type_name("SECONDS")
-      ->capture_default_str();
+  AddSeconds(serve, "--drain-timeout", flags.config.drain_timeout,
+             "Seconds that running requests get when the daemon is told to end");
 }
 
 void AddObservation(CLI::App& serve, ServeFlags& flags) {

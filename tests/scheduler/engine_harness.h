@@ -28,6 +28,13 @@ inline EngineOptions Options(size_t blocks) {
   return options;
 }
 
+/// A slice of prefill is as short as the model lets it be: half a layer, or a part of that.
+inline EngineOptions ShortestSlices(size_t blocks) {
+  EngineOptions options = Options(blocks);
+  options.prefill_slice = absl::ZeroDuration();
+  return options;
+}
+
 /// The stub's four layers in two groups: of both heads, `pairs`, or in one head alone, `head`.
 inline PolicyResources StubPodGroups() {
   PolicyResources resources;

@@ -10,9 +10,7 @@ namespace ziggurat {
 namespace {
 
 TEST(EnginePrefillTest, APromptThatGoesHalfWayLeavesTheOthersOfItsBatchAlone) {
-  EngineOptions options = Options(8000);
-  options.prefill_slice = absl::ZeroDuration();  // a third of half a layer a step
-  EngineHarness harness(options);
+  EngineHarness harness(ShortestSlices(8000));  // a third of half a layer a step
   harness.control->prefill_layer_delay_us = 3000;
   harness.control->prefill_parts = 3;
   for (const std::string& policy : PoliciesOfAllMethods()) {
@@ -54,9 +52,7 @@ TEST(EnginePrefillTest, DecodingGoesOnBetweenTheLayersOfALongPrefillOfADevice) {
 }
 
 TEST(EnginePrefillTest, DecodingGoesOnInsideALayerOfALongPrefill) {
-  EngineOptions options = Options(4000);
-  options.prefill_slice = absl::ZeroDuration();
-  EngineHarness harness(options);
+  EngineHarness harness(ShortestSlices(4000));
   harness.control->decode_delay_us = 500;
   harness.control->prefill_parts = 10;
   harness.control->prefill_layer_delay_us = 2 * 10 * 2000;  // longer than two decode steps a part
@@ -64,9 +60,7 @@ TEST(EnginePrefillTest, DecodingGoesOnInsideALayerOfALongPrefill) {
 }
 
 TEST(EnginePrefillTest, PromptsGetTwoThirdsOfTheTimeHoweverLongADecodeStepTakes) {
-  EngineOptions options = Options(4000);
-  options.prefill_slice = absl::ZeroDuration();
-  EngineHarness harness(options);
+  EngineHarness harness(ShortestSlices(4000));
   harness.control->decode_delay_us = 20000;
   harness.control->prefill_parts = 50;
   harness.control->prefill_layer_delay_us = 2 * 50 * 1000;
@@ -82,13 +76,6 @@ StubModelOptions TwoLanes() {
   StubModelOptions model;
   model.short_prefill_tokens = 120;
   return model;
-}
-
-/// A part of a layer is a slice.
-EngineOptions ShortestSlices() {
-  EngineOptions options = Options(4000);
-  options.prefill_slice = absl::ZeroDuration();
-  return options;
 }
 
 RequestState StateOf(const EngineHarness& harness, RequestId id) {
@@ -131,7 +118,7 @@ TEST(EnginePrefillTest, ShortPromptsDoNotWaitForALongOne) {
 }
 
 TEST(EnginePrefillTest, ALongPromptDoesNotWaitForAllShortOnes) {
-  EngineHarness harness(ShortestSlices(), TwoLanes());
+  EngineHarness harness(ShortestSlices(4000), TwoLanes());
   harness.control->prefill_layer_delay_us = 40000;
   const EngineRequest longer = harness.Request(2000, 1), shorter = harness.Request(100, 1);
   const RequestId id = harness.MustSubmit(longer);
@@ -147,7 +134,7 @@ TEST(EnginePrefillTest, ALongPromptDoesNotWaitForAllShortOnes) {
 }
 
 TEST(EnginePrefillTest, AShortPromptIsInNoBatchWithALongOne) {
-  EngineHarness harness(ShortestSlices(), TwoLanes());
+  EngineHarness harness(ShortestSlices(4000), TwoLanes());
   harness.control->prefill_layer_delay_us = 100000;
   const RequestId first = harness.MustSubmit(harness.Request(400, 1));
   AwaitPrefilling(harness, first);
@@ -168,7 +155,7 @@ TEST(EnginePrefillTest, AShortPromptIsInNoBatchWithALongOne) {
 }
 
 TEST(EnginePrefillTest, RequestsOfTwoLanesCanBeCancelledInAnyOrder) {
-  EngineHarness harness(ShortestSlices(), TwoLanes());
+  EngineHarness harness(ShortestSlices(4000), TwoLanes());
   harness.control->prefill_parts = 2;
   for (const std::string& policy : PoliciesOfAllMethods()) {
     SCOPED_TRACE(policy);

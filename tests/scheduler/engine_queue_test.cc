@@ -14,13 +14,6 @@ namespace {
 
 using ::testing::HasSubstr;
 
-/// Half a layer of a prompt is a slice.
-EngineOptions ShortSlices(size_t blocks) {
-  EngineOptions options = Options(blocks);
-  options.prefill_slice = absl::ZeroDuration();
-  return options;
-}
-
 /// The first snapshot in which so many run and wait.
 std::shared_ptr<const EngineSnapshot> AwaitCounts(const EngineHarness& harness, int running,
                                                   int waiting) {
@@ -34,11 +27,17 @@ std::shared_ptr<const EngineSnapshot> AwaitCounts(const EngineHarness& harness, 
   return snapshot;
 }
 
-TEST(EngineQueueTest, WhoseTurnInPrefillHasNotComeWaits) {
-  EngineHarness harness(ShortSlices(4000));
-  harness.control->prefill_layer_delay_us = 100'000;
-  const RequestId first = harness.MustSubmit(harness.Request(500, 1));
+/// Submits a request, whose prompt takes so long a layer, and waits until it is begun.
+RequestId MustBegin(EngineHarness& harness, const EngineRequest& request, int layer_delay_us) {
+  harness.control->prefill_layer_delay_us = layer_delay_us;
+  const RequestId id = harness.MustSubmit(request);
   AwaitCounts(harness, 1, 0);
+  return id;
+}
+
+TEST(EngineQueueTest, WhoseTurnInPrefillHasNotComeWaits) {
+  EngineHarness harness(ShortestSlices(4000));
+  const RequestId first = MustBegin(harness, harness.Request(500, 1), 100'000);
   const RequestId second = harness.MustSubmit(harness.Request(100, 20));
   const std::shared_ptr<const EngineSnapshot> snapshot = AwaitCounts(harness, 1, 1);
   ASSERT_EQ(snapshot->requests.size(), 2u);
@@ -53,10 +52,8 @@ TEST(EngineQueueTest, WhoseTurnInPrefillHasNotComeWaits) {
 }
 
 TEST(EngineQueueTest, WhoseTurnHasNotComeEndsLikeAnyOther) {
-  EngineHarness harness(ShortSlices(4000));
-  harness.control->prefill_layer_delay_us = 100'000;
-  const RequestId first = harness.MustSubmit(harness.Request(500, 1));
-  AwaitCounts(harness, 1, 0);
+  EngineHarness harness(ShortestSlices(4000));
+  const RequestId first = MustBegin(harness, harness.Request(500, 1), 100'000);
   const RequestId cancelled = harness.MustSubmit(harness.Request(100, 20));
   const RequestId drained = harness.MustSubmit(harness.Request(100, 20));
   AwaitCounts(harness, 1, 2);
@@ -69,13 +66,11 @@ TEST(EngineQueueTest, WhoseTurnHasNotComeEndsLikeAnyOther) {
 }
 
 TEST(EngineQueueTest, WhoWaitsTooLongIsTurnedAway) {
-  EngineOptions options = ShortSlices(400);
+  EngineOptions options = ShortestSlices(400);
   options.max_queue_time = absl::Milliseconds(300);
   EngineHarness harness(options);
-  harness.control->prefill_layer_delay_us = 200'000;
   const EngineRequest request = harness.Request(1000, 20);  // 256 of the 400 blocks
-  const RequestId first = harness.MustSubmit(request);
-  AwaitCounts(harness, 1, 0);
+  const RequestId first = MustBegin(harness, request, 200'000);
   const RequestId turn = harness.MustSubmit(harness.Request(100, 20));
   const RequestId room = harness.MustSubmit(harness.Request(1000, 20));
   const std::shared_ptr<const EngineSnapshot> snapshot = AwaitCounts(harness, 1, 2);

@@ -354,9 +354,7 @@ TEST(EngineTest, CancellingFreesTheBlocksBeforeTheNextStep) {
 }
 
 TEST(EngineTest, CancellingWorksInEveryState) {
-  EngineOptions options = Options(40);
-  options.prefill_slice = absl::ZeroDuration();
-  EngineHarness harness(options);
+  EngineHarness harness(ShortestSlices(40));
   harness.control->prefill_layer_delay_us = 5000;
   const RequestId prefilling = harness.MustSubmit(harness.Request(100, 20));
   const RequestId waiting = harness.MustSubmit(harness.Request(100, 20));

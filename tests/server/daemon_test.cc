@@ -208,14 +208,13 @@ TEST(DaemonTest, CountsTheTimeInTheQueueOfWhoGaveUpThere) {
   config.max_running = 1;
   StubDaemon daemon(config);
   daemon.control().decode_delay_us = 5000;
-  grpc::ClientContext first, second;
-  const auto running = daemon.stub().Generate(&first, IdRequest(kPrompt, 1000));
-  v1::GenerateResponse response;
-  ASSERT_TRUE(running->Read(&response));
+  LongCall running(daemon, IdRequest(kPrompt, 1000));
+  ASSERT_TRUE(running.Read());
+  grpc::ClientContext second;
   second.set_deadline(std::chrono::system_clock::now() + std::chrono::milliseconds(200));
   const Generated late = daemon.Generate(IdRequest(kPrompt, 5), &second);
   EXPECT_EQ(late.status.error_code(), grpc::StatusCode::DEADLINE_EXCEEDED);
-  first.TryCancel();
+  running.Cancel();
   daemon.WaitIdle();
   EXPECT_THAT(HttpGet(daemon, "/metrics").body, HasSubstr("ziggurat_queue_seconds_count 2"));
 }

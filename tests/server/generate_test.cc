@@ -190,19 +190,18 @@ TEST(GenerateTest, CancelsARequestThatStillWaits) {
   config.max_running = 1;
   StubDaemon daemon(config);
   daemon.control().decode_delay_us = 10'000;
-  grpc::ClientContext running_context;
-  const auto running = daemon.stub().Generate(&running_context, IdRequest(kPrompt, 2000));
-  v1::GenerateResponse response;
-  ASSERT_TRUE(running->Read(&response));
+  LongCall running(daemon, IdRequest(kPrompt, 2000));
+  ASSERT_TRUE(running.Read());
   grpc::ClientContext waiting_context;
   const auto waiting = daemon.stub().Generate(&waiting_context, IdRequest(kPrompt, 10));
   while (daemon.Cache().waiting() == 0) std::this_thread::sleep_for(std::chrono::milliseconds(5));
   waiting_context.TryCancel();
+  v1::GenerateResponse response;
   EXPECT_FALSE(waiting->Read(&response));
   EXPECT_EQ(waiting->Finish().error_code(), grpc::StatusCode::CANCELLED);
   while (daemon.Cache().waiting() != 0) std::this_thread::sleep_for(std::chrono::milliseconds(5));
   EXPECT_EQ(daemon.Cache().running(), 1u);
-  running_context.TryCancel();
+  running.Cancel();
   daemon.WaitIdle();
 }
 

@@ -91,6 +91,18 @@ v1::GetCacheResponse StubDaemon::Cache() {
 
 void StubDaemon::WaitIdle() { ASSERT_TRUE(engine().WaitIdle(absl::Seconds(120))); }
 
+bool LongCall::Read() {
+  v1::GenerateResponse response;
+  return stream_->Read(&response);
+}
+
+grpc::Status LongCall::Cancel() {
+  context_.TryCancel();
+  while (Read()) {
+  }
+  return stream_->Finish();
+}
+
 v1::GenerateRequest IdRequest(absl::Span<const int32_t> prompt, int max_tokens) {
   v1::GenerateRequest request;
   request.mutable_token_ids()->mutable_ids()->Add(prompt.begin(), prompt.end());

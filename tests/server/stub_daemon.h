@@ -59,6 +59,20 @@ class StubDaemon {
   std::unique_ptr<v1::Ziggurat::Stub> stub_;
 };
 
+/// A call whose answer is so long that it is read bit by bit, or cancelled.
+class LongCall {
+ public:
+  LongCall(StubDaemon& daemon, const v1::GenerateRequest& request)
+      : stream_(daemon.stub().Generate(&context_, request)) {}
+
+  bool Read();            ///< the next message; false: there is none
+  grpc::Status Cancel();  ///< and reads what has come before that
+
+ private:
+  grpc::ClientContext context_;
+  std::unique_ptr<grpc::ClientReader<v1::GenerateResponse>> stream_;
+};
+
 /// A request for `max_tokens` tokens after a prompt of ids.
 v1::GenerateRequest IdRequest(absl::Span<const int32_t> prompt, int max_tokens);
 v1::GenerateRequest TextRequest(const std::string& text, int max_tokens);

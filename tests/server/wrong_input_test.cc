@@ -217,11 +217,10 @@ TEST(LimitsTest, RefusesWhatTheQueueCannotTake) {
   config.max_queue = 1;
   StubDaemon daemon(config);
   daemon.control().decode_delay_us = 10'000;
-  grpc::ClientContext contexts[2];
-  v1::GenerateResponse response;
-  const auto running = daemon.stub().Generate(&contexts[0], IdRequest(kPrompt, 3000));
-  ASSERT_TRUE(running->Read(&response));
-  const auto waiting = daemon.stub().Generate(&contexts[1], IdRequest(kPrompt, 5));
+  LongCall running(daemon, IdRequest(kPrompt, 3000));
+  ASSERT_TRUE(running.Read());
+  grpc::ClientContext waiting_context;
+  const auto waiting = daemon.stub().Generate(&waiting_context, IdRequest(kPrompt, 5));
   while (daemon.Cache().waiting() == 0) std::this_thread::sleep_for(std::chrono::milliseconds(5));
   grpc::ClientContext context;
   const Generated refused = daemon.Generate(IdRequest(kPrompt, 5), &context);
@@ -229,7 +228,8 @@ TEST(LimitsTest, RefusesWhatTheQueueCannotTake) {
   EXPECT_THAT(refused.status.error_message(), HasSubstr("queue is full"));
   EXPECT_THAT(context.GetServerTrailingMetadata(),
               Contains(Pair("ziggurat-refusal-reason", "queue_full")));
-  contexts[0].TryCancel();
+  running.Cancel();
+  v1::GenerateResponse response;
   while (waiting->Read(&response)) {
   }
   EXPECT_TRUE(waiting->Finish().ok());
@@ -241,10 +241,8 @@ TEST(LimitsTest, TurnsAwayWhatHasWaitedTooLong) {
   config.max_queue_time = absl::Milliseconds(500);
   StubDaemon daemon(config);
   daemon.control().decode_delay_us = 10'000;
-  grpc::ClientContext running_context;
-  v1::GenerateResponse response;
-  const auto running = daemon.stub().Generate(&running_context, IdRequest(kPrompt, 3000));
-  ASSERT_TRUE(running->Read(&response));
+  LongCall running(daemon, IdRequest(kPrompt, 3000));
+  ASSERT_TRUE(running.Read());
   grpc::ClientContext context;
   v1::GenerateRequest request = IdRequest(kPrompt, 5);
   request.set_echo_prompt_token_ids(true);
@@ -254,11 +252,8 @@ TEST(LimitsTest, TurnsAwayWhatHasWaitedTooLong) {
   EXPECT_THAT(refused.status.error_message(), HasSubstr("within 0.5 seconds"));
   EXPECT_THAT(context.GetServerTrailingMetadata(),
               Contains(Pair("ziggurat-refusal-reason", "queue_time")));
-  EXPECT_TRUE(running->Read(&response)) << "what runs goes on";
-  running_context.TryCancel();
-  while (running->Read(&response)) {
-  }
-  EXPECT_EQ(running->Finish().error_code(), grpc::StatusCode::CANCELLED);
+  EXPECT_TRUE(running.Read()) << "what runs goes on";
+  EXPECT_EQ(running.Cancel().error_code(), grpc::StatusCode::CANCELLED);
 }
 
 TEST(LimitsTest, RefusesMoreStreamsThanMayBeOpen) {
@@ -266,17 +261,12 @@ TEST(LimitsTest, RefusesMoreStreamsThanMayBeOpen) {
   config.max_streams = 1;
   StubDaemon daemon(config);
   daemon.control().decode_delay_us = 10'000;
-  grpc::ClientContext context;
-  v1::GenerateResponse response;
-  const auto open = daemon.stub().Generate(&context, IdRequest(kPrompt, 3000));
-  ASSERT_TRUE(open->Read(&response));
+  LongCall open(daemon, IdRequest(kPrompt, 3000));
+  ASSERT_TRUE(open.Read());
   const Generated refused = daemon.Generate(IdRequest(kPrompt, 5));
   EXPECT_EQ(refused.status.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
   EXPECT_THAT(refused.status.error_message(), HasSubstr("streams"));
-  context.TryCancel();
-  while (open->Read(&response)) {
-  }
-  EXPECT_EQ(open->Finish().error_code(), grpc::StatusCode::CANCELLED);
+  EXPECT_EQ(open.Cancel().error_code(), grpc::StatusCode::CANCELLED);
 }
 
 TEST(LimitsTest, RefusesAMessageThatIsTooLarge) {
