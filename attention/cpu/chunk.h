@@ -4,8 +4,7 @@
 // and asks early. Block tables jump about the pool, so all this is arranged here: a job takes
 // several KV heads, whose areas of a block are contiguous; the blocks of a chunk are read side by
 // side, a line or a row of each after the other; and with every line, one that will be needed later
-// is fetched: in the next head, further on in its block or, where only a few blocks are read at a
-// time, in the next few (ReadOrder, fetch.h).
+// is fetched: in the next head or further on in its block (ReadOrder, fetch.h).
 #pragma once
 
 #include "attention/cpu/fetch.h"

@@ -23,7 +23,6 @@ struct LookedUpValues : SingleValues<typename Codes::Simd> {
   static constexpr int kVectors = 2;
   static constexpr int kChannels = 2 * Simd::kLanes;
   static constexpr int kUnitBytes = kChannels * Codes::kBits / 8;
-  static constexpr int kAheadBytes = kUnitBytes + 4;  // a scale and a zero in bf16
   static constexpr bool kWholeUnits = true;
 
   static bool Takes(int head_dim, int group) {
@@ -53,7 +52,6 @@ struct WidenedValues : SingleValues<typename Codes::Simd> {
   static constexpr int kVectors = 1;
   static constexpr int kChannels = Simd::kLanes;
   static constexpr int kUnitBytes = kChannels;
-  static constexpr int kAheadBytes = kUnitBytes;
   static constexpr bool kWholeUnits = true;
 
   static bool Takes(int head_dim, int /*group*/) { return head_dim % kChannels == 0; }

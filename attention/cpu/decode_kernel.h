@@ -73,7 +73,8 @@ class TileBatch {
 
 // A Format has Keys, how queries are packed for them (void: not at all, or by its own PackQueries),
 // Values, how accumulators are put in order, Ahead, how what comes next is fetched (its Turn is
-// called now and then), Score and Accumulate; and Takes where it is not for every job.
+// called now and then), Score and Accumulate; and Takes where it is not for every job. Or, in place
+// of the last three, DecodeSteps: all from zeros to `sums` and `running`.
 
 /// Keys and values as they are, f32 or bf16.   Keys, NarrowKeys: how keys are read a full vector,
 /// and a half one, at a time; kOrder: for jobs that can be read so
@@ -125,7 +126,7 @@ inline void PlainFormat<Keys, NarrowKeys, Values_, kOrder>::Score(const HeadStep
     for (int end = slot + run, slots; slot < end; slot += slots, t += slots) {
       const size_t at = static_cast<size_t>(slot) * 4;
       const BlockTile tile = {
-          area + at, ahead->AfterKeys(t, /*lines=*/area + at * rows, next_area + at * rows), t};
+          area + at, ahead->AfterKeys(/*lines=*/area + at * rows, next_area + at * rows), t};
       const int left = slots_per_block - slot;
       slots = left >= Keys::Simd::kLanes ? Keys::Simd::kLanes : NarrowKeys::Simd::kLanes;
       if (left >= Keys::Simd::kLanes) {
@@ -179,18 +180,24 @@ inline void DecodeStep(const HeadStep& step, const DecodeScratch& scratch) {
                      scratch.sums + first * AccumulatorFloats<Values>(job.head_dim));
 }
 
+/// The queries of all heads, as PackQueries has them.
+template <class Keys>
+inline void PackJobQueries(const DecodeJob& job, float* packed) {
+  for (int head = 0; head < job.num_heads; ++head) {
+    const size_t first = static_cast<size_t>(head) * job.group_size * job.head_dim;
+    PackQueries<Keys>(
+        job.group_size, job.head_dim,
+        [&](int i) { return job.q + first + static_cast<size_t>(i) * job.head_dim; },
+        packed + first);
+  }
+}
+
 template <class Format>
 inline void PackQueriesOf(const DecodeJob& job, float* packed) {
   if constexpr (requires { Format::PackQueries(job, packed); }) {
     Format::PackQueries(job, packed);
   } else if constexpr (!std::is_void_v<typename Format::Keys>) {
-    for (int head = 0; head < job.num_heads; ++head) {
-      const size_t first = static_cast<size_t>(head) * job.group_size * job.head_dim;
-      PackQueries<typename Format::Keys>(
-          job.group_size, job.head_dim,
-          [&](int i) { return job.q + first + static_cast<size_t>(i) * job.head_dim; },
-          packed + first);
-    }
+    PackJobQueries<typename Format::Keys>(job, packed);
   }
 }
 
@@ -204,7 +211,11 @@ void Decode(const DecodeJob& job) {
   for (int i = 0; i < queries; ++i) scratch.running[i] = Running();
   __builtin_memset(scratch.sums, 0, sizeof(float) * queries * sums_stride);
 
-  ForEachHeadStep(job, [&](const HeadStep& step) { DecodeStep<Format>(step, scratch); });
+  if constexpr (requires { Format::DecodeSteps(job, scratch); }) {
+    Format::DecodeSteps(job, scratch);
+  } else {
+    ForEachHeadStep(job, [&](const HeadStep& step) { DecodeStep<Format>(step, scratch); });
+  }
   for (int i = 0; i < queries; ++i) {
     PutInOrder<Values>(scratch.sums + static_cast<size_t>(i) * sums_stride,
                        1.0f / scratch.running[i].sum, dim, job.out + static_cast<size_t>(i) * dim);

@@ -17,9 +17,6 @@ enum class ReadOrder {
   /// addresses; with every line, the one BytesAlongBlock further on in its block is fetched, into
   /// L1. Jobs whose heads do not follow each other so are read as kWholeChunk.
   kAlongBlocks,
-  /// A few side by side, and then the next few; with every line, the one in its place of these is
-  /// fetched, into L1. Jobs whose blocks do not allow it (TilesAtOnce) are read as kWholeChunk.
-  kFewBlocks,
 };
 
 /// Fetches into that cache. Always inlined: GCC drops calls of what only prefetches.

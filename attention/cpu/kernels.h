@@ -189,6 +189,9 @@ struct BlockKernels {
   ///   lse   [num_heads * group_size]
   ///   sums  [num_heads, end - begin]
   void (*slot_weights)(const DecodeJob& job, const float* lse, float* sums);
+  /// A job takes eight heads, whose areas of a block are contiguous, where their queries are no
+  /// more floats than that, and so stay in cache; otherwise four.
+  int job_query_floats = 2048;
 };
 
 /// `count` rows of x times one panel of packed weights (attention/packed_product.h), or one row

@@ -5,6 +5,7 @@
 #include "attention/cpu/byte_format.h"
 #include "attention/cpu/level_table.h"
 #include "attention/cpu/paired_bf16.h"
+#include "attention/cpu/paired_decode.h"
 #include "attention/cpu/product_kernel.h"
 #include "attention/cpu/simd_avx2.h"
 #include "attention/cpu/simd_avx512.h"
@@ -12,23 +13,26 @@
 namespace ziggurat::cpu {
 namespace {
 
-template <ReadOrder kOrder>
-constexpr CpuKernels MakeZenKernels() {
-  return With(kDecodeByVnni<ValueProducts::kPairs, /*kFewestOfInt8=*/2>,
-              MakeCpuKernels<Simd16, Simd8, PairedKeys, PairedValues, kOrder>(
-                  MakeProductKernels<PairedKeys<Simd16>>()));
+constexpr CpuKernels kZen4 = With(kDecodeByVnni<ValueProducts::kPairs, /*kFewestOfInt8=*/2>,
+                                  MakeCpuKernels<Simd16, Simd8, PairedKeys, PairedValues>(
+                                      MakeProductKernels<PairedKeys<Simd16>>()));
+
+void DecodeBf16OfZen5(const DecodeJob& job) {
+  PairedFormat::Takes(job) ? Decode<PairedFormat>(job) : kZen4.blocks[kBf16Blocks].decode(job);
 }
+
+constexpr CpuKernels MakeZen5() {
+  CpuKernels kernels = kZen4;
+  BlockKernels& bf16 = kernels.blocks[kBf16Blocks];
+  bf16.decode = bf16.decode_rounded = DecodeBf16OfZen5;
+  bf16.job_query_floats = 8 * kMaxQueries * kMaxHeadDim;  // L2 is near enough
+  return kernels;
+}
+constexpr CpuKernels kZen5 = MakeZen5();
 
 }  // namespace
 
-const CpuKernels& Zen4Kernels() {
-  static constexpr CpuKernels kKernels = MakeZenKernels<ReadOrder::kWholeChunk>();
-  return kKernels;
-}
-
-const CpuKernels& Zen5Kernels() {
-  static constexpr CpuKernels kKernels = MakeZenKernels<ReadOrder::kFewBlocks>();
-  return kKernels;
-}
+const CpuKernels& Zen4Kernels() { return kZen4; }
+const CpuKernels& Zen5Kernels() { return kZen5; }
 
 }  // namespace ziggurat::cpu

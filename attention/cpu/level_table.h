@@ -77,11 +77,9 @@ template <class V, class Narrow, template <class> class Keys, template <class> c
           class Bf16Workspace = VectorWorkspace<PackedKeys<Keys<V>>, PackedValues<Values<V>>>>
 constexpr CpuKernels MakeCpuKernels(ProductKernels product) {
   using F32Workspace = VectorWorkspace<F32Keys<V>, F32Values<V>>;
-  // A few blocks of f32 are too much for a first-level cache.
-  constexpr ReadOrder kF32Order = kOrder == ReadOrder::kFewBlocks ? ReadOrder::kWholeChunk : kOrder;
   return {
       .element = {MakeElementKernels<V, F32Workspace>(), MakeElementKernels<V, Bf16Workspace>()},
-      .blocks = {MakePlainKernels<F32Keys<V>, F32Keys<Narrow>, F32Values<V>, kF32Order>(),
+      .blocks = {MakePlainKernels<F32Keys<V>, F32Keys<Narrow>, F32Values<V>, kOrder>(),
                  MakePlainKernels<Keys<V>, Keys<Narrow>, Values<V>, kOrder>(),
                  MakeCodedKernels<Int8Codes<V>, WidenedValues<Int8Codes<V>>>(),
                  MakeCodedKernels<Fp8Codes<V>, WidenedValues<Fp8Codes<V>>>(),

@@ -12,8 +12,11 @@
 namespace ziggurat::cpu {
 namespace {
 
+inline __m512 DotPairs(__m512 sum, __m512i pairs, __m512i others) {
+  return _mm512_dpbf16_ps(sum, (__m512bh)pairs, (__m512bh)others);
+}
 inline __m512 DotPairs(__m512 sum, __m512i pairs, int pair) {
-  return _mm512_dpbf16_ps(sum, (__m512bh)pairs, (__m512bh)_mm512_set1_epi32(pair));
+  return DotPairs(sum, pairs, _mm512_set1_epi32(pair));
 }
 inline __m256 DotPairs(__m256 sum, __m256i pairs, int pair) {
   return _mm256_dpbf16_ps(sum, (__m256bh)pairs, (__m256bh)_mm256_set1_epi32(pair));
@@ -78,7 +81,6 @@ struct PairedValues {
   using Value = typename V::Bits;
   static constexpr int kTokens = 2;
   static constexpr int kUnitBytes = V::kLanes * 4;
-  static constexpr int kAheadBytes = kUnitBytes;
   static constexpr bool kWholeUnits = false;
   static constexpr int kVectors = 2;
   static constexpr int kChannels = 2 * V::kLanes;

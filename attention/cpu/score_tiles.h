@@ -305,9 +305,7 @@ inline void ScoreBlocks(int queries, const float* query, int rows, const BlockTi
     // Cells of codes are too many to be kept for several tiles, and a row is best unpacked once.
     constexpr bool kManyCells = NQ * How::kCells > 16;
     constexpr int kAtOnce = kManyCells ? NQ : Smaller(NQ, QueriesAtOnce<V>());
-    constexpr int kMostTogether = kOrder == ReadOrder::kFewBlocks ? 4 : 8;
-    constexpr int kMost =
-        kManyCells ? 1 : FloorOfPowers(Smaller(kMostTogether, V::kAccumulators / kAtOnce));
+    constexpr int kMost = kManyCells ? 1 : FloorOfPowers(Smaller(8, V::kAccumulators / kAtOnce));
     constexpr int kPasses = NQ / kAtOnce;
     static_assert(NQ % kAtOnce == 0 && kPasses <= 2);
     const auto score = [&]<int kPass>() {

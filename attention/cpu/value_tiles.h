@@ -28,10 +28,6 @@ struct ValueRows {
   int slots_ahead = -1;
   const std::byte* const* rows_after = nullptr;
   ptrdiff_t offset_after = 0;
-  /// ReadOrder::kFewBlocks: tokens that are read before the next come, while as many are fetched.
-  /// 0: all, as kWholeChunk.
-  int at_once = 0;
-  int ahead_of = 0;      ///< what is fetched with token t is rows_ahead[t - ahead_of]
   size_t row_bytes = 0;  ///< of a token and head
 
   // Of codes in groups (coded_values.h):
@@ -46,7 +42,6 @@ struct ValueRows {
   void FetchNoMore() {
     rows_ahead = rows;
     offset_ahead = static_cast<ptrdiff_t>(offset);
-    at_once = 0;  // what is left reads lines that are in cache: in any order
     slots_ahead = -1;
   }
   /// kAlongBlocks: for the slots from slots_ahead on.
@@ -55,18 +50,6 @@ struct ValueRows {
     after.rows_ahead = rows_after;
     after.offset_ahead = offset_after;
     return after;
-  }
-  /// kFewBlocks, with tokens [first, first + at_once) of `count`: the next ones are fetched, and
-  /// with the last ones what the whole is followed by.
-  ValueRows Few(int first, int count) const {
-    ValueRows few = *this;
-    few.ahead_of = first;
-    if (at_once > 0 && first + at_once < count) {
-      few.rows_ahead = rows;
-      few.offset_ahead = static_cast<ptrdiff_t>(offset);
-      few.ahead_of = -at_once;
-    }
-    return few;
   }
 };
 
@@ -171,13 +154,11 @@ struct FetchNothing {
 template <ReadOrder kOrderOf>
 struct FetchUnits {
   static constexpr ReadOrder kOrder = kOrderOf;
-  static constexpr bool kFewTokens = kOrder == ReadOrder::kFewBlocks;
   template <class Values, int Units>
   __attribute__((always_inline)) static void At(const ValueRows& values, int t, int unit) {
-    const int ahead = kFewTokens ? t - values.ahead_of : t;
 #pragma GCC unroll 2
     for (int token = 0; token < Values::kTokens; ++token) {
-      Prefetch<kOrder>(values.ahead(ahead + token, static_cast<size_t>(unit) * Values::kUnitBytes),
+      Prefetch<kOrder>(values.ahead(t + token, static_cast<size_t>(unit) * Values::kUnitBytes),
                        Units * Values::kUnitBytes);
     }
   }
@@ -273,27 +254,26 @@ inline void AccumulateRows(float* weights, const float* shrink, const ValueRows&
   const int step = values.per_block % kTokens == 0 ? Larger(values.per_block, kTokens) : kTokens;
   float keep[NQ];  // what was accumulated from this chunk does not shrink
   for (float& one : keep) one = 1;
-  // Slots [from, to) of the blocks of tokens [first, end).
-  const auto accumulate = [&](const ValueRows& some, int first, int end, int from, int to) {
+  // Slots [from, to) of all blocks.
+  const auto accumulate = [&](const ValueRows& some, int from, int to) {
     // Where the channels take several passes, a few tokens of all blocks pass all of them before
     // the next come, so that memory is read in order. Pairs and eight queries (Zen 4) take longer
     // to compute than to read: twice as many, so that accumulators are loaded and stored half as
     // often.
-    constexpr bool kComputes = NQ == 8 && kTokens == 2 && Fetch::kOrder == ReadOrder::kWholeChunk;
+    constexpr bool kComputes = NQ == 8 && kTokens == 2;
     constexpr int kSlabTokens = kComputes ? 32 : 16;
-    const int blocks = (end - first + step - 1) / step, end_of_block = first + to;
+    const int blocks = (count + step - 1) / step;
     const int slab =
         full > kUnits ? Larger(kTokens, kSlabTokens / blocks / kTokens * kTokens) : step;
-    for (Slab tokens = {first + from, 0, step}; tokens.begin < Smaller(end_of_block, end);
-         tokens.begin += slab) {
-      tokens.end = Smaller(tokens.begin + slab, end_of_block);
+    for (Slab tokens = {from, 0, step}; tokens.begin < Smaller(to, count); tokens.begin += slab) {
+      tokens.end = Smaller(tokens.begin + slab, to);
       const float* const shrinks = tokens.begin == 0 ? shrink : keep;
       int u = 0;
       // The next Units units, of which the last may be Partial.
       const auto next = [&]<int Units, bool Partial>() {
         const int cells = (head_dim - full * Values::kChannels) / Values::kVectors;
         float* const of_units = sums + u * Values::kChannels;
-        AccumulateUnits<Values, Fetch, NQ, Units, Partial>(weights, shrinks, some, end, tokens, u,
+        AccumulateUnits<Values, Fetch, NQ, Units, Partial>(weights, shrinks, some, count, tokens, u,
                                                            cells, of_units, sums_stride);
         u += Units;
       };
@@ -309,18 +289,13 @@ inline void AccumulateRows(float* weights, const float* shrink, const ValueRows&
       }
     }
   };
-  if constexpr (Fetch::kOrder == ReadOrder::kFewBlocks) {
-    const int at_once = values.at_once > 0 ? values.at_once : count;
-    for (int first = 0; first < count; first += at_once) {
-      accumulate(values.Few(first, count), first, Smaller(first + at_once, count), 0, step);
-    }
-  } else if constexpr (Fetch::kOrder == ReadOrder::kAlongBlocks) {
+  if constexpr (Fetch::kOrder == ReadOrder::kAlongBlocks) {
     static_assert(kTokens == 1);  // slots_ahead may be odd
     const int here = values.slots_ahead >= 0 ? values.slots_ahead : step;
-    accumulate(values, 0, count, 0, here);
-    if (here < step) accumulate(values.After(), 0, count, here, step);
+    accumulate(values, 0, here);
+    if (here < step) accumulate(values.After(), here, step);
   } else {
-    accumulate(values, 0, count, 0, step);
+    accumulate(values, 0, step);
   }
 }
 

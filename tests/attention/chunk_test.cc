@@ -182,65 +182,6 @@ TEST_F(ChunkTest, FindsUnitsOfGroups) {
   });
 }
 
-TEST_F(ChunkTest, ReadsAFewBlocksAtATimeOnlyWhereTheyFit) {
-  const auto with = [this](auto change) {
-    DecodeJob job = Job(0, 400);
-    job.group_size = 1;
-    change(job);
-    return TilesAtOnce(job);
-  };
-  EXPECT_EQ(with([](DecodeJob&) {}), 4);
-  EXPECT_EQ(with([](DecodeJob& job) { job.row_bytes = 256; }), 4);
-  EXPECT_EQ(with([](DecodeJob& job) { job.row_bytes = 512; }), 0);
-  const auto eight = [](DecodeJob& job) { job.group_size = 8; };
-  EXPECT_EQ(with(eight), 4);
-  EXPECT_EQ(with([&](DecodeJob& job) { eight(job), job.row_bytes = 256; }), 2);
-  EXPECT_EQ(with([&](DecodeJob& job) { eight(job), job.row_bytes = 512; }), 0);
-  EXPECT_EQ(with([](DecodeJob& job) { job.begin = 32; }), 0);
-  const auto slots = [&](uint32_t per_block) {
-    return with(
-        [=](DecodeJob& job) { job.keys.slots_per_block = job.values.slots_per_block = per_block; });
-  };
-  EXPECT_EQ(slots(64), 4);
-  EXPECT_EQ(slots(32), 4);
-  for (uint32_t per_block : {8, 24, 48, 128}) EXPECT_EQ(slots(per_block), 0) << per_block;
-  EXPECT_EQ(with([](DecodeJob& job) { job.values = {}; }), 0);
-}
-
-// What is fetched with a tile is what is read so many tiles later: keys, values, the next head's.
-TEST_F(ChunkTest, FetchesWhatIsReadAFewBlocksLater) {
-  for (int end : {2 * kChunk + 64, 40, 1}) {
-    for (uint32_t slots : {16, 64}) {
-      SCOPED_TRACE(end);
-      SCOPED_TRACE(slots);
-      DecodeJob job = Job(0, end);
-      job.group_size = 1;
-      job.keys.slots_per_block = job.values.slots_per_block = slots;
-      const int tiles = TilesAtOnce(job);
-      ASSERT_EQ(tiles, 4);
-      std::vector<const std::byte*> read, fetched;
-      int later = 0;
-      ForEachHeadStep(job, [&](const HeadStep& step) {
-        const HeadChunk& here = step.here;
-        const Reading<ReadOrder::kFewBlocks> reading(step);
-        later = std::min(tiles, here.num_tiles());
-        for (int i = 0; i < here.num_tiles(); ++i) {
-          read.push_back(here.TileAt(&Chunk::key_lines, i));
-          fetched.push_back(reading.AfterKeys(i * kTileSlots, nullptr, nullptr));
-        }
-        const ValueRows values = reading.Values();
-        for (int t = 0; t < here.count(); t += kTileSlots) {
-          const ValueRows few = values.Few(t / values.at_once * values.at_once, here.count());
-          read.push_back(here.TileAt(&Chunk::values, t / kTileSlots));
-          fetched.push_back(few.ahead(t - few.ahead_of, /*byte=*/0));
-        }
-      });
-      ASSERT_EQ(read.size(), fetched.size());
-      for (size_t i = 0; i + later < read.size(); ++i) EXPECT_EQ(fetched[i], read[i + later]) << i;
-    }
-  }
-}
-
 TEST_F(ChunkTest, ReadsAlongBlocksOnlyWhereHeadsFollowEachOther) {
   const auto with = [this](auto change) {
     DecodeJob job = Job(0, 400);
@@ -301,7 +242,7 @@ TEST_F(ChunkTest, FetchesEveryLineAlongItsBlock) {
         const Reading<ReadOrder::kAlongBlocks> reading(step);
         for (int i = 0; i < here.num_tiles(); ++i) {
           const std::byte* const lines = here.TileAt(&Chunk::key_lines, i);
-          const std::byte* const ahead = reading.AfterKeys(i * kTileSlots, lines, nullptr);
+          const std::byte* const ahead = reading.AfterKeys(lines, nullptr);
           for (size_t at = 0; at < area; at += 64) take(lines + at, ahead + at);
         }
         const ValueRows values = reading.Values();
