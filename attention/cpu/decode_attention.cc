@@ -14,7 +14,7 @@ namespace {
 constexpr float kNothing = -std::numeric_limits<float>::infinity();
 
 /// Neighbouring heads of a decode job, of which each fetches for the next one: the more, where
-/// their queries fit (BlockKernels::job_query_floats).
+/// their queries fit (BlockKernels::decode_query_floats).
 constexpr int kMostJobHeads = 8, kFewJobHeads = 4;
 /// Keys and values of a decode job, as if they were not codes: long enough to make the merge of its
 /// result cheap. A segment that is shorter than a few of these is still cut in up to kFewParts for
@@ -24,22 +24,22 @@ constexpr size_t kSmallTaskBytes = 256 << 10;
 constexpr size_t kFewParts = 4;
 
 /// How many of `num_heads` a job takes, all jobs about as many.
-int JobHeads(const BlockKernels& kernels, const AttentionShape& shape, int num_heads) {
-  const bool fit = kMostJobHeads * shape.group_size() * shape.head_dim <= kernels.job_query_floats;
+int JobHeads(int query_floats, const AttentionShape& shape, int num_heads) {
+  const bool fit = kMostJobHeads * shape.group_size() * shape.head_dim <= query_floats;
   const int most = fit ? kMostJobHeads : kFewJobHeads, jobs = (num_heads + most - 1) / most;
   return (num_heads + jobs - 1) / jobs;
 }
 
-/// Calls emit(first_head, num_heads, begin, end) for the jobs, of these kernels, that attend to
-/// slots [begin, end) of a segment with its KV heads [first_head, first_head + num_heads).
+/// Calls emit(first_head, num_heads, begin, end) for the jobs that attend to slots [begin, end) of
+/// a segment with its KV heads [first_head, first_head + num_heads).
+///   query_floats  as BlockKernels::decode_query_floats
 template <typename Emit>
-void CutSegment(const BlockKernels& kernels, const SegmentView& segment,
-                const AttentionShape& shape, int first_head, int num_heads, int begin, int end,
-                Emit emit) {
+void CutSegment(int query_floats, const SegmentView& segment, const AttentionShape& shape,
+                int first_head, int num_heads, int begin, int end, Emit emit) {
   if (begin >= end) return;
   const int bits = EncodingBits(segment.encoding);
   const size_t plain_bytes = size_t{2} * shape.head_dim * std::max(bits, 16) / 8;
-  const int heads = JobHeads(kernels, shape, num_heads);
+  const int heads = JobHeads(query_floats, shape, num_heads);
   // Parts of about equal length, on whole chunks.
   const size_t count = end - begin, bytes = count * plain_bytes * heads;
   const size_t most_parts = kFewParts * std::max(1, heads / kFewJobHeads);
@@ -130,8 +130,8 @@ void CpuBackend::AddDecodeTasks(const AttentionShape& shape, size_t item,
                                 const SegmentView& segment, int num_slots, const float* q,
                                 int first_head, int num_heads) {
   const size_t group = shape.group_size();
-  CutSegment(Kernels(segment.encoding), segment, shape, first_head, num_heads, 0, num_slots,
-             [&](int head, int heads, int begin, int end) {
+  CutSegment(Kernels(segment.encoding).decode_query_floats, segment, shape, first_head, num_heads,
+             0, num_slots, [&](int head, int heads, int begin, int end) {
                tasks_.push_back({&segment, q + head * group * shape.head_dim, head, heads, begin,
                                  end, partial_rows_, false});
                for (int g = head; g < head + heads; ++g, partial_rows_ += group) {
@@ -271,8 +271,8 @@ void CpuBackend::MergeDecode(const AttentionShape& shape, size_t num_items, floa
 
 void CpuBackend::AddWeightTasks(const AttentionShape& shape, const SegmentView& segment, int begin,
                                 int end, const float* q) {
-  CutSegment(Kernels(segment.encoding), segment, shape, segment.first_kv_head, segment.num_kv_heads,
-             begin, end, [&](int head, int heads, int part_begin, int part_end) {
+  CutSegment(kJobQueryFloats, segment, shape, segment.first_kv_head, segment.num_kv_heads, begin,
+             end, [&](int head, int heads, int part_begin, int part_end) {
                tasks_.push_back(
                    {&segment, q + static_cast<size_t>(head) * shape.group_size() * shape.head_dim,
                     head, heads, part_begin, part_end, num_weights_, true});

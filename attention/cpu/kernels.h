@@ -178,6 +178,9 @@ struct ElementKernels {
   void (*rotate[2])(const void* x, const float* cos, const float* sin, int head_dim, void* out);
 };
 
+/// Floats of queries that stay in L1 beside what they meet.
+constexpr int kJobQueryFloats = 2048;
+
 /// Kernels over blocks of one encoding.
 struct BlockKernels {
   void (*decode)(const DecodeJob& job);
@@ -189,9 +192,9 @@ struct BlockKernels {
   ///   lse   [num_heads * group_size]
   ///   sums  [num_heads, end - begin]
   void (*slot_weights)(const DecodeJob& job, const float* lse, float* sums);
-  /// A job takes eight heads, whose areas of a block are contiguous, where their queries are no
-  /// more floats than that, and so stay in cache; otherwise four.
-  int job_query_floats = 2048;
+  /// A job of decode takes eight heads, whose areas of a block are contiguous, where their queries
+  /// are no more floats than that, and so stay in cache; otherwise four.
+  int decode_query_floats = kJobQueryFloats;
 };
 
 /// `count` rows of x times one panel of packed weights (attention/packed_product.h), or one row

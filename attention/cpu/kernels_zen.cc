@@ -25,7 +25,7 @@ constexpr CpuKernels MakeZen5() {
   CpuKernels kernels = kZen4;
   BlockKernels& bf16 = kernels.blocks[kBf16Blocks];
   bf16.decode = bf16.decode_rounded = DecodeBf16OfZen5;
-  bf16.job_query_floats = 8 * kMaxQueries * kMaxHeadDim;  // L2 is near enough
+  bf16.decode_query_floats = 8 * kMaxQueries * kMaxHeadDim;  // L2 is near enough
   return kernels;
 }
 constexpr CpuKernels kZen5 = MakeZen5();
