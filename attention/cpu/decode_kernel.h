@@ -74,7 +74,7 @@ class TileBatch {
 // A Format has Keys, how queries are packed for them (void: not at all, or by its own PackQueries),
 // Values, how accumulators are put in order, Ahead, how what comes next is fetched (its Turn is
 // called now and then), Score and Accumulate; and Takes where it is not for every job. Or, in place
-// of the last three, DecodeSteps: all from zeros to `sums` and `running`.
+// of Ahead, Score and Accumulate, DecodeSteps: all from zeros to `sums` and `running`.
 
 /// Keys and values as they are, f32 or bf16.   Keys, NarrowKeys: how keys are read a full vector,
 /// and a half one, at a time; kOrder: for jobs that can be read so
@@ -180,24 +180,18 @@ inline void DecodeStep(const HeadStep& step, const DecodeScratch& scratch) {
                      scratch.sums + first * AccumulatorFloats<Values>(job.head_dim));
 }
 
-/// The queries of all heads, as PackQueries has them.
-template <class Keys>
-inline void PackJobQueries(const DecodeJob& job, float* packed) {
-  for (int head = 0; head < job.num_heads; ++head) {
-    const size_t first = static_cast<size_t>(head) * job.group_size * job.head_dim;
-    PackQueries<Keys>(
-        job.group_size, job.head_dim,
-        [&](int i) { return job.q + first + static_cast<size_t>(i) * job.head_dim; },
-        packed + first);
-  }
-}
-
 template <class Format>
 inline void PackQueriesOf(const DecodeJob& job, float* packed) {
   if constexpr (requires { Format::PackQueries(job, packed); }) {
     Format::PackQueries(job, packed);
   } else if constexpr (!std::is_void_v<typename Format::Keys>) {
-    PackJobQueries<typename Format::Keys>(job, packed);
+    for (int head = 0; head < job.num_heads; ++head) {
+      const size_t first = static_cast<size_t>(head) * job.group_size * job.head_dim;
+      PackQueries<typename Format::Keys>(
+          job.group_size, job.head_dim,
+          [&](int i) { return job.q + first + static_cast<size_t>(i) * job.head_dim; },
+          packed + first);
+    }
   }
 }
 
