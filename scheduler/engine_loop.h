@@ -113,6 +113,8 @@ class EngineLoop {
   /// While a device computes: what can be done ahead for sequences that will be in the next step,
   /// unless a stop token is drawn, or a client cancels.
   void PrepareNextStep(absl::Span<Sequence* const> ready);
+  ///   inputs  those of the step at work, one for each sequence
+  void PrepareSome(absl::Span<Sequence* const> sequences, absl::Span<const DecodeInput> inputs);
   /// Policies that wait for the first generated token's attention.
   absl::Status DecideFirstToken(Sequence& sequence);
 

@@ -16,7 +16,7 @@ constexpr uint32_t kSegmentWords = sizeof(DeviceSegment) / sizeof(uint32_t);
 // Word 0 is nobody's: as a word of a record it stands for none.
 StepTable::StepTable(uint32_t capacity_words)
     : mirror_(capacity_words, 0),
-      patch_of_(capacity_words, kFull),
+      is_changed_(capacity_words / 64 + 1, 0),
       extents_(Extents::kSmallest, capacity_words) {}
 
 void StepTable::Set(uint32_t word, uint32_t value) {
@@ -26,11 +26,18 @@ void StepTable::Set(uint32_t word, uint32_t value) {
 }
 
 void StepTable::Resend(uint32_t word) {
-  if (patch_of_[word] == kFull) {
-    patch_of_[word] = static_cast<uint32_t>(patches_.size());
-    patches_.push_back({word, 0});
+  uint64_t& bits = is_changed_[word / 64];
+  const uint64_t bit = uint64_t{1} << word % 64;
+  if ((bits & bit) != 0) return;
+  bits |= bit;
+  changed_.push_back(word);
+}
+
+void StepTable::ReadPatches(size_t first, size_t count, TablePatch* patches) const {
+  for (size_t i = 0; i < count; ++i) {
+    const uint32_t word = changed_[first + i];
+    patches[i] = {word, mirror_[word]};
   }
-  patches_[patch_of_[word]].value = mirror_[word];
 }
 
 void StepTable::PutWords(uint32_t word, const void* data, size_t words) {
@@ -43,8 +50,8 @@ void StepTable::PutWords(uint32_t word, const void* data, size_t words) {
 }
 
 void StepTable::Sent() {
-  for (const TablePatch& patch : patches_) patch_of_[patch.word] = kFull;
-  patches_.clear();
+  for (const uint32_t word : changed_) is_changed_[word / 64] = 0;
+  changed_.clear();
 }
 
 bool StepTable::AddLayer(int max_segments, LayerTable* layer) {

@@ -82,8 +82,10 @@ class StepTable {
   bool AddBlocks(const DecodeItem& item, LayerTable* layer);
   void RemoveLayer(LayerTable* layer);
 
-  /// Changes since the last call of Sent(), one for each word, in no order.
-  absl::Span<const TablePatch> patches() const { return patches_; }
+  /// Words that have changed since the last call of Sent(), each once, in no order.
+  size_t num_patches() const { return changed_.size(); }
+  /// What they are now: patches [first, first + count).
+  void ReadPatches(size_t first, size_t count, TablePatch* patches) const;
   /// The patches have been handed over. Their memory is the caller's from then on.
   void Sent();
 
@@ -93,8 +95,8 @@ class StepTable {
   void TellBlocks(const PlaneView& plane, uint32_t count, LayerTable::BlockList* list);
 
   std::vector<uint32_t> mirror_;
-  std::vector<uint32_t> patch_of_;  ///< index of a word's patch, or kFull
-  std::vector<TablePatch> patches_;
+  std::vector<uint32_t> changed_;
+  std::vector<uint64_t> is_changed_;  ///< a bit of each word: few enough for a CPU's cache
   Extents extents_;
 };
 

@@ -258,9 +258,10 @@ class TablesOnDevice {
   size_t Step(const std::vector<GrowingSequence*>& sequences) {
     std::vector<DecodeInput> inputs;
     for (GrowingSequence* sequence : sequences) inputs.push_back(sequence->Append());
-    const size_t prepared = tables_.table().patches().size();
+    const size_t prepared = tables_.table().num_patches();
     EXPECT_TRUE(tables_.Update(inputs).ok());
-    const auto patches = tables_.table().patches();
+    std::vector<TablePatch> patches(tables_.table().num_patches());
+    tables_.table().ReadPatches(0, patches.size(), patches.data());
     patches_of_update_ = patches.size() - prepared;
     const auto count = static_cast<uint32_t>(patches.size());
     if (count > 0) {
