@@ -160,6 +160,13 @@ using CacheEdit = std::variant<CopyEdit, MergeEdit>;
 using PauseTest = absl::FunctionRef<bool()>;
 inline bool NeverPause() { return false; }
 
+/// Seconds since start in which a device was at work, by its own clock. Beside both it waits for
+/// the host, between the steps of one batch.
+struct DeviceSeconds {
+  double steps = 0;  ///< of DecodeTokens: from a step's first kernel to its tokens
+  double edits = 0;  ///< copies and merges of cached tokens, none of which is within a step
+};
+
 /// A part of the prefill workspace, in which one batch runs at a time, beside those of other lanes.
 struct PrefillLane {
   int max_tokens = 0;  ///< of a batch
@@ -293,9 +300,7 @@ class ModelRunner {
 
   /// Seconds spent in attention kernels (attend, measure, write) since start, for the metrics.
   virtual double attention_seconds() const { return 0; }
-  /// Seconds since start in which a device was at work on steps of DecodeTokens, by its own clock:
-  /// from a step's first kernel to its tokens. Between these it waits for the host, or edits caches.
-  virtual double device_seconds() const { return 0; }
+  virtual DeviceSeconds device_seconds() const { return {}; }
 
  protected:
   SampledToken SampleOne(const TokenDraw& draw, float* logits) const {

@@ -80,7 +80,7 @@ void EngineLoop::Run() {
 void EngineLoop::Step() {
   const Clock::time_point start = Clock::now();
   const double attention_before = model_->attention_seconds();
-  const double device_before = model_->device_seconds();
+  const DeviceSeconds device_before = model_->device_seconds();
   const bool has_work = !IsIdle();
   measures_ = {};
 
@@ -95,7 +95,9 @@ void EngineLoop::Step() {
   if (measures_.tokens > 0) metrics_->ObserveStepTokens(measures_.tokens);
   const double attention = model_->attention_seconds() - attention_before;
   const double total = Seconds(Clock::now() - start);
-  metrics_->CountDeviceSeconds(model_->device_seconds() - device_before);
+  const DeviceSeconds device = model_->device_seconds();
+  metrics_->CountDeviceSeconds(device.steps - device_before.steps,
+                               device.edits - device_before.edits);
   metrics_->ObserveStepPart("model", measures_.model_seconds - attention);
   metrics_->ObserveStepPart("attention", attention);
   metrics_->ObserveStepPart("sample", measures_.sample_seconds);

@@ -125,6 +125,8 @@ struct Metrics::Series {
         generated_tokens(OneCounter(r, "ziggurat_generated_tokens_total", "Tokens generated")),
         device_decode(OneCounter(r, "ziggurat_device_decode_seconds_total",
                                  "Seconds in which a GPU was at work on decode steps")),
+        device_edit(OneCounter(r, "ziggurat_device_edit_seconds_total",
+                               "Seconds in which a GPU copied and merged cached tokens")),
         pod_distant(OneCounter(r, "ziggurat_pod_distant_total",
                                "Attentions of a query to the distant tokens of a layer and KV "
                                "head that PoD considered")),
@@ -198,6 +200,7 @@ struct Metrics::Series {
   Counter& prompt_tokens;
   Counter& generated_tokens;
   Counter& device_decode;
+  Counter& device_edit;
   Counter& pod_distant;
   Counter& pod_skipped;
   Histogram& queue_time;
@@ -291,7 +294,10 @@ void Metrics::SetCertificateExpiry(double unix_seconds) {
 }
 void Metrics::CountPromptTokens(int tokens) { series_->prompt_tokens.Increment(tokens); }
 void Metrics::CountGeneratedTokens(int tokens) { series_->generated_tokens.Increment(tokens); }
-void Metrics::CountDeviceSeconds(double seconds) { series_->device_decode.Increment(seconds); }
+void Metrics::CountDeviceSeconds(double steps, double edits) {
+  series_->device_decode.Increment(steps);
+  series_->device_edit.Increment(edits);
+}
 void Metrics::ObserveAdmittedBlocks(size_t blocks) {
   series_->admitted_blocks.Observe(static_cast<double>(blocks));
 }

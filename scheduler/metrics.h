@@ -66,7 +66,7 @@ class Metrics {
   void ObserveEndToEnd(double seconds);
   /// part: "schedule", "model", "attention", "sample".
   void ObserveStepPart(std::string_view part, double seconds);
-  void CountDeviceSeconds(double seconds);  ///< ModelRunner::device_seconds
+  void CountDeviceSeconds(double steps, double edits);  ///< DeviceSeconds
   void ObserveBatchSize(int sequences);
   /// Tokens that a step has computed; those of a prompt count in the step that ends its prefill.
   void ObserveStepTokens(int tokens);

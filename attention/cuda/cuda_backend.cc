@@ -260,6 +260,7 @@ void CudaBackend::WriteScores(const AttentionShape& /*shape*/, const float* sums
 void CudaBackend::CopyTokens(const AttentionShape& shape, PoolView pool, const SegmentView& from,
                              HeadIndices slots, int first, int count, const SegmentView& to,
                              int first_slot) {
+  const StreamTimer::Span timed(edits_);
   TableImage image;
   const uint32_t source = image.AddSegment(from);
   const TargetSegment target = image.AddTarget(to);
@@ -283,6 +284,7 @@ void CudaBackend::CopyAll(const AttentionShape& shape, PoolView pool,
                           absl::Span<const TokenCopy> copies) {
   CopyBatch batch(shape, LimitsOfBatches());
   const auto launch = [&] {
+    const StreamTimer::Span timed(edits_);
     const DeviceCache cache = Cache(pool, batch.image());
     LaunchCopyTokens(DeviceShapeOf(shape), cache, uploads_->Place(batch.records()),
                      static_cast<int>(batch.records().size()), batch.most(),
@@ -327,6 +329,7 @@ void CudaBackend::MergeTails(const AttentionShape& shape, PoolView pool,
                              absl::Span<const TailMerge> merges) {
   MergeBatch batch(shape, LimitsOfBatches());
   const auto launch = [&] {
+    const StreamTimer::Span timed(edits_);
     const DeviceCache cache = Cache(pool, batch.image());
     LaunchMergeTails(DeviceShapeOf(shape), cache, uploads_->Place(batch.records()),
                      static_cast<int>(batch.records().size()), batch.each(),
@@ -334,6 +337,7 @@ void CudaBackend::MergeTails(const AttentionShape& shape, PoolView pool,
     batch.Clear();
   };
   InBatches(merges, batch, launch, [&](const TailMerge& merge) {
+    const StreamTimer::Span timed(edits_);
     AttentionBackend::MergeTails(shape, pool, {&merge, 1});
   });
 }

@@ -15,6 +15,7 @@
 #include "attention/cuda/device.h"
 #include "attention/cuda/edit_batches.h"
 #include "attention/cuda/prompt_library.h"
+#include "attention/cuda/stream_timer.h"
 #include "attention/cuda/table_image.h"
 #include "attention/cuda/upload_ring.h"
 
@@ -41,6 +42,7 @@ class CudaBackend final : public AttentionBackend {
       std::unique_ptr<PromptLibrary> prompts);
 
   std::string_view name() const override { return "cuda"; }
+  double edit_seconds() override { return edits_.Seconds(); }
   bool is_hosts() const override { return false; }
 
   void* Lend(size_t bytes) override;
@@ -124,7 +126,10 @@ class CudaBackend final : public AttentionBackend {
                        const PrefillTensors& tensors);
   CudaBackend(std::shared_ptr<Stream> stream, const CudaBackendOptions& options,
               std::unique_ptr<PromptLibrary> prompts)
-      : stream_(std::move(stream)), options_(options), prompts_(std::move(prompts)) {}
+      : stream_(std::move(stream)),
+        options_(options),
+        prompts_(std::move(prompts)),
+        edits_(stream_.get()) {}
 
   /// Scratch memory of one call; CHECKs that there is as much.
   void* Scratch(size_t bytes);
@@ -145,6 +150,7 @@ class CudaBackend final : public AttentionBackend {
   std::unique_ptr<PromptLibrary> prompts_;
   std::unique_ptr<UploadRing> uploads_;
   DeviceMemory scratch_, lent_, numbers_;
+  StreamTimer edits_;
 };
 
 }  // namespace ziggurat::cuda

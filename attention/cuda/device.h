@@ -93,6 +93,8 @@ class Event {
   virtual void Record(const Stream& stream) = 0;
   /// Waits until the stream has come to where it was recorded last; at once where it never was.
   virtual void Wait() = 0;
+  /// Whether Wait() would not wait.
+  virtual bool IsReached() const = 0;
   /// Of two points that the stream has come to.
   virtual double SecondsSince(const Event& earlier) const = 0;
 };

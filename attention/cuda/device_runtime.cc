@@ -48,6 +48,11 @@ class RuntimeEvent final : public Event {
               "cudaEventRecord");
   }
   void Wait() override { CheckCall(cudaEventSynchronize(event_), "cudaEventSynchronize"); }
+  bool IsReached() const override {
+    const cudaError_t error = cudaEventQuery(event_);
+    if (error != cudaErrorNotReady) CheckCall(error, "cudaEventQuery");
+    return error == cudaSuccess;
+  }
   double SecondsSince(const Event& earlier) const override {
     float milliseconds = 0;
     CheckCall(cudaEventElapsedTime(&milliseconds, static_cast<const RuntimeEvent&>(earlier).event_,

@@ -61,7 +61,9 @@ class LlamaRunner final : public ModelRunner {
   absl::Status EditCache(absl::Span<const CacheEdit> edits) override;
 
   double attention_seconds() const override { return attention_seconds_; }
-  double device_seconds() const override { return steps_ == nullptr ? 0 : steps_->busy_seconds(); }
+  DeviceSeconds device_seconds() const override {
+    return {steps_ == nullptr ? 0 : steps_->busy_seconds(), backend_->edit_seconds()};
+  }
 
   /// Prefills a chunk through layer 0 and decodes a token through all, in a pool of its own, then
   /// gives the workspace back.

@@ -27,7 +27,7 @@ class StepDecoder {
                                     absl::Span<const TokenDraw> draws, SampledToken* tokens) = 0;
   virtual void PrepareDecode(absl::Span<const DecodeInput> inputs) = 0;
   virtual absl::Status AwaitTokens() = 0;
-  virtual double busy_seconds() const = 0;  ///< ModelRunner::device_seconds
+  virtual double busy_seconds() const = 0;  ///< DeviceSeconds::steps
 
   /// The device's memory for logits, between steps: [rows(), vocab_size] f32.
   virtual float* logits() = 0;

@@ -49,12 +49,17 @@ class EmulatedEvent final : public Event {
  public:
   void Record(const Stream& stream) override {
     stream_ = stream.get();
-    const auto note_time = [this] { recorded_ = std::chrono::steady_clock::now(); };
+    is_reached_ = false;
+    const auto note_time = [this] {
+      recorded_ = std::chrono::steady_clock::now();
+      is_reached_ = true;
+    };
     cuda_emulator::Submit(stream_, {.other = note_time, .event = this});
   }
   void Wait() override {
     if (stream_ != nullptr) stream_->Await(this);
   }
+  bool IsReached() const override { return is_reached_; }
   double SecondsSince(const Event& earlier) const override {
     const auto since = recorded_ - static_cast<const EmulatedEvent&>(earlier).recorded_;
     return std::chrono::duration<double>(since).count();
@@ -63,6 +68,7 @@ class EmulatedEvent final : public Event {
  private:
   cudaStream_t stream_ = nullptr;  ///< that it was recorded on last
   std::chrono::steady_clock::time_point recorded_;
+  bool is_reached_ = true;
 };
 
 class EmulatedGraph final : public Graph {

@@ -364,11 +364,11 @@ TEST_F(CudaDecoder, AStepOfMoreSequencesThanItWasMadeForGoesInTwo) {
   for (Sampler& sampler : there) draws.push_back({&sampler, {}});
   for (int repeat = 0; repeat < 3; ++repeat) {
     std::vector<SampledToken> tokens(inputs.size());
-    const double seconds_before = device.runner().device_seconds();
+    const double seconds_before = device.runner().device_seconds().steps;
     ASSERT_TRUE(device.runner().DecodeTokens(inputs, draws, tokens.data()).ok());
     device.runner().PrepareDecode(inputs);  // the table has rows of the second part alone
     ASSERT_TRUE(device.runner().AwaitTokens().ok());
-    EXPECT_GT(device.runner().device_seconds(), seconds_before);
+    EXPECT_GT(device.runner().device_seconds().steps, seconds_before);
     for (size_t i = 0; i < inputs.size(); ++i) {
       Logits own(logits.begin() + static_cast<std::ptrdiff_t>(120 * i),
                  logits.begin() + static_cast<std::ptrdiff_t>(120 * (i + 1)));

@@ -10,25 +10,33 @@ double SecondsSince(std::chrono::steady_clock::time_point start) {
 }
 
 /// What `parts` would be of so many steps.
-StepParts Scaled(const StepParts& parts, int steps) {
+StepParts Scaled(StepParts parts, int steps) {
   if (parts.steps == 0) return parts;
   const double scale = static_cast<double>(steps) / static_cast<double>(parts.steps);
-  return {static_cast<uint64_t>(steps), parts.device * scale, parts.model * scale,
-          parts.attention * scale,      parts.sample * scale, parts.schedule * scale};
+  parts.steps = static_cast<uint64_t>(steps);
+  for (double* part : {&parts.device.steps, &parts.device.edits, &parts.model, &parts.attention,
+                       &parts.sample, &parts.schedule}) {
+    *part *= scale;
+  }
+  return parts;
 }
 
 }  // namespace
 
 StepParts operator-(const StepParts& a, const StepParts& b) {
-  return {a.steps - b.steps,         a.device - b.device, a.model - b.model,
-          a.attention - b.attention, a.sample - b.sample, a.schedule - b.schedule};
+  return {a.steps - b.steps,   {a.device.steps - b.device.steps, a.device.edits - b.device.edits},
+          a.model - b.model,   a.attention - b.attention,
+          a.sample - b.sample, a.schedule - b.schedule};
 }
 
 StepParts PartsSoFar(const Metrics& metrics) {
   StepParts parts;
   for (const prometheus::MetricFamily& family : metrics.Collect()) {
     if (family.name == "ziggurat_device_decode_seconds_total") {
-      parts.device = family.metric.front().counter.value;
+      parts.device.steps = family.metric.front().counter.value;
+    }
+    if (family.name == "ziggurat_device_edit_seconds_total") {
+      parts.device.edits = family.metric.front().counter.value;
     }
     if (family.name != "ziggurat_step_seconds") continue;
     for (const prometheus::ClientMetric& metric : family.metric) {

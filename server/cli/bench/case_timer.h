@@ -33,8 +33,8 @@ struct EngineCase {
 /// Steps of the engine thread while a case ran, and its seconds in them.
 struct StepParts {
   uint64_t steps = 0;
-  double device = 0;  ///< a device at work on decode steps, whatever the thread did
-  double model = 0;   ///< matrix products, norms, activations
+  DeviceSeconds device;  ///< at work, whatever the thread did
+  double model = 0;      ///< matrix products, norms, activations
   double attention = 0;
   double sample = 0;
   double schedule = 0;  ///< everything else

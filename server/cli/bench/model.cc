@@ -36,9 +36,10 @@ A row is one batch of equal requests, prefilled and then decoded together. token
 tokens of all requests; "attention" and "engine" are shares of the engine thread's time (engine:
 scheduling and sampling, all but the model); GB/s is what a step reads, weights and cache, by its
 time. The machine's read bandwidth is measured in the same run and stands above the table; on a GPU
-it is that of a copy, read and written bytes together. There "engine" is the share of a step between
-the tokens of one and the first kernel of the next, by the GPU's own clock: it waits for the host, or
-edits caches. "attention" is not known: the engine thread does not wait for the parts of a step.
+it is that of a copy, read and written bytes together. There "engine" is the share of a step in which
+the GPU waits for the host, by its own clock: from the tokens of one step to the first kernel of the
+next, less "edits", in which it copies and merges cached tokens. The share of attention is not known:
+the engine thread does not wait for the parts of a step.
 
 With --fill a row is as many requests as the pool holds at once, of --batch at most:
   ziggurat bench decode --model /tmp/llama-160m --fill --batch 64 --context 2048 \
@@ -149,11 +150,11 @@ absl::StatusOr<bench::EngineFigures> RunBest(bench::EngineBench& bench,
   return best;
 }
 
-void PrintHead(const ModelBenchFlags& flags) {
+void PrintHead(const ModelBenchFlags& flags, bool on_gpu) {
   absl::PrintF("| %-32s | %5s | %7s | %8s | ", "policy", "batch", "context", "tokens/s");
   if (flags.decodes) {
-    absl::PrintF("%8s | %9s | %6s | %9s | %5s |\n", "ms/step", "attention", "engine", "cache MiB",
-                 "GB/s");
+    absl::PrintF("%8s | %9s | %6s | %9s | %5s |\n", "ms/step", on_gpu ? "edits" : "attention",
+                 "engine", "cache MiB", "GB/s");
     std::puts("| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |");
   } else {
     absl::PrintF("%8s | %9s | %6s |\n", "seconds", "attention", "engine");
@@ -161,9 +162,9 @@ void PrintHead(const ModelBenchFlags& flags) {
   }
 }
 
-/// The share of steps between a device's last kernel of one and its first of the next.
-double BetweenSteps(const bench::StepParts& parts) {
-  return std::max(0.0, 1 - parts.device / parts.total());
+/// The share of steps in which a device waits for the host.
+double WaitsForHost(const bench::StepParts& parts) {
+  return std::max(0.0, 1 - (parts.device.steps + parts.device.edits) / parts.total());
 }
 
 void PrintRow(const ModelBenchFlags& flags, const std::string& policy,
@@ -175,10 +176,11 @@ void PrintRow(const ModelBenchFlags& flags, const std::string& policy,
     if (!is_known || !(parts.total() > 0)) return std::string("-");
     return absl::StrFormat("%.1f %%", 100 * share);
   };
-  const std::string attention = percent(!on_gpu, parts.attention / parts.total());
+  const std::string attention = percent(
+      !on_gpu || flags.decodes, (on_gpu ? parts.device.edits : parts.attention) / parts.total());
   const std::string engine =
       percent(!on_gpu || flags.decodes,
-              on_gpu ? BetweenSteps(parts) : (parts.sample + parts.schedule) / parts.total());
+              on_gpu ? WaitsForHost(parts) : (parts.sample + parts.schedule) / parts.total());
   absl::PrintF("| %-32s | %5d | %7d | ", absl::StrCat("`", policy, "`"), figures.batch,
                which.context);
   if (flags.decodes) {
@@ -215,7 +217,8 @@ nlohmann::json ToJson(const std::string& policy, const bench::EngineCase& which,
   row["decode_seconds"] = figures.decode_seconds;
   row["decode_tokens_per_second"] = figures.decode_tokens_per_second;
   if (on_gpu) {
-    row["between_steps"] = BetweenSteps(figures.decode_parts);
+    row["waits_for_host"] = WaitsForHost(figures.decode_parts);
+    row["edits"] = figures.decode_parts.device.edits / figures.decode_parts.total();
   } else {
     row["decode_seconds_by_part"] = ToJson(figures.decode_parts);
   }
@@ -271,7 +274,7 @@ int RunModelBench(const ModelBenchFlags& flags) {
                            {"weight_bytes", (*bench)->weight_bytes()},
                            {on_gpu ? "copy_bytes_per_second" : "read_bytes_per_second", *bandwidth},
                            {"rows", nlohmann::json::array()}};
-  PrintHead(flags);
+  PrintHead(flags, on_gpu);
   for (const int context : flags.contexts) {
     for (const int batch : flags.batches) {
       for (const NamedPolicy& policy : *policies) {

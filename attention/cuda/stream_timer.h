@@ -1,0 +1,45 @@
+// How long a device is at work on some of what a stream is asked for, by its own clock.
+#pragma once
+
+#include <deque>
+#include <memory>
+#include <vector>
+
+#include "attention/cuda/device.h"
+
+namespace ziggurat::cuda {
+
+/// Waits for nothing: what the stream has not come to yet counts later.
+class StreamTimer {
+ public:
+  explicit StreamTimer(const Stream* stream) : stream_(*stream) {}
+
+  /// Counts what is asked of the stream while it lives. Nothing that takes the host long is to
+  /// stand in between, since the stream would wait for it.
+  class Span {
+   public:
+    explicit Span(StreamTimer& timer);
+    ~Span();
+    Span(const Span&) = delete;
+    Span& operator=(const Span&) = delete;
+
+   private:
+    StreamTimer& timer_;
+  };
+
+  /// Of all spans that the stream is through with.
+  double Seconds();
+
+ private:
+  struct Events {
+    std::unique_ptr<Event> begin = Event::Create();
+    std::unique_ptr<Event> end = Event::Create();
+  };
+
+  const Stream& stream_;
+  std::deque<Events> asked_;  ///< in the order of the stream
+  std::vector<Events> free_;
+  double seconds_ = 0;
+};
+
+}  // namespace ziggurat::cuda
