@@ -4,14 +4,17 @@
 
 namespace ziggurat::cuda {
 
-StreamTimer::Span::Span(StreamTimer& timer) : timer_(timer) {
-  if (timer_.free_.empty()) timer_.free_.emplace_back();
-  timer_.asked_.push_back(std::move(timer_.free_.back()));
-  timer_.free_.pop_back();
-  timer_.asked_.back().begin->Record(timer_.stream_);
-}
+StreamTimer::Span::Span(StreamTimer& timer) : stream_(timer.stream_), end_(timer.Begin()) {}
 
-StreamTimer::Span::~Span() { timer_.asked_.back().end->Record(timer_.stream_); }
+StreamTimer::Span::~Span() { end_.Record(stream_); }
+
+Event& StreamTimer::Begin() {
+  if (free_.empty()) free_.emplace_back();
+  asked_.push_back(std::move(free_.back()));
+  free_.pop_back();
+  asked_.back().begin->Record(stream_);
+  return *asked_.back().end;
+}
 
 double StreamTimer::Seconds() {
   while (!asked_.empty() && asked_.front().end->IsReached()) {

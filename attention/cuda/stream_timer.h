@@ -14,20 +14,11 @@ class StreamTimer {
  public:
   explicit StreamTimer(const Stream* stream) : stream_(*stream) {}
 
-  /// Counts what is asked of the stream while it lives. Nothing that takes the host long is to
-  /// stand in between, since the stream would wait for it.
-  class Span {
-   public:
-    explicit Span(StreamTimer& timer);
-    ~Span();
-    Span(const Span&) = delete;
-    Span& operator=(const Span&) = delete;
+  /// Counts what is asked of the stream while it lives; of one within another that counts twice.
+  /// Nothing that takes the host long is to stand in between, since the stream would wait for it.
+  class Span;
 
-   private:
-    StreamTimer& timer_;
-  };
-
-  /// Of all spans that the stream is through with.
+  /// Of all spans that the stream is through with. Not within one.
   double Seconds();
 
  private:
@@ -36,10 +27,25 @@ class StreamTimer {
     std::unique_ptr<Event> end = Event::Create();
   };
 
+  /// Where a span begins; the event that is to be recorded at its end.
+  Event& Begin();
+
   const Stream& stream_;
   std::deque<Events> asked_;  ///< in the order of the stream
   std::vector<Events> free_;
   double seconds_ = 0;
+};
+
+class StreamTimer::Span {
+ public:
+  explicit Span(StreamTimer& timer);
+  ~Span();
+  Span(const Span&) = delete;
+  Span& operator=(const Span&) = delete;
+
+ private:
+  const Stream& stream_;
+  Event& end_;
 };
 
 }  // namespace ziggurat::cuda
