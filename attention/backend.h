@@ -168,7 +168,8 @@ class AttentionBackend : public BackendMemory {
   /// "reference", "cuda", or "cpu-" and the name of a level (CpuLevelName).
   virtual std::string_view name() const = 0;
   /// Seconds since start in which a device was at work on copies and merges of cached tokens, by
-  /// its own clock; those that it has not come to yet count later.
+  /// its own clock; those that it has not come to yet count later, and merges that go alone, for
+  /// lack of scratch memory, never.
   virtual double edit_seconds() { return 0; }
 
   // ---- Prefill: the contiguous workspace of one layer --------------------------------------

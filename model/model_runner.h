@@ -280,7 +280,7 @@ class ModelRunner {
   }
   /// What the inputs of the next step will be, but for the token, of some sequences that may be in
   /// it: so that it costs less then. The views and targets of the step at work may have become
-  /// those of these inputs.
+  /// those of these inputs. Called for some sequences after the others.
   virtual void PrepareDecode(absl::Span<const DecodeInput> /*inputs*/) {}
   virtual absl::Status AwaitTokens() {
     return absl::UnimplementedError("this model draws no tokens");

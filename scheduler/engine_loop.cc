@@ -63,7 +63,8 @@ EngineLoop::EngineLoop(const EngineOptions& options, const CacheGeometry& geomet
       waiting_(options.max_overtakes),
       ledger_(geometry.num_layers),
       prefill_(model, options.prefill_tokens),
-      snapshot_pace_(Clock::now()) {
+      snapshot_pace_(Clock::now()),
+      device_counted_(model->device_seconds()) {
   Publish();
 }
 
@@ -80,7 +81,6 @@ void EngineLoop::Run() {
 void EngineLoop::Step() {
   const Clock::time_point start = Clock::now();
   const double attention_before = model_->attention_seconds();
-  const DeviceSeconds device_before = model_->device_seconds();
   const bool has_work = !IsIdle();
   measures_ = {};
 
@@ -91,17 +91,23 @@ void EngineLoop::Step() {
   if (options_.check_every_step) CheckConservation();
   Publish();
 
-  if (!has_work || metrics_ == nullptr) return;
+  if (metrics_ == nullptr) return;
+  CountDeviceSeconds();
+  if (!has_work) return;
   if (measures_.tokens > 0) metrics_->ObserveStepTokens(measures_.tokens);
   const double attention = model_->attention_seconds() - attention_before;
   const double total = Seconds(Clock::now() - start);
-  const DeviceSeconds device = model_->device_seconds();
-  metrics_->CountDeviceSeconds(device.steps - device_before.steps,
-                               device.edits - device_before.edits);
   metrics_->ObserveStepPart("model", measures_.model_seconds - attention);
   metrics_->ObserveStepPart("attention", attention);
   metrics_->ObserveStepPart("sample", measures_.sample_seconds);
   metrics_->ObserveStepPart("schedule", total - measures_.model_seconds - measures_.sample_seconds);
+}
+
+void EngineLoop::CountDeviceSeconds() {
+  const DeviceSeconds so_far = model_->device_seconds();
+  metrics_->CountDeviceSeconds(so_far.steps - device_counted_.steps,
+                               so_far.edits - device_counted_.edits);
+  device_counted_ = so_far;
 }
 
 // ---- Messages ----------------------------------------------------------------------------------

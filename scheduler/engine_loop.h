@@ -90,6 +90,8 @@ class EngineLoop {
   void PrefillSlice();
   void DecodeStep();
   void Publish();
+  /// What a device has done since the last call, for the metrics.
+  void CountDeviceSeconds();
 
   // A slice of a batch of prompts (engine_prefill.cc).
   void BeginPrefill(int lane);
@@ -113,7 +115,8 @@ class EngineLoop {
   /// While a device computes: what can be done ahead for sequences that will be in the next step,
   /// unless a stop token is drawn, or a client cancels.
   void PrepareNextStep(absl::Span<Sequence* const> ready);
-  ///   inputs  those of the step at work, one for each sequence
+  /// That, for some of them.
+  ///   inputs  of the step at work, one for each sequence
   void PrepareSome(absl::Span<Sequence* const> sequences, absl::Span<const DecodeInput> inputs);
   /// Policies that wait for the first generated token's attention.
   absl::Status DecideFirstToken(Sequence& sequence);
@@ -176,7 +179,8 @@ class EngineLoop {
   };
   Unpublished unpublished_;
   SnapshotPace snapshot_pace_;
-  bool shows_idle_ = true;    ///< the last step left nothing to do
+  bool shows_idle_ = true;  ///< the last step left nothing to do
+  DeviceSeconds device_counted_;
   bool holds_ahead_ = false;  ///< blocks and edits of the next step, which are not shown
 
   /// What is measured of one step.

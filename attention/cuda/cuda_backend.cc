@@ -260,7 +260,6 @@ void CudaBackend::WriteScores(const AttentionShape& /*shape*/, const float* sums
 void CudaBackend::CopyTokens(const AttentionShape& shape, PoolView pool, const SegmentView& from,
                              HeadIndices slots, int first, int count, const SegmentView& to,
                              int first_slot) {
-  const StreamTimer::Span timed(edits_);
   TableImage image;
   const uint32_t source = image.AddSegment(from);
   const TargetSegment target = image.AddTarget(to);
@@ -269,8 +268,9 @@ void CudaBackend::CopyTokens(const AttentionShape& shape, PoolView pool, const S
            [&](int done, int piece) {
              const CopyRecord copy = {source, target.word, IndicesFrom(slots, first, done), piece,
                                       first_slot + done};
-             LaunchCopyTokens(DeviceShapeOf(shape), cache,
-                              uploads_->Place(absl::MakeConstSpan(&copy, 1)), 1,
+             const CopyRecord* const record = uploads_->Place(absl::MakeConstSpan(&copy, 1));
+             const StreamTimer::Span timed(edits_);
+             LaunchCopyTokens(DeviceShapeOf(shape), cache, record, 1,
                               {.heads = target.heads,
                                .count = piece,
                                .units = piece / target.unit,
@@ -284,11 +284,11 @@ void CudaBackend::CopyAll(const AttentionShape& shape, PoolView pool,
                           absl::Span<const TokenCopy> copies) {
   CopyBatch batch(shape, LimitsOfBatches());
   const auto launch = [&] {
-    const StreamTimer::Span timed(edits_);
     const DeviceCache cache = Cache(pool, batch.image());
-    LaunchCopyTokens(DeviceShapeOf(shape), cache, uploads_->Place(batch.records()),
-                     static_cast<int>(batch.records().size()), batch.most(),
-                     Scratch(batch.scratch_bytes()), at());
+    const CopyRecord* const records = uploads_->Place(batch.records());
+    const StreamTimer::Span timed(edits_);
+    LaunchCopyTokens(DeviceShapeOf(shape), cache, records, static_cast<int>(batch.records().size()),
+                     batch.most(), Scratch(batch.scratch_bytes()), at());
     batch.Clear();
   };
   InBatches(copies, batch, launch, [&](const TokenCopy& copy) {
@@ -329,15 +329,14 @@ void CudaBackend::MergeTails(const AttentionShape& shape, PoolView pool,
                              absl::Span<const TailMerge> merges) {
   MergeBatch batch(shape, LimitsOfBatches());
   const auto launch = [&] {
-    const StreamTimer::Span timed(edits_);
     const DeviceCache cache = Cache(pool, batch.image());
-    LaunchMergeTails(DeviceShapeOf(shape), cache, uploads_->Place(batch.records()),
-                     static_cast<int>(batch.records().size()), batch.each(),
-                     Scratch(batch.scratch_bytes()), at());
+    const TailMergeRecord* const records = uploads_->Place(batch.records());
+    const StreamTimer::Span timed(edits_);
+    LaunchMergeTails(DeviceShapeOf(shape), cache, records, static_cast<int>(batch.records().size()),
+                     batch.each(), Scratch(batch.scratch_bytes()), at());
     batch.Clear();
   };
   InBatches(merges, batch, launch, [&](const TailMerge& merge) {
-    const StreamTimer::Span timed(edits_);
     AttentionBackend::MergeTails(shape, pool, {&merge, 1});
   });
 }

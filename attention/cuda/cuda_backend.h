@@ -148,9 +148,9 @@ class CudaBackend final : public AttentionBackend {
   std::shared_ptr<Stream> stream_;
   CudaBackendOptions options_;
   std::unique_ptr<PromptLibrary> prompts_;
+  StreamTimer edits_;  ///< outlives the memory, which is freed when the stream is through
   std::unique_ptr<UploadRing> uploads_;
   DeviceMemory scratch_, lent_, numbers_;
-  StreamTimer edits_;
 };
 
 }  // namespace ziggurat::cuda

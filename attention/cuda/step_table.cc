@@ -16,28 +16,32 @@ constexpr uint32_t kSegmentWords = sizeof(DeviceSegment) / sizeof(uint32_t);
 // Word 0 is nobody's: as a word of a record it stands for none.
 StepTable::StepTable(uint32_t capacity_words)
     : mirror_(capacity_words, 0),
-      is_changed_(capacity_words / 64 + 1, 0),
+      has_patch_(capacity_words / 64 + 1, 0),
       extents_(Extents::kSmallest, capacity_words) {}
 
 void StepTable::Set(uint32_t word, uint32_t value) {
   if (mirror_[word] == value) return;
   mirror_[word] = value;
-  Resend(word);
+  if (!AddPatch(word)) are_outdated_ = true;
 }
 
-void StepTable::Resend(uint32_t word) {
-  uint64_t& bits = is_changed_[word / 64];
+void StepTable::Resend(uint32_t word) { AddPatch(word); }
+
+bool StepTable::AddPatch(uint32_t word) {
+  uint64_t& bits = has_patch_[word / 64];
   const uint64_t bit = uint64_t{1} << word % 64;
-  if ((bits & bit) != 0) return;
+  if ((bits & bit) != 0) return false;
   bits |= bit;
-  changed_.push_back(word);
+  patches_.push_back({word, mirror_[word]});
+  return true;
 }
 
-void StepTable::ReadPatches(size_t first, size_t count, TablePatch* patches) const {
-  for (size_t i = 0; i < count; ++i) {
-    const uint32_t word = changed_[first + i];
-    patches[i] = {word, mirror_[word]};
+absl::Span<const TablePatch> StepTable::patches() {
+  if (are_outdated_) {
+    for (TablePatch& patch : patches_) patch.value = mirror_[patch.word];
+    are_outdated_ = false;
   }
+  return patches_;
 }
 
 void StepTable::PutWords(uint32_t word, const void* data, size_t words) {
@@ -50,8 +54,9 @@ void StepTable::PutWords(uint32_t word, const void* data, size_t words) {
 }
 
 void StepTable::Sent() {
-  for (const uint32_t word : changed_) is_changed_[word / 64] = 0;
-  changed_.clear();
+  for (const TablePatch& patch : patches_) has_patch_[patch.word / 64] = 0;
+  patches_.clear();
+  are_outdated_ = false;
 }
 
 bool StepTable::AddLayer(int max_segments, LayerTable* layer) {

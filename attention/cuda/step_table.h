@@ -82,21 +82,22 @@ class StepTable {
   bool AddBlocks(const DecodeItem& item, LayerTable* layer);
   void RemoveLayer(LayerTable* layer);
 
-  /// Words that have changed since the last call of Sent(), each once, in no order.
-  size_t num_patches() const { return changed_.size(); }
-  /// What they are now: patches [first, first + count).
-  void ReadPatches(size_t first, size_t count, TablePatch* patches) const;
+  /// Changes since the last call of Sent(), one for each word, in no order.
+  absl::Span<const TablePatch> patches();
   /// The patches have been handed over. Their memory is the caller's from then on.
   void Sent();
 
  private:
+  /// False: there is one already.
+  bool AddPatch(uint32_t word);
   void PutWords(uint32_t word, const void* data, size_t words);
   bool UpdateList(const PlaneView& plane, int slots, LayerTable::BlockList* list);
   void TellBlocks(const PlaneView& plane, uint32_t count, LayerTable::BlockList* list);
 
   std::vector<uint32_t> mirror_;
-  std::vector<uint32_t> changed_;
-  std::vector<uint64_t> is_changed_;  ///< a bit of each word: few enough for a CPU's cache
+  std::vector<uint64_t> has_patch_;  ///< a bit of each word: few enough for a CPU's cache
+  std::vector<TablePatch> patches_;
+  bool are_outdated_ = false;  ///< a word has changed again since its patch was made
   Extents extents_;
 };
 

@@ -15,7 +15,7 @@ class StreamTimer {
   explicit StreamTimer(const Stream* stream) : stream_(*stream) {}
 
   /// Counts what is asked of the stream while it lives; of one within another that counts twice.
-  /// Nothing that takes the host long is to stand in between, since the stream would wait for it.
+  /// Launches alone are to stand in between: where the stream is idle, what the host does counts.
   class Span;
 
   /// Of all spans that the stream is through with. Not within one.

@@ -235,17 +235,17 @@ absl::Status CudaSteps::RunStep(absl::Span<const DecodeInput> inputs) {
 }
 
 void CudaSteps::SendPatches() {
-  const StepTable& table = tables_->table();
-  const size_t all = table.num_patches();
+  absl::Span<const TablePatch> patches = tables_->table().patches();
   auto* pinned = pinned_patches_.as<TablePatch>();
   auto* count = reinterpret_cast<uint32_t*>(pinned + kPatchesAtOnce);
-  for (size_t sent = 0; sent < all; sent += kPatchesAtOnce) {
-    if (sent > 0) stream_->Synchronize();  // it reads what is about to be written
-    const size_t piece = std::min(all - sent, kPatchesAtOnce);
-    table.ReadPatches(sent, piece, pinned);
+  while (!patches.empty()) {
+    const size_t piece = std::min(patches.size(), kPatchesAtOnce);
+    std::memcpy(pinned, patches.data(), piece * sizeof(TablePatch));
     *count = static_cast<uint32_t>(piece);
     LaunchApplyPatches(pinned, count, static_cast<int>(piece), table_.as<uint32_t>(),
                        stream_->get());
+    patches.remove_prefix(piece);
+    if (!patches.empty()) stream_->Synchronize();  // it reads what is about to be written
   }
   tables_->table().Sent();
 }

@@ -112,14 +112,15 @@ absl::Status LlamaRunner::DecodeTokens(absl::Span<const DecodeInput> inputs,
                                        absl::Span<const TokenDraw> draws, SampledToken* tokens) {
   if (steps_ == nullptr) return ModelRunner::DecodeTokens(inputs, draws, tokens);
   if (inputs.empty()) return absl::OkStatus();
-  if (absl::Status status = CheckInputs(inputs); !status.ok()) return status;
+  absl::Status status = CheckInputs(inputs);
+  checked_steps_.clear();
+  if (!status.ok()) return status;
   UseThreads();
   return steps_->DecodeTokens(inputs, draws, tokens);
 }
 
 void LlamaRunner::PrepareDecode(absl::Span<const DecodeInput> inputs) {
   if (steps_ == nullptr) return;
-  checked_steps_.clear();
   for (const DecodeInput& input : inputs) {
     if (CheckLayers(input).ok()) checked_steps_[input.sequence] = input.step;
   }

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "attention/cuda/device.h"
+#include "block_manager/check.h"
 #include "tests/cuda_emulator/stream_queue.h"
 
 namespace ziggurat::cuda {
@@ -61,14 +62,18 @@ class EmulatedEvent final : public Event {
   }
   bool IsReached() const override { return is_reached_; }
   double SecondsSince(const Event& earlier) const override {
-    const auto since = recorded_ - static_cast<const EmulatedEvent&>(earlier).recorded_;
+    const auto& from = static_cast<const EmulatedEvent&>(earlier);
+    // CUDA refuses it.
+    CheckThat(stream_ != nullptr && is_reached_ && from.stream_ != nullptr && from.is_reached_,
+              "the time between two points that a stream has not come to");
+    const auto since = recorded_ - from.recorded_;
     return std::chrono::duration<double>(since).count();
   }
 
  private:
   cudaStream_t stream_ = nullptr;  ///< that it was recorded on last
   std::chrono::steady_clock::time_point recorded_;
-  bool is_reached_ = true;
+  bool is_reached_ = true;  ///< where it was never recorded too
 };
 
 class EmulatedGraph final : public Graph {

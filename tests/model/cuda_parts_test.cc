@@ -258,10 +258,9 @@ class TablesOnDevice {
   size_t Step(const std::vector<GrowingSequence*>& sequences) {
     std::vector<DecodeInput> inputs;
     for (GrowingSequence* sequence : sequences) inputs.push_back(sequence->Append());
-    const size_t prepared = tables_.table().num_patches();
+    const size_t prepared = tables_.table().patches().size();
     EXPECT_TRUE(tables_.Update(inputs).ok());
-    std::vector<TablePatch> patches(tables_.table().num_patches());
-    tables_.table().ReadPatches(0, patches.size(), patches.data());
+    const auto patches = tables_.table().patches();
     patches_of_update_ = patches.size() - prepared;
     const auto count = static_cast<uint32_t>(patches.size());
     if (count > 0) {

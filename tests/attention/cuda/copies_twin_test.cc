@@ -26,8 +26,10 @@ void ExpectTheReferences(const AttentionShape& shape, TestCache& cache,
   cache.pool.Restore(filled);
   {
     const PoolOnDevice pool(cache.pool.view());
-    BackendWith(scratch_bytes, upload_bytes)->CopyAll(shape, pool.view(), copies);
+    const auto backend = BackendWith(scratch_bytes, upload_bytes);
+    backend->CopyAll(shape, pool.view(), copies);
     TestStream().Synchronize();
+    EXPECT_GT(backend->edit_seconds(), 0);
   }
   EXPECT_TRUE(cache.pool.bytes() == expected) << scratch_bytes << " " << upload_bytes;
   cache.pool.Restore(filled);

@@ -81,6 +81,11 @@ std::vector<std::byte> Merged(const AttentionShape& shape, Pairs& pairs,
       backend->AttentionBackend::MergeTails(shape, pool.view(), pairs.merges());
     }
     TestStream().Synchronize();
+    if (way == Way::kByThePrimitives) {
+      EXPECT_EQ(backend->edit_seconds(), 0);
+    } else if (options.scratch_bytes >= size_t{1} << 20) {
+      EXPECT_GT(backend->edit_seconds(), 0);
+    }
   }
   std::vector<std::byte> after = pairs.cache().pool.bytes();
   EXPECT_FALSE(after == before);

@@ -16,16 +16,10 @@
 namespace ziggurat::cuda {
 namespace {
 
-std::vector<TablePatch> PatchesOf(const StepTable& table) {
-  std::vector<TablePatch> patches(table.num_patches());
-  table.ReadPatches(0, patches.size(), patches.data());
-  return patches;
-}
-
 /// Sends the patches of a table to its copy on the device.
 void Send(StepTable& table, const OnDevice& device) {
-  const auto count = static_cast<uint32_t>(table.num_patches());
-  OnDevice patches(PatchesOf(table).data(), count * sizeof(TablePatch));
+  const auto count = static_cast<uint32_t>(table.patches().size());
+  OnDevice patches(table.patches().data(), count * sizeof(TablePatch));
   OnDevice device_count(&count, sizeof(count));
   LaunchApplyPatches(patches.get<TablePatch>(), device_count.get<uint32_t>(),
                      static_cast<int>(count), device.get<uint32_t>(), TestStream().get());
@@ -43,13 +37,12 @@ TEST(StepTable, PatchesOnlyWhatIsAnother) {
   table.Set(word, 5);
   table.Set(word, 6);
   table.Set(word + 1, 0);  // what it is
-  const std::vector<TablePatch> patches = PatchesOf(table);
-  ASSERT_EQ(patches.size(), 1u);
-  EXPECT_EQ(patches[0].word, word);
-  EXPECT_EQ(patches[0].value, 6u);
+  ASSERT_EQ(table.patches().size(), 1u);
+  EXPECT_EQ(table.patches()[0].word, word);
+  EXPECT_EQ(table.patches()[0].value, 6u);
   table.Sent();
   table.Set(word, 6);
-  EXPECT_EQ(table.num_patches(), 0u);
+  EXPECT_TRUE(table.patches().empty());
 }
 
 // Else decode attention would take the way that any segment can go, and nobody would notice but by
@@ -206,7 +199,7 @@ TEST(StepTable, ServesGrowingSequencesWithTheSameLaunchAndFewWords) {
       const DecodeItem item = {{&seen, 1}, {&target, 1}};
       ASSERT_TRUE(table.UpdateLayer(item, &layers[i]));
     }
-    if (step > 0) words_after_first += table.num_patches();
+    if (step > 0) words_after_first += table.patches().size();
     Send(table, device_table);
     LaunchPlanDecode(bucket, cache, items, /*stride=*/0, scratch.get(), TestStream().get());
     LaunchDecodeAttention(bucket, cache, items, /*layer=*/0, device_q.get<float>(),
