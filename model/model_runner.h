@@ -160,8 +160,8 @@ using CacheEdit = std::variant<CopyEdit, MergeEdit>;
 using PauseTest = absl::FunctionRef<bool()>;
 inline bool NeverPause() { return false; }
 
-/// Seconds since start in which a device was at work, by its own clock. Beside both it waits for
-/// the host, between the steps of one batch.
+/// Seconds since start in which a device was at work, by its own clock. Between steps with no
+/// prompt between them it does little else but wait for the host.
 struct DeviceSeconds {
   double steps = 0;  ///< of DecodeTokens: from a step's first kernel to its tokens
   double edits = 0;  ///< copies and merges of cached tokens, none of which is within a step
