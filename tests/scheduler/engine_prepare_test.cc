@@ -185,6 +185,50 @@ TEST(EnginePrepareTest, CancellingAtAnyTokenLeavesNothing) {
   }
 }
 
+TEST(EnginePrepareTest, EditsThatFailEndTheFewThatTheyAreMadeWithAlone) {
+  constexpr int kRequests = 20, kAtOnce = 8;
+  EngineHarness harness(Options(20000), OnDevice(), /*checks=*/false);
+  const EngineRequest request = harness.Request(40, 30, "kivi(group=8,residual=8)");
+  harness.control->failing_edits_ahead = 1;
+  harness.control->decode_delay_us = 10000;  // so that all are there when the first group is full
+  std::vector<RequestId> ids;
+  for (int i = 0; i < kRequests; ++i) ids.push_back(harness.MustSubmit(request));
+  int failed = 0;
+  for (const RequestId id : ids) {
+    const Collected result = harness.Await(id);
+    if (result.last.reason == FinishReason::kError) {
+      ++failed;
+    } else {
+      EXPECT_EQ(result.tokens, harness.Expected(request));
+    }
+  }
+  EXPECT_GE(failed, 1);
+  EXPECT_LE(failed, kAtOnce);
+  EXPECT_EQ(harness.control->failing_edits_ahead, 0);
+  harness.ExpectEmptyPool();
+}
+
+TEST(EnginePrepareTest, SecondsOfEditsCountWhenTheyAreKnown) {
+  EngineHarness harness(Options(20000), OnDevice(), /*checks=*/false);
+  const auto counted = [&harness] {
+    for (const prometheus::MetricFamily& family : harness.metrics.Collect()) {
+      if (family.name == "ziggurat_device_edit_seconds_total") {
+        return family.metric.front().counter.value;
+      }
+    }
+    return -1.0;
+  };
+  EXPECT_EQ(counted(), 0);
+  for (int i = 0; i < 3; ++i) {
+    harness.Await(harness.MustSubmit(harness.Request(40, 60, "kivi(group=8,residual=8)")));
+  }
+  const int64_t edits = harness.control->edits_ahead;
+  EXPECT_GT(edits, 10);
+  // Those of the last step before a request is over are known in the first one of the next.
+  harness.Await(harness.MustSubmit(harness.Request(4, 2)));
+  EXPECT_NEAR(counted(), 1e-3 * static_cast<double>(edits), 1e-9);
+}
+
 TEST(EnginePrepareTest, AStepThatFailsAfterTheNextWasPreparedLeavesNothing) {
   EngineHarness harness(Options(600), OnDevice());
   harness.control->decode_delay_us = 100;

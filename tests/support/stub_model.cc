@@ -381,12 +381,23 @@ absl::Status StubModel::Batch::SelectStored(int prompt, int /*layer*/, const Kee
 }
 
 absl::Status StubModel::EditCache(absl::Span<const CacheEdit> edits) {
-  if (tokens_ != nullptr) options_.control->edits_ahead += static_cast<int64_t>(edits.size());
+  if (tokens_ != nullptr) {
+    if (options_.control->failing_edits_ahead > 0) {
+      --options_.control->failing_edits_ahead;
+      return absl::InternalError("edits fail");
+    }
+    options_.control->edits_ahead += static_cast<int64_t>(edits.size());
+  }
   for (const CacheEdit& edit : edits) {
     if (const auto* copy = std::get_if<CopyEdit>(&edit)) CopyRecords(*copy);
     if (const auto* merge = std::get_if<MergeEdit>(&edit)) CopyRetained(*merge);
   }
   return absl::OkStatus();
+}
+
+DeviceSeconds StubModel::device_seconds() const {
+  return std::exchange(device_seconds_,
+                       {0, 1e-3 * static_cast<double>(options_.control->edits_ahead)});
 }
 
 // One by one: within a segment a slot only moves down.

@@ -22,6 +22,7 @@ struct StubControl {
   std::atomic<int> prefill_parts = 1;        ///< of attention in a layer, and of what is behind it
   std::atomic<bool> fail_decode = false;     ///< decode answers INTERNAL while this is set
   std::atomic<bool> fail_await = false;      ///< AwaitTokens does
+  std::atomic<int> failing_edits_ahead = 0;  ///< so many calls answer INTERNAL
   std::atomic<bool> overflow = false;        ///< logits are no numbers while this is set
   std::atomic<int64_t> decode_steps = 0;     ///< steps done
   std::atomic<int64_t> decoded_tokens = 0;   ///< sequences of all steps
@@ -88,6 +89,8 @@ class StubModel : public ModelRunner {
                             SampledToken* tokens) override;
   void PrepareDecode(absl::Span<const DecodeInput> inputs) override;
   absl::Status AwaitTokens() override;
+  /// Of edits: a millisecond for each that was ahead, known the next time that somebody asks.
+  DeviceSeconds device_seconds() const override;
 
  private:
   class Batch;
@@ -120,6 +123,7 @@ class StubModel : public ModelRunner {
   // Of DecodeTokens, until AwaitTokens:
   std::vector<float> logits_;
   absl::Span<const TokenDraw> draws_;
+  mutable DeviceSeconds device_seconds_;
   SampledToken* tokens_ = nullptr;
   /// What PrepareDecode said of each sequence: position, step, and in every layer slot and blocks.
   std::map<uint64_t, std::vector<int64_t>> said_;
