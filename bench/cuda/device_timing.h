@@ -30,12 +30,15 @@ inline void Check(cudaError_t error, const char* what) {
 }
 
 /// The first GPU. Where there is none, ends the program with 77, which ctest knows as a test that
-/// was skipped.
+/// was skipped; where this build has no kernels for it, with 1.
 inline cudaDeviceProp FindGpu() {
   int devices = 0;
   if (cudaGetDeviceCount(&devices) != cudaSuccess || devices == 0) {
     std::printf("SKIP: no GPU\n");
     std::exit(77);
+  }
+  if (const absl::StatusOr<DeviceFacts> opened = OpenDevice(0); !opened.ok()) {
+    Fail(opened.status().message());
   }
   cudaDeviceProp properties;
   Check(cudaGetDeviceProperties(&properties, 0), "cudaGetDeviceProperties");
