@@ -120,10 +120,10 @@ class StubModel : public ModelRunner {
   uint32_t next_tag_ = 1;
   size_t workspace_high_water_ = 0;
   std::vector<bool> seen_;  // positions of the layer and head at hand
+  mutable DeviceSeconds device_seconds_;
   // Of DecodeTokens, until AwaitTokens:
   std::vector<float> logits_;
   absl::Span<const TokenDraw> draws_;
-  mutable DeviceSeconds device_seconds_;
   SampledToken* tokens_ = nullptr;
   /// What PrepareDecode said of each sequence: position, step, and in every layer slot and blocks.
   std::map<uint64_t, std::vector<int64_t>> said_;
