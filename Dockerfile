@@ -28,25 +28,17 @@ ARG ZIGGURAT_COMMIT=unknown
 LABEL org.opencontainers.image.title="Ziggurat, on CPUs"
 LABEL org.opencontainers.image.revision=$ZIGGURAT_COMMIT
 EXPOSE 50051 9400
-HEALTHCHECK --interval=30s --timeout=5s --start-period=10m --retries=3 \
+HEALTHCHECK --interval=10s --timeout=5s --start-period=10m --retries=3 \
   CMD ["ziggurat", "health", "--timeout=4"]
 ENTRYPOINT ["/usr/bin/tini", "--", "ziggurat"]
 CMD ["serve", "--model=/model", "--listen=0.0.0.0:50051", "--http=0.0.0.0:9400", \
      "--allow-plain-text"]
 
-# ---- cuda: NVIDIA's runtime, with a libtorch of yours -------------------------------------------
-# One for CPUs will do: what runs on the GPU is our own and cuBLASLt's. Where it is, and what its
-# archive must hash to, is yours to say:
-#   docker build --target cuda --build-arg LIBTORCH_URL=... --build-arg LIBTORCH_SHA256=... .
+# ---- cuda: NVIDIA's runtime, with the rest from Ubuntu's packages ---------------------------------
 FROM nvidia/cuda:13.0.1-devel-ubuntu24.04 AS build-cuda
-ENV CMAKE_PREFIX_PATH=/opt/libtorch
 WORKDIR /src
 COPY scripts/install-dependencies.sh scripts/install-dependencies.sh
-RUN scripts/install-dependencies.sh --build --without-libtorch
-COPY deploy/container/install-libtorch.sh deploy/container/install-libtorch.sh
-ARG LIBTORCH_URL
-ARG LIBTORCH_SHA256
-RUN deploy/container/install-libtorch.sh /opt/libtorch
+RUN scripts/install-dependencies.sh --build
 COPY . .
 ARG ZIGGURAT_COMMIT=unknown
 RUN scripts/build.sh cuda ziggurat_cli
@@ -63,7 +55,7 @@ ARG ZIGGURAT_COMMIT=unknown
 LABEL org.opencontainers.image.title="Ziggurat, with CUDA"
 LABEL org.opencontainers.image.revision=$ZIGGURAT_COMMIT
 EXPOSE 50051 9400
-HEALTHCHECK --interval=30s --timeout=5s --start-period=10m --retries=3 \
+HEALTHCHECK --interval=10s --timeout=5s --start-period=10m --retries=3 \
   CMD ["ziggurat", "health", "--timeout=4"]
 ENTRYPOINT ["/usr/bin/tini", "--", "ziggurat"]
 CMD ["serve", "--model=/model", "--listen=0.0.0.0:50051", "--http=0.0.0.0:9400", \

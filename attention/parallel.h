@@ -1,4 +1,4 @@
-// Loops over OpenMP threads. libgomp's pool is shared with libtorch, so the two never compete.
+// Loops over OpenMP threads. libgomp's pool is shared with oneDNN, so the two never compete.
 #pragma once
 
 #include <omp.h>

@@ -1,5 +1,5 @@
-// What the engine asks of a model. The decoder on libtorch implements it; tests have a stub that
-// needs neither weights nor libtorch.
+// What the engine asks of a model. The decoder implements it; tests have a stub that needs no
+// weights.
 #pragma once
 
 #include <algorithm>

@@ -1,11 +1,9 @@
 #!/usr/bin/env bash
 # Installs what Ziggurat builds and tests with, from Debian 12's own packages. Asks nothing; does
 # nothing when all is there. Needs root, or sudo.
-#   --build              only what building takes
-#   --without-libtorch   for those who bring their own
+#   --build   only what building takes
 set -euo pipefail
 
-torch=(libtorch-dev)
 packages=(
   build-essential cmake ninja-build git pkg-config curl ca-certificates
   libdnnl-dev libssl-dev libgrpc++-dev libprotobuf-dev protobuf-compiler protobuf-compiler-grpc
@@ -13,8 +11,9 @@ packages=(
   nlohmann-json3-dev libpcre2-dev libsentencepiece-dev libutf8proc-dev
   libgtest-dev libgmock-dev librapidcheck-dev libbenchmark-dev
 )
+# libtorch-dev: for linear_torch_test alone.
 for_tests=(
-  debootstrap iproute2 prometheus openssl python3-yaml python3-jsonschema
+  libtorch-dev debootstrap iproute2 prometheus openssl python3-yaml python3-jsonschema
   chromium chromium-driver python3-selenium
 )
 # Where another package brings a kubectl, Debian's would be in its way; the tests take either.
@@ -23,11 +22,10 @@ command -v kubectl >/dev/null || for_tests+=(kubernetes-client)
 for option in "$@"; do
   case "$option" in
     --build) for_tests=() ;;
-    --without-libtorch) torch=() ;;
     *) echo "install-dependencies: unknown option '$option'" >&2; exit 2 ;;
   esac
 done
-packages+=("${torch[@]}" "${for_tests[@]}")
+packages+=("${for_tests[@]}")
 
 missing=()
 for package in "${packages[@]}"; do

@@ -78,13 +78,10 @@ IFS=, read -r architecture memory driver card <<<"${facts//, /,}"
 export CUDA_DEVICE_ORDER=PCI_BUS_ID CUDA_VISIBLE_DEVICES="$number"
 device=cuda:0
 architecture=${architecture/./}
-# What weights, workspace and libtorch leave of the card, in whole GiB.
+# What weights and workspace leave of the card, in whole GiB.
 pool_gib=$((memory / 1024 - 24))
 
 torch=$(python3 -c 'import torch; assert torch.version.cuda; print(torch.utils.cmake_prefix_path)' 2>/dev/null) || torch=
-if [ -n "$torch" ]; then
-  export CMAKE_PREFIX_PATH="$torch${CMAKE_PREFIX_PATH:+:$CMAKE_PREFIX_PATH}"
-fi
 
 # build_in FOLDER TARGETS FLAG...: for this card alone.
 build_in() {
@@ -97,7 +94,7 @@ build_in() {
 builds=
 if [ -z "$build" ]; then
   builds=yes build=build-cuda
-  scripts/install-dependencies.sh --build ${torch:+--without-libtorch} ||
+  scripts/install-dependencies.sh --build ||
     echo "test-gpu: packages are missing and cannot be installed: they must be in CMAKE_PREFIX_PATH" >&2
   targets=()
   if has kernels || has sanitizer; then targets+=(cuda_twin_test); fi
@@ -237,7 +234,8 @@ if has torch-bench; then
     if [ -n "$builds" ]; then
       export -f build_in
       export architecture
-      run "built with libtorch of $torch" bash -c 'build_in "$@"' build_in \
+      CMAKE_PREFIX_PATH="$torch${CMAKE_PREFIX_PATH:+:$CMAKE_PREFIX_PATH}" \
+        run "built with libtorch of $torch" bash -c 'build_in "$@"' build_in \
         "$with_torch" "ziggurat_cli cuda_decoder_test" -DZIGGURAT_TORCH_CUDA=ON
     fi
     run "the decoder against the CPU's, prompts by libtorch" "$with_torch/bin/cuda_decoder_test" --gtest_brief=1

@@ -1,6 +1,5 @@
 #include "bench/kernels/gemm_bench.h"
 
-#include <ATen/ATen.h>
 #include <benchmark/benchmark.h>
 #include <omp.h>
 
@@ -12,9 +11,11 @@
 #include <dnnl.hpp>
 #include <functional>
 #include <memory>
+#include <random>
 #include <string>
 #include <vector>
 
+#include "attention/bfloat16.h"
 #include "model/decoder/linear.h"
 #include "model/decoder/weight_arena.h"
 
@@ -26,13 +27,33 @@ constexpr int kOut = 8192;
 constexpr int kCopies = 16;  // 512 MiB
 constexpr double kWeightBytes = 2.0 * kIn * kOut;
 
+/// Random numbers of about `scale`.
+WeightMatrix RandomMatrix(int rows, int columns, float scale) {
+  std::mt19937 random(1);
+  std::normal_distribution<float> normal(0, scale);
+  WeightMatrix matrix(rows, columns, ElementType::kBf16);
+  auto* values = reinterpret_cast<uint16_t*>(matrix.data());
+  for (size_t i = 0; i < matrix.bytes() / sizeof(uint16_t); ++i) {
+    values[i] = FloatToBf16(normal(random));
+  }
+  return matrix;
+}
+
+WeightMatrix ToF32(const WeightMatrix& bf16) {
+  WeightMatrix matrix(bf16.rows(), bf16.columns(), ElementType::kF32);
+  const auto* from = reinterpret_cast<const uint16_t*>(bf16.data());
+  auto* to = reinterpret_cast<float*>(matrix.data());
+  for (size_t i = 0; i < matrix.bytes() / sizeof(float); ++i) to[i] = Bf16ToFloat(from[i]);
+  return matrix;
+}
+
 /// Weights of the decoder's linears, and the same for oneDNN alone.
 class Products {
  public:
-  Products() : factory_(MakeLinearFactory(ElementType::kBf16)) {
-    weight_ = at::randn({kOut, kIn}, at::kFloat).mul_(0.02).to(at::kBFloat16);
+  Products()
+      : factory_(MakeLinearFactory(ElementType::kBf16)), weight_(RandomMatrix(kOut, kIn, 0.02F)) {
     for (int i = 0; i < kCopies; ++i) {
-      auto linear = factory_->Make(weight_, at::Tensor());
+      auto linear = factory_->Make(weight_, {});
       if (!linear.ok()) {
         std::fprintf(stderr, "%s\n", linear.status().ToString().c_str());
         std::exit(1);
@@ -41,11 +62,11 @@ class Products {
     }
   }
   Linear& linear(int copy) const { return *linears_[copy]; }
-  const at::Tensor& weight() const { return weight_; }
+  const WeightMatrix& weight() const { return weight_; }
 
  private:
   std::unique_ptr<LinearFactory> factory_;
-  at::Tensor weight_;
+  WeightMatrix weight_;
   std::vector<std::unique_ptr<Linear>> linears_;
 };
 
@@ -53,16 +74,16 @@ class Products {
 /// bf16, or in f32 where that is all that it is fast at.
 class OneDnnBest {
  public:
-  OneDnnBest(int rows, const at::Tensor& weight_bf16)
+  OneDnnBest(int rows, const WeightMatrix& weight_bf16)
       : engine_(dnnl::engine::kind::cpu, 0), stream_(engine_) {
     using dnnl::memory;
     using Tag = memory::format_tag;
-    const bool is_bf16 = MakeOneDnnLinearFactory(ElementType::kBf16) != nullptr;
+    const bool is_bf16 = IsOneDnnFast(ElementType::kBf16);
     const auto type = is_bf16 ? memory::data_type::bf16 : memory::data_type::f32;
-    const auto tensor_type = is_bf16 ? at::kBFloat16 : at::kFloat;
-    const at::Tensor weight = weight_bf16.to(tensor_type);
-    in_ = at::randn({rows, kIn}, at::kFloat).to(tensor_type);
-    out_ = at::empty({rows, kOut}, tensor_type);
+    WeightMatrix weight = is_bf16 ? weight_bf16 : ToF32(weight_bf16);
+    in_ = RandomMatrix(rows, kIn, 1);
+    if (!is_bf16) in_ = ToF32(in_);
+    out_ = WeightMatrix(rows, kOut, in_.element());
     const memory::desc in({rows, kIn}, type, Tag::ab), out({rows, kOut}, type, Tag::ab);
     const memory::desc any({kIn, kOut}, type, Tag::any);
 #if DNNL_VERSION_MAJOR >= 3
@@ -71,7 +92,7 @@ class OneDnnBest {
     const dnnl::matmul::primitive_desc desc(dnnl::matmul::desc(in, any, out), engine_);
 #endif
     product_ = dnnl::matmul(desc);
-    memory source(memory::desc({kIn, kOut}, type, Tag::ba), engine_, weight.data_ptr());
+    memory source(memory::desc({kIn, kOut}, type, Tag::ba), engine_, weight.data());
     for (int i = 0; i < kCopies; ++i) {
       std::byte* const bytes = arena_.Allocate(desc.weights_desc().get_size());
       if (bytes == nullptr) {
@@ -83,8 +104,8 @@ class OneDnnBest {
       weights_.push_back(packed);
     }
     stream_.wait();
-    x_ = memory(in, engine_, in_.data_ptr());
-    y_ = memory(out, engine_, out_.data_ptr());
+    x_ = memory(in, engine_, in_.data());
+    y_ = memory(out, engine_, out_.data());
   }
   void Run(int copy) {
     product_.execute(stream_,
@@ -94,7 +115,7 @@ class OneDnnBest {
 
  private:
   WeightArena arena_;
-  at::Tensor in_, out_;
+  WeightMatrix in_, out_;
   dnnl::engine engine_;
   dnnl::stream stream_;
   dnnl::matmul product_;
@@ -112,12 +133,12 @@ double Seconds(const std::function<void(int copy)>& product) {
 void BM_Gemm(benchmark::State& state, const std::shared_ptr<Products>& products, int rows,
              int threads, double read_bandwidth) {
   omp_set_num_threads(threads);
-  const at::Tensor x = at::randn({rows, kIn}, at::kFloat).to(at::kBFloat16);
-  at::Tensor y = at::empty({rows, kOut}, at::kBFloat16);
+  const WeightMatrix x = RandomMatrix(rows, kIn, 1);
+  WeightMatrix y(rows, kOut, ElementType::kBf16);
   OneDnnBest best(rows, products->weight());
   const auto ours = [&](int copy) {
     const absl::Status status =
-        products->linear(copy).Run(x.data_ptr(), rows, ElementType::kBf16, y.data_ptr());
+        products->linear(copy).Run(x.data(), rows, ElementType::kBf16, y.data());
     if (!status.ok()) state.SkipWithError(status.ToString().c_str());
   };
   const auto theirs = [&](int copy) { best.Run(copy); };

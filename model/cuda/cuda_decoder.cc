@@ -194,7 +194,7 @@ absl::StatusOr<std::unique_ptr<ModelRunner>> LoadCudaDecoder(const std::filesyst
   omp_set_num_threads(options.decoder.threads);  // weights are converted on the host
   try {
     return Load(*config, *checkpoint, options, plan, std::move(prompts));
-  } catch (const std::exception& error) {  // libtorch's, or of memory
+  } catch (const std::exception& error) {  // of memory, or libtorch's
     return CaughtError(error, "loading the weights");
   }
 }

@@ -1,7 +1,5 @@
 #include "model/cuda/cuda_linear.h"
 
-#include <ATen/ATen.h>
-
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -82,17 +80,17 @@ class CudaLinearFactory final : public LinearFactory {
     return to;
   }
 
-  absl::StatusOr<std::unique_ptr<Linear>> Make(const at::Tensor& weight,
-                                               const at::Tensor& bias) override {
+  absl::StatusOr<std::unique_ptr<Linear>> Make(const WeightMatrix& weight,
+                                               const std::vector<float>& bias) override {
     Product weights;
-    weights.element = weight.scalar_type() == at::kFloat ? ElementType::kF32 : ElementType::kBf16;
-    weights.out_features = static_cast<int>(weight.size(0));
-    weights.in_features = static_cast<int>(weight.size(1));
-    absl::StatusOr<const void*> kept = Keep(weight.data_ptr(), weight.nbytes());
+    weights.element = weight.element();
+    weights.out_features = weight.rows();
+    weights.in_features = weight.columns();
+    absl::StatusOr<const void*> kept = Keep(weight.data(), weight.bytes());
     if (!kept.ok()) return kept.status();
     weights.weight = *kept;
-    if (bias.defined()) {
-      kept = Keep(bias.data_ptr(), bias.nbytes());
+    if (!bias.empty()) {
+      kept = Keep(bias.data(), bias.size() * sizeof(float));
       if (!kept.ok()) return kept.status();
       weights.bias = static_cast<const float*>(*kept);
     }

@@ -1,23 +1,20 @@
 // The matrix products of the decoder: y = x W^T + b, with the weights packed once at load.
 //
-// Three implementations: our own kernels for bf16, where they are the fastest for any number of
-// rows (CPUs with AMX, and those with VDPBF16PS at half rate or not at all); oneDNN (weights
-// reordered into its blocked layout, which our kernels read too where rows are few); and at::linear
-// where oneDNN is absent. Debian's libtorch brings only the reference BLAS for f32, which is some
-// fifty times slower than oneDNN.
+// Our own kernels for bf16, where they are the fastest for any number of rows (CPUs with AMX, and
+// those with VDPBF16PS at half rate or not at all), else oneDNN, whose blocked layout of weights
+// our kernels read too where rows are few. A build that computes prompts by libtorch on a GPU has
+// no oneDNN besides the one inside libtorch, and takes at::linear (linear_torch.h).
 #pragma once
 
 #include <cstddef>
 #include <memory>
 #include <string_view>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "block_manager/cache_format.h"
-
-namespace at {
-class Tensor;
-}
+#include "model/decoder/weight_matrix.h"
 
 namespace ziggurat {
 
@@ -67,28 +64,26 @@ class LinearFactory {
   /// The same bytes where the decoder's backend reads them.
   virtual absl::StatusOr<const void*> Keep(const void* host, size_t /*bytes*/) { return host; }
 
-  /// `weight` [out_features, in_features], f32 or bf16, is copied or kept as the implementation
-  /// likes; `bias` [out_features] f32, or an undefined tensor.
-  virtual absl::StatusOr<std::unique_ptr<Linear>> Make(const at::Tensor& weight,
-                                                       const at::Tensor& bias) = 0;
+  /// `weight` [out_features, in_features] is copied or kept as the implementation likes; `bias`
+  /// [out_features], or empty.
+  virtual absl::StatusOr<std::unique_ptr<Linear>> Make(const WeightMatrix& weight,
+                                                       const std::vector<float>& bias) = 0;
 };
 
-/// at::linear on libtorch's own kernels. Always there.
-std::unique_ptr<LinearFactory> MakeTorchLinearFactory();
+/// Our own kernels for bf16, on every CPU; and whether they are faster than oneDNN with any number
+/// of rows.
+std::unique_ptr<LinearFactory> MakePackedLinearFactory();
+bool ArePackedLinearsBest();
 
-/// oneDNN; null where there are none: this build has no oneDNN, or it no fast product of `element`
-/// on this CPU.
-bool HasOneDnnLinears(ElementType element);
-std::unique_ptr<LinearFactory> MakeOneDnnLinearFactory(ElementType element);
+#ifdef ZIGGURAT_HAS_ONEDNN
+/// oneDNN's, and whether it has more than its slow reference for `element` on this CPU.
+std::unique_ptr<LinearFactory> MakeOneDnnLinearFactory();
+bool IsOneDnnFast(ElementType element);
+#endif
 
-/// Our own kernels; null where there are none: oneDNN is faster with some number of rows, and for
-/// f32.
-bool HasPackedLinears(ElementType element);
-std::unique_ptr<LinearFactory> MakePackedLinearFactory(ElementType element);
-
-/// The best of the three, and whether that packs weights into memory of its own rather than keep
-/// the tensors that it is given.
-bool PacksWeights(ElementType element);
+/// The best of these for `element`, and whether that packs weights into memory of its own rather
+/// than keep the matrices that it is given.
 std::unique_ptr<LinearFactory> MakeLinearFactory(ElementType element);
+bool PacksWeights(ElementType element);
 
 }  // namespace ziggurat

@@ -1,5 +1,3 @@
-#include <ATen/ATen.h>
-
 #include <cstring>
 #include <dnnl.hpp>
 #include <list>
@@ -145,7 +143,7 @@ class OneDnnContext {
 
 class OneDnnLinear final : public Linear {
  public:
-  OneDnnLinear(OneDnnContext* context, KernelKey key, memory weights, at::Tensor bias)
+  OneDnnLinear(OneDnnContext* context, KernelKey key, memory weights, std::vector<float> bias)
       : context_(context), key_(key), weights_(std::move(weights)), bias_(std::move(bias)) {
     const memory::dims shape = {key.in_features, key.out_features};
     const bool is_readable =
@@ -155,7 +153,7 @@ class OneDnnLinear final : public Linear {
     own_weights_ = {.data = static_cast<const std::byte*>(weights_.get_data_handle()),
                     .in_features = key.in_features,
                     .out_features = key.out_features,
-                    .bias = key.has_bias ? bias_.data_ptr<float>() : nullptr};
+                    .bias = key.has_bias ? bias_.data() : nullptr};
   }
 
   absl::Status Run(const void* x, int rows, ElementType out_element, void* y) override {
@@ -188,7 +186,7 @@ class OneDnnLinear final : public Linear {
                    {DNNL_ARG_DST, kernel.y.get()},
                    {DNNL_ARG_SCRATCHPAD, kernel.scratch.get()}};
       if (key.has_bias) {
-        kernel.bias.set_data_handle(bias_.data_ptr());
+        kernel.bias.set_data_handle(bias_.data());
         arguments.push_back({DNNL_ARG_BIAS, kernel.bias.get()});
       }
       dnnl::error::wrap_c_api(
@@ -208,7 +206,7 @@ class OneDnnLinear final : public Linear {
   OneDnnContext* context_;
   KernelKey key_;  // rows, out_element and accumulates are set by each call
   memory weights_;
-  at::Tensor bias_;
+  std::vector<float> bias_;
   PackedWeights own_weights_;  ///< the same, without data where their layout is another
   std::vector<dnnl_exec_arg_t> arguments_;
 };
@@ -217,22 +215,20 @@ class OneDnnLinearFactory final : public LinearFactory {
  public:
   std::string_view name() const override { return "onednn"; }
 
-  absl::StatusOr<std::unique_ptr<Linear>> Make(const at::Tensor& weight,
-                                               const at::Tensor& bias) override {
-    const at::Tensor plain = weight.contiguous();
-    const ElementType element =
-        plain.scalar_type() == at::kFloat ? ElementType::kF32 : ElementType::kBf16;
-    const int out_features = static_cast<int>(plain.size(0));
-    const int in_features = static_cast<int>(plain.size(1));
-    const KernelKey key = {kPackingRows, in_features,    out_features, element,
-                           element,      bias.defined(), false};
+  absl::StatusOr<std::unique_ptr<Linear>> Make(const WeightMatrix& weight,
+                                               const std::vector<float>& bias) override {
+    const ElementType element = weight.element();
+    const int out_features = weight.rows();
+    const int in_features = weight.columns();
+    const KernelKey key = {kPackingRows, in_features,   out_features, element,
+                           element,      !bias.empty(), false};
     try {
       const memory::dims shape = {in_features, out_features};
       const auto desc = OneDnnContext::Describe(context_.engine(), key,
                                                 memory::desc(shape, DataTypeOf(element), Tag::any));
       // [out, in] row-major is [in, out] with the first dimension contiguous.
       memory source(memory::desc(shape, DataTypeOf(element), Tag::ba), context_.engine(),
-                    plain.data_ptr());
+                    const_cast<std::byte*>(weight.data()));  // only read
       std::byte* const bytes = arena_.Allocate(desc.weights_desc().get_size());
       if (bytes == nullptr) {
         return absl::ResourceExhaustedError(
@@ -242,9 +238,7 @@ class OneDnnLinearFactory final : public LinearFactory {
       dnnl::stream stream = context_.stream();
       dnnl::reorder(source, packed).execute(stream, source, packed);
       stream.wait();
-      at::Tensor bias_f32;
-      if (bias.defined()) bias_f32 = bias.to(at::kFloat).contiguous();
-      return std::make_unique<OneDnnLinear>(&context_, key, std::move(packed), bias_f32);
+      return std::make_unique<OneDnnLinear>(&context_, key, std::move(packed), bias);
     } catch (const dnnl::error& error) {
       return absl::InternalError(absl::StrCat("oneDNN cannot pack weights of ", out_features, "x",
                                               in_features, ": ", error.what()));
@@ -258,7 +252,11 @@ class OneDnnLinearFactory final : public LinearFactory {
 
 }  // namespace
 
-bool HasOneDnnLinears(ElementType element) {
+std::unique_ptr<LinearFactory> MakeOneDnnLinearFactory() {
+  return std::make_unique<OneDnnLinearFactory>();
+}
+
+bool IsOneDnnFast(ElementType element) {
   try {
     dnnl::engine engine(dnnl::engine::kind::cpu, 0);
     const KernelKey key = {kPackingRows, 128, 128, element, ElementType::kF32, true, true};
@@ -268,11 +266,6 @@ bool HasOneDnnLinears(ElementType element) {
   } catch (const dnnl::error&) {
     return false;
   }
-}
-
-std::unique_ptr<LinearFactory> MakeOneDnnLinearFactory(ElementType element) {
-  if (!HasOneDnnLinears(element)) return nullptr;
-  return std::make_unique<OneDnnLinearFactory>();
 }
 
 }  // namespace ziggurat

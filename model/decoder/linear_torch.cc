@@ -1,10 +1,12 @@
+#include "model/decoder/linear_torch.h"
+
 #include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>
 
 #include <exception>
+#include <utility>
 
 #include "model/decoder/caught_error.h"
-#include "model/decoder/linear.h"
 
 namespace ziggurat {
 namespace {
@@ -15,8 +17,11 @@ at::ScalarType ScalarTypeOf(ElementType element) {
 
 class TorchLinear final : public Linear {
  public:
-  TorchLinear(at::Tensor weight, at::Tensor bias) : weight_(weight.contiguous()) {
-    if (bias.defined()) bias_ = bias.to(weight_.scalar_type());
+  TorchLinear(WeightMatrix weight, const std::vector<float>& bias)
+      : kept_(std::move(weight)),
+        weight_(at::from_blob(kept_.data(), {kept_.rows(), kept_.columns()},
+                              at::TensorOptions(ScalarTypeOf(kept_.element())))) {
+    if (!bias.empty()) bias_ = at::tensor(bias).to(weight_.scalar_type());
   }
 
   absl::Status Run(const void* x, int rows, ElementType out_element, void* y) override {
@@ -54,15 +59,16 @@ class TorchLinear final : public Linear {
     return at::linear(in, weight_, bias_);
   }
 
-  at::Tensor weight_;
+  WeightMatrix kept_;
+  at::Tensor weight_;  ///< of kept_
   at::Tensor bias_;
 };
 
 class TorchLinearFactory final : public LinearFactory {
  public:
   std::string_view name() const override { return "at::linear"; }
-  absl::StatusOr<std::unique_ptr<Linear>> Make(const at::Tensor& weight,
-                                               const at::Tensor& bias) override {
+  absl::StatusOr<std::unique_ptr<Linear>> Make(const WeightMatrix& weight,
+                                               const std::vector<float>& bias) override {
     return std::make_unique<TorchLinear>(weight, bias);
   }
 };
@@ -72,20 +78,5 @@ class TorchLinearFactory final : public LinearFactory {
 std::unique_ptr<LinearFactory> MakeTorchLinearFactory() {
   return std::make_unique<TorchLinearFactory>();
 }
-
-bool PacksWeights(ElementType element) {
-  return HasPackedLinears(element) || HasOneDnnLinears(element);
-}
-
-std::unique_ptr<LinearFactory> MakeLinearFactory(ElementType element) {
-  if (auto packed = MakePackedLinearFactory(element)) return packed;
-  if (auto onednn = MakeOneDnnLinearFactory(element)) return onednn;
-  return MakeTorchLinearFactory();
-}
-
-#ifndef ZIGGURAT_HAS_ONEDNN
-bool HasOneDnnLinears(ElementType /*element*/) { return false; }
-std::unique_ptr<LinearFactory> MakeOneDnnLinearFactory(ElementType /*element*/) { return nullptr; }
-#endif
 
 }  // namespace ziggurat

@@ -197,7 +197,7 @@ absl::StatusOr<std::unique_ptr<ModelRunner>> LoadLlamaDecoder(
     // speed.
     omp_pause_resource_all(omp_pause_soft);
     return runner;
-  } catch (const std::exception& error) {  // libtorch's, or of memory
+  } catch (const std::exception& error) {  // of memory, or oneDNN's
     return CaughtError(error, "loading the weights");
   }
 }

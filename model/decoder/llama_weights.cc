@@ -1,7 +1,5 @@
 #include "model/decoder/llama_weights.h"
 
-#include <ATen/ATen.h>
-
 #include <algorithm>
 #include <initializer_list>
 #include <string>
@@ -33,47 +31,42 @@ class WeightReader {
     return values;
   }
 
+  /// The vectors called `names`, one behind the other.
+  absl::StatusOr<std::vector<float>> Bias(absl::Span<const std::string> names) const {
+    std::vector<float> bias;
+    for (const std::string& name : names) {
+      absl::StatusOr<std::vector<float>> part = Vector(name);
+      if (!part.ok()) return part.status();
+      bias.insert(bias.end(), part->begin(), part->end());
+    }
+    return bias;
+  }
+
   /// The matrices called `names`, one below the other, in the element type.
-  absl::StatusOr<at::Tensor> Matrix(absl::Span<const std::string> names) const {
-    return Stacked(names, element_);
-  }
-
-  /// The vectors called `names`, one behind the other, in f32; undefined where the model has none.
-  absl::StatusOr<at::Tensor> Bias(bool present, absl::Span<const std::string> names) const {
-    if (!present) return at::Tensor();
-    return Stacked(names, ElementType::kF32);
-  }
-
- private:
-  absl::StatusOr<at::Tensor> Stacked(absl::Span<const std::string> names,
-                                     ElementType element) const {
+  absl::StatusOr<WeightMatrix> Matrix(absl::Span<const std::string> names) const {
     std::vector<TensorView> parts;
-    std::vector<int64_t> shape;
+    int64_t rows = 0;
     for (const std::string& name : names) {
       absl::StatusOr<TensorView> view = FindWeight(config_, checkpoint_, name);
       if (!view.ok()) return view.status();
-      if (shape.empty()) {
-        shape = view->shape;
-      } else {
-        shape[0] += view->shape[0];
-      }
+      rows += view->shape[0];
       parts.push_back(*std::move(view));
     }
-    at::Tensor stacked =
-        at::empty(shape, element == ElementType::kF32 ? at::kFloat : at::kBFloat16);
-    int64_t row = 0;
+    WeightMatrix stacked(static_cast<int>(rows), static_cast<int>(parts[0].shape[1]), element_);
+    std::byte* to = stacked.data();
     for (size_t i = 0; i < parts.size(); ++i) {
-      at::Tensor rows = stacked.narrow(0, row, parts[i].shape[0]);
-      absl::Status status = Convert(names[i], parts[i], element, rows.data_ptr());
+      absl::Status status = Convert(names[i], parts[i], element_, to);
       if (!status.ok()) return InFile(checkpoint_.FileOf(parts[i]), status);
-      row += parts[i].shape[0];
+      to += parts[i].num_elements() * ElementBytes(element_);
     }
     return stacked;
   }
 
+ private:
+
   /// Converts in pieces of rows, shared among the threads.
   static absl::Status Convert(const std::string& name, const TensorView& view, ElementType element,
-                              void* out) {
+                              std::byte* out) {
     const int64_t rows = view.shape[0];
     const int64_t width = view.num_elements() / std::max<int64_t>(rows, 1);
     const int64_t piece_rows =
@@ -88,10 +81,11 @@ class WeightReader {
       const size_t size = static_cast<size_t>(count * width);
       if (element == ElementType::kF32) {
         statuses[piece] = ConvertToF32(
-            name, part, absl::MakeSpan(static_cast<float*>(out) + first * width, size), &view);
+            name, part, absl::MakeSpan(reinterpret_cast<float*>(out) + first * width, size), &view);
       } else {
         statuses[piece] = ConvertToBf16(
-            name, part, absl::MakeSpan(static_cast<uint16_t*>(out) + first * width, size), &view);
+            name, part, absl::MakeSpan(reinterpret_cast<uint16_t*>(out) + first * width, size),
+            &view);
       }
     }
     for (const absl::Status& status : statuses) {
@@ -111,11 +105,11 @@ absl::Status MakeFused(const WeightReader& reader, LinearFactory& factory, bool 
   std::vector<std::string> weights, biases;
   for (const std::string& prefix : prefixes) {
     weights.push_back(prefix + ".weight");
-    biases.push_back(prefix + ".bias");
+    if (has_bias) biases.push_back(prefix + ".bias");
   }
-  absl::StatusOr<at::Tensor> weight = reader.Matrix(weights);
+  absl::StatusOr<WeightMatrix> weight = reader.Matrix(weights);
   if (!weight.ok()) return weight.status();
-  absl::StatusOr<at::Tensor> bias = reader.Bias(has_bias, biases);
+  absl::StatusOr<std::vector<float>> bias = reader.Bias(biases);
   if (!bias.ok()) return bias.status();
   absl::StatusOr<std::unique_ptr<Linear>> linear = factory.Make(*weight, *bias);
   if (!linear.ok()) return linear.status();
@@ -176,14 +170,6 @@ absl::Status LoadLayer(const ModelConfig& config, const WeightReader& reader,
 
 }  // namespace
 
-struct LlamaWeights::Tables {
-  at::Tensor embedding;                   ///< [vocabulary, hidden]
-  std::vector<std::vector<float>> norms;  ///< in no order
-};
-
-LlamaWeights::LlamaWeights() = default;
-LlamaWeights::~LlamaWeights() = default;
-
 absl::StatusOr<std::unique_ptr<LlamaWeights>> LlamaWeights::Load(
     const ModelConfig& config, const Checkpoint& checkpoint, ElementType element,
     std::unique_ptr<LinearFactory> factory) {
@@ -192,14 +178,14 @@ absl::StatusOr<std::unique_ptr<LlamaWeights>> LlamaWeights::Load(
   auto weights = std::unique_ptr<LlamaWeights>(new LlamaWeights);
   weights->factory_ = std::move(factory);
 
-  absl::StatusOr<at::Tensor> embedding = reader.Matrix({"model.embed_tokens.weight"});
+  absl::StatusOr<WeightMatrix> embedding = reader.Matrix({"model.embed_tokens.weight"});
   if (!embedding.ok()) return embedding.status();
-  weights->tables_ = std::make_unique<Tables>(Tables{*embedding, {}});
   absl::StatusOr<const void*> kept =
-      weights->factory_->Keep(embedding->data_ptr(), embedding->nbytes());
+      weights->factory_->Keep(embedding->data(), embedding->bytes());
   if (!kept.ok()) return kept.status();
   weights->embedding_ = *kept;
-  const VectorReader norms(reader, *weights->factory_, &weights->tables_->norms);
+  if (weights->factory_->is_hosts()) weights->host_embedding_ = *embedding;
+  const VectorReader norms(reader, *weights->factory_, &weights->host_norms_);
 
   weights->layers_.resize(config.num_layers);
   for (int i = 0; i < config.num_layers; ++i) {
@@ -211,14 +197,13 @@ absl::StatusOr<std::unique_ptr<LlamaWeights>> LlamaWeights::Load(
   if (!status.ok()) return status;
 
   // A tied head is packed from the embedding: one reading of the file, the same storage where the
-  // linear keeps its tensor as it is.
-  absl::StatusOr<at::Tensor> head =
+  // linear keeps its matrix as it is.
+  absl::StatusOr<WeightMatrix> head =
       config.tie_word_embeddings ? embedding : reader.Matrix({"lm_head.weight"});
   if (!head.ok()) return head.status();
-  absl::StatusOr<std::unique_ptr<Linear>> packed = weights->factory_->Make(*head, at::Tensor());
+  absl::StatusOr<std::unique_ptr<Linear>> packed = weights->factory_->Make(*head, {});
   if (!packed.ok()) return packed.status();
   weights->head_ = *std::move(packed);
-  if (!weights->factory_->is_hosts()) weights->tables_.reset();
   return weights;
 }
 

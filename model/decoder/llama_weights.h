@@ -11,6 +11,7 @@
 #include "model/checkpoint/checkpoint.h"
 #include "model/checkpoint/model_config.h"
 #include "model/decoder/linear.h"
+#include "model/decoder/weight_matrix.h"
 
 namespace ziggurat {
 
@@ -33,7 +34,6 @@ class LlamaWeights {
                                                             const Checkpoint& checkpoint,
                                                             ElementType element,
                                                             std::unique_ptr<LinearFactory> factory);
-  ~LlamaWeights();
 
   const LlamaLayer& layer(int index) const { return layers_[index]; }
   const float* final_norm() const { return final_norm_; }  ///< [hidden]
@@ -41,11 +41,12 @@ class LlamaWeights {
   const void* embedding() const { return embedding_; }     ///< [vocabulary, hidden]
 
  private:
-  LlamaWeights();
+  LlamaWeights() = default;
 
-  struct Tables;                            // hides at::Tensor
   std::unique_ptr<LinearFactory> factory_;  // outlives the linears below
-  std::unique_ptr<Tables> tables_;
+  // What the pointers point to where weights stay in the host's memory: else both are empty.
+  WeightMatrix host_embedding_;
+  std::vector<std::vector<float>> host_norms_;  // in no order
   const void* embedding_ = nullptr;
   std::vector<LlamaLayer> layers_;
   const float* final_norm_ = nullptr;

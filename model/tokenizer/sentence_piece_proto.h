@@ -1,7 +1,7 @@
 // The parts of a tokenizer.model file (a serialized sentencepiece.ModelProto) that encoding needs.
 //
 // Read by hand: the SentencePiece library brings a protobuf runtime of its own, whose symbols clash
-// with the one that gRPC and libtorch use, so it cannot live in the daemon's process.
+// with the one that gRPC uses, so it cannot live in the daemon's process.
 #pragma once
 
 #include <cstdint>
