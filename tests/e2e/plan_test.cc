@@ -268,7 +268,7 @@ TEST(Plan, SaysWhatIsWrongWithWhatItIsAsked) {
   expect({}, 2, "--model");
   expect({"--model", "/no/such"}, 1, "/no/such");
   expect({"--model", model, "--memory", "much"}, 2, "--memory: 'much' is no size");
-  expect({"--model", model, "--memory", "100MiB"}, 1, "are left for the KV cache");
+  expect({"--model", model, "--memory", "20MiB"}, 1, "are left for the KV cache");
   for (const char* little : {"0", "4KiB"}) {
     expect({"--model", model, "--kv-cache-memory", little}, 2,
            absl::StrCat("--kv-cache-memory is '", little,
