@@ -81,7 +81,7 @@ fi
 if [ "$mode" = all ] && has_time AddressSanitizer 15; then
   say "AddressSanitizer and UndefinedBehaviorSanitizer build"
   scripts/build.sh asan
-  # Leaks are not looked for: libtorch and gRPC keep what they allocate once until the end.
+  # Leaks are not looked for: gRPC keeps what it allocates once until the end.
   export ASAN_OPTIONS="detect_leaks=0:detect_odr_violation=0"
   say "AddressSanitizer: unit tests"
   run_tests build-asan -LE 'figures|long' -E '^emulated/' -j2

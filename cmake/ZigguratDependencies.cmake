@@ -22,48 +22,22 @@ if(ZIGGURAT_BENCHMARKS)
 endif()
 
 if(ZIGGURAT_DECODER)
-  # oneDNN: weights packed once for the CPU's matrix products. Debian's dnnl-config.cmake asks for OpenCL
-  # headers, which we do not need, so look it up here.
-  find_path(DNNL_INCLUDE_DIR dnnl.hpp REQUIRED)
-  find_library(DNNL_LIBRARY dnnl REQUIRED)
-
   # libtorch: attention of prompts on a GPU, with ZIGGURAT_TORCH_CUDA. Else no program of ours has it, but
-  # the test of the products that such a build takes from it.
+  # the test of the products that such a build takes from it: Debian's will do, where it is installed.
   if(ZIGGURAT_TORCH_CUDA)
-    set(ziggurat_torch_how REQUIRED)
+    set(ziggurat_torch_where REQUIRED)
   else()
-    set(ziggurat_torch_how QUIET)
+    set(ziggurat_torch_where QUIET PATHS /usr NO_DEFAULT_PATH)
   endif()
   # It chooses flags and cards for all CUDA code of a project. In a function they stay its own: ours are in
   # ZigguratCuda.cmake, which comes first because CUDA must be enabled in a file.
   function(ziggurat_find_torch)
     unset(CMAKE_CUDA_ARCHITECTURES)
     set(TORCH_CUDA_ARCH_LIST 9.0)  # anything, else it looks for cards
-    find_package(Torch ${ziggurat_torch_how})
+    find_package(Torch ${ziggurat_torch_where})
   endfunction()
   ziggurat_find_torch()
-
-  # A libtorch that does not load this oneDNN has one of its own inside, mostly of another version. The
-  # inline functions of oneDNN's C++ header would then be in the program twice, and ours answer for
-  # libtorch's: so at::linear is to use its own, and we use none.
-  set(ziggurat_torch_has_onednn OFF)
-  if(TARGET torch_cpu AND CMAKE_READELF)
-    get_target_property(torch_cpu_file torch_cpu LOCATION)
-    execute_process(COMMAND ${CMAKE_READELF} -d ${torch_cpu_file}
-      OUTPUT_VARIABLE needed RESULT_VARIABLE status ERROR_QUIET)
-    if(NOT status EQUAL 0)
-      message(WARNING "whether ${torch_cpu_file} has a oneDNN of its own could not be seen")
-    elseif(NOT needed MATCHES "libdnnl")
-      set(ziggurat_torch_has_onednn ON)
-    endif()
-  endif()
-  set(ZIGGURAT_HAS_ONEDNN ON)
-  if(ZIGGURAT_TORCH_CUDA AND ziggurat_torch_has_onednn)
-    message(STATUS "oneDNN is left out: ${torch_cpu_file} does not load it, so has one of its own")
-    set(ZIGGURAT_HAS_ONEDNN OFF)
-  endif()
-
-  if(TARGET torch AND (ZIGGURAT_TORCH_CUDA OR NOT ziggurat_torch_has_onednn))
+  if(TARGET torch)
     add_library(ziggurat_torch INTERFACE)
     # Python's libtorch shows parts of another libstdc++ (std::filesystem), some of which end in a call
     # of nothing: ours is to be asked first.
@@ -71,5 +45,26 @@ if(ZIGGURAT_DECODER)
       target_link_libraries(ziggurat_torch INTERFACE stdc++)
     endif()
     target_link_libraries(ziggurat_torch INTERFACE torch)
+  endif()
+
+  # oneDNN: weights packed once for the CPU's matrix products. A libtorch that does not load it has one of
+  # its own inside, mostly of another version. The inline functions of oneDNN's C++ header would then be in
+  # the program twice, and ours answer for libtorch's: so at::linear is to use its own, and we use none.
+  set(ZIGGURAT_HAS_ONEDNN ON)
+  if(ZIGGURAT_TORCH_CUDA AND TARGET torch_cpu AND CMAKE_READELF)
+    get_target_property(torch_cpu_file torch_cpu LOCATION)
+    execute_process(COMMAND ${CMAKE_READELF} -d ${torch_cpu_file}
+      OUTPUT_VARIABLE needed RESULT_VARIABLE status ERROR_QUIET)
+    if(NOT status EQUAL 0)
+      message(WARNING "whether ${torch_cpu_file} has a oneDNN of its own could not be seen")
+    elseif(NOT needed MATCHES "libdnnl")
+      message(STATUS "oneDNN is left out: ${torch_cpu_file} does not load it, so has one of its own")
+      set(ZIGGURAT_HAS_ONEDNN OFF)
+    endif()
+  endif()
+  if(ZIGGURAT_HAS_ONEDNN)
+    # Debian's dnnl-config.cmake asks for OpenCL headers, which we do not need, so look it up here.
+    find_path(DNNL_INCLUDE_DIR dnnl.hpp REQUIRED)
+    find_library(DNNL_LIBRARY dnnl REQUIRED)
   endif()
 endif()

@@ -74,9 +74,7 @@ function(ziggurat_test name)
   target_compile_definitions(${name} PRIVATE ZIGGURAT_SOURCE_DIR="${CMAKE_SOURCE_DIR}" ZIGGURAT_BINARY_DIR="${CMAKE_BINARY_DIR}")
   # What is tested is optimized; what tests it need not be.
   target_compile_options(${name} PRIVATE $<$<CONFIG:Release>:-O1>)
-  if(NOT ziggurat_torch IN_LIST ARG_LIBS)  # which brings definitions of its own
-    ziggurat_precompile(${name} ${ARG_HEADERS})
-  endif()
+  ziggurat_precompile(${name} ${ARG_HEADERS})
   gtest_discover_tests(${name} TEST_PREFIX "${ARG_PREFIX}" DISCOVERY_TIMEOUT 120
     PROPERTIES TIMEOUT ${ARG_TIMEOUT} PROCESSORS ${ARG_PROCESSORS} LABELS "${ARG_LABELS}")
 endfunction()

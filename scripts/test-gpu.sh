@@ -22,8 +22,8 @@
 #   --limit SECONDS   the most that a command may take: 3600
 #
 # Packages are installed with apt-get where some are missing; where that is impossible, bring them in
-# a prefix and name it in CMAKE_PREFIX_PATH and PKG_CONFIG_PATH. PyTorch's libtorch is taken where
-# python3 has one.
+# a prefix and name it in CMAKE_PREFIX_PATH and PKG_CONFIG_PATH. The stage torch-bench takes PyTorch's
+# libtorch, where python3 has one.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -236,8 +236,9 @@ if has torch-bench; then
       export architecture
       CMAKE_PREFIX_PATH="$torch${CMAKE_PREFIX_PATH:+:$CMAKE_PREFIX_PATH}" \
         run "built with libtorch of $torch" bash -c 'build_in "$@"' build_in \
-        "$with_torch" "ziggurat_cli cuda_decoder_test" -DZIGGURAT_TORCH_CUDA=ON
+        "$with_torch" "ziggurat_cli cuda_decoder_test linear_torch_test" -DZIGGURAT_TORCH_CUDA=ON
     fi
+    run "products by libtorch" "$with_torch/bin/linear_torch_test" --gtest_brief=1
     run "the decoder against the CPU's, prompts by libtorch" "$with_torch/bin/cuda_decoder_test" --gtest_brief=1
     bench "prompts by libtorch" "$with_torch/ziggurat" prefill --batch 1,4 --context 2048,8192,32768
   fi

@@ -2,12 +2,10 @@
 # Collects what the daemon needs to run: collect.sh BINARY OUT
 #   OUT/packages                  a line for each package that brings libraries
 #   OUT/usr/local/bin/ziggurat    the binary, without symbols
-#   OUT/usr/local/lib/ziggurat/   libraries that no package brings, where there are any
 set -euo pipefail
 binary=$1
 out=$2
 
-lib=$out/usr/local/lib/ziggurat
 mkdir -p "$out/usr/local/bin"
 strip -o "$out/usr/local/bin/ziggurat" "$binary"
 
@@ -23,12 +21,7 @@ package_of() {
 
 needed=$(readelf -d "$binary" | sed -n 's/.*(NEEDED).*\[\(.*\)\]/\1/p')
 while read -r name _ path _; do
-  package=$(package_of "$path") || package=
-  if [ -z "$package" ]; then
-    mkdir -p "$lib"
-    cp -L "$path" "$lib/$name"
-  elif grep -qxF "$name" <<<"$needed"; then
-    # Only what the binary names itself: packages bring what their libraries need.
-    echo "$package"
-  fi
+  # Only what the binary names itself: packages bring what their libraries need.
+  grep -qxF "$name" <<<"$needed" || continue
+  package_of "$path" || { echo "collect: no package brings $path" >&2; exit 1; }
 done < <(ldd "$binary" | grep '=> /') | sort -u >"$out/packages"

@@ -2,7 +2,7 @@
 # Makes the image that runs out of what collect.sh has found, in two steps, so that packages stay a
 # layer of their own which a new daemon leaves alone:
 #   install-runtime.sh packages   those that /tmp/packages names, tini, and the daemon's user
-#   install-runtime.sh daemon     makes its libraries known, starts it once, removes what is in /tmp
+#   install-runtime.sh daemon     starts it once, removes what is in /tmp
 set -euo pipefail
 
 install_packages() {
@@ -19,10 +19,6 @@ install_packages() {
 case "$1" in
   packages) install_packages ;;
   daemon)
-    if [ -d /usr/local/lib/ziggurat ]; then
-      echo /usr/local/lib/ziggurat >/etc/ld.so.conf.d/ziggurat.conf
-      ldconfig
-    fi
     rm -f /tmp/packages "$0"
     ziggurat --version
     ;;

@@ -51,8 +51,9 @@ size_t Lay(const WorkspaceShape& shape, int rows, std::byte* base,
 
 DecodeBuffers::Pointers DecodeBuffers::For(const WorkspaceShape& shape, int rows) {
   if (rows > capacity_rows_) {
-    capacity_rows_ = std::max({rows, capacity_rows_ + capacity_rows_ / 2, 8});
-    memory_.reset(new (std::align_val_t{64}) std::byte[BytesFor(shape, capacity_rows_)]);
+    const int capacity = std::max({rows, capacity_rows_ + capacity_rows_ / 2, 8});
+    memory_ = AllocateAligned(BytesFor(shape, capacity));
+    capacity_rows_ = capacity;
   }
   return Over(shape, rows, memory_.get());
 }

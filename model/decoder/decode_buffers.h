@@ -2,9 +2,8 @@
 #pragma once
 
 #include <cstddef>
-#include <memory>
-#include <new>
 
+#include "model/decoder/aligned_bytes.h"
 #include "model/decoder/prefill_workspace.h"
 
 namespace ziggurat {
@@ -39,10 +38,7 @@ class DecodeBuffers {
   static size_t BytesFor(const WorkspaceShape& shape, int rows);
 
  private:
-  struct Deleter {
-    void operator()(std::byte* p) const { ::operator delete[](p, std::align_val_t{64}); }
-  };
-  std::unique_ptr<std::byte[], Deleter> memory_;
+  AlignedBytes memory_;
   int capacity_rows_ = 0;
 };
 

@@ -9,8 +9,7 @@ namespace ziggurat {
 #ifdef ZIGGURAT_HAS_ONEDNN
 
 std::unique_ptr<LinearFactory> MakeLinearFactory(ElementType element) {
-  const bool prefers_ours = ArePackedLinearsBest() || !IsOneDnnFast(element);
-  if (element == ElementType::kBf16 && prefers_ours) return MakePackedLinearFactory();
+  if (element == ElementType::kBf16 && ArePackedLinearsBest()) return MakePackedLinearFactory();
   return MakeOneDnnLinearFactory();
 }
 

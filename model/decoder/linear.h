@@ -2,8 +2,9 @@
 //
 // Our own kernels for bf16, where they are the fastest for any number of rows (CPUs with AMX, and
 // those with VDPBF16PS at half rate or not at all), else oneDNN, whose blocked layout of weights
-// our kernels read too where rows are few. A build that computes prompts by libtorch on a GPU has
-// no oneDNN besides the one inside libtorch, and takes at::linear (linear_torch.h).
+// our kernels read too where rows are few. A build that attends to prompts by libtorch on a GPU may
+// have no oneDNN but the one inside libtorch: then bf16 is ours on every CPU, and f32 at::linear's
+// (linear_torch.h).
 #pragma once
 
 #include <cstddef>
@@ -70,8 +71,8 @@ class LinearFactory {
                                                        const std::vector<float>& bias) = 0;
 };
 
-/// Our own kernels for bf16, on every CPU; and whether they are faster than oneDNN with any number
-/// of rows.
+/// Our own kernels for bf16; and whether they are faster than oneDNN with any number of rows. The
+/// CPU must be one that DetectCpuLevel() knows.
 std::unique_ptr<LinearFactory> MakePackedLinearFactory();
 bool ArePackedLinearsBest();
 

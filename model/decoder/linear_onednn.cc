@@ -10,6 +10,7 @@
 #include "absl/hash/hash.h"
 #include "absl/strings/str_cat.h"
 #include "attention/packed_product.h"
+#include "model/decoder/aligned_bytes.h"
 #include "model/decoder/linear.h"
 #include "model/decoder/weight_arena.h"
 
@@ -53,10 +54,6 @@ struct Kernel {
   dnnl::matmul primitive;
   memory x, y, bias, scratch;
   size_t scratch_bytes = 0;
-};
-
-struct AlignedDeleter {
-  void operator()(std::byte* p) const { ::operator delete[](p, std::align_val_t{64}); }
 };
 
 /// Engine, stream, compiled kernels and scratch memory of one model.
@@ -121,7 +118,7 @@ class OneDnnContext {
   /// At least `bytes` bytes, 64-byte aligned, valid until the next call.
   void* Scratch(size_t bytes) {
     if (bytes > scratch_bytes_) {
-      scratch_.reset(new (std::align_val_t{64}) std::byte[bytes]);
+      scratch_ = AllocateAligned(bytes);
       scratch_bytes_ = bytes;
     }
     return scratch_.get();
@@ -136,7 +133,7 @@ class OneDnnContext {
   std::unordered_map<KernelKey, std::list<std::pair<KernelKey, Kernel>>::iterator,
                      absl::Hash<KernelKey>>
       index_;
-  std::unique_ptr<std::byte[], AlignedDeleter> scratch_;
+  AlignedBytes scratch_;
   size_t scratch_bytes_ = 0;
   std::unique_ptr<PackedProduct> own_product_;
 };

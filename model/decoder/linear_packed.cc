@@ -69,6 +69,9 @@ class PackedLinearFactory final : public LinearFactory {
 
   absl::StatusOr<std::unique_ptr<Linear>> Make(const WeightMatrix& weight,
                                                const std::vector<float>& bias) override {
+    if (weight.element() != ElementType::kBf16) {
+      return absl::InvalidArgumentError("our own products are of bf16");
+    }
     const int in_features = weight.columns();
     PackedWeights packed{.in_features = in_features + in_features % 2,
                          .out_features = weight.rows()};
@@ -99,8 +102,6 @@ std::unique_ptr<LinearFactory> MakePackedLinearFactory() {
   return std::make_unique<PackedLinearFactory>(MakePackedProduct(*DetectCpuLevel()));
 }
 
-bool ArePackedLinearsBest() {
-  return MakePackedProduct(*DetectCpuLevel())->max_rows() == INT_MAX;
-}
+bool ArePackedLinearsBest() { return MakePackedProduct(*DetectCpuLevel())->max_rows() == INT_MAX; }
 
 }  // namespace ziggurat

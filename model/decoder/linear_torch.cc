@@ -11,39 +11,34 @@
 namespace ziggurat {
 namespace {
 
-at::ScalarType ScalarTypeOf(ElementType element) {
-  return element == ElementType::kF32 ? at::kFloat : at::kBFloat16;
+/// The numbers at `data`, which are not copied. from_blob wants a mutable pointer.
+at::Tensor MatrixAt(const void* data, int64_t rows, int64_t columns) {
+  return at::from_blob(const_cast<void*>(data), {rows, columns}, at::TensorOptions(at::kFloat));
 }
 
 class TorchLinear final : public Linear {
  public:
   TorchLinear(WeightMatrix weight, const std::vector<float>& bias)
       : kept_(std::move(weight)),
-        weight_(at::from_blob(kept_.data(), {kept_.rows(), kept_.columns()},
-                              at::TensorOptions(ScalarTypeOf(kept_.element())))) {
-    if (!bias.empty()) bias_ = at::tensor(bias).to(weight_.scalar_type());
-  }
+        weight_(MatrixAt(kept_.data(), kept_.rows(), kept_.columns())),
+        bias_(bias.empty() ? at::Tensor() : at::tensor(bias)) {}
 
   absl::Status Run(const void* x, int rows, ElementType out_element, void* y) override {
-    return Guarded([&] {
-      at::Tensor out =
-          at::from_blob(y, {rows, weight_.size(0)}, at::TensorOptions(ScalarTypeOf(out_element)));
-      out.copy_(Product(x, rows));
-    });
+    if (out_element != ElementType::kF32) {
+      return absl::InvalidArgumentError("libtorch's products are of f32");
+    }
+    return Guarded([&] { MatrixAt(y, rows, weight_.size(0)).copy_(Product(x, rows)); });
   }
 
   absl::Status Accumulate(const void* x, int rows, float* y) override {
-    return Guarded([&] {
-      at::Tensor out = at::from_blob(y, {rows, weight_.size(0)}, at::TensorOptions(at::kFloat));
-      out.add_(Product(x, rows));
-    });
+    return Guarded([&] { MatrixAt(y, rows, weight_.size(0)).add_(Product(x, rows)); });
   }
 
  private:
   /// libtorch's exceptions end here.
   template <class Work>
   static absl::Status Guarded(Work work) {
-    at::NoGradGuard no_grad;
+    const at::NoGradGuard no_grad;
     try {
       work();
     } catch (const std::exception& error) {
@@ -53,10 +48,7 @@ class TorchLinear final : public Linear {
   }
 
   at::Tensor Product(const void* x, int rows) const {
-    // from_blob wants a mutable pointer; linear only reads it.
-    const at::Tensor in = at::from_blob(const_cast<void*>(x), {rows, weight_.size(1)},
-                                        at::TensorOptions(weight_.scalar_type()));
-    return at::linear(in, weight_, bias_);
+    return at::linear(MatrixAt(x, rows, weight_.size(1)), weight_, bias_);
   }
 
   WeightMatrix kept_;
@@ -69,6 +61,9 @@ class TorchLinearFactory final : public LinearFactory {
   std::string_view name() const override { return "at::linear"; }
   absl::StatusOr<std::unique_ptr<Linear>> Make(const WeightMatrix& weight,
                                                const std::vector<float>& bias) override {
+    if (weight.element() != ElementType::kF32) {
+      return absl::InvalidArgumentError("libtorch's products are of f32");
+    }
     return std::make_unique<TorchLinear>(weight, bias);
   }
 };

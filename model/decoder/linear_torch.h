@@ -7,8 +7,8 @@
 
 namespace ziggurat {
 
-/// at::linear. Keeps the matrices that it is given. Debian's libtorch brings only the reference BLAS
-/// for f32, which is some fifty times slower than oneDNN.
+/// at::linear in f32. Keeps the matrices that it is given. Debian's libtorch brings only the
+/// reference BLAS, which is some fifty times slower than oneDNN.
 std::unique_ptr<LinearFactory> MakeTorchLinearFactory();
 
 }  // namespace ziggurat

@@ -2,7 +2,7 @@
 // as one batch of all running sequences over block tables (docs/architecture.md).
 //
 // The matrix products are those of linear.h, on weights packed once at load; everything between
-// them, and all attention, is the AttentionBackend's..
+// them, and all attention, is the AttentionBackend's.
 #pragma once
 
 #include <filesystem>

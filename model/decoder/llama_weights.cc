@@ -63,7 +63,6 @@ class WeightReader {
   }
 
  private:
-
   /// Converts in pieces of rows, shared among the threads.
   static absl::Status Convert(const std::string& name, const TensorView& view, ElementType element,
                               std::byte* out) {
@@ -180,8 +179,7 @@ absl::StatusOr<std::unique_ptr<LlamaWeights>> LlamaWeights::Load(
 
   absl::StatusOr<WeightMatrix> embedding = reader.Matrix({"model.embed_tokens.weight"});
   if (!embedding.ok()) return embedding.status();
-  absl::StatusOr<const void*> kept =
-      weights->factory_->Keep(embedding->data(), embedding->bytes());
+  absl::StatusOr<const void*> kept = weights->factory_->Keep(embedding->data(), embedding->bytes());
   if (!kept.ok()) return kept.status();
   weights->embedding_ = *kept;
   if (weights->factory_->is_hosts()) weights->host_embedding_ = *embedding;

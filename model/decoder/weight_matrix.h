@@ -5,6 +5,7 @@
 #include <memory>
 
 #include "block_manager/cache_format.h"
+#include "model/decoder/aligned_bytes.h"
 
 namespace ziggurat {
 
@@ -13,7 +14,8 @@ class WeightMatrix {
  public:
   WeightMatrix() = default;
   /// Not initialized. Throws std::bad_alloc.
-  WeightMatrix(int rows, int columns, ElementType element);
+  WeightMatrix(int rows, int columns, ElementType element)
+      : rows_(rows), columns_(columns), element_(element), data_(AllocateAligned(bytes())) {}
 
   int rows() const { return rows_; }
   int columns() const { return columns_; }
@@ -27,7 +29,7 @@ class WeightMatrix {
   int rows_ = 0;
   int columns_ = 0;
   ElementType element_ = ElementType::kF32;
-  std::shared_ptr<std::byte> data_;
+  std::shared_ptr<std::byte[]> data_;
 };
 
 }  // namespace ziggurat

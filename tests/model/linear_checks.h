@@ -20,7 +20,7 @@ std::vector<LinearCase> LinearCases(ElementType element);
 std::string LinearCaseName(const ::testing::TestParamInfo<LinearCase>& info);
 
 /// Run() and Accumulate() of what `factory` makes of random weights.
-///   tolerance   of f32 results, relative to the largest
-void CheckProducts(LinearFactory& factory, const LinearCase& of, double tolerance);
+///   packs   whether it has the weights in memory of its own, as PacksWeights() says
+void CheckProducts(LinearFactory& factory, const LinearCase& of, bool packs);
 
 }  // namespace ziggurat::testing

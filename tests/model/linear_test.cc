@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <cstdint>
 #include <new>
 #include <stdexcept>
 
@@ -20,7 +21,7 @@ using ::testing::ValuesIn;
 class PackedLinear : public ::testing::TestWithParam<LinearCase> {};
 
 TEST_P(PackedLinear, GivesTheProductForAnyNumberOfRows) {
-  CheckProducts(*MakePackedLinearFactory(), GetParam(), 2e-6);
+  CheckProducts(*MakePackedLinearFactory(), GetParam(), /*packs=*/true);
 }
 
 INSTANTIATE_TEST_SUITE_P(All, PackedLinear, ValuesIn(LinearCases(ElementType::kBf16)),
@@ -31,7 +32,7 @@ class OneDnnLinear : public ::testing::TestWithParam<LinearCase> {};
 
 TEST_P(OneDnnLinear, GivesTheProductForAnyNumberOfRows) {
   if (!IsOneDnnFast(GetParam().element)) GTEST_SKIP() << "oneDNN has no such kernel for this CPU";
-  CheckProducts(*MakeOneDnnLinearFactory(), GetParam(), 2e-6);
+  CheckProducts(*MakeOneDnnLinearFactory(), GetParam(), /*packs=*/true);
 }
 
 INSTANTIATE_TEST_SUITE_P(F32, OneDnnLinear, ValuesIn(LinearCases(ElementType::kF32)),
@@ -40,10 +41,34 @@ INSTANTIATE_TEST_SUITE_P(Bf16, OneDnnLinear, ValuesIn(LinearCases(ElementType::k
                          LinearCaseName);
 #endif
 
-TEST(MakeLinearFactory, KeepsNoMatrixWhereItPacks) {
-  for (const ElementType element : {ElementType::kF32, ElementType::kBf16}) {
-    EXPECT_EQ(PacksWeights(element), MakeLinearFactory(element)->name() != "at::linear");
-  }
+class BestLinear : public ::testing::TestWithParam<LinearCase> {};
+
+TEST_P(BestLinear, KeepsNoMatrixWhereItSaysThatItPacks) {
+  const ElementType element = GetParam().element;
+  CheckProducts(*MakeLinearFactory(element), GetParam(), PacksWeights(element));
+}
+
+INSTANTIATE_TEST_SUITE_P(All, BestLinear,
+                         ::testing::Values(LinearCase{ElementType::kF32, true, 64, 192},
+                                           LinearCase{ElementType::kBf16, true, 64, 192}),
+                         LinearCaseName);
+
+TEST(PackedLinear, RefusesF32) {
+  const WeightMatrix weight(2, 2, ElementType::kF32);
+  EXPECT_EQ(MakePackedLinearFactory()->Make(weight, {}).status().code(),
+            absl::StatusCode::kInvalidArgument);
+}
+
+TEST(WeightMatrix, BeginsWithALineAndIsSharedByItsCopies) {
+  WeightMatrix matrix(3, 5, ElementType::kBf16);
+  EXPECT_EQ(matrix.bytes(), 30);
+  EXPECT_EQ(reinterpret_cast<uintptr_t>(matrix.data()) % 64, 0);
+  const WeightMatrix copy = matrix;
+  EXPECT_EQ(copy.data(), matrix.data());
+  matrix = {};
+  EXPECT_EQ(matrix.bytes(), 0);
+  EXPECT_EQ(matrix.data(), nullptr);
+  EXPECT_NE(copy.data(), nullptr);
 }
 
 TEST(CaughtError, OfAnAllocationIsThatResourcesAreExhausted) {
