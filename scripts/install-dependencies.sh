@@ -19,9 +19,10 @@ for_tests=(
 # Where another package brings a kubectl, Debian's would be in its way; the tests take either.
 command -v kubectl >/dev/null || for_tests+=(kubernetes-client)
 
+megabytes=250  # to download, with all that they need, on a Debian that has little
 for option in "$@"; do
   case "$option" in
-    --build) for_tests=() ;;
+    --build) for_tests=() megabytes=130 ;;
     *) echo "install-dependencies: unknown option '$option'" >&2; exit 2 ;;
   esac
 done
@@ -40,7 +41,7 @@ if [ "$(id -u)" -ne 0 ]; then
   command -v sudo >/dev/null || { echo "install-dependencies: run this as root, or install sudo" >&2; exit 1; }
   as_root=(sudo)
 fi
-echo "Installing ${#missing[@]} packages (up to 400 MB with what they need): ${missing[*]}"
+echo "Installing ${#missing[@]} packages (at most $megabytes MB with what they need): ${missing[*]}"
 # The Prometheus server is for tests only: its package must not start it as a service.
 policy=/usr/sbin/policy-rc.d
 if [ ! -e "$policy" ]; then
