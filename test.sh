@@ -44,7 +44,7 @@ esac
 
 say() { printf '\n== %s\n' "$*"; }
 # Tests in the emulator that take minutes under a sanitizer; others run the same kernels.
-slow_kernels='^emulated/(.*/)?(CudaDecoder\.IsAsNear|CudaSampling\.Draws(What|TheSameOfALarge)|DistantDecodeTwins|SlotMass\.AgreesWith|AccumulateScores\.AgreesWith'
+slow_kernels='^emulated/(.*/)?(CudaDecoder\.IsAsNear|CudaSampling\.Draws(What|TheSameOfALarge)|DistantDecodeTwins|SlotMassTwins|ScoreTwins'
 slow_kernels+='|SelectWindows\.IsTheSame|WindowScores\.AgreeOnWide|CosineSum\.AgreesWith|PrefillTwins\.AgreeOnPacked.*/bf16_(64|80|96|128|256))'
 run_tests() { ctest --test-dir "$1" --output-on-failure --no-tests=error "${@:2}"; }
 
@@ -56,10 +56,12 @@ build_start=$SECONDS
 scripts/build.sh release
 build_seconds=$((SECONDS - build_start))
 
+# Of the release build's time, what its tests take.
+test_tenths=7
 # has_time NAME TENTHS: whether a part that takes TENTHS tenths of the release build can be done, and
-# the release build's tests after it, which take about one and a half of it.
+# the release build's tests after it.
 has_time() {
-  local needed=$((SECONDS + build_seconds * ($2 + 15) / 10))
+  local needed=$((SECONDS + build_seconds * ($2 + test_tenths) / 10))
   [ -z "$minutes" ] || [ "$needed" -le $((minutes * 60)) ] || {
     say "$1: LEFT OUT, it would be done after $((needed / 60)) minutes of $minutes"
     return 1
@@ -105,14 +107,14 @@ some_emulated() {
     /^ *Test *#/ && !(/: emulated/ && ++emulated % k) { sub(/^ *Test *#/, ""); printf ",%d", $0 }'
 }
 
-# The emulator takes two fifths of the time of the release build's tests.
+# The emulators take a third of the time of the release build's tests.
 chosen=()
 if [ -n "$minutes" ]; then
-  left=$((minutes * 60 - SECONDS)) all=$((build_seconds * 15 / 10))
+  left=$((minutes * 60 - SECONDS)) all=$((build_seconds * test_tenths / 10))
   for of_emulated in 2 4; do
     [ "$all" -gt "$left" ] || break
     chosen=(-I "$(some_emulated "$of_emulated")")
-    [ $((all * (60 + 40 / of_emulated) / 100)) -gt "$left" ] || break
+    [ $((all * (67 + 33 / of_emulated) / 100)) -gt "$left" ] || break
   done
 fi
 if [ ${#chosen[@]} -eq 0 ]; then

@@ -202,7 +202,7 @@ small_tests=(
   'CudaDecodeWork.TakesScalesOfAnySize'
   'PrefillAttention.*' '*PrefillTwins.AgreeOnALongPrompt/bf16_*' '*DistantPrefillTwins*/bf16_32'
   '*DistantPrefillTwins*/bf16_256' '*ColumnSumTwins*/bf16_32' '*ColumnSumTwins*/bf16_256'
-  'AccumulateScores.*' 'SlotMass.*' 'SelectWindows.*' 'SelectBest.*'
+  'AccumulateScores.AddOne*' '*ScoreTwins*/8' '*SlotMassTwins*/16' 'SelectWindows.*' 'SelectBest.*'
   '*CacheWrites*' '*StepWrites*' '*CacheCopies*/32' 'CudaCopies.OfSegmentsOfAllKindsGoTogether'
   'CudaMerges.OfManyPairsAreThoseOfOneAfterTheOther')
 small=$(IFS=:; echo "${small_tests[*]}")

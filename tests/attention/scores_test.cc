@@ -59,29 +59,32 @@ std::vector<CacheFormat> ScoredFormats(int head_dim) {
   return formats;
 }
 
-TEST(AccumulateScores, AgreesWithTheReference) {
-  for (int head_dim : {8, 16, 32, 64, 80, 96, 128, 256}) {
-    for (const CacheFormat& format : ScoredFormats(head_dim)) {
-      LargestDeviation seen("scores " + Name(format) + " D=" + std::to_string(head_dim));
-      for (int group : {1, 2, 4, 7, 8}) {
-        for (int slots : group == 4 ? std::vector<int>{1, 127, 128, 300} : std::vector<int>{129}) {
-          const AttentionShape shape = Shape(2 * group, 2, head_dim);
-          const std::vector<float> expected =
-              Scenario(shape, format, slots).Run(*MakeReferenceBackend(), shape, 2);
-          for (CpuLevel level : SupportedCpuLevels()) {
-            auto backend = *MakeCpuBackend(level, 1);
-            const std::vector<float> actual =
-                Scenario(shape, format, slots).Run(*backend, shape, 2);
-            seen.See(Deviation(actual, expected));
-            EXPECT_LE(Deviation(actual, expected), Tolerance(QueryElement(format.encoding)))
-                << backend->name() << " " << Name(format) << " D " << head_dim << " group " << group
-                << " slots " << slots;
-          }
+class ScoreTwins : public ::testing::TestWithParam<int> {};
+
+TEST_P(ScoreTwins, AgreeWithTheReference) {
+  const int head_dim = GetParam();
+  for (const CacheFormat& format : ScoredFormats(head_dim)) {
+    LargestDeviation seen("scores " + Name(format) + " D=" + std::to_string(head_dim));
+    for (int group : {1, 2, 4, 7, 8}) {
+      for (int slots : group == 4 ? std::vector<int>{1, 127, 128, 300} : std::vector<int>{129}) {
+        const AttentionShape shape = Shape(2 * group, 2, head_dim);
+        const std::vector<float> expected =
+            Scenario(shape, format, slots).Run(*MakeReferenceBackend(), shape, 2);
+        for (CpuLevel level : SupportedCpuLevels()) {
+          auto backend = *MakeCpuBackend(level, 1);
+          const std::vector<float> actual = Scenario(shape, format, slots).Run(*backend, shape, 2);
+          seen.See(Deviation(actual, expected));
+          EXPECT_LE(Deviation(actual, expected), Tolerance(QueryElement(format.encoding)))
+              << backend->name() << " " << Name(format) << " D " << head_dim << " group " << group
+              << " slots " << slots;
         }
       }
     }
   }
 }
+
+INSTANTIATE_TEST_SUITE_P(HeadSizes, ScoreTwins, ::testing::Values(8, 16, 32, 64, 80, 96, 128, 256),
+                         ::testing::PrintToStringParamName());
 
 // Every KV head gives out a mean of 1 in a step; scores and nothing else of the pool change.
 TEST(AccumulateScores, AddOneInAllAndTouchNothingElse) {
@@ -137,36 +140,40 @@ TEST(AccumulateScores, GivesTheSameBitsAloneAndInACrowd) {
   }
 }
 
-TEST(SlotMass, AgreesWithTheReference) {
-  for (int head_dim : {16, 64, 80, 128, 256}) {
-    for (CacheFormat format : EncodedFormats(head_dim)) {
-      LargestDeviation seen("slot mass " + Name(format) + " D=" + std::to_string(head_dim));
-      for (bool merged : {false, true}) {
-        format.merged = merged;
-        const AttentionShape shape = Shape(6, 2, head_dim);
-        TestCache cache(shape, {{format, 333}, {CacheFormat::kF32, 50}});
-        const std::vector<float> q = Queries(format.encoding, shape, 1, 8);
-        const std::vector<float> lse = LseOf(shape, {{cache.segments}}, q, cache.pool.view());
-        for (auto [begin, end] :
-             {std::pair{0, 333}, {0, 4}, {128, 256}, {5, 6}, {100, 333}, {7, 7}}) {
-          const auto mass = [&, b = begin, e = end](AttentionBackend& backend) {
-            return backend.SlotMass(shape, cache.segments[0], b, e, q.data(), lse.data(),
-                                    cache.pool.view());
-          };
-          const double expected = mass(*MakeReferenceBackend());
-          EXPECT_LE(expected, 1.0001);
-          for (CpuLevel level : SupportedCpuLevels()) {
-            const double actual = mass(**MakeCpuBackend(level, 1));
-            seen.See(std::abs(actual - expected));
-            EXPECT_NEAR(actual, expected, Tolerance(QueryElement(format.encoding)))
-                << Name(format) << " D " << head_dim << " [" << begin << ", " << end << ")";
-            EXPECT_EQ(actual, mass(**MakeCpuBackend(level, 3)));
-          }
+class SlotMassTwins : public ::testing::TestWithParam<int> {};
+
+TEST_P(SlotMassTwins, AgreeWithTheReference) {
+  const int head_dim = GetParam();
+  for (CacheFormat format : EncodedFormats(head_dim)) {
+    LargestDeviation seen("slot mass " + Name(format) + " D=" + std::to_string(head_dim));
+    for (bool merged : {false, true}) {
+      format.merged = merged;
+      const AttentionShape shape = Shape(6, 2, head_dim);
+      TestCache cache(shape, {{format, 333}, {CacheFormat::kF32, 50}});
+      const std::vector<float> q = Queries(format.encoding, shape, 1, 8);
+      const std::vector<float> lse = LseOf(shape, {{cache.segments}}, q, cache.pool.view());
+      for (auto [begin, end] :
+           {std::pair{0, 333}, {0, 4}, {128, 256}, {5, 6}, {100, 333}, {7, 7}}) {
+        const auto mass = [&, b = begin, e = end](AttentionBackend& backend) {
+          return backend.SlotMass(shape, cache.segments[0], b, e, q.data(), lse.data(),
+                                  cache.pool.view());
+        };
+        const double expected = mass(*MakeReferenceBackend());
+        EXPECT_LE(expected, 1.0001);
+        for (CpuLevel level : SupportedCpuLevels()) {
+          const double actual = mass(**MakeCpuBackend(level, 1));
+          seen.See(std::abs(actual - expected));
+          EXPECT_NEAR(actual, expected, Tolerance(QueryElement(format.encoding)))
+              << Name(format) << " D " << head_dim << " [" << begin << ", " << end << ")";
+          EXPECT_EQ(actual, mass(**MakeCpuBackend(level, 3)));
         }
       }
     }
   }
 }
+
+INSTANTIATE_TEST_SUITE_P(HeadSizes, SlotMassTwins, ::testing::Values(16, 64, 80, 128, 256),
+                         ::testing::PrintToStringParamName());
 
 TEST(SlotMass, OfAllSlotsIsOne) {
   const AttentionShape shape = Shape(6, 2, 64);
