@@ -44,6 +44,27 @@ function(ziggurat_precompile target headers)
   add_dependencies(${target} ${headers})
 endfunction()
 
+# ziggurat_unite(target [ONLY file...]): files of `target`, or those alone, are compiled several at a time:
+# what the templates of their headers take is then paid once for all. Names in their anonymous namespaces
+# must differ, or be overloads that cannot be taken for each other.
+function(ziggurat_unite target)
+  if(NOT ZIGGURAT_UNITY OR NOT ZIGGURAT_SANITIZER STREQUAL "")
+    return()
+  endif()
+  cmake_parse_arguments(ARG "" "" "ONLY" ${ARGN})
+  set(files ${ARG_ONLY})
+  if(NOT files)
+    get_target_property(files ${target} SOURCES)
+  endif()
+  set(index 0)
+  foreach(file IN LISTS files)
+    math(EXPR group "${index} / 7")
+    set_source_files_properties(${file} PROPERTIES UNITY_GROUP ${group})
+    math(EXPR index "${index} + 1")
+  endforeach()
+  set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_MODE GROUP)
+endfunction()
+
 set(ZIGGURAT_COMMON_HEADERS <algorithm> <chrono> <functional> <map> <memory> <optional> <random> <string>
   <string_view> <vector> <absl/status/statusor.h> <absl/strings/str_cat.h> <absl/strings/str_format.h>
   <absl/strings/str_join.h> <absl/strings/str_split.h> <absl/time/time.h> <absl/types/span.h>)

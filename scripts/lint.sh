@@ -18,7 +18,7 @@ log=$(mktemp)
 trap 'rm -f "$log"' EXIT
 headers=(proto/gen/ziggurat/v1/ziggurat.grpc.pb.h proto/gen/grpc/health/v1/health.grpc.pb.h
   server/gen/server/page/page_html.h)
-{ cmake --preset release -B "$folder" -DCMAKE_DISABLE_PRECOMPILE_HEADERS=ON &&
+{ cmake --preset release -B "$folder" -DCMAKE_DISABLE_PRECOMPILE_HEADERS=ON -DZIGGURAT_UNITY=OFF &&
   cmake --build "$folder" --target ziggurat_version "${headers[@]}"; } >"$log" 2>&1 ||
   { cat "$log" >&2; exit 1; }
 

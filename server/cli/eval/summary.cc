@@ -124,10 +124,10 @@ void AddCacheAndTimes(const std::vector<const Judged*>& of_policy,
 }
 
 // [policy][asking], and views of some askings of it.
-class Table {
+class AskingTable {
  public:
-  Table(const v1::GetModelResponse& model, const std::vector<EvalPolicy>& policies,
-        const std::vector<Asking>& askings, const std::map<ResultKey, Result>& results) {
+  AskingTable(const v1::GetModelResponse& model, const std::vector<EvalPolicy>& policies,
+              const std::vector<Asking>& askings, const std::map<ResultKey, Result>& results) {
     for (const EvalPolicy& policy : policies) {
       std::vector<Judged> judged;
       for (const Asking& asking : askings) {
@@ -166,7 +166,7 @@ class Table {
   std::vector<std::vector<Judged>> cells_;
 };
 
-std::vector<Group> MakeGroups(const std::vector<Asking>& askings, const Table& table) {
+std::vector<Group> MakeGroups(const std::vector<Asking>& askings, const AskingTable& table) {
   using Key = std::tuple<decltype(TaskOrder("")), int64_t>;
   std::map<Key, std::vector<size_t>> members;
   for (size_t i = 0; i < askings.size(); ++i) {
@@ -187,7 +187,7 @@ std::vector<Group> MakeGroups(const std::vector<Asking>& askings, const Table& t
 }
 
 HeatMap MakeHeatMap(const std::string& task, const std::vector<Asking>& askings,
-                    const Table& table) {
+                    const AskingTable& table) {
   constexpr size_t kMostDepths = 21;
   std::set<int64_t> lengths;
   std::set<double> depths;
@@ -226,7 +226,7 @@ HeatMap MakeHeatMap(const std::string& task, const std::vector<Asking>& askings,
   return map;
 }
 
-Recall MakeRecall(const Table& table, size_t policy, size_t askings) {
+Recall MakeRecall(const AskingTable& table, size_t policy, size_t askings) {
   Recall recall;
   std::vector<int64_t> counts;
   for (size_t i = 0; i < askings; ++i) {
@@ -248,7 +248,7 @@ Recall MakeRecall(const Table& table, size_t policy, size_t askings) {
   return recall;
 }
 
-void AddFailures(const Table& table, size_t askings, Summary& summary) {
+void AddFailures(const AskingTable& table, size_t askings, Summary& summary) {
   std::set<std::string> versions;
   for (size_t p = 0; p < table.policies(); ++p) {
     for (size_t i = 0; i < askings; ++i) {
@@ -283,7 +283,7 @@ std::string KindTitle(const std::string& kind) {
 
 Summary Summarize(const v1::GetModelResponse& model, const std::vector<EvalPolicy>& policies,
                   const std::vector<Asking>& askings, const std::map<ResultKey, Result>& results) {
-  const Table table(model, policies, askings, results);
+  const AskingTable table(model, policies, askings, results);
   Summary summary;
   summary.policies = policies;
   std::vector<size_t> all(askings.size());
