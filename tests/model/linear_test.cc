@@ -9,14 +9,8 @@
 #include "model/decoder/caught_error.h"
 #include "tests/model/linear_checks.h"
 
-namespace ziggurat {
+namespace ziggurat::testing {
 namespace {
-
-using testing::CheckProducts;
-using testing::LinearCase;
-using testing::LinearCaseName;
-using testing::LinearCases;
-using ::testing::ValuesIn;
 
 class PackedLinear : public ::testing::TestWithParam<LinearCase> {};
 
@@ -24,7 +18,7 @@ TEST_P(PackedLinear, GivesTheProductForAnyNumberOfRows) {
   CheckProducts(*MakePackedLinearFactory(), GetParam(), /*packs=*/true);
 }
 
-INSTANTIATE_TEST_SUITE_P(All, PackedLinear, ValuesIn(LinearCases(ElementType::kBf16)),
+INSTANTIATE_TEST_SUITE_P(All, PackedLinear, ::testing::ValuesIn(LinearCases(ElementType::kBf16)),
                          LinearCaseName);
 
 #ifdef ZIGGURAT_HAS_ONEDNN
@@ -35,9 +29,9 @@ TEST_P(OneDnnLinear, GivesTheProductForAnyNumberOfRows) {
   CheckProducts(*MakeOneDnnLinearFactory(), GetParam(), /*packs=*/true);
 }
 
-INSTANTIATE_TEST_SUITE_P(F32, OneDnnLinear, ValuesIn(LinearCases(ElementType::kF32)),
+INSTANTIATE_TEST_SUITE_P(F32, OneDnnLinear, ::testing::ValuesIn(LinearCases(ElementType::kF32)),
                          LinearCaseName);
-INSTANTIATE_TEST_SUITE_P(Bf16, OneDnnLinear, ValuesIn(LinearCases(ElementType::kBf16)),
+INSTANTIATE_TEST_SUITE_P(Bf16, OneDnnLinear, ::testing::ValuesIn(LinearCases(ElementType::kBf16)),
                          LinearCaseName);
 #endif
 
@@ -78,4 +72,4 @@ TEST(CaughtError, OfAnAllocationIsThatResourcesAreExhausted) {
 }
 
 }  // namespace
-}  // namespace ziggurat
+}  // namespace ziggurat::testing

@@ -6,14 +6,8 @@
 
 #include "tests/model/linear_checks.h"
 
-namespace ziggurat {
+namespace ziggurat::testing {
 namespace {
-
-using testing::CheckProducts;
-using testing::LinearCase;
-using testing::LinearCaseName;
-using testing::LinearCases;
-using ::testing::ValuesIn;
 
 class TorchLinear : public ::testing::TestWithParam<LinearCase> {};
 
@@ -21,7 +15,7 @@ TEST_P(TorchLinear, GivesTheProductForAnyNumberOfRows) {
   CheckProducts(*MakeTorchLinearFactory(), GetParam(), /*packs=*/false);
 }
 
-INSTANTIATE_TEST_SUITE_P(All, TorchLinear, ValuesIn(LinearCases(ElementType::kF32)),
+INSTANTIATE_TEST_SUITE_P(All, TorchLinear, ::testing::ValuesIn(LinearCases(ElementType::kF32)),
                          LinearCaseName);
 
 TEST(TorchLinear, WithoutMemoryForItsProductSaysSo) {
@@ -39,4 +33,4 @@ TEST(TorchLinear, WithoutMemoryForItsProductSaysSo) {
 }
 
 }  // namespace
-}  // namespace ziggurat
+}  // namespace ziggurat::testing

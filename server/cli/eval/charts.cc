@@ -14,8 +14,6 @@
 namespace ziggurat::eval {
 namespace {
 
-constexpr double kMargin = 16;
-
 // Which series a policy belongs to, and how that looks. The same in all charts.
 class SeriesOfPolicies {
  public:

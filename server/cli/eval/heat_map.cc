@@ -11,7 +11,6 @@
 namespace ziggurat::eval {
 namespace {
 
-constexpr double kMapMargin = 16;
 constexpr double kTop = 62;     // title and canonical text
 constexpr double kMapTop = 40;  // heading of a map, and its lengths
 constexpr double kCellWidth = 52;
@@ -102,7 +101,7 @@ void DrawMap(Svg& svg, const HeatMap& map, size_t policy, double left, double to
 }  // namespace
 
 std::string DrawHeatMaps(const Summary& summary, size_t policy) {
-  double width = kMapMargin;
+  double width = kMargin;
   size_t most_depths = 0;
   for (const HeatMap& map : summary.heat_maps) {
     width += std::max(MapWidth(map), TextWidth(map.task, 12) + 190) + kBetweenMaps;
@@ -112,16 +111,16 @@ std::string DrawHeatMaps(const Summary& summary, size_t policy) {
   const double height = kTop + kMapTop + kCellHeight * static_cast<double>(most_depths) + kScale;
   const EvalPolicy& shown = summary.policies[policy];
   Svg svg(width, height, "Needle in a haystack, exact match over length and depth: " + shown.name);
-  svg.Text(kMapMargin, 26, CutToWidth(shown.name, 16, width - 2 * kMapMargin), "title");
+  svg.Text(kMargin, 26, CutToWidth(shown.name, 16, width - 2 * kMargin), "title");
   if (shown.canonical != shown.name) {
-    svg.Text(kMapMargin, 44, CutToWidth(shown.canonical, 11, width - 2 * kMapMargin), "faint");
+    svg.Text(kMargin, 44, CutToWidth(shown.canonical, 11, width - 2 * kMargin), "faint");
   }
-  double left = kMapMargin;
+  double left = kMargin;
   for (const HeatMap& map : summary.heat_maps) {
     DrawMap(svg, map, policy, left, kTop);
     left += std::max(MapWidth(map), TextWidth(map.task, 12) + 190) + kBetweenMaps;
   }
-  DrawScale(svg, summary, kMapMargin, height - kScale + 24);
+  DrawScale(svg, summary, kMargin, height - kScale + 24);
   return svg.ToString();
 }
 
@@ -131,26 +130,26 @@ std::string DrawHeatMapOverview(const Summary& summary) {
   for (const EvalPolicy& policy : summary.policies) {
     names = std::max(names, std::min(TextWidth(policy.name, 12) + 12, kLongestName));
   }
-  double width = kMapMargin + names;
+  double width = kMargin + names;
   for (const HeatMap& map : summary.heat_maps) {
     const double strip = kStripCell * static_cast<double>(map.depths.size());
     width += (std::max(strip, 60.0) + kBetweenStrips) * static_cast<double>(map.lengths.size());
   }
-  width = std::max(width + kMapMargin, 420.0);
+  width = std::max(width + kMargin, 420.0);
   const double top = 92;
   const double height =
       top + kStripHeight * static_cast<double>(summary.policies.size()) + kScale + 6;
   Svg svg(width, height, "Needle in a haystack, exact match of every policy at every depth");
-  svg.Text(kMapMargin, 26, "Needle in a haystack", "title");
-  svg.Text(kMapMargin, 44,
+  svg.Text(kMargin, 26, "Needle in a haystack", "title");
+  svg.Text(kMargin, 44,
            CutToWidth("each strip from the beginning of the context (left) to its end", 11,
-                      width - 2 * kMapMargin),
+                      width - 2 * kMargin),
            "faint");
   for (size_t p = 0; p < summary.policies.size(); ++p) {
-    svg.Text(kMapMargin, top + kStripHeight * static_cast<double>(p) + 13,
+    svg.Text(kMargin, top + kStripHeight * static_cast<double>(p) + 13,
              CutToWidth(summary.policies[p].name, 12, kLongestName), "label");
   }
-  double left = kMapMargin + names;
+  double left = kMargin + names;
   for (const HeatMap& map : summary.heat_maps) {
     const double strip = std::max(kStripCell * static_cast<double>(map.depths.size()), 60.0);
     const double cell_width = strip / static_cast<double>(map.depths.size());
@@ -171,7 +170,7 @@ std::string DrawHeatMapOverview(const Summary& summary) {
       left += strip + kBetweenStrips;
     }
   }
-  DrawScale(svg, summary, kMapMargin, height - kScale + 24);
+  DrawScale(svg, summary, kMargin, height - kScale + 24);
   return svg.ToString();
 }
 

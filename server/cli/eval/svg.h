@@ -6,6 +6,9 @@
 
 namespace ziggurat::eval {
 
+/// What a picture of the report leaves free at its sides.
+inline constexpr double kMargin = 16;
+
 /// Distances are pixels, from the upper left corner. Classes are those of the style sheet that
 /// every picture carries: "title", "label", "small", "grid", "axis", "empty", ... Text is escaped.
 class Svg {
