@@ -353,9 +353,6 @@ class AttentionBackend : public BackendMemory {
   /// out[r][i] = silu(gate_up[r][i]) * gate_up[r][width + i].  gate_up [rows, 2 * width].
   virtual void SwiGlu(ElementType element, const void* gate_up, int rows, int width, void* out) = 0;
 
-  /// residual[i] += x[i].   x in `element`, residual f32.
-  virtual void AddResidual(ElementType element, const void* x, size_t count, float* residual) = 0;
-
   /// out[i] = convert(x[i]), round to nearest even.
   virtual void Convert(ElementType from, const void* x, size_t count, ElementType to,
                        void* out) = 0;

@@ -79,13 +79,6 @@ void CpuBackend::SwiGlu(ElementType element, const void* gate_up, int rows, int 
   });
 }
 
-void CpuBackend::AddResidual(ElementType element, const void* x, size_t count, float* residual) {
-  ParallelRanges(threads_, count, 1, [&](size_t begin, size_t end) {
-    Kernels(element).add(static_cast<const std::byte*>(x) + begin * ElementBytes(element),
-                         end - begin, residual + begin);
-  });
-}
-
 void CpuBackend::ConvertRange(ElementType from, const void* x, size_t count, ElementType to,
                               void* out) const {
   if (from == to) {

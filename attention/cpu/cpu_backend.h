@@ -81,7 +81,6 @@ class CpuBackend final : public AttentionBackend {
                       const float* cos, const float* sin, int rows, ElementType out_element,
                       void* q, void* k, void* v) override;
   void SwiGlu(ElementType element, const void* gate_up, int rows, int width, void* out) override;
-  void AddResidual(ElementType element, const void* x, size_t count, float* residual) override;
   void Convert(ElementType from, const void* x, size_t count, ElementType to, void* out) override;
   void EmbedTokens(ElementType element, const void* table, absl::Span<const int32_t> ids, int width,
                    float* out) override;

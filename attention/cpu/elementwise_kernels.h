@@ -35,16 +35,6 @@ void SwiGluRow(const void* gate_up, int width, void* out) {
   });
 }
 
-template <class V, class Element>
-void AddRange(const void* x, size_t count, float* sum) {
-  const auto* from = static_cast<const typename Element::Type*>(x);
-  ForEachVector<V>(count, [&](size_t i, int lanes) {
-    const auto added =
-        V::Add(LoadUpTo<V, F32Element>(sum + i, lanes), LoadUpTo<V, Element>(from + i, lanes));
-    StoreUpTo<V, F32Element>(sum + i, added, lanes);
-  });
-}
-
 template <class V, class From, class To>
 void ConvertRange(const typename From::Type* x, size_t count, typename To::Type* out) {
   ForEachVector<V>(count, [&](size_t i, int lanes) {

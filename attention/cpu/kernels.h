@@ -171,7 +171,6 @@ struct ElementKernels {
   void (*rms_norm)(const float* x, const float* weight, float epsilon, int width, void* out);
   /// One row of [2 * width].
   void (*swiglu)(const void* gate_up, int width, void* out);
-  void (*add)(const void* x, size_t count, float* sum);
   void (*to_f32)(const void* x, size_t count, float* out);
   void (*from_f32)(const float* x, size_t count, void* out);
   /// Rotates one head; index: element type of the output.

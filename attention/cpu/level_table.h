@@ -22,7 +22,6 @@ constexpr ElementKernels MakeElementKernels() {
       .column_sums = ColumnSums<Workspace>,
       .rms_norm = RmsNormRow<V, Element>,
       .swiglu = SwiGluRow<V, Element>,
-      .add = AddRange<V, Element>,
       .to_f32 = ToF32<V, Element>,
       .from_f32 = FromF32<V, Element>,
       .rotate = {RotateHead<V, Element, F32Element>, RotateHead<V, Element, Bf16Element>},

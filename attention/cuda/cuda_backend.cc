@@ -432,10 +432,6 @@ void CudaBackend::SwiGlu(ElementType element, const void* gate_up, int rows, int
   LaunchSwiGlu(element, gate_up, rows, width, out, at());
 }
 
-void CudaBackend::AddResidual(ElementType element, const void* x, size_t count, float* residual) {
-  LaunchAddResidual(element, x, count, residual, at());
-}
-
 void CudaBackend::Convert(ElementType from, const void* x, size_t count, ElementType to,
                           void* out) {
   LaunchConvert(from, x, count, to, out, at());

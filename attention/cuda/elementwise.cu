@@ -148,12 +148,6 @@ __global__ void __launch_bounds__(kThreads)
 }
 
 __global__ void __launch_bounds__(kThreads)
-    AddResidual(ElementType element, const void* x, size_t count, float* residual) {
-  const size_t i = size_t{blockIdx.x} * kThreads + threadIdx.x;
-  if (i < count) residual[i] += LoadElement(element, x, i);
-}
-
-__global__ void __launch_bounds__(kThreads)
     Convert(ElementType from, const void* x, size_t count, ElementType to, void* out) {
   const size_t i = size_t{blockIdx.x} * kThreads + threadIdx.x;
   if (i < count) StoreElement(to, out, i, LoadElement(from, x, i));
@@ -240,13 +234,6 @@ void LaunchSwiGlu(ElementType element, const void* gate_up, int rows, int width,
   }
   LaunchEarly(SwiGlu, dim3{static_cast<unsigned>(rows), BlocksFor(width)}, dim3{kThreads}, 0,
               stream, element, gate_up, width, out);
-}
-
-void LaunchAddResidual(ElementType element, const void* x, size_t count, float* residual,
-                       cudaStream_t stream) {
-  if (count == 0) return;
-  Launch(AddResidual, dim3{BlocksFor(count)}, dim3{kThreads}, 0, stream, element, x, count,
-         residual);
 }
 
 void LaunchEmbedTokens(ElementType element, const void* table, const int32_t* ids, int count,

@@ -20,9 +20,6 @@ void LaunchSplitAndRotate(const DeviceShape& shape, ElementType element, const v
 void LaunchSwiGlu(ElementType element, const void* gate_up, int rows, int width, void* out,
                   cudaStream_t stream);
 
-void LaunchAddResidual(ElementType element, const void* x, size_t count, float* residual,
-                       cudaStream_t stream);
-
 void LaunchConvert(ElementType from, const void* x, size_t count, ElementType to, void* out,
                    cudaStream_t stream);
 

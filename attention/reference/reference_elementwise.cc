@@ -56,11 +56,6 @@ void ReferenceBackend::SwiGlu(ElementType element, const void* gate_up, int rows
   }
 }
 
-void ReferenceBackend::AddResidual(ElementType element, const void* x, size_t count,
-                                   float* residual) {
-  for (size_t i = 0; i < count; ++i) residual[i] += static_cast<float>(LoadElement(element, x, i));
-}
-
 void ReferenceBackend::Convert(ElementType from, const void* x, size_t count, ElementType to,
                                void* out) {
   for (size_t i = 0; i < count; ++i) StoreElement(to, out, i, LoadElement(from, x, i));

@@ -66,16 +66,6 @@ TEST_P(ElementwiseTwins, SplitAndRotateAgrees) {
   }
 }
 
-TEST_P(ElementwiseTwins, AddResidualIsExact) {
-  const Tensor x = RandomTensor(GetParam(), 50001, 1);
-  const std::vector<float> start = RandomTensor(ElementType::kF32, x.size(), 2).floats();
-  for (CpuLevel level : SupportedCpuLevels()) {
-    std::vector<float> actual = start;
-    (*MakeCpuBackend(level, 3))->AddResidual(GetParam(), x.data(), x.size(), actual.data());
-    for (size_t i = 0; i < x.size(); ++i) ASSERT_EQ(actual[i], start[i] + x.at(i)) << i;
-  }
-}
-
 TEST_P(ElementwiseTwins, EmbedTokensIsExact) {
   constexpr int kVocabulary = 50;
   for (const auto& [width, tokens] : {std::pair{1, 3}, {40, 1}, {136, 700}, {1100, 37}}) {

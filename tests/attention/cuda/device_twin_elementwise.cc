@@ -40,12 +40,6 @@ void DeviceTwin::SwiGlu(ElementType element, const void* gate_up, int rows, int 
   device_out.CopyTo(out);
 }
 
-void DeviceTwin::AddResidual(ElementType element, const void* x, size_t count, float* residual) {
-  OnDevice device_x(x, count * ElementBytes(element)), device_sum(residual, count * sizeof(float));
-  backend_->AddResidual(element, device_x.get(), count, device_sum.get<float>());
-  device_sum.CopyTo(residual);
-}
-
 void DeviceTwin::Convert(ElementType from, const void* x, size_t count, ElementType to, void* out) {
   OnDevice device_x(x, count * ElementBytes(from)), device_out(count * ElementBytes(to));
   backend_->Convert(from, device_x.get(), count, to, device_out.get());
