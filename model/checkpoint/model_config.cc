@@ -317,7 +317,7 @@ absl::Status CheckSupported(const ModelConfig& config) {
                      "); supported are plain weights in f32, f16 or bf16"));
   }
   if (config.head_dim % 8 != 0 || config.head_dim < 8 || config.head_dim > kMaxHeadDim) {
-    return absl::UnimplementedError(absl::StrCat("the head size is ", config.head_dim,
+    return absl::UnimplementedError(absl::StrCat("the head size (head_dim) is ", config.head_dim,
                                                  "; supported are the multiples of 8 up to ",
                                                  kMaxHeadDim));
   }

@@ -87,7 +87,8 @@ Plan MakePlan(const ModelConfig& config, const CudaDecoderOptions& options,
       std::max({size_t{2} << 20, 4 * context * heads.num_kv_heads * sizeof(int32_t),
                 std::min(2 * edits, kMost)});
   plan.weight_bytes = cuda::WeightBytes(config, options.decoder.element);
-  plan.workspace_bytes = WorkspaceCapacityBytes(PrefillLanes(plan.steps.shape, options.decoder));
+  plan.workspace_bytes =
+      WorkspaceCapacityBytes(MakePrefillLanes(plan.steps.shape, options.decoder));
   if (prompts != nullptr) plan.prompt_library_bytes = prompts->WorkspaceBytes(heads, tokens);
   return plan;
 }

@@ -39,7 +39,8 @@ size_t WeightsBytes(const ModelConfig& config, ElementType element) {
   return bytes;
 }
 
-std::vector<PrefillLane> PrefillLanes(const WorkspaceShape& shape, const DecoderOptions& options) {
+std::vector<PrefillLane> MakePrefillLanes(const WorkspaceShape& shape,
+                                          const DecoderOptions& options) {
   PrefillNeeds most;
   most.window_rows = -1;
   most.score_heads = shape.model.num_q_heads;

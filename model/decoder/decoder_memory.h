@@ -20,7 +20,8 @@ size_t WeightsBytes(const ModelConfig& config, ElementType element);
 
 /// The lanes of the prefill workspace, each with room for a batch that needs all that plans may ask
 /// for.
-std::vector<PrefillLane> PrefillLanes(const WorkspaceShape& shape, const DecoderOptions& options);
+std::vector<PrefillLane> MakePrefillLanes(const WorkspaceShape& shape,
+                                          const DecoderOptions& options);
 
 /// What a batch of `prompts` prompts of `tokens` tokens each, all with the same needs, makes
 /// resident.

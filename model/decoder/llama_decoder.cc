@@ -53,7 +53,7 @@ AttentionShape AttentionShapeOf(const ModelConfig& config, ElementType element) 
 LlamaRunner::LlamaRunner(const ModelConfig& config, const DecoderOptions& options, LlamaParts parts)
     : options_(options),
       workspace_shape_(MakeWorkspaceShape(config, options)),
-      lanes_(PrefillLanes(workspace_shape_, options)),
+      lanes_(MakePrefillLanes(workspace_shape_, options)),
       used_bytes_(lanes_.size()),
       high_water_bytes_(lanes_.size()),
       attention_shape_(AttentionShapeOf(config, options.element)),
@@ -184,7 +184,7 @@ absl::StatusOr<std::unique_ptr<ModelRunner>> LoadLlamaDecoder(
     malloc_trim(0);
     // It becomes resident only as far as batches use it.
     auto workspace = WorkspaceRegion::Create(
-        WorkspaceCapacityBytes(PrefillLanes(MakeWorkspaceShape(config, options), options)));
+        WorkspaceCapacityBytes(MakePrefillLanes(MakeWorkspaceShape(config, options), options)));
     if (!workspace.ok()) return workspace.status();
     auto runner = std::make_unique<LlamaRunner>(
         config, options,

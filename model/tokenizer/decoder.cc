@@ -263,6 +263,7 @@ class ChainParser {
     }
     if (*type == "ByteLevel" || *type == "ByteFallback") {
       if (is_fused_) return BehindFuse(*type);
+      if (has_loose_bytes_) return BehindBytes(*type);
       if (*type == "ByteFallback") {
         Add<ByteFallbackStage>();
         has_loose_bytes_ = true;

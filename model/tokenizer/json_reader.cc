@@ -70,6 +70,10 @@ absl::StatusOr<int64_t> IntegerMember(const nlohmann::json& object, absl::string
 
 absl::StatusOr<std::string> ComponentType(const nlohmann::json& component,
                                           absl::string_view where) {
+  if (!component.is_object()) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "a ", where, " must be an object with a \"type\", not ", component.type_name()));
+  }
   absl::StatusOr<std::string> type = StringMember(component, "type", "", where);
   if (type.ok() && type->empty()) {
     return absl::InvalidArgumentError(absl::StrCat("a ", where, " has no \"type\""));

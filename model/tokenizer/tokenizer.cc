@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <system_error>
+#include <tuple>
 #include <utility>
 
 #include "absl/container/flat_hash_set.h"
@@ -104,6 +105,16 @@ absl::StatusOr<std::unique_ptr<Tokenizer>> Tokenizer::Load(const std::filesystem
   parts->eos_id = SpecialId(config->eos, vocabulary, file.eos_id);
   parts->unk_id = SpecialId(config->unk, vocabulary, file.unk_id);
   parts->pad_id = SpecialId(config->pad, vocabulary, std::nullopt);
+  const std::tuple<const char*, std::optional<bool>, const std::optional<AddedToken>&,
+                   std::optional<int32_t>>
+      wanted[] = {{"bos", config->add_bos_token, config->bos, parts->bos_id},
+                  {"eos", config->add_eos_token, config->eos, parts->eos_id}};
+  for (const auto& [name, adds, token, id] : wanted) {
+    if (!adds.value_or(false) || !token || id) continue;
+    return InFile(config->path, absl::InvalidArgumentError(absl::StrCat(
+                                    "\"add_", name, "_token\" is true, but the ", name, "_token '",
+                                    token->content, "' is not in the vocabulary")));
+  }
   ApplyFlags(*config, parts->bos_id, parts->eos_id, &file.post_processor);
   for (const AddedToken& token : file.added_tokens) {
     if (token.special) parts->special_ids.insert(token.id);

@@ -148,13 +148,21 @@ absl::StatusOr<TokenizerConfig> TokenizerConfig::Read(const std::filesystem::pat
 
 absl::Status CompleteAddedTokens(const TokenizerConfig& config, Vocabulary* vocabulary,
                                  std::vector<AddedToken>* tokens) {
-  const auto is_known = [tokens](const AddedToken& token) {
-    return std::any_of(tokens->begin(), tokens->end(),
-                       [&](const AddedToken& other) { return other.content == token.content; });
+  const auto find = [tokens](const AddedToken& token) {
+    return std::find_if(tokens->begin(), tokens->end(),
+                        [&](const AddedToken& other) { return other.content == token.content; });
   };
   const size_t of_the_file = tokens->size();
   for (const AddedToken& token : config.added_tokens) {
-    if (!is_known(token)) tokens->push_back(token);
+    const auto known = find(token);
+    if (known == tokens->end()) {
+      tokens->push_back(token);
+      continue;
+    }
+    known->lstrip = token.lstrip;
+    known->rstrip = token.rstrip;
+    known->single_word = token.single_word;
+    known->special = known->special || token.special;
   }
   for (size_t i = 0; i < tokens->size(); ++i) {
     AddedToken& token = (*tokens)[i];
@@ -171,7 +179,7 @@ absl::Status CompleteAddedTokens(const TokenizerConfig& config, Vocabulary* voca
   }
   for (AddedToken& token : special) {
     const std::optional<int32_t> id = vocabulary->Find(token.content);
-    if (!id.has_value() || is_known(token)) continue;
+    if (!id.has_value() || find(token) != tokens->end()) continue;
     token.id = *id;
     tokens->push_back(token);
   }

@@ -18,9 +18,9 @@ struct TokenizerConfig {
   std::filesystem::path path;  ///< of tokenizer_config.json, for errors
   std::optional<bool> add_bos_token;
   std::optional<bool> add_eos_token;
-  /// These two concern tokenizer.model only; tokenizer.json says for itself what it does.
   std::optional<bool> add_prefix_space;
-  std::optional<bool> legacy;  ///< a prefix space before every section, not only before the first
+  /// A prefix space before every section, not only before the first. Concerns tokenizer.model only.
+  std::optional<bool> legacy;
 
   /// By their contents; the ids follow from the vocabulary.
   std::optional<AddedToken> bos, eos, unk, pad;
@@ -36,7 +36,8 @@ struct TokenizerConfig {
 /// Reads "content", "special", "lstrip", ... of one added token; no id.
 absl::StatusOr<AddedToken> ParseAddedToken(const nlohmann::json& object);
 
-/// Completes the added tokens of a tokenizer file by those that `config` names, and gives all of
+/// Completes the added tokens of a tokenizer file by those that `config` names, whose flags
+/// overrule the file's as in transformers (but for `normalized`, which stays), and gives all of
 /// them ids: that of the vocabulary where the token is in it, else the one the file gives, which is
 /// then added to the vocabulary beside the model. Special tokens that have no id at all are left
 /// out. Errors name the file where it is `config`'s.

@@ -1,5 +1,6 @@
 // tokenizer.json of Hugging Face's tokenizers, with a BPE model.
 
+#include <limits>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <utility>
@@ -82,7 +83,8 @@ absl::StatusOr<BpeOptions> ParseBpeOptions(const nlohmann::json& model) {
   }
   const nlohmann::json& dropout = Member(model, "dropout");
   if (!dropout.is_null() && !(dropout.is_number() && dropout.get<double>() == 0)) {
-    return absl::UnimplementedError("\"dropout\" of the BPE model is not supported");
+    return absl::UnimplementedError(
+        "\"dropout\" of the BPE model is not supported: it must be absent, null or 0");
   }
   const absl::StatusOr<std::string> unk = StringMember(model, "unk_token", "", "model");
   if (!unk.ok()) return unk.status();
@@ -104,8 +106,8 @@ absl::StatusOr<Vocabulary> ParseVocabulary(const nlohmann::json& model) {
                        entry->is_primitive() ? entry->dump() : std::string(entry->type_name()),
                        ", which is no unsigned integer"));
     }
-    const int64_t id = static_cast<int64_t>(
-        std::min<uint64_t>(entry->get<uint64_t>(), uint64_t{Vocabulary::kMaxTokenId} + 1));
+    constexpr uint64_t kMost = std::numeric_limits<int64_t>::max();
+    const auto id = static_cast<int64_t>(std::min(entry->get<uint64_t>(), kMost));
     if (absl::Status status = vocabulary.Add(entry.key(), id); !status.ok()) return status;
   }
   return vocabulary;
@@ -136,6 +138,10 @@ absl::Status AddMerge(const nlohmann::json& merge, size_t index, BpeModel* model
 }
 
 absl::StatusOr<BpeModel> ParseModel(const nlohmann::json& model) {
+  if (!model.is_object()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("\"model\" must be an object, not ", model.type_name()));
+  }
   const absl::StatusOr<std::string> type = StringMember(model, "type", "BPE", "model");
   if (!type.ok()) return type.status();
   if (*type != "BPE") return UnsupportedComponent("model", *type, "BPE");
@@ -197,6 +203,11 @@ absl::Status FillMatchers(const std::vector<AddedToken>& tokens, const Normalize
       std::string pattern = token.content;
       if (token.normalized && normalizer != nullptr) {
         if (absl::Status status = normalizer->Normalize(&pattern); !status.ok()) return status;
+        if (pattern.empty()) {
+          return absl::UnimplementedError(absl::StrCat(
+              "the added token '", token.content,
+              "' is \"normalized\", and nothing is left of it: that is not supported"));
+        }
       }
       (token.normalized ? normalized : as_given)->Add(token, pattern);
     }
@@ -213,6 +224,15 @@ void Flatten(const nlohmann::json& component, const char* list,
     return;
   }
   for (const nlohmann::json& element : component[list]) Flatten(element, list, components);
+}
+
+/// add_prefix_space of tokenizer_config.json overrules a ByteLevel that is the whole pre-tokenizer,
+/// as in transformers.
+void ApplyPrefixSpace(const TokenizerConfig& config, nlohmann::json* root) {
+  if (!config.add_prefix_space || Member(Member(*root, "pre_tokenizer"), "type") != "ByteLevel") {
+    return;
+  }
+  (*root)["pre_tokenizer"]["add_prefix_space"] = *config.add_prefix_space;
 }
 
 /// Metaspace's "first" means the word that begins the text as it was given. We know the one that
@@ -255,8 +275,9 @@ absl::Status CheckPrependFirst(const nlohmann::json& normalizer,
 
 absl::StatusOr<LoadedTokenizer> LoadTokenizerJson(const std::filesystem::path& path,
                                                   const TokenizerConfig& config) {
-  const absl::StatusOr<nlohmann::json> root = ReadJsonObject(path);
+  absl::StatusOr<nlohmann::json> root = ReadJsonObject(path);
   if (!root.ok()) return root.status();
+  ApplyPrefixSpace(config, &*root);
   LoadedTokenizer loaded;
 
   absl::StatusOr<std::unique_ptr<Normalizer>> normalizer =

@@ -133,6 +133,16 @@ TEST(TokenizerErrors, WhatIsNotSupportedIsRefusedByName) {
          (*j)["decoder"] = {{"type", "Sequence"},
                             {"decoders", {{{"type", "Fuse"}}, {{"type", "ByteFallback"}}}}};
        }},
+      {"'ByteLevel' is supported behind ByteFallback only where Fuse",
+       [](json* j) {
+         (*j)["decoder"] = {{"type", "Sequence"},
+                            {"decoders", {{{"type", "ByteFallback"}}, {{"type", "ByteLevel"}}}}};
+       }},
+      {"' ' is \"normalized\", and nothing is left",
+       [](json* j) {
+         (*j)["normalizer"] = {{"type", "Strip"}, {"strip_left", true}, {"strip_right", true}};
+         (*j)["added_tokens"].push_back({{"id", 262}, {"content", " "}, {"normalized", true}});
+       }},
       {"'Metaspace' is supported behind ByteFallback only where Fuse",
        [](json* j) {
          (*j)["decoder"] = {{"type", "Sequence"},
@@ -160,6 +170,8 @@ TEST(TokenizerErrors, WhatMakesNoSenseIsRefused) {
   const std::vector<Change> changes = {
       {"\"vocab\"", [](json* j) { (*j)["model"].erase("vocab"); }},
       {"\"merges\"", [](json* j) { (*j)["model"].erase("merges"); }},
+      {"\"model\" must be an object, not string", [](json* j) { (*j)["model"] = "BPE"; }},
+      {"a decoder must be an object", [](json* j) { (*j)["decoder"] = "ByteLevel"; }},
       {"no unsigned integer", [](json* j) { (*j)["model"]["vocab"]["x y"] = -1; }},
       {"is not in [0", [](json* j) { (*j)["model"]["vocab"]["x y"] = 1ULL << 40; }},
       {"have the id 0", [](json* j) { (*j)["model"]["vocab"]["x y"] = 0; }},
@@ -225,6 +237,19 @@ TEST(TokenizerErrors, AnIdTakenTwiceIsBlamedOnTheFileThatTakesItAgain) {
   EXPECT_THAT(std::string(status.message()), HasSubstr("have the id 5"));
   EXPECT_THAT(std::string(status.message()), HasSubstr("tokenizer_config.json"));
   EXPECT_THAT(std::string(status.message()), Not(HasSubstr("tokenizer.json")));
+}
+
+TEST(TokenizerErrors, ATokenThatIsToBeAddedMustBeThere) {
+  for (const std::string name : {"bos", "eos"}) {
+    const TokenizerDir dir;
+    dir.Write("tokenizer.json", ByteLevelTokenizer());
+    dir.Write("tokenizer_config.json",
+              json{{"add_" + name + "_token", true}, {name + "_token", "<nowhere>"}});
+    const absl::Status status = LoadStatus(dir);
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
+    EXPECT_THAT(std::string(status.message()), HasSubstr("tokenizer_config.json"));
+    EXPECT_THAT(std::string(status.message()), HasSubstr(name + "_token '<nowhere>'"));
+  }
 }
 
 TEST(TokenizerErrors, AnOptionalFlagThatIsNullIsAsIfAbsent) {

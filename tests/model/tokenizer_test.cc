@@ -422,6 +422,34 @@ TEST(ConfigurationTest, AddedTokensOfTheConfigurationJoinTheVocabulary) {
   EXPECT_TRUE((*tokenizer)->IsSpecial(262));
 }
 
+TEST(ConfigurationTest, FlagsOfAddedTokensOverruleTheFile) {
+  const TokenizerDir dir;
+  dir.Write("tokenizer.json", ByteLevelTokenizer());
+  const auto as_in_the_file = Tokenizer::Load(dir.path());
+  ASSERT_TRUE(as_in_the_file.ok()) << as_in_the_file.status();
+  EXPECT_THAT(Pieces(**as_in_the_file, "h <|end|> h"), ElementsAre("h", "Ġ", "<|end|>", "Ġ", "h"));
+  dir.Write("tokenizer_config.json",
+            json{{"added_tokens_decoder",
+                  {{"261", {{"content", "<|end|>"}, {"lstrip", true}, {"rstrip", true}}}}}});
+  const auto tokenizer = Tokenizer::Load(dir.path());
+  ASSERT_TRUE(tokenizer.ok()) << tokenizer.status();
+  EXPECT_THAT(Pieces(**tokenizer, "h <|end|> h"), ElementsAre("h", "<|end|>", "h"));
+  EXPECT_TRUE((*tokenizer)->IsSpecial(261));
+}
+
+TEST(ConfigurationTest, AddPrefixSpaceOverrulesTheFile) {
+  for (const bool adds : {true, false}) {
+    const TokenizerDir dir;
+    json file = ByteLevelTokenizer();
+    file["pre_tokenizer"]["add_prefix_space"] = !adds;
+    dir.Write("tokenizer.json", file);
+    dir.Write("tokenizer_config.json", json{{"add_prefix_space", adds}});
+    const auto tokenizer = Tokenizer::Load(dir.path());
+    ASSERT_TRUE(tokenizer.ok()) << tokenizer.status();
+    EXPECT_THAT(Pieces(**tokenizer, "hello"), ElementsAre(adds ? "Ġhello" : "hello"));
+  }
+}
+
 TEST(BundledModelTest, EncodesWithBosAndDecodesWithoutIt) {
   const auto tokenizer = Tokenizer::Load(NeedleDir());
   ASSERT_TRUE(tokenizer.ok()) << tokenizer.status();
