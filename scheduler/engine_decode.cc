@@ -12,11 +12,11 @@ bool EngineLoop::EditCaches(absl::Span<Sequence* const> sequences, bool ahead) {
   std::vector<Sequence*> edited;
   bool has_failed = false;
   for (Sequence* sequence : sequences) {
-    if (!sequence->edited.ok()) continue;
+    if (!sequence->edit_status.ok()) continue;
     const size_t before = buffers_.edits.size();
-    sequence->edited =
+    sequence->edit_status =
         sequence->store->PrepareStep(sequence->logical_tokens + (ahead ? 1 : 0), &buffers_.edits);
-    if (!sequence->edited.ok()) {
+    if (!sequence->edit_status.ok()) {
       buffers_.edits.resize(before);
       has_failed = true;
     } else if (buffers_.edits.size() > before) {
@@ -31,7 +31,7 @@ bool EngineLoop::EditCaches(absl::Span<Sequence* const> sequences, bool ahead) {
     status = model_->EditCache(buffers_.edits);
   }
   for (Sequence* sequence : edited) {
-    sequence->edited = status.ok() ? sequence->store->FinishEdits() : status;
+    sequence->edit_status = status.ok() ? sequence->store->FinishEdits() : status;
   }
   buffers_.edits.clear();  // they name segments of sequences that may end
   return true;
@@ -45,8 +45,8 @@ void EngineLoop::DecodeStep() {
   const std::vector<Sequence*> batch = decoding_;
   std::vector<Sequence*> ready;
   for (Sequence* sequence : batch) {
-    if (!sequence->edited.ok()) {
-      Finish(*sequence, FinishReason::kError, sequence->edited);
+    if (!sequence->edit_status.ok()) {
+      Finish(*sequence, FinishReason::kError, sequence->edit_status);
       continue;
     }
     SequenceStore& store = *sequence->store;
@@ -58,7 +58,7 @@ void EngineLoop::DecodeStep() {
     }
     DecodeInput& input = buffers_.decode_inputs.emplace_back();
     input.sequence = sequence->id;
-    input.token_id = sequence->last_token;
+    input.token_id = sequence->last_token_id;
     input.position = sequence->logical_tokens;
     input.layers = *layers;
     input.step = store.step();
@@ -99,8 +99,8 @@ void EngineLoop::DecodeAndDraw(absl::Span<Sequence* const> ready) {
         status = model_->AwaitTokens();
       }
     } else {
-      buffers_.decode_logits.resize(ready.size() * vocab);
-      status = model_->Decode(buffers_.decode_inputs, buffers_.decode_logits.data());
+      buffers_.logits.resize(ready.size() * vocab);
+      status = model_->Decode(buffers_.decode_inputs, buffers_.logits.data());
     }
   }
   if (metrics_) metrics_->ObserveBatchSize(static_cast<int>(ready.size()));
@@ -114,7 +114,7 @@ void EngineLoop::DecodeAndDraw(absl::Span<Sequence* const> ready) {
     if (status.ok()) {
       ++sequence.logical_tokens;
       of_sequence = DecideFirstToken(sequence);
-      of_sequence.Update(sequence.edited);  // for the next step
+      of_sequence.Update(sequence.edit_status);  // for the next step
     }
     if (!of_sequence.ok()) {
       Finish(sequence, FinishReason::kError, of_sequence);
@@ -124,7 +124,7 @@ void EngineLoop::DecodeAndDraw(absl::Span<Sequence* const> ready) {
     if (draws) {
       tokens.push_back(std::move(drawn[i]));
     } else {
-      logits.push_back(&buffers_.decode_logits[i * vocab]);
+      logits.push_back(&buffers_.logits[i * vocab]);
     }
   }
   AcceptTokens(decoded, draws ? std::move(tokens) : Sample(decoded, logits));
@@ -154,7 +154,7 @@ void EngineLoop::PrepareSome(absl::Span<Sequence* const> sequences,
   buffers_.next_inputs.clear();
   for (size_t i = 0; i < sequences.size(); ++i) {
     SequenceStore& store = *sequences[i]->store;
-    if (sequences[i]->tokens_to_append() <= 0 || !sequences[i]->edited.ok()) continue;
+    if (sequences[i]->tokens_to_append() <= 0 || !sequences[i]->edit_status.ok()) continue;
     const bool is_ready = store.PrepareAppend();
     holds_ahead_ = holds_ahead_ || store.changed_at() > store.step();
     if (!is_ready) continue;

@@ -146,7 +146,7 @@ void EngineLoop::EndExpired() {
   const SteadyTime now = Clock::now();
   if (drain_deadline_.has_value() && now >= *drain_deadline_) {
     FinishAll(FinishReason::kUnavailable,
-              absl::UnavailableError("the server is draining and its deadline has passed"));
+              absl::UnavailableError("the server is ending, and waits no longer"));
     drain_deadline_.reset();
   }
   for (std::unique_ptr<Sequence>& sequence : waiting_.RemoveExpired(now)) {
@@ -244,14 +244,14 @@ bool EngineLoop::AcceptToken(Sequence& sequence, SampledToken token, SteadyTime 
   if (sequence.generated == 0) {
     if (metrics_) {
       metrics_->ObserveFirstToken(Seconds(now - sequence.submitted));
-      metrics_->ObservePrefill(Seconds(now - sequence.begun));
+      metrics_->ObservePrefill(Seconds(now - sequence.prefill_start));
     }
-    sequence.first_token = now;
+    sequence.first_token_time = now;
   } else {
-    buffers_.inter_token_seconds.push_back(Seconds(now - sequence.latest_token));
+    buffers_.inter_token_seconds.push_back(Seconds(now - sequence.latest_token_time));
   }
-  sequence.latest_token = now;
-  sequence.last_token = token.token_id;
+  sequence.latest_token_time = now;
+  sequence.last_token_id = token.token_id;
   ++sequence.generated;
   output.tokens.push_back(std::move(token));
   if (sequence.generated >= request.max_new_tokens) {
@@ -301,9 +301,9 @@ void EngineLoop::Report(const Sequence& sequence, FinishReason reason, absl::Sta
   result.status = std::move(status);
   result.usage = {sequence.prompt_tokens(), sequence.generated};
   const bool has_begun = sequence.state != RequestState::kWaiting;
-  result.queue_seconds = Seconds((has_begun ? sequence.begun : now) - sequence.submitted);
+  result.queue_seconds = Seconds((has_begun ? sequence.prefill_start : now) - sequence.submitted);
   if (sequence.generated > 0) {
-    result.first_token_seconds = Seconds(sequence.first_token - sequence.submitted);
+    result.first_token_seconds = Seconds(sequence.first_token_time - sequence.submitted);
   }
   result.total_seconds = Seconds(now - sequence.submitted);
   if (metrics_) {
@@ -312,7 +312,7 @@ void EngineLoop::Report(const Sequence& sequence, FinishReason reason, absl::Sta
     // One that gave up has waited too: without it a full queue would look like a short one.
     if (!has_begun) metrics_->ObserveQueueTime(result.queue_seconds);
     if (sequence.generated > 0) {
-      metrics_->ObserveDecode(Seconds(sequence.latest_token - sequence.first_token));
+      metrics_->ObserveDecode(Seconds(sequence.latest_token_time - sequence.first_token_time));
       metrics_->ObserveTokens(sequence.prompt_tokens(), sequence.generated);
     }
   }

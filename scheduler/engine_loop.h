@@ -107,8 +107,8 @@ class EngineLoop {
 
   // A decode step (engine_decode.cc).
   /// Carries out what must move in the caches before the next token is written; `ahead`: the one
-  /// behind that which a device is at work on. What comes of it is noted in each sequence. False:
-  /// nothing moved.
+  /// behind that which a device is at work on. What comes of it is noted in each sequence. True:
+  /// something moved, or could not.
   bool EditCaches(absl::Span<Sequence* const> sequences, bool ahead);
   /// Runs the model, and gives the sequences that are still there their tokens.
   void DecodeAndDraw(absl::Span<Sequence* const> ready);
@@ -193,8 +193,7 @@ class EngineLoop {
 
   /// Nothing in them outlives a step: they are kept for their memory.
   struct Buffers {
-    std::vector<float> prefill_logits;
-    std::vector<float> decode_logits;
+    std::vector<float> logits;  ///< [rows, vocab_size] of a prefill batch or of a decode step
     std::vector<DecodeInput> decode_inputs;
     std::vector<DecodeInput> next_inputs;  ///< of sequences whose next step is prepared
     std::vector<CacheEdit> edits;

@@ -32,7 +32,7 @@ void EngineLoop::BeginPrefill(int lane) {
   const SteadyTime now = Clock::now();
   for (Sequence* sequence : batch.sequences) {
     sequence->state = RequestState::kPrefilling;
-    sequence->begun = now;
+    sequence->prefill_start = now;
     if (metrics_) metrics_->ObserveQueueTime(Seconds(now - sequence->submitted));
     const EngineRequest& request = sequence->request;
     prompts.push_back(
@@ -143,11 +143,11 @@ void EngineLoop::FinishPrefillBatch(int lane) {
   if (!prefill_.batch(lane).has_value()) return;  // none of them is left
   PrefillBatch& prefill = *prefill_.batch(lane);
   const size_t vocab = static_cast<size_t>(model_->shape().vocab_size);
-  buffers_.prefill_logits.resize(prefill.sequences.size() * vocab);
+  buffers_.logits.resize(prefill.sequences.size() * vocab);
   absl::Status status;
   {
     const ScopedSeconds timer(&measures_.model_seconds);
-    status = prefill.prompts->LastLogits(buffers_.prefill_logits.data());
+    status = prefill.prompts->LastLogits(buffers_.logits.data());
   }
   if (!status.ok()) return FailPrefillBatch(lane, status);
   const std::vector<Sequence*> sequences = std::move(prefill.sequences);
@@ -163,7 +163,7 @@ void EngineLoop::FinishPrefillBatch(int lane) {
     measures_.tokens += sequence->prompt_tokens();
     decoding_.push_back(sequence);
     there.push_back(sequence);
-    logits.push_back(&buffers_.prefill_logits[i * vocab]);
+    logits.push_back(&buffers_.logits[i * vocab]);
   }
   AcceptTokens(there, Sample(there, logits));
 }

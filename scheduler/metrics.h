@@ -61,7 +61,7 @@ class Metrics {
   void ObserveQueueTime(double seconds);
   void ObserveFirstToken(double seconds);
   void ObserveInterToken(absl::Span<const double> seconds);
-  void ObservePrefill(double seconds);  ///< from admission to the first token
+  void ObservePrefill(double seconds);  ///< from the first layer's start to the first token
   void ObserveDecode(double seconds);   ///< from the first token to the last
   void ObserveEndToEnd(double seconds);
   /// part: "schedule", "model", "attention", "sample".

@@ -54,13 +54,13 @@ struct Sequence {
   Reservation reservation;
   std::optional<Sampler> sampler;
   /// What carrying out edits of its cache came to: where it is an error, no other step follows.
-  absl::Status edited;
+  absl::Status edit_status;
   int logical_tokens = 0;  ///< tokens whose keys and values have been computed
   int generated = 0;
-  int32_t last_token = 0;
-  SteadyTime begun;  ///< its prompt
-  SteadyTime first_token;
-  SteadyTime latest_token;
+  int32_t last_token_id = 0;
+  SteadyTime prefill_start;
+  SteadyTime first_token_time;
+  SteadyTime latest_token_time;
 
   /// When it ends by itself.
   SteadyTime expires() const {
