@@ -18,7 +18,8 @@
 
 namespace ziggurat {
 
-/// Where the messages of one request go. Called by the delivery thread only; calls must not block.
+/// Where the messages of one request go. Called by the delivery thread, or by the one that refuses
+/// the request; calls must not block.
 class ResponseSink {
  public:
   virtual ~ResponseSink() = default;

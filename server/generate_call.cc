@@ -39,6 +39,16 @@ GenerateCall::GenerateCall(Engine* engine, OpenCalls* open_calls,
   open_calls_->Begin();
 }
 
+void GenerateCall::SetRequest(RequestId id) {
+  id_ = id;
+  if (is_broken()) Cancel();
+}
+
+bool GenerateCall::is_broken() {
+  std::lock_guard lock(mutex_);
+  return is_broken_;
+}
+
 void GenerateCall::Send(v1::GenerateResponse response) {
   std::lock_guard lock(mutex_);
   if (is_broken_) return;
@@ -69,24 +79,26 @@ void GenerateCall::WriteNext() {
 }
 
 void GenerateCall::OnWriteDone(bool ok) {
-  if (!ok) Cancel();
+  if (!ok) Break();
   std::lock_guard lock(mutex_);
   is_writing_ = false;
-  if (!ok) is_broken_ = true;
-  if (is_broken_) pending_.clear();
   WriteNext();
 }
 
 // The client has cancelled, its deadline has passed, or it has gone away. The stream is finished as
 // ever, by the engine's last output.
-void GenerateCall::OnCancel() {
-  Cancel();
-  std::lock_guard lock(mutex_);
-  is_broken_ = true;
-  pending_.clear();
-}
+void GenerateCall::OnCancel() { Break(); }
 
 void GenerateCall::OnDone() { self_.reset(); }
+
+void GenerateCall::Break() {
+  {
+    std::lock_guard lock(mutex_);
+    is_broken_ = true;
+    pending_.clear();
+  }
+  Cancel();
+}
 
 void GenerateCall::Cancel() {
   if (const RequestId id = id_; id != 0) engine_->Cancel(id, FinishReason::kCancelled);

@@ -49,10 +49,13 @@ class GenerateCall : public grpc::ServerWriteReactor<grpc::ByteBuffer>, public R
                                             grpc::CallbackServerContext* context);
   ~GenerateCall() override { open_calls_->End(); }
 
-  /// Gives it a request to cancel when the client goes away. Before the reactor is handed to gRPC.
-  void SetRequest(RequestId id) { id_ = id; }
+  /// Gives it a request to cancel when the client goes away, or at once where it has gone. Any
+  /// thread.
+  void SetRequest(RequestId id);
+  /// Whether the client has gone away.
+  bool is_broken();
 
-  // ---- ResponseSink: the delivery thread, or the thread that refuses the call ----------------
+  // ---- ResponseSink ---------------------------------------------------------------------------
   void Send(v1::GenerateResponse response) override;
   void Finish(absl::Status status) override;
 
@@ -63,6 +66,7 @@ class GenerateCall : public grpc::ServerWriteReactor<grpc::ByteBuffer>, public R
 
  private:
   GenerateCall(Engine* engine, OpenCalls* open_calls, grpc::CallbackServerContext* context);
+  void Break();  ///< nothing is written any more, and nothing computed for it
   void Cancel();
   void WriteNext();  // mutex held
 

@@ -11,7 +11,9 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
+#include "compression/task_classifier.h"
 #include "scheduler/request_limits.h"
+#include "server/printable.h"
 
 namespace ziggurat {
 namespace {
@@ -20,6 +22,8 @@ constexpr size_t kMaxRequestIdBytes = 128;
 constexpr int kMaxStopStrings = 16;
 constexpr size_t kMaxStopStringBytes = 256;
 constexpr int kMaxStopTokens = 256;
+// Of a text, on average: longer ones are not tokenized, only to be refused.
+constexpr size_t kMostBytesPerToken = 128;
 
 std::string MakeRequestId() {
   thread_local std::mt19937_64 random(std::random_device{}());
@@ -36,6 +40,13 @@ absl::StatusOr<std::vector<int32_t>> ParsePrompt(const v1::GenerateRequest& mess
   switch (message.input_case()) {
     case v1::GenerateRequest::kText: {
       parameter = "text";
+      const size_t most_bytes = kMostBytesPerToken * static_cast<size_t>(rules.max_prompt_tokens);
+      if (message.text().size() > most_bytes) {
+        return InvalidParameter(
+            parameter, absl::StrCat("has ", message.text().size(), " bytes: at most ", most_bytes,
+                                    " are allowed, ", kMostBytesPerToken, " for each of ",
+                                    rules.max_prompt_tokens, " tokens"));
+      }
       absl::StatusOr<std::vector<int32_t>> ids =
           model.tokenizer->Encode(message.text(), {.parse_special = !message.plain_text()});
       if (!ids.ok()) return InvalidParameter(parameter, std::string(ids.status().message()));
@@ -115,22 +126,32 @@ absl::StatusOr<std::shared_ptr<const Policy>> ChoosePolicy(const std::string& te
   return policy;
 }
 
-// The text of the beginning and the end of a prompt. Ids that the tokenizer does not know are left
-// out: a guess is no reason to refuse a request.
+// As much of the beginning and the end of a prompt as policies look at, or all of it. Ids that the
+// tokenizer does not know are left out: a guess is no reason to refuse a request.
 std::string EndsOfPrompt(absl::Span<const int32_t> prompt, const Tokenizer& tokenizer) {
-  constexpr size_t kTokens = 512;
+  const auto bytes_of = [&](int32_t id) {
+    const absl::StatusOr<std::string> text = tokenizer.Decode({id});
+    return text.ok() ? text->size() : 0;
+  };
+  size_t head = 0, tail = prompt.size();
+  for (size_t bytes = 0; head < tail && bytes < kTaskHeadBytes; ++head) {
+    bytes += bytes_of(prompt[head]);
+  }
+  for (size_t bytes = 0; head < tail && bytes < kTaskTailBytes; --tail) {
+    bytes += bytes_of(prompt[tail - 1]);
+  }
   std::vector<int32_t> known;
   for (size_t i = 0; i < prompt.size(); ++i) {
-    if (i >= kTokens && i + kTokens < prompt.size()) continue;
-    if (tokenizer.Decode(prompt.subspan(i, 1)).ok()) known.push_back(prompt[i]);
+    const bool is_end = i < head || i >= tail;
+    if (is_end && tokenizer.IdToPiece(prompt[i]).ok()) known.push_back(prompt[i]);
   }
   return tokenizer.Decode(known).value_or("");
 }
 
 // A policy that depends on the text of the prompt becomes the one for this prompt.
-absl::Status SuitPolicyToPrompt(const v1::GenerateRequest& message, const ServedModel& model,
-                                EngineRequest* request) {
-  if (!request->policy->wants_prompt_text()) return absl::OkStatus();
+void SuitPolicyToPrompt(const v1::GenerateRequest& message, const ServedModel& model,
+                        EngineRequest* request) {
+  if (!request->policy->wants_prompt_text()) return;
   std::shared_ptr<const Policy> policy;
   if (message.input_case() == v1::GenerateRequest::kText) {
     policy = request->policy->ForPrompt(message.text());
@@ -138,7 +159,6 @@ absl::Status SuitPolicyToPrompt(const v1::GenerateRequest& message, const Served
     policy = request->policy->ForPrompt(EndsOfPrompt(request->prompt, *model.tokenizer));
   }
   if (policy != nullptr) request->policy = std::move(policy);
-  return absl::OkStatus();
 }
 
 absl::Status ParseLengths(const v1::GenerateRequest& message, const RequestRules& rules,
@@ -158,7 +178,8 @@ absl::StatusOr<std::string> ParseRequestId(const std::string& id) {
       std::all_of(id.begin(), id.end(), [](char c) { return c > ' ' && c <= '~'; });
   if (!is_printable || id.size() > kMaxRequestIdBytes) {
     return InvalidParameter("request_id",
-                            absl::StrCat("must be at most ", kMaxRequestIdBytes,
+                            absl::StrCat("is '", Printable(id.substr(0, kMaxRequestIdBytes)), "' (",
+                                         id.size(), " bytes): must be at most ", kMaxRequestIdBytes,
                                          " printable ASCII characters without spaces"));
   }
   return id;
@@ -181,9 +202,7 @@ absl::StatusOr<DeliveryRequest> ParseGenerateRequest(const v1::GenerateRequest& 
   if (!prompt.ok()) return prompt.status();
   engine.prompt = *std::move(prompt);
 
-  if (absl::Status status = SuitPolicyToPrompt(message, model, &engine); !status.ok()) {
-    return status;
-  }
+  SuitPolicyToPrompt(message, model, &engine);
   engine.report_attention_recall = message.report_attention_recall();
 
   if (absl::Status status = ParseLengths(message, rules, &engine); !status.ok()) return status;

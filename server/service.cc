@@ -18,10 +18,11 @@
 namespace ziggurat {
 namespace {
 
-grpc::ServerUnaryReactor* Answer(grpc::CallbackServerContext* context, const absl::Status& status) {
-  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
-  reactor->Finish(ToGrpcStatus(status));
-  return reactor;
+// Of a request that was refused.
+void End(const std::string& name, absl::Status status, GenerateCall& call) {
+  spdlog::info("[{}] refused: {}", name,
+               status.ToString(absl::StatusToStringMode::kWithNoExtraData));
+  call.Finish(std::move(status));
 }
 
 // gRPC's deadlines are of the system clock; none is its maximum.
@@ -50,37 +51,44 @@ ZigguratService::ZigguratService(Engine* engine, Delivery* delivery, Metrics* me
 grpc::ServerWriteReactor<grpc::ByteBuffer>* ZigguratService::Generate(
     grpc::CallbackServerContext* context, const grpc::ByteBuffer* request) {
   const std::shared_ptr<GenerateCall> call = GenerateCall::Make(engine_, &open_calls_, context);
-  v1::GenerateRequest message;
-  absl::Status status = FromBytes(*request, &message);
-  absl::StatusOr<std::string> name = ParseRequestId(message.request_id());
+  const auto message = std::make_shared<v1::GenerateRequest>();
+  absl::Status status = FromBytes(*request, message.get());
+  const absl::StatusOr<std::string> name = ParseRequestId(message->request_id());
   if (status.ok()) status = name.status();
-  if (!status.ok()) status = Refuse(metrics_, "invalid", std::move(status));
-  if (status.ok()) status = Submit(*context, message, *name, call);
+  if (absl::IsInvalidArgument(status)) status = Refuse(metrics_, "invalid", std::move(status));
+  if (status.ok()) status = Admit();
   if (!status.ok()) {
-    spdlog::info("[{}] refused: {}", name.ok() ? *name : "-",
-                 status.ToString(absl::StatusToStringMode::kWithNoExtraData));
-    call->Finish(std::move(status));
+    End(name.value_or("-"), std::move(status), *call);
+    return call.get();
   }
+  const std::optional<SteadyTime> deadline = DeadlineOf(*context);
+  texts_.Run(message->text().size(), [this, message, name = *name, deadline, call] {
+    absl::Status submitted = call->is_broken() ? absl::CancelledError("the client went away")
+                                               : Submit(*message, name, deadline, call);
+    if (!submitted.ok()) End(name, std::move(submitted), *call);
+  });
   return call.get();
 }
 
-absl::Status ZigguratService::Submit(const grpc::CallbackServerContext& context,
-                                     const v1::GenerateRequest& message, const std::string& name,
-                                     const std::shared_ptr<GenerateCall>& call) {
+absl::Status ZigguratService::Admit() const {
   if (open_calls_.count() > max_open_calls_) {
     return Refuse(metrics_, "too_many_streams",
                   absl::ResourceExhaustedError(absl::StrCat("too many streams: ", max_open_calls_,
                                                             " are open, and no more may be")));
   }
-  // Before anything is done for it: a daemon that is full has better things to do.
-  if (absl::Status open = engine_->CheckOpen(); !open.ok()) return open;
+  return engine_->CheckOpen();
+}
+
+absl::Status ZigguratService::Submit(const v1::GenerateRequest& message, const std::string& name,
+                                     std::optional<SteadyTime> deadline,
+                                     const std::shared_ptr<GenerateCall>& call) {
   absl::StatusOr<DeliveryRequest> request = ParseGenerateRequest(message, model_, rules_);
   if (!request.ok()) {
     const bool is_denied = absl::IsPermissionDenied(request.status());
     return Refuse(metrics_, is_denied ? "not_allowed" : "invalid", request.status());
   }
   request->engine.name = name;
-  request->engine.deadline = DeadlineOf(context);
+  request->engine.deadline = deadline;
   spdlog::info("[{}] {} prompt tokens, at most {} new ones, {}", name,
                request->engine.prompt.size(), request->engine.max_new_tokens,
                request->engine.policy->ToString());
@@ -95,14 +103,23 @@ absl::Status ZigguratService::Submit(const grpc::CallbackServerContext& context,
 template <class Request>
 grpc::ServerUnaryReactor* ZigguratService::RunUnary(grpc::CallbackServerContext* context,
                                                     const grpc::ByteBuffer& request,
-                                                    grpc::ByteBuffer* response) const {
-  Request message;
-  if (absl::Status status = FromBytes(request, &message); !status.ok()) {
-    return Answer(context, status);
+                                                    grpc::ByteBuffer* response) {
+  grpc::ServerUnaryReactor* const reactor = context->DefaultReactor();
+  const auto message = std::make_shared<Request>();
+  if (absl::Status status = FromBytes(request, message.get()); !status.ok()) {
+    reactor->Finish(ToGrpcStatus(status));
+    return reactor;
   }
-  const auto answer = Run(message);
-  if (answer.ok()) *response = ToBytes(*answer);
-  return Answer(context, answer.status());
+  texts_.Run(request.Length(), [this, message, context, reactor, response] {
+    if (context->IsCancelled()) {
+      reactor->Finish(grpc::Status::CANCELLED);
+      return;
+    }
+    const auto answer = Run(*message);
+    if (answer.ok()) *response = ToBytes(*answer);
+    reactor->Finish(ToGrpcStatus(answer.status()));
+  });
+  return reactor;
 }
 
 grpc::ServerUnaryReactor* ZigguratService::Tokenize(grpc::CallbackServerContext* context,

@@ -2,12 +2,14 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "scheduler/engine.h"
 #include "server/delivery.h"
 #include "server/generate_call.h"
 #include "server/generate_request.h"
+#include "server/text_thread.h"
 #include "ziggurat/v1/ziggurat.grpc.pb.h"
 
 namespace ziggurat {
@@ -18,7 +20,8 @@ using ZigguratServiceBase =
         v1::Ziggurat::WithRawCallbackMethod_Detokenize<v1::Ziggurat::WithRawCallbackMethod_GetModel<
             v1::Ziggurat::WithRawCallbackMethod_GetCache<v1::Ziggurat::Service>>>>>;
 
-/// Called by gRPC's threads, any number at once. Holds no state but the count of open calls.
+/// Called by gRPC's threads, any number at once. Holds no state but the count of open calls and the
+/// long texts that wait.
 class ZigguratService : public ZigguratServiceBase {
  public:
   /// Engine, delivery and metrics must outlive the service, and the service every call.
@@ -51,11 +54,13 @@ class ZigguratService : public ZigguratServiceBase {
   /// Parses, runs and answers one of these.
   template <class Request>
   grpc::ServerUnaryReactor* RunUnary(grpc::CallbackServerContext* context,
-                                     const grpc::ByteBuffer& request,
-                                     grpc::ByteBuffer* response) const;
+                                     const grpc::ByteBuffer& request, grpc::ByteBuffer* response);
+  /// Whether one more call may be made at all. Before anything is done for it: a daemon that is
+  /// full has better things to do.
+  absl::Status Admit() const;
   /// Submits on behalf of `call`.
-  absl::Status Submit(const grpc::CallbackServerContext& context,
-                      const v1::GenerateRequest& message, const std::string& name,
+  absl::Status Submit(const v1::GenerateRequest& message, const std::string& name,
+                      std::optional<SteadyTime> deadline,
                       const std::shared_ptr<GenerateCall>& call);
 
   Engine* const engine_;
@@ -65,6 +70,7 @@ class ZigguratService : public ZigguratServiceBase {
   const RequestRules rules_;
   const int max_open_calls_;
   OpenCalls open_calls_;
+  TextThread texts_;
 };
 
 }  // namespace ziggurat

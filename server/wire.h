@@ -21,7 +21,8 @@ inline constexpr char kRefusalReasonKey[] = "ziggurat-refusal-reason";
 
 grpc::ByteBuffer ToBytes(const google::protobuf::Message& message);
 
-/// INVALID_ARGUMENT where `bytes` are no such message.
+/// INVALID_ARGUMENT where `bytes` are no such message; CANCELLED where there are none, since the
+/// client went away before it had sent them.
 absl::Status FromBytes(const grpc::ByteBuffer& bytes, google::protobuf::Message* message);
 
 }  // namespace ziggurat

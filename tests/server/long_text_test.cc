@@ -1,0 +1,120 @@
+// Texts that take long to tokenize, and prompts of which policies see both ends alone.
+#include <chrono>
+#include <future>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "compression/policy.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "server/generate_request.h"
+#include "server/text_thread.h"
+#include "tests/server/stub_daemon.h"
+
+namespace ziggurat {
+namespace {
+
+using ::testing::HasSubstr;
+
+const std::vector<int32_t> kPrompt = {10, 20, 30, 40, 50};
+
+std::string Letters(size_t bytes) {
+  std::string text;
+  for (size_t i = 0; text.size() < bytes; ++i) text += static_cast<char>('a' + i * i % 23);
+  return text;
+}
+
+/// A daemon that is busy with texts of half a second each.
+class LongTextTest : public ::testing::Test {
+ protected:
+  static constexpr int kTexts = 4;
+
+  LongTextTest() {
+    for (int i = 0; i < kTexts; ++i) {
+      texts_.push_back(std::async(std::launch::async, [this] {
+        grpc::ClientContext context;
+        v1::TokenizeRequest request;
+        request.set_text(Letters(1 << 20));
+        v1::TokenizeResponse response;
+        EXPECT_TRUE(daemon_.stub().Tokenize(&context, request, &response).ok());
+        EXPECT_GT(response.token_ids_size(), 0);
+      }));
+    }
+    std::this_thread::sleep_for(std::chrono::milliseconds(100));
+  }
+
+  bool AreDone() {
+    return texts_.back().wait_for(std::chrono::seconds(0)) == std::future_status::ready;
+  }
+
+  StubDaemon daemon_;
+  std::vector<std::future<void>> texts_;
+};
+
+TEST_F(LongTextTest, OthersAreAnsweredMeanwhile) {
+  grpc::ClientContext context;
+  v1::GetModelResponse model;
+  EXPECT_TRUE(daemon_.stub().GetModel(&context, {}, &model).ok());
+  EXPECT_TRUE(daemon_.Generate(IdRequest(kPrompt, 3)).status.ok());
+  EXPECT_TRUE(daemon_.Generate(TextRequest("a few words", 3)).status.ok());
+  EXPECT_FALSE(AreDone());
+}
+
+TEST_F(LongTextTest, ACallThatIsCancelledWhileItWaitsEnds) {
+  grpc::ClientContext context;
+  std::thread client([&] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    context.TryCancel();
+  });
+  const auto text = Letters(TextThread::kShortBytes + 1);
+  EXPECT_EQ(daemon_.Generate(TextRequest(text, 3), &context).status.error_code(),
+            grpc::StatusCode::CANCELLED);
+  EXPECT_FALSE(AreDone());
+  client.join();
+  daemon_.WaitIdle();
+}
+
+TEST(LongPromptTest, IsServed) {
+  ServeConfig config = StubDaemon::DefaultConfig();
+  config.kv_cache_bytes = size_t{64} << 20;
+  StubDaemon daemon(config);
+  std::string text;
+  while (text.size() <= TextThread::kShortBytes) text += " passkeys";
+  const Generated got = daemon.Generate(TextRequest(text, 3));
+  ASSERT_TRUE(got.status.ok()) << got.status.error_message();
+  EXPECT_EQ(got.result.usage().prompt_tokens(), BundledTokenizer()->Encode(text)->size());
+}
+
+TEST(LongPromptTest, PoliciesSeeAsMuchOfTokenIdsAsOfText) {
+  const std::string nothing(600, ' ');
+  const std::string text =
+      nothing + "Read this passage and answer the question with the exact phrase from it.\n" +
+      std::string(4000, ' ') +
+      "\nQuestion: In which year was the bridge opened?\nAnswer:" + nothing;
+  ServedModel model;
+  model.tokenizer = BundledTokenizer();
+  RequestRules rules;
+  rules.vocab_size = 1024;
+  rules.max_context_tokens = 8192;
+  rules.max_prompt_tokens = 8191;
+  rules.default_policy = *ParsePolicy("windowkv(budget=64)");
+  const auto policy_of = [&](const v1::GenerateRequest& request) {
+    const auto parsed = ParseGenerateRequest(request, model, rules);
+    EXPECT_TRUE(parsed.ok()) << parsed.status();
+    return parsed.ok() ? parsed->engine.policy->ToString() : "";
+  };
+  // A token for each letter: as many as there can be.
+  std::vector<int32_t> ids;
+  for (const char letter : text) {
+    const auto of_letter =
+        BundledTokenizer()->Encode(std::string(1, letter), {.add_special_tokens = false});
+    ids.insert(ids.end(), of_letter->begin(), of_letter->end());
+  }
+  EXPECT_EQ(policy_of(IdRequest(ids, 3)), policy_of(TextRequest(text, 3)));
+  EXPECT_NE(policy_of(TextRequest(text, 3)),
+            policy_of(TextRequest(std::string(text.size(), ' '), 3)));
+}
+
+}  // namespace
+}  // namespace ziggurat
