@@ -15,8 +15,7 @@ namespace {
 namespace fs = std::filesystem;
 
 absl::Status CannotWrite(const fs::path& path, int error) {
-  return absl::FailedPreconditionError(
-      absl::StrCat(path.string(), ": ", error != 0 ? std::strerror(error) : "cannot be written"));
+  return absl::FailedPreconditionError(absl::StrCat(path.string(), ": ", std::strerror(error)));
 }
 
 /// Where a new file is made beside `path`.
@@ -28,6 +27,23 @@ bool IsWrittenInto(const fs::path& path) {
   std::error_code error;
   const fs::file_status status = fs::symlink_status(path, error);
   return fs::exists(status) && !fs::is_regular_file(status);
+}
+
+/// Writes all of it and closes the stream. 0, or the system's reason.
+int Finish(std::ofstream* stream, const std::string& content) {
+  *stream << content;
+  stream->close();
+  if (*stream) return 0;
+  return errno != 0 ? errno : EIO;
+}
+
+/// Where `error` says that nothing can be put into the place of `path`, as where nothing may be
+/// made in its folder, or it is a mount of its own. Not where a disk is full: what is there would
+/// be lost.
+absl::Status WriteWhereNoneFitsBeside(const fs::path& path, int error, const std::string& content) {
+  const bool is_in_the_way = error == EACCES || error == EPERM || error == EROFS ||
+                             error == ENAMETOOLONG || error == EBUSY;
+  return is_in_the_way ? WriteFile(path, content) : CannotWrite(path, error);
 }
 
 }  // namespace
@@ -48,22 +64,24 @@ absl::Status CheckReplaceable(const fs::path& path) {
 absl::Status ReplaceFile(const fs::path& path, const std::string& content) {
   if (IsWrittenInto(path)) return WriteFile(path, content);
   const fs::path partial = Beside(path);
-  std::error_code error;
-  if (WriteFile(partial, content).ok()) {
-    fs::rename(partial, path, error);
-    if (!error) return absl::OkStatus();
-  }
-  fs::remove(partial, error);
-  // A file that is a mount of its own, or in a folder where nothing may be made, is not replaced.
-  return WriteFile(path, content);
+  errno = 0;
+  std::ofstream stream(partial, std::ios::binary | std::ios::trunc);
+  if (!stream.is_open()) return WriteWhereNoneFitsBeside(path, errno, content);
+  const int failed = Finish(&stream, content);
+  std::error_code error(failed, std::generic_category());
+  if (failed == 0) fs::rename(partial, path, error);
+  if (!error) return absl::OkStatus();
+  std::error_code ignored;
+  fs::remove(partial, ignored);
+  return failed == 0 ? WriteWhereNoneFitsBeside(path, error.value(), content)
+                     : CannotWrite(path, failed);
 }
 
 absl::Status WriteFile(const std::filesystem::path& path, const std::string& content) {
   errno = 0;
   std::ofstream stream(path, std::ios::binary | std::ios::trunc);
-  stream << content;
-  stream.close();
-  return stream ? absl::OkStatus() : CannotWrite(path, errno);
+  const int failed = Finish(&stream, content);
+  return failed == 0 ? absl::OkStatus() : CannotWrite(path, failed);
 }
 
 }  // namespace ziggurat

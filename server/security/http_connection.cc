@@ -35,6 +35,7 @@ SSL* NewSsl(SSL_CTX* context, int socket) {
 
 HttpConnection::HttpConnection(int socket, SSL_CTX* context)
     : socket_(socket),
+      is_plain_(context == nullptr),
       ssl_(NewSsl(context, socket)),
       read_deadline_(steady_clock::now() + kRequestTime),
       bytes_left_(kRequestBytes) {
@@ -58,7 +59,8 @@ bool HttpConnection::WaitAfter(ssize_t result, short events, milliseconds patien
 }
 
 bool HttpConnection::Accept() {
-  if (ssl_ == nullptr) return true;
+  if (is_plain_) return true;
+  if (ssl_ == nullptr) return false;
   for (;;) {
     ERR_clear_error();
     const int result = SSL_accept(ssl_.get());

@@ -21,7 +21,8 @@ class HttpConnection final : public httplib::Stream {
   /// `context` null: plain text. `socket` stays the caller's.
   HttpConnection(int socket, SSL_CTX* context);
 
-  /// What comes before a request. False where the client speaks no TLS, or is too slow.
+  /// What comes before a request. False where the client speaks no TLS, or is too slow, or memory
+  /// is short.
   bool Accept();
   /// The end of it: what is on its way to the client gets there.
   void Close();
@@ -48,6 +49,7 @@ class HttpConnection final : public httplib::Stream {
   bool WaitAfter(ssize_t result, short events, std::chrono::milliseconds patience, Time deadline);
 
   const int socket_;
+  const bool is_plain_;
   const std::unique_ptr<SSL, FreeSsl> ssl_;
   Time read_deadline_;
   Time write_deadline_ = {};  ///< from the first write on

@@ -5,6 +5,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <new>
 #include <string>
 #include <utility>
 
@@ -26,7 +27,7 @@ int ShowCurrentIdentity(SSL* ssl, void* security) {
 SSL_CTX* NewContext(const PortSecurity& security) {
   if (!security.has_tls()) return nullptr;
   SSL_CTX* context = SSL_CTX_new(TLS_server_method());
-  if (context == nullptr) return nullptr;
+  if (context == nullptr) throw std::bad_alloc();  // null would mean plain text
   SSL_CTX_set_min_proto_version(context, TLS1_2_VERSION);
   // No resumption: who was let in by an authority that has gone since is not let in by a ticket.
   SSL_CTX_set_options(context, SSL_OP_NO_TICKET | SSL_OP_NO_RENEGOTIATION);

@@ -1,5 +1,6 @@
 // A daemon with TLS and tokens whose files change while calls run: in this process, so that the
 // sanitizers see both sides.
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -111,6 +112,19 @@ TEST(SecureDaemonTest, FilesChangeWhileCallsRun) {
   for (std::thread& caller : callers) caller.join();
   EXPECT_GT(answered, 0);
   EXPECT_TRUE(unexpected.empty()) << absl::StrJoin(unexpected, "\n");
+}
+
+TEST(SecureDaemonTest, APipeInPlaceOfAFileKeepsNobodyWaiting) {
+  const Folder folder;
+  ServeConfig config = StubDaemon::DefaultConfig();
+  config.security.auth_token_file = folder.Write("tokens", kOld);
+  {
+    StubDaemon daemon(config);
+    std::filesystem::remove(config.security.auth_token_file);
+    ASSERT_EQ(mkfifo(config.security.auth_token_file.c_str(), 0600), 0);
+    std::this_thread::sleep_for(std::chrono::seconds(3));  // it looks every second
+  }                                                        // and ends
+  EXPECT_FALSE(Daemon::Create(config).ok());
 }
 
 }  // namespace

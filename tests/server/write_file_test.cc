@@ -3,9 +3,11 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <csignal>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
@@ -81,6 +83,24 @@ TEST_F(WriteFileTest, WritesIntoAFileThatCannotBeReplaced) {
   EXPECT_TRUE(CheckReplaceable(path).ok());
   ASSERT_TRUE(ReplaceFile(path, "new").ok());
   EXPECT_EQ(Read(path), "new");
+  EXPECT_EQ(Files(), 1);
+}
+
+TEST_F(WriteFileTest, AFullDiskLeavesWhatWasThere) {
+  const fs::path path = folder_ / "report.json";
+  ASSERT_TRUE(WriteFile(path, "old").ok());
+  // A limit of the size of files stands for the disk.
+  struct rlimit before;
+  ASSERT_EQ(::getrlimit(RLIMIT_FSIZE, &before), 0);
+  const auto handler = ::signal(SIGXFSZ, SIG_IGN);
+  const struct rlimit limit = {1024, before.rlim_max};
+  ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &limit), 0);
+  const absl::Status status = ReplaceFile(path, std::string(1 << 20, 'x'));
+  ::setrlimit(RLIMIT_FSIZE, &before);
+  ::signal(SIGXFSZ, handler);
+  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(std::string(status.message()), HasSubstr(path.string()));
+  EXPECT_EQ(Read(path), "old");
   EXPECT_EQ(Files(), 1);
 }
 
