@@ -55,6 +55,20 @@ absl::Status CheckDevice(const ServeConfig& config) {
   return CheckMemoryShare(config, !device->is_auto && device->ordinal == DeviceChoice::kCpu);
 }
 
+absl::Status CheckSeconds(const char* flag, absl::Duration time, int most) {
+  if (time >= absl::ZeroDuration() && time <= absl::Seconds(most)) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(flag, " is ", absl::ToDoubleSeconds(time),
+                                                 ": must be from 0 to ", most, " seconds"));
+}
+
+absl::Status CheckPorts(const ServeConfig& config) {
+  const bool are_same = config.http.host == config.grpc.host &&
+                        config.http.port == config.grpc.port && config.http.port != 0;
+  if (!are_same) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("--http is ", FormatEndpoint(config.http),
+                                                 ": that is --listen's, so it must be another"));
+}
+
 }  // namespace
 
 absl::StatusOr<Endpoint> ParseEndpoint(std::string_view text) {
@@ -227,12 +241,6 @@ absl::Status CheckMemoryShare(const ServeConfig& config, bool is_cpu) {
       "--kv-cache-memory as a share is for GPUs: on the CPU name its bytes, such as 2GiB");
 }
 
-absl::Status CheckSeconds(const char* flag, absl::Duration time, int most) {
-  if (time >= absl::ZeroDuration() && time <= absl::Seconds(most)) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat(flag, " is ", absl::ToDoubleSeconds(time),
-                                                 ": must be from 0 to ", most, " seconds"));
-}
-
 absl::Status Validate(const ServeConfig& config) {
   if (config.model.empty()) return absl::InvalidArgumentError("--model is missing");
   const absl::Status checks[] = {
@@ -257,6 +265,7 @@ absl::Status Validate(const ServeConfig& config) {
       Validate(config.security),
       CheckExposure(config.security, "--listen", config.grpc.host),
       CheckExposure(config.security, "--http", config.http.host),
+      CheckPorts(config),
   };
   for (const absl::Status& check : checks) {
     if (!check.ok()) return check;

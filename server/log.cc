@@ -1,10 +1,15 @@
 #include "server/log.h"
 
+#include <signal.h>
+#include <unistd.h>
+
+#include <atomic>
 #include <memory>
 #include <string>
 #include <utility>
 
 #include "absl/status/status.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "grpc/support/log.h"
 #include "server/printable.h"
@@ -15,11 +20,17 @@
 namespace ziggurat {
 namespace {
 
+std::atomic<bool> has_port_failed = false;
+
 // gRPC writes to stderr in a form of its own. What it calls an error is often a client's, or is
 // reported by us as well.
 void LogForGrpc(gpr_log_func_args* line) {
   const bool is_error = line->severity == GPR_LOG_SEVERITY_ERROR;
   spdlog::log(is_error ? spdlog::level::warn : spdlog::level::debug, "grpc: {}", line->message);
+  if (is_error && absl::StartsWith(line->message, "Failed accept4")) {
+    has_port_failed = true;
+    kill(getpid(), SIGTERM);
+  }
 }
 
 // A message is one line, whatever file or client gave its words.
@@ -66,5 +77,7 @@ void SetUpLogging(spdlog::level::level_enum level) {
   spdlog::set_default_logger(std::move(logger));
   gpr_set_log_function(LogForGrpc);
 }
+
+bool HasPortFailed() { return has_port_failed; }
 
 }  // namespace ziggurat

@@ -20,4 +20,9 @@ std::unique_ptr<spdlog::formatter> MakeLogFormatter();
 /// lines go through it. Once, at start.
 void SetUpLogging(spdlog::level::level_enum level);
 
+/// Whether gRPC has stopped taking connections at a port, as it does for good once none can be
+/// taken, for want of file descriptors say. It tells so by its log alone. From then on the process
+/// has a SIGTERM pending, too: see TerminationSignals.
+bool HasPortFailed();
+
 }  // namespace ziggurat

@@ -1,8 +1,6 @@
 // `ziggurat generate`: one request to a daemon, streamed to the terminal.
 #include <chrono>
 #include <cstdio>
-#include <iostream>
-#include <iterator>
 #include <memory>
 #include <optional>
 #include <string>
@@ -19,6 +17,7 @@
 #include "server/cli/command.h"
 #include "server/cli/failure.h"
 #include "server/cli/on_signal.h"
+#include "server/cli/standard_input.h"
 #include "server/cli/validators.h"
 #include "server/signals.h"
 
@@ -163,10 +162,9 @@ int Generate(const GenerateFlags& flags) {
     return Fail("--attention-recall is shown by --report or --json", kExitUsage);
   }
   if (flags.logprobs && !flags.json) return Fail("--logprobs are shown by --json", kExitUsage);
-  const std::string prompt = flags.prompt ? *flags.prompt
-                                          : std::string((std::istreambuf_iterator<char>(std::cin)),
-                                                        std::istreambuf_iterator<char>());
-  if (const absl::Status status = ValidateUtf8(prompt); !status.ok()) {
+  const absl::StatusOr<std::string> prompt = flags.prompt ? *flags.prompt : ReadStandardInput();
+  if (!prompt.ok()) return Fail(prompt.status());
+  if (const absl::Status status = ValidateUtf8(*prompt); !status.ok()) {
     return Fail(Prefixed("prompt", status), kExitUsage);
   }
   TerminationSignals signals;  // before gRPC starts threads
@@ -180,7 +178,7 @@ int Generate(const GenerateFlags& flags) {
         std::chrono::milliseconds(static_cast<int64_t>(*flags.deadline_seconds * 1000)));
   }
   const OnSignal cancel(signals, [&] { context.TryCancel(); });
-  const auto stream = stub.Generate(&context, MakeRequest(flags, prompt));
+  const auto stream = stub.Generate(&context, MakeRequest(flags, *prompt));
   v1::GenerateResponse response;
   Answer answer;
   std::optional<v1::GenerateResult> result;

@@ -1,9 +1,13 @@
 // The binary `ziggurat`.
 #include <algorithm>
 #include <cstdio>
+#include <cstdlib>
+#include <exception>
 #include <iostream>
+#include <new>
 #include <sstream>
 #include <string>
+#include <system_error>
 #include <vector>
 
 #include "absl/strings/match.h"
@@ -89,6 +93,25 @@ int AfterFlush(int exit_code) {
   return exit_code == kExitOk ? kExitFailure : exit_code;
 }
 
+/// Says what the system would not give, whichever thread asked for it.
+[[noreturn]] void EndWithoutResources() {
+  try {
+    if (const std::exception_ptr error = std::current_exception()) std::rethrow_exception(error);
+  } catch (const std::bad_alloc&) {
+    std::fprintf(stderr, "ziggurat: there is no more memory\n");
+    std::_Exit(kExitFailure);
+  } catch (const std::system_error& error) {
+    std::fprintf(stderr,
+                 "ziggurat: no more threads, memory or files, or another limit of the system: %s\n",
+                 error.what());
+    std::_Exit(kExitFailure);
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "ziggurat: %s\n", error.what());
+  } catch (...) {
+  }
+  std::abort();
+}
+
 int Main(int argc, char** argv) {
   CLI::App app(
       "Ziggurat serves language models with a KV cache that is paged per layer out of one pool.",
@@ -99,6 +122,7 @@ int Main(int argc, char** argv) {
       AddServe(app),     AddGenerate(app),  AddTokenize(app), AddCache(app),  AddEval(app),
       AddMakeModel(app), AddCalibrate(app), AddBench(app),    AddHealth(app), AddPlan(app)};
   app.footer(kExamples);  // commands that are added later would inherit it
+  RefuseOddValues(app);
   const absl::Span<char* const> words(argv + 1, static_cast<size_t>(std::max(argc - 1, 0)));
   if (const std::string wrong = DescribeUnknownCommand(app, words); !wrong.empty()) {
     std::fprintf(stderr, "%s\n", Printable(wrong).c_str());
@@ -115,7 +139,9 @@ int Main(int argc, char** argv) {
     std::fprintf(stderr, "%s", PrintableLines(WhyNot(app, error)).c_str());
     return kExitUsage;
   }
-  if (const std::string flag = FlagWithoutValue(app); !flag.empty()) {
+  std::string flag = FlagWordWithoutValue(words);
+  if (flag.empty()) flag = FlagWithoutValue(app);
+  if (!flag.empty()) {
     std::fprintf(stderr, "%s: %s is empty\n", NameOfParsed(app).c_str(), flag.c_str());
     return kExitUsage;
   }
@@ -128,4 +154,7 @@ int Main(int argc, char** argv) {
 }  // namespace
 }  // namespace ziggurat
 
-int main(int argc, char** argv) { return ziggurat::Main(argc, argv); }
+int main(int argc, char** argv) {
+  std::set_terminate(ziggurat::EndWithoutResources);
+  return ziggurat::Main(argc, argv);
+}

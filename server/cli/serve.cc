@@ -1,4 +1,6 @@
 // `ziggurat serve`: the daemon.
+#include <sys/resource.h>
+
 #include <atomic>
 #include <cstdio>
 #include <cstdlib>
@@ -10,6 +12,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
 #include "compression/registry.h"
 #include "model/checkpoint/checkpoint.h"
 #include "model/checkpoint/model_config.h"
@@ -64,6 +67,7 @@ struct ServeFlags {
   std::string kv_cache_memory = "512MiB";
   std::string dtype = "bf16";
   std::string prefill_tokens = "auto";
+  std::vector<std::string> allow_compression;  ///< each of them one or more, with commas between
   std::vector<std::string> pod_groups;
 };
 
@@ -75,6 +79,11 @@ absl::Status FillConfig(const ServeFlags& flags, ServeConfig& config) {
   absl::StatusOr<Endpoint> http = ParseEndpoint(flags.http);
   if (!http.ok()) return Prefixed("--http", http.status());
   config.http = *http;
+  for (const std::string& text : flags.allow_compression) {
+    for (const absl::string_view name : absl::StrSplit(text, ',')) {
+      config.allow_compression.emplace_back(name);
+    }
+  }
   auto groups = LoadPodGroups(flags.pod_groups);
   if (!groups.ok()) return groups.status();
   config.resources.pod_groups = *std::move(groups);
@@ -124,6 +133,10 @@ absl::StatusOr<LoadedModel> LoadModel(const ServeConfig& config) {
   loaded.served.tokenizer = *std::move(tokenizer);
 
   const int threads = ThreadCount(config.threads);
+  if (threads > ThreadCount(0)) {
+    spdlog::warn("--threads is {}, and this machine has {} CPUs: they will wait for each other",
+                 threads, ThreadCount(0));
+  }
   loaded.served.name = FolderName(config.model);
   loaded.served.architecture = std::string(ArchitectureName(model->architecture));
   StopTokens stops = ChooseStopTokens(model->eos_token_ids, *loaded.served.tokenizer);
@@ -174,6 +187,15 @@ void ServeUntilSignalled(TerminationSignals& signals, Daemon& daemon,
   impatience.join();
 }
 
+// A connection takes one, and the usual limit of 1,024 is a shell's, for programs that wait with
+// select().
+void RaiseFileLimit() {
+  struct rlimit limit = {};
+  if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
+  limit.rlim_cur = limit.rlim_max;
+  setrlimit(RLIMIT_NOFILE, &limit);
+}
+
 int Fail(const absl::Status& status, int exit_code) {
   return SayFailure("serve", status, exit_code);
 }
@@ -192,6 +214,7 @@ int Serve(ServeFlags& flags, CLI::App& command) {
     return Fail(Located(*settings, status), kExitUsage);
   }
   SetUpLogging(*ParseLogLevel(config.log_level));
+  RaiseFileLimit();
   for (const std::string& warning : settings->warnings()) spdlog::warn("{}", warning);
   if (flags.print_config) return kExitOk;
   TerminationSignals signals;  // before any other thread
@@ -215,6 +238,11 @@ int Serve(ServeFlags& flags, CLI::App& command) {
               FormatEndpoint({config.http.host, (*daemon)->http_port()}).c_str());
   std::fflush(stdout);
   ServeUntilSignalled(signals, **daemon, config.drain_timeout);
+  if (HasPortFailed()) {
+    return Fail(absl::UnavailableError("no more connections could be taken at the gRPC port: raise "
+                                       "the limit of open files (ulimit -n)"),
+                kExitFailure);
+  }
   spdlog::info("drained, good bye");
   return kExitOk;
 }
@@ -257,9 +285,9 @@ void AddModelAndCache(CLI::App& serve, ServeFlags& flags) {
       ->type_name("POLICY")
       ->capture_default_str();
   serve
-      .add_option("--allow-compression", flags.config.allow_compression,
+      .add_option("--allow-compression", flags.allow_compression,
                   "Policies that requests may name, separated by commas (default: all)")
-      ->delimiter(',')
+      ->allow_extra_args(false)
       ->type_name("LIST");
   serve
       .add_option("--pod-groups", flags.pod_groups,

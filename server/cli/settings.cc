@@ -46,18 +46,6 @@ std::vector<std::string> KeysOf(CLI::App& command) {
   return keys;
 }
 
-/// "true" or "false"; nullopt where it is neither.
-std::optional<std::string> ParseSwitch(const std::string& text) {
-  const std::string word = absl::AsciiStrToLower(text);
-  for (const char* yes : {"true", "yes", "on", "1"}) {
-    if (word == yes) return "true";
-  }
-  for (const char* no : {"false", "no", "off", "0"}) {
-    if (word == no) return "false";
-  }
-  return std::nullopt;
-}
-
 /// A variable of a shell that is not set, mostly: 0 and "" would be worse than an error.
 absl::Status RefuseEmpty(const std::string& key, const Given& given) {
   if (!absl::c_linear_search(given.values, "")) return absl::OkStatus();

@@ -16,23 +16,14 @@ namespace {
 /// the scheduler (docs/performance/xeon_amx.md has what other values give).
 constexpr std::chrono::duration<double, std::micro> kSpinTime{50};
 
-/// One turn of libgomp's waiting.
-void Relax() {
-#if defined(__x86_64__)
-  __builtin_ia32_pause();
-#elif defined(__aarch64__)
-  asm volatile("yield");
-#endif
-}
-
-/// 10 to 60 ns: the pause of an x86 CPU takes 40 cycles or 140.
+/// Of one turn of libgomp's waiting, 10 to 60 ns: the pause of an x86 CPU takes 40 cycles or 140.
 std::chrono::duration<double, std::micro> TimeOfATurn() {
   using Clock = std::chrono::steady_clock;
   constexpr int kTurns = 1000;
   Clock::duration best = Clock::duration::max();
   for (int run = 0; run < 5; ++run) {
     const Clock::time_point start = Clock::now();
-    for (int turn = 0; turn < kTurns; ++turn) Relax();
+    for (int turn = 0; turn < kTurns; ++turn) __builtin_ia32_pause();
     best = std::min(best, Clock::now() - start);
   }
   return std::chrono::duration<double, std::micro>(best) / kTurns;

@@ -1,11 +1,14 @@
 // `ziggurat tokenize`: text to token ids and back, without a daemon.
 #include <iostream>
 #include <memory>
+#include <sstream>
 #include <string>
+#include <utility>
 
 #include "model/tokenizer/tokenize_command.h"
 #include "server/cli/command.h"
 #include "server/cli/failure.h"
+#include "server/cli/standard_input.h"
 
 namespace ziggurat {
 namespace {
@@ -18,7 +21,10 @@ The text is taken byte for byte, so a line break at its end counts. No token is 
 --bos is given.)";
 
 int Tokenize(const TokenizeCommand& command) {
-  const absl::Status status = RunTokenizeCommand(command, std::cin, std::cout);
+  absl::StatusOr<std::string> input = ReadStandardInput();
+  if (!input.ok()) return SayFailure("tokenize", input.status());
+  std::istringstream stream(*std::move(input));
+  const absl::Status status = RunTokenizeCommand(command, stream, std::cout);
   if (status.ok()) return kExitOk;
   const bool is_asked_wrongly = absl::IsInvalidArgument(status) || absl::IsOutOfRange(status);
   return SayFailure("tokenize", status, is_asked_wrongly ? kExitUsage : kExitFailure);

@@ -4,6 +4,7 @@
 #include <set>
 
 #include "absl/algorithm/container.h"
+#include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
@@ -82,6 +83,24 @@ std::vector<std::string> DescribeWordsOf(const CLI::App& command, const CLI::App
   return parts;
 }
 
+bool IsInteger(const CLI::Option& option) {
+  static const std::set<std::string> kIntegers = {"INT", "UINT", "N"};
+  return kIntegers.count(option.get_type_name()) > 0;
+}
+
+/// Of a text that CLI11 takes for an integer: why it should not. Empty otherwise.
+std::string WhyNotDecimal(const std::string& text, bool is_unsigned) {
+  const std::string digits = text.substr(text[0] == '-' ? 1 : 0);
+  const bool has_prefix = digits.size() > 1 && absl::StrContains("0+ \t", digits.substr(0, 1));
+  if (has_prefix) return absl::StrCat("'", text, "' must be a decimal integer, such as 8");
+  const bool is_integer = absl::c_all_of(digits, absl::ascii_isdigit);
+  uint64_t value = 0;
+  if (is_unsigned && is_integer && !absl::SimpleAtoi(text, &value)) {
+    return absl::StrCat("'", text, "' must be an integer from 0 to 18446744073709551615");
+  }
+  return "";
+}
+
 }  // namespace
 
 std::optional<std::string> NearestName(const std::string& word,
@@ -107,6 +126,45 @@ std::string DescribeConversion(const CLI::Option& option) {
       break;
   }
   return absl::StrCat(value, "integer that it takes: must be one such as 8");
+}
+
+std::optional<std::string> ParseSwitch(const std::string& text) {
+  const std::string word = absl::AsciiStrToLower(text);
+  for (const char* yes : {"true", "yes", "on", "1"}) {
+    if (word == yes) return "true";
+  }
+  for (const char* no : {"false", "no", "off", "0"}) {
+    if (word == no) return "false";
+  }
+  return std::nullopt;
+}
+
+void RefuseOddValues(CLI::App& app) {
+  for (CLI::Option* const option : app.get_options()) {
+    if (IsInteger(*option)) {
+      const bool is_unsigned = option->get_type_name() == "UINT";
+      option->check([is_unsigned](const std::string& text) {
+        return text.empty() ? "" : WhyNotDecimal(text, is_unsigned);
+      });
+    } else if (KindOf(*option) == Kind::kSwitch) {
+      option->check([words = WordsOf(*option)](const std::string& text) {
+        return ParseSwitch(text) ? "" : absl::StrCat("'", text, "' is no switch: must be ", words);
+      });
+    }
+  }
+  for (CLI::App* const command : app.get_subcommands([](const CLI::App*) { return true; })) {
+    RefuseOddValues(*command);
+  }
+}
+
+std::string FlagWordWithoutValue(absl::Span<char* const> words) {
+  for (const std::string word : words) {
+    if (word == "--") break;
+    if (absl::StartsWith(word, "--") && absl::EndsWith(word, "=")) {
+      return word.substr(0, word.size() - 1);
+    }
+  }
+  return "";
 }
 
 std::string DescribeUnknownCommand(const CLI::App& app, absl::Span<char* const> words) {

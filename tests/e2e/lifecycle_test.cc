@@ -1,4 +1,9 @@
 // Start, drain and end of the daemon, and of the clients that it serves.
+#include <netinet/in.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
 #include <atomic>
 #include <csignal>
 #include <thread>
@@ -121,6 +126,28 @@ TEST(Lifecycle, AnIdleDaemonEndsAtOnce) {
     EXPECT_EQ(daemon.process().Wait(absl::Seconds(10)), std::optional<int>(0));
     EXPECT_LT(absl::Now() - start, absl::Seconds(3));
   }
+}
+
+// gRPC never takes another connection then.
+TEST(Lifecycle, ADaemonThatCanTakeNoMoreConnectionsEnds) {
+  START_DAEMON(daemon, {});
+  BackgroundCall call(daemon.NewChannel(), LongRequest(400));
+  ASSERT_UNDER_WAY(call);
+  const struct rlimit limit = {64, 64};
+  ASSERT_EQ(prlimit(daemon.pid(), RLIMIT_NOFILE, &limit, nullptr), 0);
+  std::vector<int> sockets;
+  sockaddr_in address = {};
+  address.sin_family = AF_INET;
+  address.sin_port = htons(static_cast<uint16_t>(daemon.grpc_port()));
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  for (int i = 0; i < 100; ++i) {
+    sockets.push_back(socket(AF_INET, SOCK_STREAM, 0));
+    connect(sockets.back(), reinterpret_cast<const sockaddr*>(&address), sizeof(address));
+  }
+  EXPECT_EQ(daemon.process().Wait(absl::Seconds(60)), std::optional<int>(1)) << daemon.log();
+  for (const int opened : sockets) close(opened);
+  EXPECT_THAT(daemon.log(), testing::HasSubstr("ulimit -n"));
+  EXPECT_TRUE(call.Get().status.ok()) << "what runs is finished: " << call.Get().Describe();
 }
 
 /// How long blocks stayed in use after `leave`.

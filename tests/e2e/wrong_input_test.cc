@@ -56,6 +56,14 @@ TEST(WrongInput, WrongFlagsAreRefusedByName) {
       {{"--compression", "kivi(group=24)"}, {"--compression", "group=24", "32"}},
       {{"--compression", "minicache(start=7)"}, {"--compression", "start=7", "model of 8"}},
       {{"--allow-compression", "full,magic"}, {"--allow-compression", "magic"}},
+      {{"--allow-compression", "full,,snapkv"}, {"--allow-compression", "'' is no policy"}},
+      {{"--max-queue", "0100"}, {"--max-queue", "'0100'", "decimal"}},
+      {{"--threads", "0x10"}, {"--threads", "'0x10'", "decimal"}},
+      {{"--page", "2"}, {"--page", "'2'", "on or off"}},
+      {{"--check-integrity=", "--allow-plain-text"}, {"--check-integrity is empty"}},
+      {{"--allow-plain-text=5", "--check-integrity"},
+       {"--allow-plain-text", "'5'", "true or false"}},
+      {{"--http", "127.0.0.1:50051"}, {"--http", "127.0.0.1:50051", "--listen"}},
   };
   for (const auto& [flags, words] : cases) {
     SCOPED_TRACE(absl::StrCat(flags[0], " ", flags[1]));

@@ -125,6 +125,12 @@ absl::StatusOr<int> Capacity::FillOnce(const Traffic& traffic, uint64_t draw, si
     if (taken + forecast->admitted_blocks > pool_blocks) break;
     taken += forecast->settled_blocks;
     ++running;
+    if (running + refused < kForecasts) continue;
+    // So many say how many more would fit.
+    running = static_cast<int>(std::min<double>(max_running, static_cast<double>(running) *
+                                                                 static_cast<double>(pool_blocks) /
+                                                                 static_cast<double>(taken)));
+    break;
   }
   *refused_share = refused == 0 ? 0 : refused / static_cast<double>(refused + running);
   return running;
@@ -154,12 +160,18 @@ absl::StatusOr<AtOnce> Capacity::Fill(const Traffic& traffic, size_t pool_blocks
 
 absl::StatusOr<double> Capacity::Sustain(const Traffic& traffic, size_t pool_blocks,
                                          int max_running, int expected) {
-  struct Running {
+  if (7 * expected > kForecasts) {  // so many take what they take in the mean
+    const absl::StatusOr<Running> weighed = Weigh(traffic);
+    if (!weighed.ok()) return weighed.status();
+    const auto blocks = static_cast<double>(pool_blocks - std::min(pool_blocks, weighed->beyond));
+    return std::min<double>(max_running, blocks / std::max(1.0, weighed->mean));
+  }
+  struct InFlight {
     int64_t end;  // step
     size_t blocks;
-    bool operator>(const Running& other) const { return end > other.end; }
+    bool operator>(const InFlight& other) const { return end > other.end; }
   };
-  std::priority_queue<Running, std::vector<Running>, std::greater<>> running;
+  std::priority_queue<InFlight, std::vector<InFlight>, std::greater<>> running;
   Stream stream(traffic, 0);
   size_t taken = 0;
   int64_t now = 0, counted = 0;  // steps
@@ -183,7 +195,7 @@ absl::StatusOr<double> Capacity::Sustain(const Traffic& traffic, size_t pool_blo
       next = stream.Next().lengths;
       continue;
     }
-    const Running first = running.top();
+    const InFlight first = running.top();
     if (seen > warm_up) {
       sum += static_cast<double>(running.size()) * static_cast<double>(first.end - now);
       counted += first.end - now;
@@ -195,10 +207,10 @@ absl::StatusOr<double> Capacity::Sustain(const Traffic& traffic, size_t pool_blo
   return counted == 0 ? 0 : sum / static_cast<double>(counted);
 }
 
-absl::StatusOr<size_t> Capacity::PoolFor(const Traffic& traffic, int requests) {
+absl::StatusOr<Capacity::Running> Capacity::Weigh(const Traffic& traffic) {
   // Of those that run, as many have answers of a length as such answers are long.
-  double steps = 0, mean = 0, square = 0;
-  size_t beyond = 0;  // of a plan, behind what is kept of it
+  Running weighed;
+  double steps = 0, square = 0;
   Stream stream(traffic, 0);
   for (int i = 0; i < kSamples; ++i) {
     const bench::Lengths lengths = stream.Next().lengths;
@@ -207,14 +219,20 @@ absl::StatusOr<size_t> Capacity::PoolFor(const Traffic& traffic, int requests) {
     const auto weight = static_cast<double>(lengths.output);
     const auto blocks = static_cast<double>(forecast->settled_blocks);
     steps += weight;
-    mean += weight * blocks;
+    weighed.mean += weight * blocks;
     square += weight * blocks * blocks;
-    beyond = std::max(beyond, forecast->admitted_blocks - forecast->settled_blocks);
+    weighed.beyond = std::max(weighed.beyond, forecast->admitted_blocks - forecast->settled_blocks);
   }
-  mean /= steps;
-  const double deviation = std::sqrt(std::max(0.0, square / steps - mean * mean));
-  return beyond + static_cast<size_t>(
-                      std::ceil(requests * mean + 2 * deviation * std::sqrt(requests) - 1e-6));
+  weighed.mean /= steps;
+  weighed.deviation = std::sqrt(std::max(0.0, square / steps - weighed.mean * weighed.mean));
+  return weighed;
+}
+
+absl::StatusOr<size_t> Capacity::PoolFor(const Traffic& traffic, int requests) {
+  const absl::StatusOr<Running> running = Weigh(traffic);
+  if (!running.ok()) return running.status();
+  const double spread = 2 * running->deviation * std::sqrt(requests);
+  return running->beyond + static_cast<size_t>(std::ceil(requests * running->mean + spread - 1e-6));
 }
 
 }  // namespace ziggurat::plan

@@ -74,6 +74,13 @@ class Capacity {
   absl::StatusOr<int> FillOnce(const Traffic& traffic, uint64_t draw, size_t pool_blocks,
                                int max_running, double* refused_share);
 
+  /// Of what runs while it goes on, in blocks.
+  struct Running {
+    double mean = 0;  ///< of a request
+    double deviation = 0;
+    size_t beyond = 0;  ///< the most of a plan behind what is kept of it
+  };
+  absl::StatusOr<Running> Weigh(const Traffic& traffic);
   absl::StatusOr<double> Sustain(const Traffic& traffic, size_t pool_blocks, int max_running,
                                  int expected);
 

@@ -33,7 +33,7 @@ MemoryParts EstimateMemory(const ModelConfig& model, const ServeConfig& config, 
   MemoryParts parts;
   parts.program = ResidentBytes() + kServingBytes;
   parts.weights = WeightsBytes(model, element);
-  parts.workspace_capacity = WorkspaceCapacityBytes(PrefillLanes(shape, options));
+  parts.workspace_capacity = WorkspaceCapacityBytes(MakePrefillLanes(shape, options));
   // A batch takes as many prompts as --prefill-tokens allow, and one that is longer alone.
   const int batch = std::max(1, config.PrefillTokens(/*is_cpu=*/true) / std::max(1, prompts.usual));
   // Beside prompts that are longer there may be a batch of short ones.
