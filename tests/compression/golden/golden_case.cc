@@ -94,6 +94,15 @@ std::string MissingGoldens() {
          "../shared/goldens beside the source tree";
 }
 
+bool HasCase(const std::vector<Case>& cases, std::string_view name) {
+  return std::any_of(cases.begin(), cases.end(),
+                     [&](const Case& golden) { return golden.name == name; });
+}
+
+std::string NothingToCompare(std::string_view method) {
+  return "no golden vectors of " + std::string(method) + " that can be compared";
+}
+
 std::vector<Case> LoadCases(const std::filesystem::path& folder,
                             const std::vector<std::string>& methods) {
   std::vector<std::filesystem::path> folders;

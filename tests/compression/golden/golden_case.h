@@ -45,6 +45,12 @@ std::optional<std::filesystem::path> FindGoldens();
 /// The text of a skip.
 std::string MissingGoldens();
 
+/// Whether the folder has that case. Of the cases that the tests were written with it is known what
+/// can be compared; a folder without them may have vectors of a single method.
+bool HasCase(const std::vector<Case>& cases, std::string_view name);
+/// The text of the skip of a test that found nothing to compare.
+std::string NothingToCompare(std::string_view method);
+
 /// Every folder with a manifest, by name. Tensors are read only of the cases with a run of a method
 /// that begins with one of `methods`. Throws on a file that is not as its manifest says.
 std::vector<Case> LoadCases(const std::filesystem::path& folder,

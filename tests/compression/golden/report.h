@@ -1,5 +1,5 @@
-// What the golden tests share besides their vectors: the backends that they run on, and the report
-// of what was compared and what was not.
+// What the golden tests share besides their vectors: the backends that they run on, how numbers are
+// compared, and the report of what was compared and what was not.
 #pragma once
 
 #include <map>
@@ -14,21 +14,34 @@ namespace ziggurat::golden {
 /// The reference, and every CPU level of this machine.
 std::vector<std::unique_ptr<AttentionBackend>> Backends();
 
+/// |ours - theirs| relative to theirs, of which less than 1e-7 counts as 1e-7 (the vectors'
+/// check.py).
+double RelativeDifference(double ours, double theirs);
+
 /// Tells what was compared, in numbers by name, and what was skipped, and why.
 class Report {
  public:
   /// `compared` by whoever compares, `expected` by whoever reads the manifests.
-  void Compared(const std::string& what, int count = 1) { compared_[what] += count; }
-  void Expected(const std::string& what, int count = 1) { expected_[what] += count; }
-  void Skipped(const std::string& reason) { ++skipped_[reason]; }
+  void Compared(const std::string& what, size_t count = 1) { Add(what, count, &compared_); }
+  void Expected(const std::string& what, size_t count = 1) { Add(what, count, &expected_); }
+  /// `reason` begins with what is skipped: "runs: ...".
+  void Skipped(const std::string& reason, size_t count = 1) { Add(reason, count, &skipped_); }
   /// The largest difference of a kind.
   void Difference(const std::string& what, double difference);
 
-  /// Prints, and fails where anything expected was not compared, or nothing at all was expected.
+  bool has_compared() const { return !compared_.empty(); }
+  /// Fails where none of `what` was compared.
+  void Demand(const std::string& what) const;
+  /// Prints, and fails where what was compared is not what was expected.
   void Print(const std::string& title) const;
 
  private:
-  std::map<std::string, int> compared_, expected_, skipped_;
+  using Counts = std::map<std::string, size_t>;
+  static void Add(const std::string& what, size_t count, Counts* counts) {
+    if (count > 0) (*counts)[what] += count;
+  }
+
+  Counts compared_, expected_, skipped_;
   std::map<std::string, double> differences_;
 };
 
