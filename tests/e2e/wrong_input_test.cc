@@ -63,7 +63,6 @@ TEST(WrongInput, WrongFlagsAreRefusedByName) {
       {{"--check-integrity=", "--allow-plain-text"}, {"--check-integrity is empty"}},
       {{"--allow-plain-text=5", "--check-integrity"},
        {"--allow-plain-text", "'5'", "true or false"}},
-      {{"--http", "127.0.0.1:50051"}, {"--http", "127.0.0.1:50051", "--listen"}},
   };
   for (const auto& [flags, words] : cases) {
     SCOPED_TRACE(absl::StrCat(flags[0], " ", flags[1]));

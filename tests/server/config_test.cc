@@ -170,6 +170,11 @@ TEST(ConfigTest, NamesTheFlagAndTheValueThatIsWrong) {
   config.allow_compression = {"full", "zip"};
   ExpectRefused(config, "--allow-compression", "zip");
   config = Valid();
+  config.http = config.grpc = {"127.0.0.1", 50051};
+  ExpectRefused(config, "--http", "--listen");
+  config.http = config.grpc = {"127.0.0.1", 0};  // two free ones
+  EXPECT_TRUE(Validate(config).ok());
+  config = Valid();
   config.kv_cache_share = 0.9;
   EXPECT_TRUE(Validate(config).ok()) << "auto: there may be a GPU";
   config.device = "cpu";
