@@ -28,9 +28,10 @@ struct AttentionShape {
   int num_kv_heads = 0;
   int head_dim = 0;
   float scale = 0;  ///< 1 / sqrt(head_dim)
-  /// Of the model. Of one in bf16, decode attention over int8, int4 and int2 may round queries
-  /// times scales to 16 bits of the largest one of a chunk, and weights, over grouped codes times
-  /// scales, to bf16.
+  /// The model's type. Where it is bf16, decode attention over codes (int8, int4, int2) need not
+  /// compute in f32. Of a query times the keys' scales it keeps 16 bits, counted from the largest
+  /// such number within 128 slots; a softmax weight, times the values' scales if these belong to
+  /// groups of channels, it may round to bf16.
   ElementType element = ElementType::kF32;
 
   int group_size() const { return num_q_heads / num_kv_heads; }

@@ -38,7 +38,8 @@ class Policy {
   virtual absl::Status Check(const PolicyContext& /*context*/) const { return absl::OkStatus(); }
   /// What each layer does of a prompt of `prompt_tokens` (>= 1) that generates up to
   /// `max_new_tokens` (>= 0); from it follow the blocks that admission reserves. The cache receives
-  /// one token for each generated one but the last.
+  /// one token for each generated one but the last. INTERNAL, to the request, where there is not
+  /// one plan for each layer, or a layer is merged without a partner next to it.
   virtual CachePlan Plan(const PolicyContext& context, int prompt_tokens,
                          int max_new_tokens) const = 0;
   /// What the layers keep once `CachePlan::importance` has been measured of each of them. Asked

@@ -71,9 +71,9 @@ struct LayerSnapshot {
 };
 
 /// Occupancy of the pool and what runs, as of the end of a recent step: exact when the engine is
-/// idle, else at most 100 ms old, and 10 ms where a request was admitted, begun or finished since;
-/// but a hundred times as old as it takes to make where that is more (four hundred times where a
-/// device waits meanwhile), up to 2 seconds.
+/// idle, else at most 100 ms old, and 10 ms where a request was admitted, begun or finished since.
+/// Where making one takes long, they come less often, so that they cost 1 % of the time at most, or
+/// a quarter of that where a device waits meanwhile; but none is older than 2 seconds.
 struct EngineSnapshot {
   size_t block_bytes = 0;
   int block_tokens = 0;  ///< of one layer, in the type that they are computed in

@@ -31,7 +31,8 @@ struct BlockPlan {
 /// What policies may know of the model.
 PolicyContext PolicyContextOf(const ModelShape& shape);
 /// Upper bounds in blocks for a prompt and its output. Pure; any thread. INVALID_ARGUMENT where the
-/// policy, or a format that it needs, does not suit the model or the block size.
+/// policy, or a format that it needs, does not suit the model or the block size; INTERNAL where its
+/// plan makes no sense.
 absl::StatusOr<BlockPlan> PlanBlocks(const Policy& policy, const ModelShape& shape,
                                      const CacheGeometry& geometry, int prompt_tokens,
                                      int max_new_tokens);

@@ -62,10 +62,11 @@ class SequenceStore {
   /// the next call. Where it fails the sequence can only be ended. Looks at no layer in which the
   /// token goes one slot on from the last one, so that a step costs what changes.
   absl::StatusOr<absl::Span<const DecodeInput::Layer>> Append(int position);
-  /// Does ahead what the next Append would do that takes a block and appends, and does not count
-  /// the slot yet; after Append, where another token may follow. Takes no more than the reservation
-  /// has. The places that Append returned are those of the next step then.
-  /// True: there were layers that the next Append would have looked at, and it was done for all.
+  /// Does the next Append's work ahead, in the layers in which that will take a block: takes the
+  /// block, which the reservation must have, and finds the place of the token, but does not count
+  /// its slot yet. Comes after Append, where another token may follow; the places that Append
+  /// returned are those of the next step then.
+  /// True: there was such work, and all of it is done.
   bool PrepareAppend();
   /// Releases what PrepareAppend took, where no Append will follow.
   void Unprepare();

@@ -165,6 +165,50 @@ TEST(EngineTest, APlanThatIsTooLowEndsItsRequestAndNoOtherOfItsBatch) {
   harness.ExpectEmptyPool();
 }
 
+/// Merges layers that cannot be.
+class WrongPairs final : public WrongPolicy {
+ public:
+  explicit WrongPairs(std::vector<MergeRole> roles, bool says_how = true, bool tests = false)
+      : roles_(std::move(roles)), says_how_(says_how), tests_(tests) {}
+  CachePlan Plan(const PolicyContext& /*context*/, int prompt_tokens,
+                 int max_new_tokens) const override {
+    CachePlan plan;
+    for (const MergeRole role : roles_) {
+      plan.layers.push_back(PlanKeepAll({prompt_tokens, max_new_tokens}));
+      plan.layers.back().merge = role;
+      if (tests_) plan.layers.back().lazy = LazyTest{4, 16, 1, 0.9};
+    }
+    if (says_how_) plan.merge.emplace();
+    return plan;
+  }
+
+ private:
+  std::vector<MergeRole> roles_;
+  bool says_how_, tests_;
+};
+
+TEST(EngineTest, APlanThatMakesNoSenseIsRefused) {
+  EngineHarness harness(Options(6000));
+  constexpr auto kNone = MergeRole::kNone, kLower = MergeRole::kLower, kUpper = MergeRole::kUpper;
+  const auto expect = [&](const WrongPairs& policy, const char* message) {
+    EngineRequest request = harness.Request(50, 10);
+    request.policy = std::make_shared<WrongPairs>(policy);
+    const absl::Status status = harness.engine->Submit(std::move(request)).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kInternal) << status;
+    EXPECT_EQ(status.message(), std::string("wrong planned ") + message);
+  };
+  ASSERT_EQ(kLayers, 4);
+  expect(WrongPairs({kNone, kNone, kNone}), "3 layers for a model of 4");
+  expect(WrongPairs({kUpper, kNone, kNone, kNone}), "to merge layer 0, which has no partner");
+  expect(WrongPairs({kNone, kLower, kNone, kNone}), "to merge layer 1, which has no partner");
+  expect(WrongPairs({kNone, kLower, kLower, kUpper}), "to merge layer 1, which has no partner");
+  expect(WrongPairs({kNone, kNone, kNone, kLower}), "to merge layer 3, which has no partner");
+  expect(WrongPairs({kLower, kUpper, kNone, kNone}, false), "to merge layer 0, but not how");
+  expect(WrongPairs({kLower, kUpper, kNone, kNone}, true, true),
+         "to merge layer 0, and to find out whether it is lazy");
+  harness.ExpectEmptyPool();
+}
+
 TEST(EngineTest, EveryMethodHoldsNoMoreThanItsPlanAtEveryLength) {
   EngineHarness harness(Options(20000));
   const ModelShape shape = StubModelOptions().shape;
