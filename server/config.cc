@@ -109,7 +109,7 @@ absl::StatusOr<std::vector<std::shared_ptr<const PodGroups>>> LoadPodGroups(
   for (const std::string& text : names_and_files) {
     const size_t equals = text.find('=');
     const std::string name = text.substr(0, equals);
-    if (equals == std::string::npos) {
+    if (equals == std::string::npos || equals + 1 == text.size()) {
       return absl::InvalidArgumentError(absl::StrCat("--pod-groups '", text, "' is no NAME=FILE"));
     }
     if (absl::Status status = CheckPodGroupsName(name); !status.ok()) {

@@ -110,7 +110,10 @@ std::string WhyNoAddress(const std::string& address) {
     return absl::StrCat("'", address, "' has no port: must be HOST:PORT, such as ", address,
                         ":50051");
   }
-  const std::string port = address.substr(colon + 1);
+  const std::string host = address.substr(0, colon), port = address.substr(colon + 1);
+  if (host.empty() || absl::StartsWith(host, "[") != absl::EndsWith(host, "]")) {
+    return absl::StrCat("'", address, "' has no host: must be HOST:PORT, such as localhost:50051");
+  }
   const bool is_number = !port.empty() && absl::c_all_of(port, absl::ascii_isdigit);
   int value = 0;
   if (!is_number || (absl::SimpleAtoi(port, &value) && value >= 1 && value <= 65535)) return "";

@@ -56,7 +56,7 @@ TEST(WrongInput, WrongFlagsAreRefusedByName) {
       {{"--compression", "kivi(group=24)"}, {"--compression", "group=24", "32"}},
       {{"--compression", "minicache(start=7)"}, {"--compression", "start=7", "model of 8"}},
       {{"--allow-compression", "full,magic"}, {"--allow-compression", "magic"}},
-      {{"--allow-compression", "full,,snapkv"}, {"--allow-compression", "'' is no policy"}},
+      {{"--allow-compression", "full,,snapkv"}, {"--allow-compression: has no value"}},
       {{"--max-queue", "0100"}, {"--max-queue", "'0100'", "decimal"}},
       {{"--threads", "0x10"}, {"--threads", "'0x10'", "decimal"}},
       {{"--page", "2"}, {"--page", "'2'", "on or off"}},
