@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <system_error>
-#include <tuple>
 #include <utility>
 
 #include "absl/container/flat_hash_set.h"
@@ -61,6 +60,16 @@ std::optional<int32_t> SpecialId(const std::optional<AddedToken>& named,
   return named.has_value() ? vocabulary.Find(named->content) : otherwise;
 }
 
+/// What is to be added to every text must be a token.
+absl::Status CheckAdded(const TokenizerConfig& config, const char* name,
+                        std::optional<bool> is_added, const std::optional<AddedToken>& token,
+                        std::optional<int32_t> id) {
+  if (!is_added.value_or(false) || !token || id) return absl::OkStatus();
+  return InFile(config.path, absl::InvalidArgumentError(absl::StrCat(
+                                 "\"add_", name, "_token\" is true, but the ", name, "_token '",
+                                 token->content, "' is not in the vocabulary")));
+}
+
 /// add_bos_token and add_eos_token overrule the post processor, as in transformers.
 void ApplyFlags(const TokenizerConfig& config, std::optional<int32_t> bos_id,
                 std::optional<int32_t> eos_id, PostProcessor* processor) {
@@ -105,15 +114,10 @@ absl::StatusOr<std::unique_ptr<Tokenizer>> Tokenizer::Load(const std::filesystem
   parts->eos_id = SpecialId(config->eos, vocabulary, file.eos_id);
   parts->unk_id = SpecialId(config->unk, vocabulary, file.unk_id);
   parts->pad_id = SpecialId(config->pad, vocabulary, std::nullopt);
-  const std::tuple<const char*, std::optional<bool>, const std::optional<AddedToken>&,
-                   std::optional<int32_t>>
-      wanted[] = {{"bos", config->add_bos_token, config->bos, parts->bos_id},
-                  {"eos", config->add_eos_token, config->eos, parts->eos_id}};
-  for (const auto& [name, adds, token, id] : wanted) {
-    if (!adds.value_or(false) || !token || id) continue;
-    return InFile(config->path, absl::InvalidArgumentError(absl::StrCat(
-                                    "\"add_", name, "_token\" is true, but the ", name, "_token '",
-                                    token->content, "' is not in the vocabulary")));
+  for (const absl::Status& status :
+       {CheckAdded(*config, "bos", config->add_bos_token, config->bos, parts->bos_id),
+        CheckAdded(*config, "eos", config->add_eos_token, config->eos, parts->eos_id)}) {
+    if (!status.ok()) return status;
   }
   ApplyFlags(*config, parts->bos_id, parts->eos_id, &file.post_processor);
   for (const AddedToken& token : file.added_tokens) {

@@ -28,6 +28,16 @@ absl::StatusOr<std::shared_ptr<const TokenSet>> ParseTokenSet(const std::vector<
   return TokenSet::Parse(files[0]);
 }
 
+/// A pipe would keep who looks again and again waiting.
+absl::StatusOr<NamedFile> ReadRegularFile(const std::string& flag,
+                                          const std::filesystem::path& path) {
+  std::error_code error;
+  if (std::filesystem::exists(path, error) && !std::filesystem::is_regular_file(path, error)) {
+    return NamedFile{flag, path, ""}.Wrong("is no regular file");
+  }
+  return ReadNamedFile(flag, path);
+}
+
 }  // namespace
 
 template <typename T>
@@ -35,14 +45,7 @@ typename ReloadedFiles<T>::Look ReloadedFiles<T>::LookAtFiles() const {
   Look look{.files = std::vector<NamedFile>(), .digest = {}};
   std::string digests;
   for (const Named& named : files_) {
-    absl::StatusOr<NamedFile> file = NamedFile{named.flag, named.path, ""};
-    std::error_code error;
-    if (std::filesystem::exists(named.path, error) &&
-        !std::filesystem::is_regular_file(named.path, error)) {
-      file = file->Wrong("is no regular file");  // a pipe would keep who looks again waiting
-    } else {
-      file = ReadNamedFile(named.flag, named.path);
-    }
+    absl::StatusOr<NamedFile> file = ReadRegularFile(named.flag, named.path);
     if (!file.ok()) return {file.status(), Sha256(std::string(file.status().message()))};
     for (const uint8_t byte : Sha256(file->text)) digests.push_back(static_cast<char>(byte));
     look.files->push_back(*std::move(file));
