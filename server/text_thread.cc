@@ -1,5 +1,8 @@
 #include "server/text_thread.h"
 
+#include <sys/resource.h>
+#include <unistd.h>
+
 #include <utility>
 
 namespace ziggurat {
@@ -26,6 +29,8 @@ void TextThread::Run(size_t bytes, std::function<void()> work) {
 }
 
 void TextThread::Loop() {
+  // On Linux this is of the thread alone. Steps of the engine come first.
+  setpriority(PRIO_PROCESS, static_cast<id_t>(gettid()), 10);
   std::unique_lock lock(mutex_);
   for (;;) {
     changed_.wait(lock, [this] { return is_ending_ || !waiting_.empty(); });
