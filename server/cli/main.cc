@@ -113,6 +113,7 @@ int AfterFlush(int exit_code) {
 }
 
 int Main(int argc, char** argv) {
+  std::set_terminate(EndWithoutResources);
   CLI::App app(
       "Ziggurat serves language models with a KV cache that is paged per layer out of one pool.",
       "ziggurat");
@@ -154,7 +155,5 @@ int Main(int argc, char** argv) {
 }  // namespace
 }  // namespace ziggurat
 
-int main(int argc, char** argv) {
-  std::set_terminate(ziggurat::EndWithoutResources);
-  return ziggurat::Main(argc, argv);
-}
+// NOLINTNEXTLINE(bugprone-exception-escape): EndWithoutResources says what it was.
+int main(int argc, char** argv) { return ziggurat::Main(argc, argv); }
