@@ -141,9 +141,10 @@ std::string EndsOfPrompt(absl::Span<const int32_t> prompt, const Tokenizer& toke
     bytes += bytes_of(prompt[tail - 1]);
   }
   std::vector<int32_t> known;
-  for (size_t i = 0; i < prompt.size(); ++i) {
-    const bool is_end = i < head || i >= tail;
-    if (is_end && tokenizer.IdToPiece(prompt[i]).ok()) known.push_back(prompt[i]);
+  for (const absl::Span<const int32_t> end : {prompt.first(head), prompt.subspan(tail)}) {
+    for (const int32_t id : end) {
+      if (tokenizer.IdToPiece(id).ok()) known.push_back(id);
+    }
   }
   return tokenizer.Decode(known).value_or("");
 }

@@ -16,8 +16,9 @@ grpc::ByteBuffer ToBytes(const google::protobuf::Message& message) {
 }
 
 absl::Status FromBytes(const grpc::ByteBuffer& bytes, google::protobuf::Message* message) {
-  if (!bytes.Valid())
+  if (!bytes.Valid()) {
     return absl::CancelledError("the client went away before its request was whole");
+  }
   grpc::ByteBuffer copy(bytes);  // shares the slices; the reader wants it mutable
   grpc::ProtoBufferReader reader(&copy);
   if (reader.status().ok() && message->ParseFromZeroCopyStream(&reader)) return absl::OkStatus();

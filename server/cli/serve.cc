@@ -12,7 +12,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "absl/strings/str_split.h"
 #include "compression/registry.h"
 #include "model/checkpoint/checkpoint.h"
 #include "model/checkpoint/model_config.h"
@@ -67,7 +66,6 @@ struct ServeFlags {
   std::string kv_cache_memory = "512MiB";
   std::string dtype = "bf16";
   std::string prefill_tokens = "auto";
-  std::vector<std::string> allow_compression;  ///< each of them one or more, with commas between
   std::vector<std::string> pod_groups;
 };
 
@@ -79,11 +77,6 @@ absl::Status FillConfig(const ServeFlags& flags, ServeConfig& config) {
   absl::StatusOr<Endpoint> http = ParseEndpoint(flags.http);
   if (!http.ok()) return Prefixed("--http", http.status());
   config.http = *http;
-  for (const std::string& text : flags.allow_compression) {
-    for (const absl::string_view name : absl::StrSplit(text, ',')) {
-      config.allow_compression.emplace_back(name);
-    }
-  }
   auto groups = LoadPodGroups(flags.pod_groups);
   if (!groups.ok()) return groups.status();
   config.resources.pod_groups = *std::move(groups);
@@ -285,7 +278,7 @@ void AddModelAndCache(CLI::App& serve, ServeFlags& flags) {
       ->type_name("POLICY")
       ->capture_default_str();
   serve
-      .add_option("--allow-compression", flags.allow_compression,
+      .add_option("--allow-compression", flags.config.allow_compression,
                   "Policies that requests may name, separated by commas (default: all)")
       ->allow_extra_args(false)
       ->type_name("LIST");

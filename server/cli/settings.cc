@@ -35,11 +35,7 @@ using GivenByKey = std::map<std::string, Given>;
 
 bool IsFlag(const CLI::Option& option) { return option.get_items_expected_max() == 0; }
 
-/// Elements of a list, of which one text may hold several. (CLI11 would drop empty ones.)
-std::vector<std::string> ElementsOf(const CLI::Option& option, std::vector<std::string> values) {
-  if (option.get_type_name() != "LIST") return values;
-  return absl::StrSplit(absl::StrJoin(values, ","), ',');
-}
+bool IsList(const CLI::Option& option) { return option.get_type_name() == "LIST"; }
 
 std::vector<CLI::Option*> Configurable(CLI::App& command) {
   return command.get_options([](const CLI::Option* option) {
@@ -185,12 +181,16 @@ absl::StatusOr<Settings> Settings::Complete(CLI::App& command,
     } else if (const auto line = by_file->find(key); line != by_file->end()) {
       given = line->second;
     }
-    if (!given.values.empty()) given.values = ElementsOf(*option, std::move(given.values));
+    if (IsList(*option) && !given.values.empty()) {
+      // One text may hold several. CLI11 would split it too, and drop empty ones.
+      given.values = absl::StrSplit(absl::StrJoin(given.values, ","), ',');
+      option->clear();
+    }
     if (absl::Status status = RefuseEmpty(key, given); !status.ok()) return status;
-    if (given.source != kDefault && given.source != kCommandLine) {
+    if (given.source != kDefault && option->count() == 0) {
       if (absl::Status status = Apply(*option, given); !status.ok()) return status;
     }
-    if (option->count() > 0) given.values = ElementsOf(*option, option->results());
+    if (option->count() > 0) given.values = option->results();
     settings.all_.push_back({key, std::move(given.values), std::move(given.source)});
   }
   return settings;

@@ -15,8 +15,6 @@
 namespace ziggurat {
 namespace {
 
-using ::testing::HasSubstr;
-
 const std::vector<int32_t> kPrompt = {10, 20, 30, 40, 50};
 
 std::string Letters(size_t bytes) {

@@ -122,8 +122,8 @@ TEST(SecureDaemonTest, APipeInPlaceOfAFileKeepsNobodyWaiting) {
     StubDaemon daemon(config);
     std::filesystem::remove(config.security.auth_token_file);
     ASSERT_EQ(mkfifo(config.security.auth_token_file.c_str(), 0600), 0);
-    std::this_thread::sleep_for(std::chrono::seconds(3));  // it looks every second
-  }                                                        // and ends
+    std::this_thread::sleep_for(std::chrono::seconds(3));  // it looks every second, and then ends
+  }
   EXPECT_FALSE(Daemon::Create(config).ok());
 }
 

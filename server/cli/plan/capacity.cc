@@ -178,7 +178,7 @@ absl::StatusOr<double> Capacity::Sustain(const Traffic& traffic, size_t pool_blo
   double sum = 0;                // of the running, over the counted steps
   // The first requests begin together, which they never do again.
   const int warm_up = 3 * expected;
-  const int requests = std::max(7 * expected, std::min(40 * expected, kForecasts));
+  const int requests = std::min(40 * expected, kForecasts);
   bench::Lengths next = stream.Next().lengths;
   for (int seen = 0; seen < requests;) {
     const auto forecast = Forecast(traffic, next);
