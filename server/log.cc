@@ -1,10 +1,15 @@
 #include "server/log.h"
 
+#include <limits.h>
+#include <poll.h>
 #include <signal.h>
 #include <unistd.h>
 
 #include <atomic>
+#include <cerrno>
+#include <cstdint>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <utility>
 
@@ -14,7 +19,7 @@
 #include "grpc/support/log.h"
 #include "server/printable.h"
 #include "spdlog/pattern_formatter.h"
-#include "spdlog/sinks/stdout_sinks.h"
+#include "spdlog/sinks/base_sink.h"
 #include "spdlog/spdlog.h"
 
 namespace ziggurat {
@@ -50,10 +55,51 @@ class OneLineFormatter : public spdlog::formatter {
   spdlog::pattern_formatter pattern_{"%Y-%m-%dT%H:%M:%S.%eZ %l %v", spdlog::pattern_time_type::utc};
 };
 
+class DescriptorSink : public spdlog::sinks::base_sink<std::mutex> {
+ public:
+  explicit DescriptorSink(int descriptor) : descriptor_(descriptor) {}
+
+ private:
+  void sink_it_(const spdlog::details::log_msg& message) override {
+    if (lines_lost_ > 0) {
+      const std::string text =
+          absl::StrCat("lines left out here, since nobody read them: ", lines_lost_);
+      spdlog::details::log_msg notice = message;
+      notice.level = spdlog::level::warn;
+      notice.payload = text;
+      if (Write(notice)) lines_lost_ = 0;
+    }
+    if (lines_lost_ > 0 || !Write(message)) ++lines_lost_;
+  }
+  void flush_() override {}
+
+  /// False: there is no room for it now.
+  bool Write(const spdlog::details::log_msg& message) {
+    spdlog::memory_buf_t line;
+    formatter_->format(message, line);
+    if (line.size() > PIPE_BUF) {
+      line.resize(PIPE_BUF);
+      line[PIPE_BUF - 1] = '\n';
+    }
+    pollfd file = {descriptor_, POLLOUT, 0};
+    if (poll(&file, 1, 0) == 0) return false;
+    while (write(descriptor_, line.data(), line.size()) < 0) {
+      if (errno == EAGAIN) return false;
+      if (errno != EINTR) break;  // it cannot be written at all: nobody is left to tell
+    }
+    return true;
+  }
+
+  const int descriptor_;
+  int64_t lines_lost_ = 0;
+};
+
 }  // namespace
 
-std::unique_ptr<spdlog::formatter> MakeLogFormatter() {
-  return std::make_unique<OneLineFormatter>();
+std::shared_ptr<spdlog::sinks::sink> MakeLogSink(int descriptor) {
+  auto sink = std::make_shared<DescriptorSink>(descriptor);
+  sink->set_formatter(std::make_unique<OneLineFormatter>());
+  return sink;
 }
 
 absl::StatusOr<spdlog::level::level_enum> ParseLogLevel(std::string_view text) {
@@ -70,9 +116,7 @@ absl::StatusOr<spdlog::level::level_enum> ParseLogLevel(std::string_view text) {
 }
 
 void SetUpLogging(spdlog::level::level_enum level) {
-  auto logger = std::make_shared<spdlog::logger>("ziggurat",
-                                                 std::make_shared<spdlog::sinks::stderr_sink_mt>());
-  logger->set_formatter(MakeLogFormatter());
+  auto logger = std::make_shared<spdlog::logger>("ziggurat", MakeLogSink(STDERR_FILENO));
   logger->set_level(level);
   spdlog::set_default_logger(std::move(logger));
   gpr_set_log_function(LogForGrpc);

@@ -1,18 +1,25 @@
-// SIGTERM and SIGINT as events that a thread waits for, so nothing runs inside a signal handler.
+// SIGTERM, SIGINT and SIGHUP as events that a thread waits for, so nothing runs inside a signal
+// handler.
 #pragma once
+
+#include <signal.h>
 
 #include "absl/time/time.h"
 
 namespace ziggurat {
 
-/// Blocks both signals in the calling thread and in all that it starts later; construct it before
-/// any other thread. One waiter at a time.
+/// Blocks these signals in the calling thread and in all that it starts later; construct it before
+/// any other thread. SIGHUP comes when a terminal is closed, and stays ignored where whoever
+/// started us ignores it (nohup). One waiter at a time.
 class TerminationSignals {
  public:
   TerminationSignals();
 
   /// The number of the signal that came, or 0 after `timeout`.
   int Wait(absl::Duration timeout = absl::InfiniteDuration());
+
+ private:
+  sigset_t signals_;
 };
 
 }  // namespace ziggurat

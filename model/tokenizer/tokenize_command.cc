@@ -1,8 +1,6 @@
 #include "model/tokenizer/tokenize_command.h"
 
 #include <cstdint>
-#include <istream>
-#include <iterator>
 #include <memory>
 #include <ostream>
 #include <string>
@@ -56,12 +54,11 @@ absl::Status Encode(const Tokenizer& tokenizer, const TokenizeCommand& command,
 
 }  // namespace
 
-absl::Status RunTokenizeCommand(const TokenizeCommand& command, std::istream& in,
+absl::Status RunTokenizeCommand(const TokenizeCommand& command, const std::string& input,
                                 std::ostream& out) {
   const absl::StatusOr<std::unique_ptr<Tokenizer>> tokenizer =
       Tokenizer::Load(command.tokenizer_dir);
   if (!tokenizer.ok()) return tokenizer.status();
-  const std::string input{std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>()};
   absl::Status status = command.decode ? Decode(**tokenizer, command, input, out)
                                        : Encode(**tokenizer, command, input, out);
   if (!status.ok()) return status;

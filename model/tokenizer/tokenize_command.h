@@ -1,8 +1,9 @@
-// `ziggurat tokenize`: text on one stream, ids on the other, and back. No daemon, no model.
+// `ziggurat tokenize`: text in, ids out, and back. No daemon, no model.
 #pragma once
 
 #include <filesystem>
 #include <iosfwd>
+#include <string>
 
 #include "absl/status/status.h"
 
@@ -17,10 +18,10 @@ struct TokenizeCommand {
   bool show_pieces = false;        ///< encoding: one line for each token, id and piece
 };
 
-/// Reads all of `in` and writes to `out`: ids separated by spaces, with a newline at the end; or
-/// the text, byte for byte. Ids that are read may be separated by white space or commas, and may
+/// Writes what `input` becomes to `out`: ids separated by spaces, with a newline at the end; or
+/// the text, byte for byte. Ids of the input may be separated by white space or commas, and may
 /// stand in brackets. Errors say what is wrong with the tokenizer or the input.
-absl::Status RunTokenizeCommand(const TokenizeCommand& command, std::istream& in,
+absl::Status RunTokenizeCommand(const TokenizeCommand& command, const std::string& input,
                                 std::ostream& out);
 
 }  // namespace ziggurat

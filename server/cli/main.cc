@@ -1,5 +1,8 @@
 // The binary `ziggurat`.
+#include <unistd.h>
+
 #include <algorithm>
+#include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
@@ -112,8 +115,17 @@ int AfterFlush(int exit_code) {
   std::abort();
 }
 
+/// Weights are read where their files are mapped, which gives a signal where read() gives an error.
+void EndWithoutFile(int /*signal*/) {
+  constexpr char kText[] =
+      "ziggurat: a file of the model was cut while it was read, or its disk cannot be read\n";
+  [[maybe_unused]] const ssize_t written = write(STDERR_FILENO, kText, sizeof kText - 1);
+  std::_Exit(kExitFailure);
+}
+
 int Main(int argc, char** argv) {
   std::set_terminate(EndWithoutResources);
+  std::signal(SIGBUS, EndWithoutFile);
   CLI::App app(
       "Ziggurat serves language models with a KV cache that is paged per layer out of one pool.",
       "ziggurat");

@@ -1,9 +1,7 @@
 // `ziggurat tokenize`: text to token ids and back, without a daemon.
 #include <iostream>
 #include <memory>
-#include <sstream>
 #include <string>
-#include <utility>
 
 #include "model/tokenizer/tokenize_command.h"
 #include "server/cli/command.h"
@@ -21,10 +19,9 @@ The text is taken byte for byte, so a line break at its end counts. No token is 
 --bos is given.)";
 
 int Tokenize(const TokenizeCommand& command) {
-  absl::StatusOr<std::string> input = ReadStandardInput();
+  const absl::StatusOr<std::string> input = ReadStandardInput();
   if (!input.ok()) return SayFailure("tokenize", input.status());
-  std::istringstream stream(*std::move(input));
-  const absl::Status status = RunTokenizeCommand(command, stream, std::cout);
+  const absl::Status status = RunTokenizeCommand(command, *input, std::cout);
   if (status.ok()) return kExitOk;
   const bool is_asked_wrongly = absl::IsInvalidArgument(status) || absl::IsOutOfRange(status);
   return SayFailure("tokenize", status, is_asked_wrongly ? kExitUsage : kExitFailure);
@@ -42,16 +39,22 @@ Command AddTokenize(CLI::App& app) {
                    "Folder of a model, or its tokenizer.json or tokenizer.model")
       ->required()
       ->type_name("DIR");
-  tokenize->add_flag("--decode", command->decode, "Ids on stdin, text out");
-  tokenize->add_flag("--bos", command->add_special_tokens,
-                     "Add the special tokens that the model expects around a prompt");
-  tokenize->add_flag_callback(
-      "--plain", [command] { command->parse_special = false; },
-      "Special tokens written out in the text are ordinary text");
-  tokenize->add_flag_callback(
-      "--special", [command] { command->skip_special = false; },
-      "With --decode: show special tokens");
-  tokenize->add_flag("--pieces", command->show_pieces, "One line for each token: id and piece");
+  CLI::Option* decode = tokenize->add_flag("--decode", command->decode, "Ids on stdin, text out");
+  tokenize
+      ->add_flag("--bos", command->add_special_tokens,
+                 "Add the special tokens that the model expects around a prompt")
+      ->excludes(decode);
+  tokenize
+      ->add_flag_callback(
+          "--plain", [command] { command->parse_special = false; },
+          "Special tokens written out in the text are ordinary text")
+      ->excludes(decode);
+  tokenize
+      ->add_flag_callback(
+          "--special", [command] { command->skip_special = false; }, "Show special tokens")
+      ->needs(decode);
+  tokenize->add_flag("--pieces", command->show_pieces, "One line for each token: id and piece")
+      ->excludes(decode);
   tokenize->footer(kExamples);
   return {tokenize, [command] { return Tokenize(*command); }};
 }

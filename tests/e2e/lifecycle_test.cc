@@ -94,6 +94,16 @@ TEST(Lifecycle, SigtermFinishesWhatRunsAndRefusesTheRest) {
   EXPECT_THAT(daemon.LoggedErrors(), testing::IsEmpty());
 }
 
+TEST(Lifecycle, ATerminalThatIsClosedDrainsToo) {
+  START_DAEMON(daemon, {});
+  BackgroundCall call(daemon.NewChannel(), LongRequest(500));
+  ASSERT_UNDER_WAY(call);
+  daemon.process().Signal(SIGHUP);
+  EXPECT_TRUE(call.Get().ok()) << call.Get().Describe();
+  EXPECT_EQ(call.Get().ids.size(), 500u);
+  EXPECT_EQ(daemon.process().Wait(absl::Seconds(20)), std::optional<int>(0)) << daemon.log();
+}
+
 TEST(Lifecycle, TheDrainTimeoutEndsWhatStillRuns) {
   START_DAEMON(daemon, {.flags = {"--drain-timeout", "0.3"}});
   BackgroundCall call(daemon.NewChannel(), LongRequest(4000));

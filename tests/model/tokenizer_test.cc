@@ -510,27 +510,24 @@ TEST(ThreadTest, OneTokenizerServesManyThreads) {
 }
 
 TEST(TokenizeCommandTest, GoesBothWays) {
-  std::istringstream text("The tower.\n");
-  std::stringstream ids;
+  std::ostringstream ids;
   TokenizeCommand command{.tokenizer_dir = NeedleDir()};
-  ASSERT_TRUE(RunTokenizeCommand(command, text, ids).ok());
+  ASSERT_TRUE(RunTokenizeCommand(command, "The tower.\n", ids).ok());
   EXPECT_EQ(ids.str().substr(0, 2), "0 ");
   command.decode = true;
   std::ostringstream decoded;
-  ASSERT_TRUE(RunTokenizeCommand(command, ids, decoded).ok());
+  ASSERT_TRUE(RunTokenizeCommand(command, ids.str(), decoded).ok());
   EXPECT_EQ(decoded.str(), "The tower.\n");
 }
 
 TEST(TokenizeCommandTest, RefusesWhatIsNoId) {
   std::ostringstream out;
   TokenizeCommand command{.tokenizer_dir = NeedleDir(), .decode = true};
-  std::istringstream word("1, [2] x3");
-  EXPECT_THAT(std::string(RunTokenizeCommand(command, word, out).message()), HasSubstr("'x3'"));
-  std::istringstream large("99999");
-  EXPECT_EQ(RunTokenizeCommand(command, large, out).code(), absl::StatusCode::kOutOfRange);
+  EXPECT_THAT(std::string(RunTokenizeCommand(command, "1, [2] x3", out).message()),
+              HasSubstr("'x3'"));
+  EXPECT_EQ(RunTokenizeCommand(command, "99999", out).code(), absl::StatusCode::kOutOfRange);
   command.tokenizer_dir = "/no/such/folder";
-  std::istringstream empty;
-  EXPECT_EQ(RunTokenizeCommand(command, empty, out).code(), absl::StatusCode::kNotFound);
+  EXPECT_EQ(RunTokenizeCommand(command, "", out).code(), absl::StatusCode::kNotFound);
 }
 
 }  // namespace

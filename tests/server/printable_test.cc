@@ -1,17 +1,11 @@
 #include "server/printable.h"
 
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <string>
 
-#include "server/log.h"
-#include "spdlog/details/log_msg.h"
-
 namespace ziggurat {
 namespace {
-
-using ::testing::EndsWith;
 
 TEST(Printable, LeavesTextsAsTheyAre) {
   for (const char* text : {"", "a 'b' \"c\" \\d", "naïve 漢字 👨‍👩‍👧 \u00a0"}) {
@@ -40,15 +34,6 @@ TEST(PrintableMessage, KeepsTheLinesThatShowAPolicy) {
   for (const char* text : {"", "a", "^", "\n^", "a\n^", "a\nb\n x^", "a\nb\n^ "}) {
     EXPECT_EQ(PrintableMessage(text), Printable(text));
   }
-}
-
-TEST(LogFormatter, AMessageIsOneLine) {
-  const spdlog::details::log_msg message("ziggurat", spdlog::level::warn,
-                                         "tensor \"a\nb\x1b[31m\"");
-  spdlog::memory_buf_t line;
-  MakeLogFormatter()->format(message, line);
-  EXPECT_THAT(std::string(line.data(), line.size()),
-              EndsWith("Z warning tensor \"a\\nb\\x1b[31m\"\n"));
 }
 
 }  // namespace
