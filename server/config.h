@@ -62,7 +62,7 @@ struct ServeConfig {
   std::vector<std::string> allow_compression;  ///< policy names; empty: all
   PolicyResources resources;                   ///< loaded at start; what policy texts may name
   ElementType dtype = ElementType::kBf16;
-  int threads = 0;  ///< 0: one for each core
+  int threads = 0;  ///< 0: one for each CPU it may use
   int max_running = 256;
   int max_queue = 1024;
   absl::Duration max_queue_time = absl::ZeroDuration();  ///< EngineOptions::max_queue_time

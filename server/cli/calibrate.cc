@@ -286,7 +286,8 @@ Command AddCalibrate(CLI::App& app) {
                   "auto: the first GPU, or the CPU where there is none; cpu; cuda:N")
       ->type_name("DEVICE")
       ->capture_default_str();
-  pod->add_option("--threads", flags->threads, "Threads of computation; 0: one for each core")
+  pod->add_option("--threads", flags->threads,
+                  "Threads of computation; 0: one for each CPU it may use")
       ->capture_default_str();
   pod->footer(kExamples);
   return {calibrate, [flags] { return CalibratePod(*flags); }, /*computes=*/true};

@@ -1,7 +1,5 @@
 #include "server/cli/device.h"
 
-#include <algorithm>
-#include <thread>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -9,6 +7,7 @@
 #include "model/cuda/cuda_decoder.h"
 #include "server/cli/failure.h"
 #include "server/config.h"
+#include "server/machine_limits.h"
 #include "spdlog/spdlog.h"
 
 namespace ziggurat {
@@ -29,9 +28,7 @@ absl::StatusOr<int> ChooseDevice(const std::string& flag) {
   return Prefixed(absl::StrCat("--device ", flag), card.status());
 }
 
-int ThreadCount(int flag) {
-  return flag > 0 ? flag : std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
-}
+int ThreadCount(int flag) { return flag > 0 ? flag : MachineCpus(); }
 
 absl::StatusOr<DeviceRunner> LoadOnDevice(const std::filesystem::path& model,
                                           DecoderOptions options, int device, int max_sequences) {

@@ -15,7 +15,7 @@ namespace ziggurat {
 /// which card it is or, for `auto`, why it is none.
 absl::StatusOr<int> ChooseDevice(const std::string& flag);
 
-/// Threads of computation: what --threads says, or one for each core where it says 0.
+/// Threads of computation: what --threads says, or one for each CPU (MachineCpus) where it says 0.
 int ThreadCount(int flag);
 
 struct DeviceRunner {

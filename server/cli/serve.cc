@@ -29,7 +29,7 @@
 #include "server/config.h"
 #include "server/daemon.h"
 #include "server/log.h"
-#include "server/machine_memory.h"
+#include "server/machine_limits.h"
 #include "server/signals.h"
 #include "server/stop_tokens.h"
 #include "server/version.h"
@@ -126,9 +126,9 @@ absl::StatusOr<LoadedModel> LoadModel(const ServeConfig& config) {
   loaded.served.tokenizer = *std::move(tokenizer);
 
   const int threads = ThreadCount(config.threads);
-  if (threads > ThreadCount(0)) {
-    spdlog::warn("--threads is {}, and this machine has {} CPUs: they will wait for each other",
-                 threads, ThreadCount(0));
+  if (threads > MachineCpus()) {
+    spdlog::warn("--threads is {}, and there are {} CPUs for them: they will wait for each other",
+                 threads, MachineCpus());
   }
   loaded.served.name = FolderName(config.model);
   loaded.served.architecture = std::string(ArchitectureName(model->architecture));
@@ -298,7 +298,8 @@ void AddModelAndCache(CLI::App& serve, ServeFlags& flags) {
       ->type_name("DEVICE")
       ->capture_default_str();
   serve
-      .add_option("--threads", flags.config.threads, "Threads of computation; 0: one for each core")
+      .add_option("--threads", flags.config.threads,
+                  "Threads of computation; 0: one for each CPU it may use")
       ->capture_default_str();
 }
 

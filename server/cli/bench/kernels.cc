@@ -70,7 +70,7 @@ Command AddBenchKernels(CLI::App& bench) {
   flags->options.threads = 0;
   app->add_option("--filter", flags->options.filter, "Regular expression over the names")
       ->type_name("REGEX");
-  app->add_option("--threads", flags->options.threads, "Threads; 0: one for each core")
+  app->add_option("--threads", flags->options.threads, "Threads; 0: one for each CPU it may use")
       ->check(CLI::Range(0, 1024))
       ->capture_default_str();
   app->add_option("--gigabytes", flags->options.gigabytes, "Memory that the caches fill")

@@ -333,7 +333,8 @@ Command AddModelBench(CLI::App* app, bool decodes) {
                   "auto: the first GPU, or the CPU where there is none; cpu; cuda:N")
       ->type_name("DEVICE")
       ->capture_default_str();
-  app->add_option("--threads", flags->threads, "Threads of computation; 0: one for each core")
+  app->add_option("--threads", flags->threads,
+                  "Threads of computation; 0: one for each CPU it may use")
       ->check(CLI::Range(0, 1024))
       ->capture_default_str();
   app->add_option("--prefill-tokens", flags->prefill_tokens,
