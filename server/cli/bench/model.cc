@@ -30,7 +30,8 @@ constexpr char kDecodeExamples[] = R"(Examples:
   ziggurat bench decode --model /tmp/llama-160m --batch 4 --context 8192 \
       --compression full --compression 'pyramidkv(budget=512)' --compression kivi
 
-A model to try it on: ziggurat make-model --shape llama-160m --out /tmp/llama-160m
+A model to try it on:
+  ziggurat make-model --shape llama-160m --context 16384 --out /tmp/llama-160m
 
 A row is one batch of equal requests, prefilled and then decoded together. tokens/s counts the
 tokens of all requests; "attention" and "engine" are shares of the engine thread's time (engine:
@@ -49,6 +50,9 @@ constexpr char kPrefillExamples[] = R"(Examples:
   ziggurat bench prefill --model /tmp/llama-160m --context 512,8192
   ziggurat bench prefill --model /tmp/llama-160m --batch 4 --context 8192 \
       --compression 'snapkv(budget=512)'
+
+A model to try it on:
+  ziggurat make-model --shape llama-160m --context 16384 --out /tmp/llama-160m
 
 tokens/s counts the tokens of all prompts, from sending them all at once to the last first token.)";
 
