@@ -153,6 +153,14 @@ enum class DecideAt : uint8_t {
   kFirstToken,  ///< after the first generated token
 };
 
+/// What `Policy::Decide` comes to at most, whatever has been measured.
+struct DecisionBounds {
+  int most_sinks = 0;  ///< of a ring that a layer becomes
+  /// Tokens per KV head that a layer comes to hold, those still to be generated among them: the
+  /// mean over layers, rounded up.
+  int64_t mean_tokens = 0;
+};
+
 /// What a prompt needs in the workspace besides hidden states and one layer's Q, K and V.
 struct PrefillNeeds {
   int window_rows = 0;          ///< last query rows that are kept; -1: all of the prompt
@@ -174,8 +182,7 @@ struct CachePlan {
   DecideAt decide = DecideAt::kLayer;
   /// Of the first token's query, where importance is kLazyMass.
   LazyTest first_token_test;
-  /// The most sinks of a ring that a layer may become when the policy decides.
-  int most_sinks_decided = 0;
+  DecisionBounds decided;  ///< where `decide` is not kLayer
   PrefillNeeds needs;
 
   /// Whether any layer has an edit: it may keep less than the whole prompt, and not the same tokens

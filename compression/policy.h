@@ -47,10 +47,10 @@ class Policy {
   /// DecideAt::kFirstToken the first generated one; `max_new_tokens` are those still to come,
   /// counted as in `Plan`. `prompt_tokens_kept` counts what is left of `tokens`.
   ///
-  /// A layer may become KeepAll; KeepRing, of at most `CachePlan::most_sinks_decided` sinks; at
+  /// A layer may become KeepAll; KeepRing, of at most `DecisionBounds::most_sinks` sinks; at
   /// DecideAt::kPrompt also KeepBest, by the statistic that the layer's plan had, whose window is
-  /// then its `recent`. Anything else ends the request with INTERNAL, which names the policy and
-  /// the layer.
+  /// then its `recent`. Together they come to no more than `DecisionBounds::mean_tokens` says.
+  /// Anything else ends the request with INTERNAL, which names the policy and the layer.
   ///   importance  [num_layers]
   virtual std::vector<LayerPlan> Decide(const PolicyContext& context, int tokens,
                                         int max_new_tokens,

@@ -81,8 +81,7 @@ absl::StatusOr<BlockPlan> PlanBlocks(const Policy& policy, const ModelShape& sha
   if (absl::Status status = CheckFormats(result.plan, shape, geometry); !status.ok()) return status;
   const StoreContext store{&result.plan, &geometry, shape.element, prompt_tokens,
                            std::max(0, max_new_tokens - 1)};
-  for (int layer = 0; layer < shape.num_layers; ++layer) {
-    const size_t blocks = MaxLayerBlocks(store, layer);
+  for (const size_t blocks : MaxLayerBlocks(store)) {
     result.layer_blocks.push_back(static_cast<uint32_t>(blocks));
     result.total_blocks += blocks;
   }

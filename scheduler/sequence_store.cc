@@ -36,8 +36,18 @@ std::vector<int32_t> SlotsOf(const LayerMeasured& measured, int tokens, int head
   return slots;
 }
 
+/// Tokens that a layer of `tokens` tokens has come to hold, after the edit, once `to_come` more of
+/// them have come.
+int64_t TokensInTheEnd(const LayerEdit& edit, int tokens, int to_come) {
+  const int64_t all = int64_t{tokens} + to_come;
+  if (const auto* ring = std::get_if<KeepRing>(&edit)) {
+    return std::min(all, int64_t{ring->sinks} + ring->recent);
+  }
+  return int64_t{KeptBy(edit, tokens).kept_tokens} + to_come;
+}
+
 /// What Policy::Decide may answer.
-absl::Status CheckDecided(const Policy& policy, const CachePlan& plan,
+absl::Status CheckDecided(const Policy& policy, const CachePlan& plan, int tokens, int to_come,
                           absl::Span<const LayerPlan> layers) {
   const auto wrong = [&](size_t layer, const std::string& what) {
     return absl::InternalError(
@@ -47,8 +57,10 @@ absl::Status CheckDecided(const Policy& policy, const CachePlan& plan,
     return absl::InternalError(absl::StrCat(std::string(policy.name()), " decided on ",
                                             layers.size(), " layers of ", plan.layers.size()));
   }
+  int64_t in_the_end = 0;
   for (size_t i = 0; i < layers.size(); ++i) {
     const LayerEdit& edit = layers[i].edit;
+    in_the_end += TokensInTheEnd(edit, tokens, to_come);
     if (layers[i].lazy.has_value() || layers[i].merge != MergeRole::kNone) {
       return wrong(i, "is to be tested or merged, which only a plan may ask");
     }
@@ -57,9 +69,9 @@ absl::Status CheckDecided(const Policy& policy, const CachePlan& plan,
       if (ring->sinks < 0 || ring->recent < 1) {
         return wrong(i, absl::StrCat("is a ring of ", ring->sinks, " + ", ring->recent, " tokens"));
       }
-      if (ring->sinks <= plan.most_sinks_decided) continue;
+      if (ring->sinks <= plan.decided.most_sinks) continue;
       return wrong(i, absl::StrCat("has ", ring->sinks, " sinks, its plan said at most ",
-                                   plan.most_sinks_decided));
+                                   plan.decided.most_sinks));
     }
     const auto* best = std::get_if<KeepBest>(&edit);
     if (best == nullptr) return wrong(i, "keeps what needs statistics that are gone by then");
@@ -72,7 +84,11 @@ absl::Status CheckDecided(const Policy& policy, const CachePlan& plan,
                                    " tokens by scores of a window of ", scores->window));
     }
   }
-  return absl::OkStatus();
+  const int64_t most = plan.decided.mean_tokens * static_cast<int64_t>(layers.size());
+  if (in_the_end <= most) return absl::OkStatus();
+  return absl::InternalError(absl::StrCat(std::string(policy.name()), " decided that ",
+                                          layers.size(), " layers come to hold ", in_the_end,
+                                          " tokens, its plan said at most ", most));
 }
 
 int StepAfter(int step, int tokens) {
@@ -169,23 +185,36 @@ absl::Status SequenceStore::Decide(const Policy& policy, const PolicyContext& co
   CatchUp();
   decided_plan_ = *plan_;
   decided_plan_.layers = policy.Decide(context, tokens, max_new_tokens, importance_);
-  if (absl::Status status = CheckDecided(policy, *plan_, decided_plan_.layers); !status.ok()) {
-    return status;
-  }
+  const int to_come = context_.appended_tokens - (tokens - context_.prompt_tokens);
+  absl::Status status = CheckDecided(policy, *plan_, tokens, to_come, decided_plan_.layers);
+  if (!status.ok()) return status;
   decided_plan_.decide = DecideAt::kLayer;
   undecided_ = false;
-  const size_t copy = DecisionBlocks(context_);
   context_.plan = &decided_plan_;
-  context_.appended_tokens -= tokens - context_.prompt_tokens;
+  context_.appended_tokens = to_come;
   context_.prompt_tokens = tokens;
   for (int layer = 0; layer < cache_->num_layers(); ++layer) {
-    if (layer > 0) {
-      // The layer below, which was copied, has given back as many.
-      layers_[layer].bound += copy;
-      if (absl::Status status = Settle(layer); !status.ok()) return status;
-    }
-    absl::Status status = RelayLayer(layer, decided_plan_.layers[layer], tokens, prompt, model);
+    status = RelayLayer(layer, decided_plan_.layers[layer], tokens, prompt, model);
     if (!status.ok()) return status;
+  }
+  return ShareBounds();
+}
+
+absl::Status SequenceStore::ShareBounds() {
+  size_t promised = 0, wanted = 0;
+  for (size_t layer = 0; layer < layers_.size(); ++layer) {
+    promised += layers_[layer].bound;
+    layers_[layer].bound = stores_[layer]->MaxBlocks();
+    wanted += layers_[layer].bound;
+  }
+  if (wanted > promised) {
+    return absl::InternalError(absl::StrCat("the layers may come to hold ", wanted,
+                                            " blocks, their plan allows ", promised));
+  }
+  // At no moment is more promised than before.
+  ledger_->Cancel(*reservation_);
+  for (int layer = 0; layer < cache_->num_layers(); ++layer) {
+    if (absl::Status status = Settle(layer); !status.ok()) return status;
   }
   return absl::OkStatus();
 }
@@ -235,8 +264,7 @@ absl::Status SequenceStore::RelayLayer(int layer, const LayerPlan& plan, int tok
                                      : AdoptGrowingStore(context_, &table, kHeld);
   }
   NoteStore(layer);
-  if (absl::Status status = LowerBound(layer); !status.ok()) return status;
-  return Settle(layer);
+  return absl::OkStatus();
 }
 
 absl::Status SequenceStore::PrepareStep(int position, std::vector<CacheEdit>* edits) {

@@ -27,7 +27,7 @@ struct LayerFacts {
 /// From admission to the end of a request. Engine thread only.
 ///
 /// Every call keeps the reservation of each layer at what the layer may still take: its bound less
-/// the blocks that it holds.
+/// the blocks that it holds. Until a decision (DecideAt) only the sum of the bounds means anything.
 class SequenceStore {
  public:
   /// `plan`, `cache`, `reservation` and `ledger` outlive the store; `reservation` holds the bounds
@@ -126,6 +126,8 @@ class SequenceStore {
   /// Once it is known what the layer keeps: the most that it may own from now on, which is no more
   /// than was promised, or INTERNAL.
   absl::Status LowerBound(int layer);
+  /// The same of all layers together, which have just been laid out anew.
+  absl::Status ShareBounds();
   /// Sets the reservation of the layer to `bound` less what it holds.
   absl::Status Settle(int layer);
 

@@ -46,6 +46,7 @@ class PyramidKv final : public DescribedPolicy {
       for (LayerPlan& layer : plan.layers) layer.statistic = statistic_;
       plan.importance = shape_ == kEntropy ? LayerImportance::kEntropy : LayerImportance::kGini;
       plan.decide = DecideAt::kPrompt;
+      plan.decided = {.mean_tokens = budget_ + limits.appended_tokens()};
     }
     return CompletePlan(context, limits, std::move(plan));
   }

@@ -61,7 +61,7 @@ class SimLayerKv final : public PlanModifier {
     plan->decide = DecideAt::kFirstToken;
     plan->first_token_test = test_;
     plan->first_token_test.last = 1;
-    plan->most_sinks_decided = test_.sinks;
+    plan->decided = {.most_sinks = test_.sinks, .mean_tokens = limits.total_tokens()};
   }
 
   LazyTest test_;

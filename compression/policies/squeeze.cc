@@ -44,7 +44,8 @@ class Squeeze final : public DescribedPolicy {
     if (limits.total_tokens() > SmallestBudget()) {
       plan.importance = LayerImportance::kCosine;
       plan.decide = DecideAt::kPrompt;
-      plan.most_sinks_decided = kSinks;
+      plan.decided = {.most_sinks = kSinks,
+                      .mean_tokens = std::min(budget_, limits.total_tokens())};
     }
     return CompletePlan(context, limits, std::move(plan));
   }

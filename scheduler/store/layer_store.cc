@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include "scheduler/store/store_format.h"
-#include "scheduler/store/token_list.h"
 
 namespace ziggurat {
 namespace {
@@ -16,48 +15,71 @@ size_t MaxEditBlocks(const StoreContext& context, const LayerPlan& plan) {
   return MaxGrowingBlocks(context, plan.prompt_tokens_kept + context.appended_tokens);
 }
 
-/// Most blocks of a layer whose policy decides when it holds all tokens.
-struct BoundsAroundDecision {
-  size_t held = 0;     ///< of the tokens as they are until then
-  size_t decided = 0;  ///< of what becomes of them
-};
-BoundsAroundDecision BoundsAround(const StoreContext& context) {
-  StoreContext plain = context;
-  CachePlan plan;
-  plain.plan = &plan;
-  const size_t tokens = static_cast<size_t>(context.prompt_tokens) + context.appended_tokens;
-  const size_t held = MaxGrowingBlocks(plain, tokens);
-  if (!context.plan->quantization) return {held, held};
-  // A ring has its sinks in a segment of their own, and with it one more tail in every plane. Of a
-  // ring of codes up to two groups are open.
-  const StoreFormat format = MakeStoreFormat(context.element, context.plan->quantization);
-  return {held, TokenList::MaxBlocks(*context.geometry, format, context.geometry->num_kv_heads,
-                                     tokens, /*burst=*/format.group()) +
-                    MaxGrowingBlocks(plain, context.plan->most_sinks_decided) + kMaxPlanes};
-}
-
-}  // namespace
-
-size_t DecisionBlocks(const StoreContext& context) {
-  // Nothing is copied where the slots can be used again.
-  if (context.plan->decide == DecideAt::kLayer || !context.plan->quantization) return 0;
-  const auto [held, decided] = BoundsAround(context);
-  return std::min(held, decided);
-}
-
-size_t MaxLayerBlocks(const StoreContext& context, int layer) {
+size_t MaxPlannedBlocks(const StoreContext& context, int layer) {
   const CachePlan& plan = *context.plan;
   const LayerPlan& of_layer = plan.layers[layer];
-  if (plan.decide != DecideAt::kLayer) {
-    const auto [held, decided] = BoundsAround(context);
-    return std::max(held, decided) + (layer == 0 ? DecisionBlocks(context) : 0);
-  }
   if (of_layer.merge != MergeRole::kNone) return MaxMergedBlocks(context, of_layer.merge);
   if (plan.distant) return MaxDistantBlocks(context, layer);
   size_t blocks = MaxEditBlocks(context, of_layer);
   if (of_layer.lazy) {
     blocks =
         std::max(blocks, MaxRingBlocks(context, {of_layer.lazy->sinks, of_layer.lazy->recent}));
+  }
+  return blocks;
+}
+
+/// Blocks that no layer exceeds which comes to hold `tokens` tokens after a decision. Nor do
+/// several on average that hold as many on average, which is why this grows by less and less with
+/// the tokens and, where one may hold more than another, has a tail for each plane.
+size_t MaxDecidedBlocks(const StoreContext& context, int64_t tokens) {
+  const CacheGeometry& geometry = *context.geometry;
+  const int heads = geometry.num_kv_heads;
+  const int64_t all = int64_t{context.prompt_tokens} + context.appended_tokens;
+  const auto blocks = [&](const CacheFormat& format, int64_t count) {
+    const int tails = tokens < all ? PlanesOf(format, heads, geometry.head_dim).count : 0;
+    return geometry.BlocksFor(format, heads, static_cast<size_t>(count)) + tails;
+  };
+  const StoreFormat format = MakeStoreFormat(context.element, context.plan->quantization);
+  if (!format.coded) return blocks(format.open, tokens);
+  // A ring of codes has its sinks apart, and holds up to a group more than its tokens; up to two
+  // groups, besides the residual ones, are open.
+  const int64_t group = format.group();
+  const int64_t held = std::min(tokens + group - 1, all);
+  const int64_t open = std::min(held, format.residual + 2 * group - 1);
+  return blocks(format.open, context.plan->decided.most_sinks) + blocks(*format.coded, held) +
+         blocks(format.open, open);
+}
+
+/// Of layers whose policy decides when they hold all tokens. Until then they are all alike; then
+/// they are laid out anew, one after the other, out of what all have together.
+std::vector<size_t> MaxBlocksAroundDecision(const StoreContext& context) {
+  const CachePlan& plan = *context.plan;
+  const size_t layers = plan.layers.size();
+  const int64_t tokens = context.prompt_tokens + (plan.decide == DecideAt::kFirstToken ? 1 : 0);
+  StoreContext plain = context;
+  const CachePlan as_they_are;
+  plain.plan = &as_they_are;
+  const size_t held = MaxGrowingBlocks(plain, tokens);
+  size_t during = held * layers;
+  if (plan.quantization) {
+    // One layer is there twice while it is copied; without quantization its slots are used again.
+    const size_t laid_out = MaxDecidedBlocks(context, tokens);
+    during = std::max(held, laid_out) * layers + std::min(held, laid_out);
+  }
+  const size_t all = std::max(during, MaxDecidedBlocks(context, plan.decided.mean_tokens) * layers);
+  std::vector<size_t> blocks(layers, all / layers);
+  blocks[0] += all % layers;
+  return blocks;
+}
+
+}  // namespace
+
+std::vector<size_t> MaxLayerBlocks(const StoreContext& context) {
+  const CachePlan& plan = *context.plan;
+  if (plan.decide != DecideAt::kLayer) return MaxBlocksAroundDecision(context);
+  std::vector<size_t> blocks(plan.layers.size());
+  for (size_t layer = 0; layer < blocks.size(); ++layer) {
+    blocks[layer] = MaxPlannedBlocks(context, static_cast<int>(layer));
   }
   return blocks;
 }

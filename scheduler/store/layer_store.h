@@ -107,12 +107,10 @@ class LayerStore {
   virtual int score_recent() const { return 0; }
 };
 
-/// Most blocks that the layer can take, before anything has been measured. Layer 0's are with the
-/// DecisionBlocks.
-size_t MaxLayerBlocks(const StoreContext& context, int layer);
-/// Of a policy that decides when the layers hold all tokens: what the copy of a layer takes beside
-/// it, for one layer at a time.
-size_t DecisionBlocks(const StoreContext& context);
+/// Most blocks that each layer can take, before anything has been measured. Where the policy
+/// decides when the layers hold all tokens, it is not known which layer will take how many: there
+/// the sum is what all can take together.
+std::vector<size_t> MaxLayerBlocks(const StoreContext& context);
 
 /// A lazy layer keeps the ring of its test, whatever its edit says. `stores` are those of the
 /// layers below, of the same sequence, which the new one may refer to.

@@ -3,7 +3,9 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <numeric>
 #include <string>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "compression/registry.h"
@@ -105,9 +107,33 @@ TEST(Bounds, ALateDecisionCopiesOneLayerAtATime) {
       }
     }
   }
-  const size_t full = PlannedBlocks("full", 8192, 512);
+  const size_t full = PlannedBlocks("full", 8192, 1);
   EXPECT_GE(PlannedBlocks("squeeze(budget=1024)+int8", 8192, 512), full * 9 / 8);
   EXPECT_LE(PlannedBlocks("squeeze(budget=1024)+int8", 8192, 512), full * 19 / 16);
+}
+
+TEST(Bounds, ALateDecisionIsPlannedByThePromptAndByWhatItComesTo) {
+  const auto planned = [](const std::string& text, int prompt, int appended) {
+    const CachePlan plan =
+        (*ParsePolicy(text))->Plan({kLayers, kHeads, kHeads, kHeadDim}, prompt, appended + 1);
+    const StoreContext context{&plan, &kGeometry, ElementType::kBf16, prompt, appended};
+    const std::vector<size_t> blocks = MaxLayerBlocks(context);
+    return std::accumulate(blocks.begin(), blocks.end(), size_t{0});
+  };
+  const auto full = [&](int prompt, int appended) { return planned("full", prompt, appended); };
+  // Generated tokens come after the decision. A tail for each layer: budgets differ.
+  const std::string squeeze = "squeeze(budget=64,p=0.5)";
+  EXPECT_EQ(planned(squeeze, 640, 2000), full(640, 0));
+  EXPECT_EQ(planned(squeeze, 16, 2000), full(64, 0) + kLayers);
+  for (const char* shape : {"entropy", "gini"}) {
+    const std::string pyramid = absl::StrCat("pyramidkv(budget=64,shape=", shape, ")");
+    EXPECT_EQ(planned(pyramid, 640, 2), full(640, 0));
+    EXPECT_EQ(planned(pyramid, 640, 2000), full(64, 2000) + kLayers);
+  }
+  // Whether any layer is lazy is not known.
+  const std::string lazy = "simlayerkv(threshold=0.3,sinks=4,recent=60,decide=decode)";
+  EXPECT_EQ(planned(lazy, 640, 2000), full(640, 2000));
+  EXPECT_LT(planned(lazy + "+kivi", 640, 4000), full(640, 4000) / 2);
 }
 
 }  // namespace

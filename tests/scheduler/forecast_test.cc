@@ -2,8 +2,15 @@
 #include "scheduler/forecast.h"
 
 #include <chrono>
+#include <cmath>
+#include <initializer_list>
+#include <memory>
+#include <random>
+#include <string>
 #include <thread>
+#include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "tests/scheduler/engine_harness.h"
 
@@ -108,6 +115,90 @@ TEST(ForecastTest, APolicyThatDoesNotSuitTheModelIsRefused) {
   const auto forecast =
       ForecastRequest(*MustParse("kivi(group=3)"), shape, GeometryOf(shape), {.prompt_tokens = 9});
   EXPECT_TRUE(absl::IsInvalidArgument(forecast.status())) << forecast.status();
+}
+
+/// A policy that is told of random importance where it decides late.
+class RandomlyMeasured final : public Policy {
+ public:
+  RandomlyMeasured(const std::string& text, std::mt19937_64* random)
+      : policy_(MustParse(text)), random_(*random) {}
+  std::string ToString() const override { return policy_->ToString(); }
+  std::string_view name() const override { return policy_->name(); }
+  absl::Status Check(const PolicyContext& context) const override {
+    return policy_->Check(context);
+  }
+  CachePlan Plan(const PolicyContext& context, int prompt_tokens,
+                 int max_new_tokens) const override {
+    return policy_->Plan(context, prompt_tokens, max_new_tokens);
+  }
+  std::vector<LayerPlan> Decide(const PolicyContext& context, int tokens, int max_new_tokens,
+                                absl::Span<const double> importance) const override {
+    // From layers that are nearly alike to one that stands out.
+    const double power = std::pow(2, std::uniform_int_distribution(-2, 6)(random_));
+    std::vector<double> measured(importance.size());
+    for (double& value : measured) {
+      value = std::pow(std::uniform_real_distribution()(random_), power);
+    }
+    return policy_->Decide(context, tokens, max_new_tokens, measured);
+  }
+
+ private:
+  const std::shared_ptr<const Policy> policy_;
+  std::mt19937_64& random_;
+};
+
+// The pool has as many blocks as the plan says, so that a block too few ends the forecast.
+TEST(ForecastTest, WhateverALateDecisionComesToIsInItsPlan) {
+  std::mt19937_64 random(11);
+  const auto any = [&](int from, int to) {
+    return std::uniform_int_distribution(from, to)(random);
+  };
+  const auto one_of = [&](std::initializer_list<int> values) {
+    return *(values.begin() + any(0, static_cast<int>(values.size()) - 1));
+  };
+  for (int i = 0; i < 3000; ++i) {
+    ModelShape shape = StubModelOptions().shape;
+    shape.num_layers = any(1, 40);
+    shape.num_kv_heads = any(1, 8);
+    shape.num_q_heads = shape.num_kv_heads * any(1, 3);
+    shape.head_dim = one_of({32, 64, 80, 128});
+    std::string policy;
+    switch (any(0, 2)) {
+      case 0:
+        policy = absl::StrCat("squeeze(budget=", any(10, 400), ",p=0.", any(5, 9), ")");
+        break;
+      case 1:
+        policy = absl::StrCat("pyramidkv(budget=", any(9, 300),
+                              ",window=8,shape=", any(0, 1) == 0 ? "gini" : "entropy", ")");
+        break;
+      default:
+        policy = absl::StrCat("simlayerkv(threshold=0.", any(0, 9), ",sinks=", any(0, 20),
+                              ",recent=", any(1, 200), ",decide=decode)");
+    }
+    switch (any(0, 3)) {
+      case 0:
+        absl::StrAppend(&policy, any(0, 1) == 0 ? "+int8" : "+fp8");
+        break;
+      case 1:
+        absl::StrAppend(&policy, "+kivi(bits=", one_of({2, 4}), ",group=", one_of({8, 16}),
+                        ",residual=", one_of({0, 1, 16, 40, 128}), ")");
+        break;
+      default:
+        break;
+    }
+    const int new_tokens = one_of({1, 2, 3, 30, 300, 900});
+    const ForecastOptions options{.prompt_tokens = one_of({1, 2, 15, 16, 17, 40, 150, 600, 1000}),
+                                  .max_new_tokens = new_tokens,
+                                  .generated_tokens = new_tokens};
+    SCOPED_TRACE(absl::StrCat(policy, ", ", shape.num_layers, " layers, ", shape.num_kv_heads,
+                              " heads of ", shape.head_dim, ", ", options.prompt_tokens, " + ",
+                              new_tokens, " tokens"));
+    const auto forecast =
+        ForecastRequest(RandomlyMeasured(policy, &random), shape, GeometryOf(shape), options);
+    ASSERT_TRUE(forecast.ok()) << forecast.status();
+    EXPECT_LE(forecast->settled_blocks, forecast->admitted_blocks);
+    EXPECT_LE(forecast->last_blocks, forecast->settled_blocks);
+  }
 }
 
 }  // namespace
