@@ -62,8 +62,7 @@ class DescriptorSink : public spdlog::sinks::base_sink<std::mutex> {
  private:
   void sink_it_(const spdlog::details::log_msg& message) override {
     if (lines_lost_ > 0) {
-      const std::string text =
-          absl::StrCat("lines left out here, since nobody read them: ", lines_lost_);
+      const std::string text = absl::StrCat("lines left out here, for want of room: ", lines_lost_);
       spdlog::details::log_msg notice = message;
       notice.level = spdlog::level::warn;
       notice.payload = text;
@@ -73,7 +72,7 @@ class DescriptorSink : public spdlog::sinks::base_sink<std::mutex> {
   }
   void flush_() override {}
 
-  /// False: there is no room for it now.
+  /// False: there is no room for it now, in the pipe or on the disk.
   bool Write(const spdlog::details::log_msg& message) {
     spdlog::memory_buf_t line;
     formatter_->format(message, line);
@@ -82,12 +81,12 @@ class DescriptorSink : public spdlog::sinks::base_sink<std::mutex> {
       line[PIPE_BUF - 1] = '\n';
     }
     pollfd file = {descriptor_, POLLOUT, 0};
-    if (poll(&file, 1, 0) == 0) return false;
-    while (write(descriptor_, line.data(), line.size()) < 0) {
-      if (errno == EAGAIN) return false;
-      if (errno != EINTR) break;  // it cannot be written at all: nobody is left to tell
-    }
-    return true;
+    if (poll(&file, 1, 0) <= 0) return false;
+    ssize_t written = 0;
+    do {
+      written = write(descriptor_, line.data(), line.size());
+    } while (written < 0 && errno == EINTR);
+    return written == static_cast<ssize_t>(line.size());
   }
 
   const int descriptor_;

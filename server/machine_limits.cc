@@ -1,6 +1,6 @@
 #include "server/machine_limits.h"
 
-#include <sched.h>
+#include <omp.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -8,7 +8,6 @@
 #include <limits>
 #include <string>
 #include <string_view>
-#include <vector>
 
 #include "absl/functional/function_ref.h"
 
@@ -48,17 +47,6 @@ bool ReadNumbers(const std::filesystem::path& file, Numbers&... numbers) {
   return static_cast<bool>((stream >> ... >> numbers));
 }
 
-/// CPUs that the calling thread may run on (taskset, a container's set of CPUs).
-int AllowedCpus() {
-  // The kernel takes no set that is smaller than its own, which has 1,024 CPUs at most machines.
-  for (size_t sets = 1; sets <= 64; sets *= 2) {
-    std::vector<cpu_set_t> allowed(sets);
-    const size_t bytes = sets * sizeof(cpu_set_t);
-    if (sched_getaffinity(0, bytes, allowed.data()) == 0) return CPU_COUNT_S(bytes, allowed.data());
-  }
-  return 1;
-}
-
 }  // namespace
 
 size_t MachineMemoryBytes(const std::filesystem::path& root) {
@@ -73,7 +61,9 @@ size_t MachineMemoryBytes(const std::filesystem::path& root) {
 }
 
 int MachineCpus(const std::filesystem::path& root) {
-  double least = AllowedCpus();
+  // Those that it may run on (taskset, a container's set of CPUs); where OpenMP has bound this
+  // thread to one of them (OMP_PROC_BIND), all the same.
+  double least = omp_get_num_procs();
   ForEachGroup(root, "cpu", [&](const std::filesystem::path& folder, bool is_unified) {
     // Microseconds of CPU time in every period of so many; no quota: "max", or -1.
     double quota = 0, period = 0;

@@ -30,14 +30,15 @@ size_t MaxPlannedBlocks(const StoreContext& context, int layer) {
 
 /// Blocks that no layer exceeds which comes to hold `tokens` tokens after a decision. Nor do
 /// several on average that hold as many on average, which is why this grows by less and less with
-/// the tokens and, where one may hold more than another, has a tail for each plane.
+/// the tokens and, up to what all tokens take, has a tail for each plane.
 size_t MaxDecidedBlocks(const StoreContext& context, int64_t tokens) {
   const CacheGeometry& geometry = *context.geometry;
   const int heads = geometry.num_kv_heads;
   const int64_t all = int64_t{context.prompt_tokens} + context.appended_tokens;
   const auto blocks = [&](const CacheFormat& format, int64_t count) {
-    const int tails = tokens < all ? PlanesOf(format, heads, geometry.head_dim).count : 0;
-    return geometry.BlocksFor(format, heads, static_cast<size_t>(count)) + tails;
+    const int tails = PlanesOf(format, heads, geometry.head_dim).count;
+    return std::min(geometry.BlocksFor(format, heads, static_cast<size_t>(count)) + tails,
+                    geometry.BlocksFor(format, heads, static_cast<size_t>(all)));
   };
   const StoreFormat format = MakeStoreFormat(context.element, context.plan->quantization);
   if (!format.coded) return blocks(format.open, tokens);

@@ -1,8 +1,8 @@
 // The binary `ziggurat`.
+#include <signal.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
@@ -116,16 +116,23 @@ int AfterFlush(int exit_code) {
 }
 
 /// Weights are read where their files are mapped, which gives a signal where read() gives an error.
-void EndWithoutFile(int /*signal*/) {
-  constexpr char kText[] =
-      "ziggurat: a file of the model was cut while it was read, or its disk cannot be read\n";
-  [[maybe_unused]] const ssize_t written = write(STDERR_FILENO, kText, sizeof kText - 1);
-  std::_Exit(kExitFailure);
+/// Any other one ends the process as it always does.
+void EndWithoutFile(int signal, siginfo_t* info, void* /*context*/) {
+  if (info->si_code == BUS_ADRERR) {
+    constexpr char kText[] =
+        "ziggurat: a file of the model was cut while it was read, or its disk cannot be read\n";
+    [[maybe_unused]] const ssize_t written = write(STDERR_FILENO, kText, sizeof kText - 1);
+    std::_Exit(kExitFailure);
+  }
+  raise(signal);
 }
 
 int Main(int argc, char** argv) {
   std::set_terminate(EndWithoutResources);
-  std::signal(SIGBUS, EndWithoutFile);
+  struct sigaction on_bus_error = {};
+  on_bus_error.sa_sigaction = EndWithoutFile;
+  on_bus_error.sa_flags = SA_SIGINFO | SA_RESETHAND;
+  sigaction(SIGBUS, &on_bus_error, nullptr);
   CLI::App app(
       "Ziggurat serves language models with a KV cache that is paged per layer out of one pool.",
       "ziggurat");

@@ -172,7 +172,9 @@ void ServeUntilSignalled(TerminationSignals& signals, Daemon& daemon,
   std::atomic<bool> has_drained = false;
   std::thread impatience([&] {
     while (!has_drained) {
-      if (signals.Wait(absl::Milliseconds(50)) != 0) daemon.HurryDrain();
+      const int next = signals.Wait(absl::Milliseconds(50));
+      // A terminal that is closed says so twice, by its shell and by the kernel.
+      if (next != 0 && next != SIGHUP) daemon.HurryDrain();
     }
   });
   daemon.Drain(drain_timeout);

@@ -1,5 +1,6 @@
 #include "server/cli/spin_limit.h"
 
+#include <omp.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -33,6 +34,8 @@ std::chrono::duration<double, std::micro> TimeOfATurn() {
 
 void LimitSpinning(char** argv) {
   if (std::getenv("GOMP_SPINCOUNT") != nullptr || std::getenv("OMP_WAIT_POLICY") != nullptr) return;
+  // This thread is bound to one place by now, and with it would be all of the program's next start.
+  if (omp_get_num_places() > 0) return;
   const double turns = kSpinTime / TimeOfATurn();
   const std::string count = std::to_string(std::clamp(static_cast<int>(turns), 100, 300'000));
   if (setenv("GOMP_SPINCOUNT", count.c_str(), 0) != 0) return;

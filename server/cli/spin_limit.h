@@ -10,8 +10,9 @@ namespace ziggurat {
 ///
 /// libgomp reads its environment before main() only, so the program is started once more, in the
 /// same process, with GOMP_SPINCOUNT set. Where that variable or OMP_WAIT_POLICY is set already,
-/// theirs is the choice and nothing happens; neither where the start fails. To be called before
-/// anything has been opened or begun.
+/// theirs is the choice and nothing happens; neither where threads are bound to places
+/// (OMP_PROC_BIND, OMP_PLACES), nor where the start fails. To be called before anything has been
+/// opened or begun.
 ///   argv   of main()
 void LimitSpinning(char** argv);
 

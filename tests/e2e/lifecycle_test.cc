@@ -94,14 +94,28 @@ TEST(Lifecycle, SigtermFinishesWhatRunsAndRefusesTheRest) {
   EXPECT_THAT(daemon.LoggedErrors(), testing::IsEmpty());
 }
 
+// Its shell and the kernel both say so.
 TEST(Lifecycle, ATerminalThatIsClosedDrainsToo) {
+  std::signal(SIGHUP, SIG_DFL);  // as the daemon inherits it
   START_DAEMON(daemon, {});
   BackgroundCall call(daemon.NewChannel(), LongRequest(500));
   ASSERT_UNDER_WAY(call);
   daemon.process().Signal(SIGHUP);
+  ASSERT_TRUE(PollUntil(absl::Seconds(5),
+                        [&] { return CheckHealth(daemon.channel(), "") == Health::kNotServing; }));
+  daemon.process().Signal(SIGHUP);
   EXPECT_TRUE(call.Get().ok()) << call.Get().Describe();
   EXPECT_EQ(call.Get().ids.size(), 500u);
   EXPECT_EQ(daemon.process().Wait(absl::Seconds(20)), std::optional<int>(0)) << daemon.log();
+}
+
+TEST(Lifecycle, UnderNohupATerminalThatIsClosedChangesNothing) {
+  std::signal(SIGHUP, SIG_IGN);
+  START_DAEMON(daemon, {});
+  std::signal(SIGHUP, SIG_DFL);
+  daemon.process().Signal(SIGHUP);
+  EXPECT_TRUE(Generate(daemon, LongRequest(50)).ok());
+  EXPECT_EQ(CheckHealth(daemon.channel(), ""), Health::kServing);
 }
 
 TEST(Lifecycle, TheDrainTimeoutEndsWhatStillRuns) {
@@ -336,6 +350,19 @@ TEST(Lifecycle, ThreadsWaitAwakeForAShortTimeUnlessToldOtherwise) {
   EXPECT_THAT(EnvironmentOf(told.pid()),
               testing::Not(testing::Contains(testing::StartsWith("GOMP_SPINCOUNT="))));
   EXPECT_TRUE(Generate(told, LongRequest(3)).ok());
+}
+
+TEST(Lifecycle, ABindingOfThreadsByOpenMpChangesNotHowManyThereAre) {
+  const auto threads = [](const Daemon& daemon) {
+    const std::string log = daemon.log();
+    const size_t end = log.find(" threads, ");
+    return log.substr(log.rfind(' ', end - 1), end - log.rfind(' ', end - 1));
+  };
+  START_DAEMON(daemon, {});
+  setenv("OMP_PROC_BIND", "true", 1);
+  START_DAEMON(bound, {});
+  unsetenv("OMP_PROC_BIND");
+  EXPECT_EQ(threads(bound), threads(daemon)) << bound.log();
 }
 
 TEST(Lifecycle, StopStringsAndSeedsHold) {

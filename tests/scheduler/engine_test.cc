@@ -83,6 +83,7 @@ class WrongDecider final : public WrongPolicy {
     plan.layers.assign(context.num_layers, PlanKeepAll(limits));
     plan.importance = LayerImportance::kCosine;
     plan.decide = DecideAt::kPrompt;
+    plan.decided.mean_tokens = 16;
     return CompletePlan(context, limits, std::move(plan));
   }
   std::vector<LayerPlan> Decide(const PolicyContext& context, int tokens, int max_new_tokens,
@@ -129,7 +130,9 @@ TEST(EngineTest, AWrongDecisionEndsItsRequestAndNoOtherOfItsBatch) {
       {KeepHeavy{8, 4}, "wrong decided that layer 3 keeps what needs statistics"},
       {KeepRing{2, 30}, "wrong decided that layer 3 has 2 sinks, its plan said at most 0"},
       {KeepRing{0, 0}, "wrong decided that layer 3 is a ring of 0 + 0 tokens"},
-      {KeepBest{8, 8}, "wrong decided that layer 3 keeps its best tokens, but its plan stored"}};
+      {KeepBest{8, 8}, "wrong decided that layer 3 keeps its best tokens, but its plan stored"},
+      {KeepAll{}, "wrong decided that 4 layers come to hold 276 tokens, its plan said at most 64"},
+      {KeepRing{0, 16}, "come to hold 223 tokens"}};
   for (const auto& [edit, message] : wrong) {
     ExpectItAloneToEnd(harness, std::make_shared<WrongDecider>(edit), 60, 2, message);
   }

@@ -161,18 +161,24 @@ TEST(ForecastTest, WhateverALateDecisionComesToIsInItsPlan) {
     shape.num_layers = any(1, 40);
     shape.num_kv_heads = any(1, 8);
     shape.num_q_heads = shape.num_kv_heads * any(1, 3);
-    shape.head_dim = one_of({32, 64, 80, 128});
+    shape.head_dim = one_of({16, 32, 48, 80, 128});
+    shape.element = any(0, 1) == 0 ? ElementType::kF32 : ElementType::kBf16;
+    const int prompt = one_of({1, 2, 15, 16, 17, 40, 150, 600, 1000});
+    const int new_tokens = one_of({1, 2, 3, 30, 300, 900});
+    bool is_plain = false;
     std::string policy;
     switch (any(0, 2)) {
       case 0:
-        policy = absl::StrCat("squeeze(budget=", any(10, 400), ",p=0.", any(5, 9), ")");
+        policy = any(0, 1) == 0
+                     ? absl::StrCat("squeeze(budget=", any(10, 400), ",p=0.", any(5, 9), ")")
+                     : absl::StrCat("squeeze(budget=", any(100, 1500), ",p=0.0", any(5, 9), ")");
         break;
       case 1:
         policy = absl::StrCat("pyramidkv(budget=", any(9, 300),
                               ",window=8,shape=", any(0, 1) == 0 ? "gini" : "entropy", ")");
         break;
       default:
-        policy = absl::StrCat("simlayerkv(threshold=0.", any(0, 9), ",sinks=", any(0, 20),
+        policy = absl::StrCat("simlayerkv(threshold=0.", any(0, 9), ",sinks=", any(0, prompt),
                               ",recent=", any(1, 200), ",decide=decode)");
     }
     switch (any(0, 3)) {
@@ -180,16 +186,14 @@ TEST(ForecastTest, WhateverALateDecisionComesToIsInItsPlan) {
         absl::StrAppend(&policy, any(0, 1) == 0 ? "+int8" : "+fp8");
         break;
       case 1:
-        absl::StrAppend(&policy, "+kivi(bits=", one_of({2, 4}), ",group=", one_of({8, 16}),
+        absl::StrAppend(&policy, "+kivi(bits=", one_of({2, 4}), ",group=", one_of({2, 4, 8, 16}),
                         ",residual=", one_of({0, 1, 16, 40, 128}), ")");
         break;
       default:
-        break;
+        is_plain = true;
     }
-    const int new_tokens = one_of({1, 2, 3, 30, 300, 900});
-    const ForecastOptions options{.prompt_tokens = one_of({1, 2, 15, 16, 17, 40, 150, 600, 1000}),
-                                  .max_new_tokens = new_tokens,
-                                  .generated_tokens = new_tokens};
+    const ForecastOptions options{
+        .prompt_tokens = prompt, .max_new_tokens = new_tokens, .generated_tokens = new_tokens};
     SCOPED_TRACE(absl::StrCat(policy, ", ", shape.num_layers, " layers, ", shape.num_kv_heads,
                               " heads of ", shape.head_dim, ", ", options.prompt_tokens, " + ",
                               new_tokens, " tokens"));
@@ -198,6 +202,9 @@ TEST(ForecastTest, WhateverALateDecisionComesToIsInItsPlan) {
     ASSERT_TRUE(forecast.ok()) << forecast.status();
     EXPECT_LE(forecast->settled_blocks, forecast->admitted_blocks);
     EXPECT_LE(forecast->last_blocks, forecast->settled_blocks);
+    if (!is_plain) continue;
+    const auto full = ForecastRequest(*MustParse("full"), shape, GeometryOf(shape), options);
+    EXPECT_LE(forecast->admitted_blocks, full->admitted_blocks);
   }
 }
 

@@ -68,11 +68,11 @@ TEST(LogSink, NobodyWaitsForAReaderAndWhatIsLostIsCounted) {
   }
   piped.log.info("later");
   piped.log.info("later still");
-  EXPECT_THAT(piped.Read(),
-              testing::ElementsAre(
-                  EndsWith(absl::StrCat("warning lines left out here, since nobody read them: ",
-                                        kLines - held.size())),
-                  EndsWith("info later"), EndsWith("info later still")));
+  EXPECT_THAT(
+      piped.Read(),
+      testing::ElementsAre(EndsWith(absl::StrCat("warning lines left out here, for want of room: ",
+                                                 kLines - held.size())),
+                           EndsWith("info later"), EndsWith("info later still")));
 }
 
 TEST(LogSink, CutsALineThatAPipeMightTakeInTwoPieces) {
