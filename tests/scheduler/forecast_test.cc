@@ -71,6 +71,7 @@ TEST_P(ForecastTest, IsWhatTheEngineHoldsAndReserves) {
   EngineHarness harness({.kv_cache_bytes = pool * block_bytes});
   harness.control->decode_delay_us = 20'000;
   std::vector<RequestId> ids;
+  ids.reserve(kRequests + 5);
   for (int i = 0; i < kRequests + 5; ++i) {
     ids.push_back(harness.MustSubmit(harness.Request(kPrompt, kNew, GetParam())));
   }
