@@ -12,7 +12,8 @@ namespace ziggurat {
 /// Bytes of memory.
 size_t MachineMemoryBytes(const std::filesystem::path& root = "/");
 
-/// Whole CPUs, at least one: those that the process may run on, or as many as it has the time of. More threads than that would be stopped together whenever the time of a period is used up.
+/// Whole CPUs, at least one: those that the process may run on, or as many as it has the time of.
+/// More threads than that would be stopped together whenever the time of a period is used up.
 int MachineCpus(const std::filesystem::path& root = "/");
 
 }  // namespace ziggurat

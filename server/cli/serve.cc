@@ -126,9 +126,9 @@ absl::StatusOr<LoadedModel> LoadModel(const ServeConfig& config) {
   loaded.served.tokenizer = *std::move(tokenizer);
 
   const int threads = ThreadCount(config.threads);
-  if (threads > MachineCpus()) {
+  if (const int cpus = MachineCpus(); threads > cpus) {
     spdlog::warn("--threads is {}, and there are {} CPUs for them: they will wait for each other",
-                 threads, MachineCpus());
+                 threads, cpus);
   }
   loaded.served.name = FolderName(config.model);
   loaded.served.architecture = std::string(ArchitectureName(model->architecture));

@@ -66,6 +66,12 @@ v1::GenerateRequest LongRequest(int max_tokens, const std::string& id = "") {
 /// for a busy machine.
 constexpr absl::Duration kSoon = absl::Milliseconds(500);
 
+/// Whether it comes to say that it takes no more.
+bool WaitUntilDraining(const Daemon& daemon) {
+  return PollUntil(absl::Seconds(5),
+                   [&] { return CheckHealth(daemon.channel(), "") == Health::kNotServing; });
+}
+
 TEST(Lifecycle, SigtermFinishesWhatRunsAndRefusesTheRest) {
   START_DAEMON(daemon, {});
   EXPECT_EQ(CheckHealth(daemon.channel(), ""), Health::kServing);
@@ -77,8 +83,7 @@ TEST(Lifecycle, SigtermFinishesWhatRunsAndRefusesTheRest) {
   ASSERT_UNDER_WAY(second);
 
   daemon.process().Signal(SIGTERM);
-  EXPECT_TRUE(PollUntil(absl::Seconds(5),
-                        [&] { return CheckHealth(daemon.channel(), "") == Health::kNotServing; }));
+  EXPECT_TRUE(WaitUntilDraining(daemon));
   EXPECT_EQ(CheckHealth(daemon.channel(), kService), Health::kNotServing);
   EXPECT_EQ(daemon.HttpGet("/readyz").first, 503);
   EXPECT_EQ(daemon.HttpGet("/healthz").first, 200);
@@ -101,8 +106,7 @@ TEST(Lifecycle, ATerminalThatIsClosedDrainsToo) {
   BackgroundCall call(daemon.NewChannel(), LongRequest(500));
   ASSERT_UNDER_WAY(call);
   daemon.process().Signal(SIGHUP);
-  ASSERT_TRUE(PollUntil(absl::Seconds(5),
-                        [&] { return CheckHealth(daemon.channel(), "") == Health::kNotServing; }));
+  ASSERT_TRUE(WaitUntilDraining(daemon));
   daemon.process().Signal(SIGHUP);
   EXPECT_TRUE(call.Get().ok()) << call.Get().Describe();
   EXPECT_EQ(call.Get().ids.size(), 500u);
@@ -134,8 +138,7 @@ TEST(Lifecycle, ASecondSignalEndsWhatStillRuns) {
   BackgroundCall call(daemon.NewChannel(), LongRequest(4000));
   ASSERT_UNDER_WAY(call);
   daemon.process().Signal(SIGINT);
-  ASSERT_TRUE(PollUntil(absl::Seconds(5),
-                        [&] { return CheckHealth(daemon.channel(), "") == Health::kNotServing; }));
+  ASSERT_TRUE(WaitUntilDraining(daemon));
   const absl::Time start = absl::Now();
   EXPECT_EQ(daemon.Stop(absl::Seconds(20)), std::optional<int>(0)) << daemon.log();
   EXPECT_LT(absl::Now() - start, absl::Seconds(3));
