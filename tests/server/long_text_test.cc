@@ -1,6 +1,8 @@
 // Texts that take long to tokenize, and prompts of which policies see both ends alone.
+#include <algorithm>
+#include <atomic>
 #include <chrono>
-#include <future>
+#include <limits>
 #include <string>
 #include <thread>
 #include <vector>
@@ -23,71 +25,100 @@ std::string Letters(size_t bytes) {
   return text;
 }
 
-/// A daemon that is busy with texts of half a second each.
+/// Too long for the thread of a call, and short enough for the model.
+std::string LongPrompt() {
+  std::string text;
+  while (text.size() <= TextThread::kShortBytes) text += " passkeys";
+  return text;
+}
+
+ServeConfig ConfigForLongPrompts() {
+  ServeConfig config = StubDaemon::DefaultConfig();
+  config.kv_cache_bytes = size_t{64} << 20;
+  return config;
+}
+
+/// A daemon that is busy with long texts, at least one after the other, until the test ends.
 class LongTextTest : public ::testing::Test {
  protected:
-  static constexpr int kTexts = 4;
+  static constexpr int kClients = 4;
 #ifdef __SANITIZE_THREAD__  // which stops at every word of what gRPC passes on
-  static constexpr bool kIsWatched = true;
+  static constexpr size_t kTextBytes = 64 << 10;
 #else
-  static constexpr bool kIsWatched = false;
+  static constexpr size_t kTextBytes = 1 << 20;
 #endif
-  static constexpr size_t kTextBytes = kIsWatched ? 64 << 10 : 1 << 20;
 
   LongTextTest() {
-    for (int i = 0; i < kTexts; ++i) {
-      texts_.push_back(std::async(std::launch::async, [this] {
-        grpc::ClientContext context;
+    for (int i = 0; i < kClients; ++i) {
+      clients_.emplace_back([this] {
         v1::TokenizeRequest request;
         request.set_text(Letters(kTextBytes));
-        v1::TokenizeResponse response;
-        const grpc::Status status = daemon_.stub().Tokenize(&context, request, &response);
-        EXPECT_TRUE(status.ok()) << status.error_message();
-        EXPECT_GT(response.token_ids_size(), 0);
-      }));
+        while (!is_ending_) {
+          grpc::ClientContext context;
+          v1::TokenizeResponse response;
+          const grpc::Status status = daemon_.stub().Tokenize(&context, request, &response);
+          EXPECT_TRUE(status.ok()) << status.error_message();
+          EXPECT_GT(response.token_ids_size(), 0);
+          ++texts_done_;
+        }
+      });
     }
-    std::this_thread::sleep_for(std::chrono::milliseconds(100));
+    // From then on there is always one in work, and mostly three wait.
+    WaitForTexts(kClients);
   }
 
-  void ExpectStillBusy() {
-    if (kIsWatched) return;  // short ones
-    EXPECT_NE(texts_.back().wait_for(std::chrono::seconds(0)), std::future_status::ready);
+  ~LongTextTest() override {
+    is_ending_ = true;
+    for (std::thread& client : clients_) client.join();
   }
 
-  StubDaemon daemon_;
-  std::vector<std::future<void>> texts_;
+  void WaitForTexts(int count) {
+    const int before = texts_done_;
+    while (texts_done_ < before + count) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+  }
+
+  StubDaemon daemon_{ConfigForLongPrompts()};
+  std::atomic<bool> is_ending_ = false;
+  std::atomic<int> texts_done_ = 0;
+  std::vector<std::thread> clients_;
 };
 
 TEST_F(LongTextTest, OthersAreAnsweredMeanwhile) {
-  grpc::ClientContext context;
-  v1::GetModelResponse model;
-  const grpc::Status status = daemon_.stub().GetModel(&context, {}, &model);
-  EXPECT_TRUE(status.ok()) << status.error_message();
-  EXPECT_TRUE(daemon_.Generate(IdRequest(kPrompt, 3)).status.ok());
-  EXPECT_TRUE(daemon_.Generate(TextRequest("a few words", 3)).status.ok());
-  ExpectStillBusy();
+  // Behind the texts, each of three calls would see some of them done. A machine that is busy with
+  // more than this may stop the client in one try, not in all.
+  int fewest_texts = std::numeric_limits<int>::max();
+  for (int i = 0; i < 10; ++i) {
+    const int before = texts_done_;
+    grpc::ClientContext context;
+    v1::GetModelResponse model;
+    const grpc::Status status = daemon_.stub().GetModel(&context, {}, &model);
+    EXPECT_TRUE(status.ok()) << status.error_message();
+    EXPECT_TRUE(daemon_.Generate(IdRequest(kPrompt, 3)).status.ok());
+    EXPECT_TRUE(daemon_.Generate(TextRequest("a few words", 3)).status.ok());
+    fewest_texts = std::min(fewest_texts, texts_done_ - before);
+  }
+  EXPECT_LE(fewest_texts, 1);
 }
 
 TEST_F(LongTextTest, ACallThatIsCancelledWhileItWaitsEnds) {
   grpc::ClientContext context;
   std::thread client([&] {
-    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
     context.TryCancel();
   });
-  const auto text = Letters(TextThread::kShortBytes + 1);
-  EXPECT_EQ(daemon_.Generate(TextRequest(text, 3), &context).status.error_code(),
+  EXPECT_EQ(daemon_.Generate(TextRequest(LongPrompt(), 3), &context).status.error_code(),
             grpc::StatusCode::CANCELLED);
-  ExpectStillBusy();
   client.join();
-  daemon_.WaitIdle();
+  // Its turn comes, and the engine never hears of it.
+  WaitForTexts(kClients + 1);
+  EXPECT_EQ(daemon_.control().prefill_layers, 0);
 }
 
 TEST(LongPromptTest, IsServed) {
-  ServeConfig config = StubDaemon::DefaultConfig();
-  config.kv_cache_bytes = size_t{64} << 20;
-  StubDaemon daemon(config);
-  std::string text;
-  while (text.size() <= TextThread::kShortBytes) text += " passkeys";
+  StubDaemon daemon(ConfigForLongPrompts());
+  const std::string text = LongPrompt();
   const Generated got = daemon.Generate(TextRequest(text, 3));
   ASSERT_TRUE(got.status.ok()) << got.status.error_message();
   EXPECT_EQ(got.result.usage().prompt_tokens(), BundledTokenizer()->Encode(text)->size());
