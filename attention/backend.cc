@@ -45,13 +45,15 @@ void AttentionBackend::MergeTails(const AttentionShape& shape, PoolView pool,
     MergeAngles(shape, ElementType::kF32, k0, k1, m, angles);
     SelectBest(angles, m, heads, m, retained, kept);
     Complement(kept, heads, retained, m, rest);
-    WriteMerged(shape, ElementType::kF32, k0, v0, k1, v1,
-                {rest, static_cast<size_t>(merge.merged())}, merge.merged(), merge.t, pool,
+    const KeyValues lower = {ElementType::kF32, k0, v0}, upper = {ElementType::kF32, k1, v1};
+    const auto rows_of = [](const int32_t* of_head, int count) {
+      return TokenList::Listed(of_head, count, count);
+    };
+    WriteMerged(shape, lower, upper, rows_of(rest, merge.merged()), merge.t, pool,
                 *merge.lower_merged, *merge.upper_merged, merge.first_merged_slot);
-    const HeadIndices rows{kept, static_cast<size_t>(retained)};
-    WriteTokens(shape, ElementType::kF32, k0, v0, rows, 0, retained, pool, *merge.lower_retained,
+    WriteTokens(shape, lower, rows_of(kept, retained), pool, *merge.lower_retained,
                 merge.first_retained_slot);
-    WriteTokens(shape, ElementType::kF32, k1, v1, rows, 0, retained, pool, *merge.upper_retained,
+    WriteTokens(shape, upper, rows_of(kept, retained), pool, *merge.upper_retained,
                 merge.first_retained_slot);
   }
 }

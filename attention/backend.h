@@ -17,7 +17,7 @@
 #include "absl/types/span.h"
 #include "attention/backend_memory.h"
 #include "attention/cpu_level.h"
-#include "attention/prompt_tail.h"
+#include "attention/prompt_tensors.h"
 #include "block_manager/segment_view.h"
 
 namespace ziggurat {
@@ -123,11 +123,21 @@ enum class ScoreRows : uint8_t {
   kQueryHeads,  ///< one per query head
 };
 
-/// Positions or slots per head: entry i of head h of the segment at hand is
-/// `of_head[h * stride + i]`.
-struct HeadIndices {
-  const int32_t* of_head = nullptr;
+/// For each head of the segment at hand as many tokens: rows of a prompt, or slots of a segment.
+struct TokenList {
+  int count = 0;
+  /// Without a list: tokens first, first + 1, ... for all heads.
+  int first = 0;
+  const int32_t* of_head = nullptr;  ///< entry i of head h is of_head[h * stride + i]
   size_t stride = 0;
+
+  static TokenList From(int first, int count) { return {.count = count, .first = first}; }
+  static TokenList Listed(const int32_t* of_head, size_t stride, int count) {
+    return {.count = count, .of_head = of_head, .stride = stride};
+  }
+  int At(int head, int i) const {
+    return of_head == nullptr ? first + i : of_head[head * stride + i];
+  }
 };
 
 /// Tokens in slots [first, first + count) of `from` go to `to` from slot `first_slot` on.
@@ -184,21 +194,16 @@ class AttentionBackend : public BackendMemory {
   virtual int column_part_keys() const { return 0; }
 
   /// Causal attention of every packed prompt to itself. Softmax in f32.
-  ///   q, out  [tokens, num_q_heads, head_dim]   `out` may be `q` (in place)
-  ///   k, v    [tokens, num_kv_heads, head_dim]
-  ///   lse     [tokens, num_q_heads] f32: log-sum-exp of the scaled scores
   virtual void PrefillAttention(const AttentionShape& shape, const PackedSequences& sequences,
-                                ElementType element, const void* q, const void* k, const void* v,
-                                void* out, float* lse) = 0;
+                                const PromptTensors& prompts) = 0;
 
   /// PrefillAttention of one prompt whose distant tokens are attended with another layer's queries
   /// and keys where `distant.borrows` says so: softmax over near scores q_i.k_j and distant ones
   /// low_q_i.low_k_j together, all with this layer's values. Heads that do not borrow attend as
-  /// PrefillAttention has it. `lse` is that of all scores together, of a query that left out its
-  /// distant part that of the near ones.
-  virtual void PrefillDistantAttention(const AttentionShape& shape, int n, ElementType element,
-                                       const void* q, const void* k, const void* v,
-                                       const DistantPrefill& distant, void* out, float* lse,
+  /// PrefillAttention has it. The log-sum-exp is that of all scores together, of a query that left
+  /// out its distant part that of the near ones.
+  virtual void PrefillDistantAttention(const AttentionShape& shape, int n,
+                                       const PromptTensors& prompt, const DistantPrefill& distant,
                                        DistantCounts* counts) = 0;
 
   /// SnapKV's window scores: scores[g][j] = mean over the queries i of the tail, the window, and
@@ -238,23 +243,21 @@ class AttentionBackend : public BackendMemory {
 
   // ---- Writing and moving tokens -------------------------------------------------------------
 
-  /// Writes tokens of the workspace into slots [first_slot, first_slot + count) of `segment`, in
+  /// Writes tokens of a prompt into slots [first_slot, first_slot + count) of `segment`, in
   /// its encoding. Of grouped encodings first_slot and count are multiples of the group. Not for
   /// merged segments.
-  ///   k, v      [n, num_kv_heads, head_dim]; `k` may be nullptr: values only, where the segment
-  ///             attends with another layer's keys
-  ///   indices   row of `k` for each head of the segment and slot; of_head nullptr: rows first_row
-  ///             .. first_row + count - 1 for all heads
-  virtual void WriteTokens(const AttentionShape& shape, ElementType element, const void* k,
-                           const void* v, HeadIndices indices, int first_row, int count,
-                           PoolView pool, const SegmentView& segment, int first_slot) = 0;
+  ///   tokens  without `k`: values only, where the segment attends with another layer's keys
+  ///   rows    of the tokens, for each slot
+  virtual void WriteTokens(const AttentionShape& shape, const KeyValues& tokens,
+                           const TokenList& rows, PoolView pool, const SegmentView& segment,
+                           int first_slot) = 0;
 
   /// The first scores and positions of a scored segment's slots, for the tokens that WriteTokens
   /// put there.
   ///   sums  [num_kv_heads, n] as ColumnSums of KV heads gives them for all keys and rows
   virtual void WriteScores(const AttentionShape& shape, const float* sums, int n,
-                           HeadIndices indices, int first_row, int count, PoolView pool,
-                           const SegmentView& segment, int first_slot) = 0;
+                           const TokenList& rows, PoolView pool, const SegmentView& segment,
+                           int first_slot) = 0;
 
   /// Copies tokens from segment to segment (of the same layer and heads), decoding and encoding
   /// where the encodings differ; bit for bit where they are equal. Slots are read before they are
@@ -262,17 +265,17 @@ class AttentionBackend : public BackendMemory {
   /// either layer's views) and scores go along where both have them; keys are left alone where `to`
   /// stores values only. Codes of a group stay as they are where a whole group of `from` becomes
   /// one of `to`; else they are decoded and encoded anew.
-  ///   slots   slot of `from` for each head and token; of_head nullptr: first .. first + count - 1
+  ///   slots   of `from`
   virtual void CopyTokens(const AttentionShape& shape, PoolView pool, const SegmentView& from,
-                          HeadIndices slots, int first, int count, const SegmentView& to,
-                          int first_slot) = 0;
+                          const TokenList& slots, const SegmentView& to, int first_slot) = 0;
 
   /// CopyTokens for each, in order. None reads or writes slots that an earlier one writes, so that
   /// all may be read before any is written.
   virtual void CopyAll(const AttentionShape& shape, PoolView pool,
                        absl::Span<const TokenCopy> copies) {
     for (const TokenCopy& copy : copies) {
-      CopyTokens(shape, pool, *copy.from, {}, copy.first, copy.count, *copy.to, copy.first_slot);
+      CopyTokens(shape, pool, *copy.from, TokenList::From(copy.first, copy.count), *copy.to,
+                 copy.first_slot);
     }
   }
 
@@ -294,12 +297,12 @@ class AttentionBackend : public BackendMemory {
   /// in its encoding (grouped ones as in WriteTokens): direction e = SLERP(x0/|x0|, x1/|x1|, t)
   /// normalised, for K and V apart, and the norms |x0| (lower) and |x1| (upper). sin < 1e-6: linear
   /// interpolation; a zero vector takes the other's direction.
-  ///   indices       token for each head and slot
+  ///   rows          of the tokens, for each slot
   ///   lower, upper  the segment as the two layers see it: same blocks, norms of each
-  virtual void WriteMerged(const AttentionShape& shape, ElementType element, const void* k0,
-                           const void* v0, const void* k1, const void* v1, HeadIndices indices,
-                           int count, double t, PoolView pool, const SegmentView& lower,
-                           const SegmentView& upper, int first_slot) = 0;
+  virtual void WriteMerged(const AttentionShape& shape, const KeyValues& lower_tokens,
+                           const KeyValues& upper_tokens, const TokenList& rows, double t,
+                           PoolView pool, const SegmentView& lower, const SegmentView& upper,
+                           int first_slot) = 0;
 
   /// Each of these, none of which touches a segment of another: ReadTokens, MergeAngles, SelectBest
   /// and Complement, WriteMerged and WriteTokens together.

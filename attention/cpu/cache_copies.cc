@@ -19,12 +19,11 @@ namespace {
 class UnitCopier {
  public:
   UnitCopier(const AttentionShape& shape, PoolView pool, const SegmentView& from,
-             const SegmentView& to, HeadIndices slots, int first)
+             const SegmentView& to, const TokenList& slots)
       : pool_(pool),
         from_(from),
         to_(to),
         slots_(slots),
-        first_(first),
         dim_(shape.head_dim),
         tokens_(to.UnitTokens()),
         side_bytes_(sizeof(uint32_t) + sizeof(float) * tokens_ * dim_),
@@ -34,9 +33,7 @@ class UnitCopier {
   int tokens() const { return tokens_; }
   size_t unit_bytes() const { return 2 * side_bytes_ + tokens_ * (4 + 2) * sizeof(float); }
   /// Slot of `from` of the i-th token; `head` counts from the first of `to`.
-  int SlotOf(int head, int i) const {
-    return slots_.of_head == nullptr ? first_ + i : slots_.of_head[head * slots_.stride + i];
-  }
+  int SlotOf(int head, int i) const { return slots_.At(head, i); }
 
   /// The unit that begins with token i.
   void Load(int head, int i, std::byte* unit) const;
@@ -55,8 +52,7 @@ class UnitCopier {
   PoolView pool_;
   const SegmentView& from_;
   const SegmentView& to_;
-  HeadIndices slots_;
-  int first_;
+  const TokenList& slots_;
   int dim_;
   int tokens_;
   size_t side_bytes_;
@@ -196,11 +192,10 @@ class UnitBuffer {
 }  // namespace
 
 void CpuBackend::CopyTokens(const AttentionShape& shape, PoolView pool, const SegmentView& from,
-                            HeadIndices slots, int first, int count, const SegmentView& to,
-                            int first_slot) {
-  if (count <= 0) return;
-  const UnitCopier copier(shape, pool, from, to, slots, first);
-  const int step = copier.tokens(), units = count / step, heads = to.num_kv_heads;
+                            const TokenList& slots, const SegmentView& to, int first_slot) {
+  if (slots.count <= 0) return;
+  const UnitCopier copier(shape, pool, from, to, slots);
+  const int step = copier.tokens(), units = slots.count / step, heads = to.num_kv_heads;
   const size_t elements = static_cast<size_t>(step) * 2 * shape.head_dim;
   if (!ShareBlocks(from, to)) {
     ParallelRanges(threads_, static_cast<size_t>(heads) * units, elements,
@@ -223,7 +218,7 @@ void CpuBackend::CopyTokens(const AttentionShape& shape, PoolView pool, const Se
     for (int head = static_cast<int>(begin); head < static_cast<int>(end); ++head) {
       // Where no token moves to a higher slot, nothing is overwritten before it was read.
       bool moves_down = true;
-      for (int i = 0; i < count; ++i) {
+      for (int i = 0; i < slots.count; ++i) {
         moves_down = moves_down && copier.SlotOf(head, i) >= first_slot + i;
       }
       const int at_a_time = moves_down ? 1 : units;

@@ -15,21 +15,21 @@ namespace {
 /// The rows of a workspace tensor that go to the slots of one head.
 struct HeadRows {
   HeadRows(const AttentionShape& shape, ElementType element, const void* x, int kv_head,
-           HeadIndices indices, int head, int first)
+           const TokenList& list, int head_of_segment)
       : head_bytes(shape.head_dim * ElementBytes(element)),
         base(static_cast<const std::byte*>(x) + kv_head * head_bytes),
         row_bytes(shape.num_kv_heads * head_bytes),
-        rows(indices.of_head == nullptr ? nullptr : indices.of_head + head * indices.stride),
-        first_row(first) {}
-  const std::byte* at(size_t i) const {
-    return base + row_bytes * (rows == nullptr ? first_row + i : rows[i]);
+        rows(list),
+        head(head_of_segment) {}
+  const std::byte* at(int i) const {
+    return base + row_bytes * static_cast<size_t>(rows.At(head, i));
   }
 
   size_t head_bytes;
   const std::byte* base;
   size_t row_bytes;
-  const int32_t* rows;
-  int first_row;
+  const TokenList& rows;
+  int head;
 };
 
 /// The slot that a new token takes in a full scored segment (TokenTarget::kLowestScore). Where
@@ -57,63 +57,62 @@ int LowestScoredSlot(PoolView pool, const SegmentView& segment, int head, int ne
 
 }  // namespace
 
-void CpuBackend::WriteTokens(const AttentionShape& shape, ElementType element, const void* k,
-                             const void* v, HeadIndices indices, int first_row, int count,
-                             PoolView pool, const SegmentView& segment, int first_slot) {
+void CpuBackend::WriteTokens(const AttentionShape& shape, const KeyValues& tokens,
+                             const TokenList& rows, PoolView pool, const SegmentView& segment,
+                             int first_slot) {
   const int dim = shape.head_dim;
   const bool is_plain = IsPlain(segment.encoding), is_grouped = IsGrouped(segment.encoding);
   const ElementType stored =
       segment.encoding == Encoding::kBf16 ? ElementType::kBf16 : ElementType::kF32;
   const int unit = segment.UnitTokens();
   const int tile = is_grouped ? unit : HeadTokens::kTokensAtATime;
-  const bool writes_keys = k != nullptr && segment.use != SegmentUse::kBorrowedKeys;
+  const bool writes_keys = tokens.k != nullptr && segment.use != SegmentUse::kBorrowedKeys;
   const size_t elements = static_cast<size_t>(unit) * segment.num_kv_heads * dim;
-  ParallelRanges(threads_, count / unit, elements, [&](size_t begin, size_t end) {
+  ParallelRanges(threads_, rows.count / unit, elements, [&](size_t begin, size_t end) {
     std::vector<float> numbers(static_cast<size_t>(tile) * dim);
     std::vector<std::byte> codes(sizeof(float) * tile * dim);
     std::vector<uint32_t> room;
-    // Tokens [i, i + tokens) of one head.
-    const auto write_tile = [&](HeadTokens::Side side, int head, int i, int tokens) {
+    // Tokens [i, i + count) of one head.
+    const auto write_tile = [&](HeadTokens::Side side, int head, int i, int count) {
       const HeadTokens to(pool, segment, side, head, dim);
-      const HeadRows rows(shape, element, side == HeadTokens::kKeys ? k : v,
-                          segment.first_kv_head + head, indices, head, first_row);
+      const HeadRows from(shape, tokens.element, side == HeadTokens::kKeys ? tokens.k : tokens.v,
+                          segment.first_kv_head + head, rows, head);
       const int slot = first_slot + i;
-      for (int t = 0; t < tokens; ++t) {
+      for (int t = 0; t < count; ++t) {
         std::byte* code = codes.data() + t * to.token_bytes();
         float* number = numbers.data() + static_cast<size_t>(t) * dim;
         if (is_plain) {
-          ConvertRange(element, rows.at(i + t), dim, stored, code);
+          ConvertRange(tokens.element, from.at(i + t), dim, stored, code);
         } else {
-          ConvertRange(element, rows.at(i + t), dim, ElementType::kF32, number);
+          ConvertRange(tokens.element, from.at(i + t), dim, ElementType::kF32, number);
           if (!is_grouped) to.Encode(slot + t, number, code);
         }
       }
       if (is_grouped) {
         to.WriteGroup(slot, numbers.data(), &room);
       } else {
-        to.StoreCodes(slot, tokens, codes.data());
+        to.StoreCodes(slot, count, codes.data());
       }
     };
     // All heads of a tile in turn: they are neighbours in the workspace.
     const int last = static_cast<int>(end) * unit;
     for (int i = static_cast<int>(begin) * unit; i < last; i += tile) {
-      const int tokens = std::min(tile, last - i);
+      const int count = std::min(tile, last - i);
       for (int head = 0; head < segment.num_kv_heads; ++head) {
-        if (writes_keys) write_tile(HeadTokens::kKeys, head, i, tokens);
-        write_tile(HeadTokens::kValues, head, i, tokens);
+        if (writes_keys) write_tile(HeadTokens::kKeys, head, i, count);
+        write_tile(HeadTokens::kValues, head, i, count);
       }
     }
   });
 }
 
 void CpuBackend::WriteScores(const AttentionShape& /*shape*/, const float* sums, int n,
-                             HeadIndices indices, int first_row, int count, PoolView pool,
-                             const SegmentView& segment, int first_slot) {
+                             const TokenList& rows, PoolView pool, const SegmentView& segment,
+                             int first_slot) {
   for (int head = 0; head < segment.num_kv_heads; ++head) {
     const float* of_head = sums + static_cast<size_t>(segment.first_kv_head + head) * n;
-    for (int i = 0; i < count; ++i) {
-      const int row =
-          indices.of_head == nullptr ? first_row + i : indices.of_head[head * indices.stride + i];
+    for (int i = 0; i < rows.count; ++i) {
+      const int row = rows.At(head, i);
       *EntryOf<float>(pool, segment.scores, head, first_slot + i) = of_head[row];
       *EntryOf<int32_t>(pool, segment.positions, head, first_slot + i) = row;
     }

@@ -24,12 +24,9 @@ class CpuBackend final : public AttentionBackend {
   // prefill_attention.cc
   int attention_part_rows(const AttentionShape& shape) const override;
   void PrefillAttention(const AttentionShape& shape, const PackedSequences& sequences,
-                        ElementType element, const void* q, const void* k, const void* v, void* out,
-                        float* lse) override;
-  void PrefillDistantAttention(const AttentionShape& shape, int n, ElementType element,
-                               const void* q, const void* k, const void* v,
-                               const DistantPrefill& distant, void* out, float* lse,
-                               DistantCounts* counts) override;
+                        const PromptTensors& prompts) override;
+  void PrefillDistantAttention(const AttentionShape& shape, int n, const PromptTensors& prompt,
+                               const DistantPrefill& distant, DistantCounts* counts) override;
 
   // statistics.cc
   int column_part_keys() const override;
@@ -46,23 +43,19 @@ class CpuBackend final : public AttentionBackend {
                     int budget, int32_t* indices) override;
 
   // cache_writes.cc, cache_copies.cc, merge.cc
-  void WriteTokens(const AttentionShape& shape, ElementType element, const void* k, const void* v,
-                   HeadIndices indices, int first_row, int count, PoolView pool,
-                   const SegmentView& segment, int first_slot) override;
-  void WriteScores(const AttentionShape& shape, const float* sums, int n, HeadIndices indices,
-                   int first_row, int count, PoolView pool, const SegmentView& segment,
-                   int first_slot) override;
+  void WriteTokens(const AttentionShape& shape, const KeyValues& tokens, const TokenList& rows,
+                   PoolView pool, const SegmentView& segment, int first_slot) override;
+  void WriteScores(const AttentionShape& shape, const float* sums, int n, const TokenList& rows,
+                   PoolView pool, const SegmentView& segment, int first_slot) override;
   void CopyTokens(const AttentionShape& shape, PoolView pool, const SegmentView& from,
-                  HeadIndices slots, int first, int count, const SegmentView& to,
-                  int first_slot) override;
+                  const TokenList& slots, const SegmentView& to, int first_slot) override;
   void ReadTokens(const AttentionShape& shape, PoolView pool, const SegmentView& segment, int first,
                   int count, float* k, float* v) override;
   void MergeAngles(const AttentionShape& shape, ElementType element, const void* k0, const void* k1,
                    int m, float* angles) override;
-  void WriteMerged(const AttentionShape& shape, ElementType element, const void* k0, const void* v0,
-                   const void* k1, const void* v1, HeadIndices indices, int count, double t,
-                   PoolView pool, const SegmentView& lower, const SegmentView& upper,
-                   int first_slot) override;
+  void WriteMerged(const AttentionShape& shape, const KeyValues& lower_tokens,
+                   const KeyValues& upper_tokens, const TokenList& rows, double t, PoolView pool,
+                   const SegmentView& lower, const SegmentView& upper, int first_slot) override;
   void WriteStep(const AttentionShape& shape, absl::Span<const DecodeItem> items, const float* k,
                  const float* v, PoolView pool) override;
 

@@ -80,10 +80,10 @@ void CpuBackend::MergeAngles(const AttentionShape& shape, ElementType element, c
   });
 }
 
-void CpuBackend::WriteMerged(const AttentionShape& shape, ElementType element, const void* k0,
-                             const void* v0, const void* k1, const void* v1, HeadIndices indices,
-                             int count, double t, PoolView pool, const SegmentView& lower,
-                             const SegmentView& upper, int first_slot) {
+void CpuBackend::WriteMerged(const AttentionShape& shape, const KeyValues& lower_tokens,
+                             const KeyValues& upper_tokens, const TokenList& rows, double t,
+                             PoolView pool, const SegmentView& lower, const SegmentView& upper,
+                             int first_slot) {
   const size_t dim = shape.head_dim, heads = lower.num_kv_heads;
   const int unit = lower.UnitTokens();
   // One token's direction; its norms are stored at once.
@@ -91,12 +91,14 @@ void CpuBackend::WriteMerged(const AttentionShape& shape, ElementType element, c
                          float* direction) {
     const bool keys = side == HeadTokens::kKeys;
     const size_t row = token * shape.num_kv_heads + lower.first_kv_head + head;
-    const size_t offset = row * dim * ElementBytes(element);
+    const auto load = [&](const KeyValues& tokens, float* x) {
+      const auto* all = static_cast<const std::byte*>(keys ? tokens.k : tokens.v);
+      ConvertRange(tokens.element, all + row * dim * ElementBytes(tokens.element), dim,
+                   ElementType::kF32, x);
+    };
     float x[2][kMaxHeadDim];
-    ConvertRange(element, static_cast<const std::byte*>(keys ? k0 : v0) + offset, dim,
-                 ElementType::kF32, x[0]);
-    ConvertRange(element, static_cast<const std::byte*>(keys ? k1 : v1) + offset, dim,
-                 ElementType::kF32, x[1]);
+    load(lower_tokens, x[0]);
+    load(upper_tokens, x[1]);
     const Pair pair = Measure(x[0], x[1], shape.head_dim);
     MergedDirection(x[0], x[1], shape.head_dim, pair, t, direction);
     *EntryOf<float>(pool, keys ? lower.key_norms : lower.value_norms, head, slot) =
@@ -104,7 +106,8 @@ void CpuBackend::WriteMerged(const AttentionShape& shape, ElementType element, c
     *EntryOf<float>(pool, keys ? upper.key_norms : upper.value_norms, head, slot) =
         static_cast<float>(pair.length1);
   };
-  ParallelRanges(threads_, count / unit, 2 * heads * dim * unit, [&](size_t begin, size_t end) {
+  const int units = rows.count / unit;
+  ParallelRanges(threads_, units, 2 * heads * dim * unit, [&](size_t begin, size_t end) {
     std::vector<float> directions(static_cast<size_t>(unit) * dim);
     std::vector<uint32_t> room;
     for (int head = 0; head < lower.num_kv_heads; ++head) {
@@ -113,9 +116,8 @@ void CpuBackend::WriteMerged(const AttentionShape& shape, ElementType element, c
         for (size_t i = begin * unit; i < end * unit; i += unit) {
           const int slot = first_slot + static_cast<int>(i);
           for (int j = 0; j < unit; ++j) {
-            const size_t token =
-                indices.of_head == nullptr ? i + j : indices.of_head[head * indices.stride + i + j];
-            merge(token, head, slot + j, side, directions.data() + j * dim);
+            merge(rows.At(head, static_cast<int>(i) + j), head, slot + j, side,
+                  directions.data() + j * dim);
           }
           if (IsGrouped(lower.encoding)) {
             to.WriteGroup(slot, directions.data(), &room);

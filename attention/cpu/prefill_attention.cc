@@ -22,17 +22,12 @@ const std::byte* At(const void* base, size_t bytes) {
   return static_cast<const std::byte*>(base) + bytes;
 }
 
-/// The queries, keys, values and results of all packed prompts.
-struct PrefillTensors {
+/// Where the heads and rows of packed prompts lie.
+struct PromptRows {
   const AttentionShape& shape;
-  ElementType element;
-  const void* q;
-  const void* k;
-  const void* v;
-  void* out;
-  float* lse;
+  const PromptTensors& at;
 
-  size_t head_bytes() const { return shape.head_dim * ElementBytes(element); }
+  size_t head_bytes() const { return shape.head_dim * ElementBytes(at.element); }
   size_t q_row_bytes() const { return shape.num_q_heads * head_bytes(); }
   size_t kv_row_bytes() const { return shape.num_kv_heads * head_bytes(); }
   /// Bytes from the start of q, and of k or v, to what KV head `g` has of row `row`.
@@ -49,13 +44,13 @@ struct PrefillTensors {
     job.scale = shape.scale;
     job.first = first;
     job.count = count;
-    job.q = At(q, QOffset(start + first, g));
-    job.out = static_cast<std::byte*>(out) + QOffset(start + first, g);
+    job.q = At(at.q, QOffset(start + first, g));
+    job.out = static_cast<std::byte*>(at.out) + QOffset(start + first, g);
     job.q_row_bytes = q_row_bytes();
-    job.k = At(k, KvOffset(start, g));
-    job.v = At(v, KvOffset(start, g));
+    job.k = At(at.k, KvOffset(start, g));
+    job.v = At(at.v, KvOffset(start, g));
     job.kv_row_bytes = kv_row_bytes();
-    job.lse = lse + (start + first) * shape.num_q_heads + g * shape.group_size();
+    job.lse = at.lse + (start + first) * shape.num_q_heads + g * shape.group_size();
     job.lse_stride = shape.num_q_heads;
     job.scratch = scratch;
     return job;
@@ -91,25 +86,24 @@ int CpuBackend::attention_part_rows(const AttentionShape& shape) const {
 }
 
 void CpuBackend::PrefillAttention(const AttentionShape& shape, const PackedSequences& sequences,
-                                  ElementType element, const void* q, const void* k, const void* v,
-                                  void* out, float* lse) {
-  const PrefillTensors tensors = {shape, element, q, k, v, out, lse};
+                                  const PromptTensors& prompts) {
+  const PromptRows rows = {shape, prompts};
   const int tile = TokensPerTile(shape.group_size());
   const std::vector<PrefillTask> tasks = CutPrompts(shape, sequences, tile);
   scratch_.Reserve(
       PrefillScratchFloats(static_cast<size_t>(tile) * shape.group_size(), shape.head_dim));
   ParallelFor(threads_, tasks.size(), [&](size_t i, int thread) {
     const PrefillTask& task = tasks[i];
-    Kernels(element).prefill(tensors.Job(sequences.offsets[task.sequence], task.first, task.count,
-                                         task.kv_head, scratch_.of(thread)));
+    Kernels(prompts.element)
+        .prefill(rows.Job(sequences.offsets[task.sequence], task.first, task.count, task.kv_head,
+                          scratch_.of(thread)));
   });
 }
 
-void CpuBackend::PrefillDistantAttention(const AttentionShape& shape, int n, ElementType element,
-                                         const void* q, const void* k, const void* v,
-                                         const DistantPrefill& distant, void* out, float* lse,
+void CpuBackend::PrefillDistantAttention(const AttentionShape& shape, int n,
+                                         const PromptTensors& prompt, const DistantPrefill& distant,
                                          DistantCounts* counts) {
-  const PrefillTensors tensors = {shape, element, q, k, v, out, lse};
+  const PromptRows rows = {shape, prompt};
   const int tile = TokensPerTile(shape.group_size());
   const int offsets[] = {0, n};
   const std::vector<PrefillTask> tasks =
@@ -119,22 +113,21 @@ void CpuBackend::PrefillDistantAttention(const AttentionShape& shape, int n, Ele
   std::vector<DistantCounts> of_threads(threads_);
   ParallelFor(threads_, tasks.size(), [&](size_t i, int thread) {
     const PrefillTask& task = tasks[i];
-    const PrefillJob near =
-        tensors.Job(0, task.first, task.count, task.kv_head, scratch_.of(thread));
+    const PrefillJob near = rows.Job(0, task.first, task.count, task.kv_head, scratch_.of(thread));
     if (distant.borrows[task.kv_head] == 0) {
-      Kernels(element).prefill(near);
+      Kernels(prompt.element).prefill(near);
       return;
     }
     DistantPrefillJob job;
     job.near = near;
-    job.low_q = At(distant.low_q, tensors.QOffset(task.first, task.kv_head));
-    job.low_k = At(distant.low_k, tensors.KvOffset(0, task.kv_head));
+    job.low_q = At(distant.low_q, rows.QOffset(task.first, task.kv_head));
+    job.low_k = At(distant.low_k, rows.KvOffset(0, task.kv_head));
     job.sinks = distant.sinks;
     job.recent = distant.recent;
     job.skip = distant.skip;
     job.attended = &of_threads[thread].attended;
     job.skipped = &of_threads[thread].skipped;
-    Kernels(element).distant_prefill(job);
+    Kernels(prompt.element).distant_prefill(job);
   });
   if (counts == nullptr) return;
   for (const DistantCounts& own : of_threads) {

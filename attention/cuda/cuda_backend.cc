@@ -37,7 +37,7 @@ std::vector<int> LongestFirst(const PackedSequences& sequences) {
 }
 
 /// The same tensors from a token on.
-PrefillTensors TensorsFrom(const AttentionShape& shape, const PrefillTensors& t, size_t token) {
+PromptTensors TensorsFrom(const AttentionShape& shape, const PromptTensors& t, size_t token) {
   const size_t head_bytes = shape.head_dim * ElementBytes(t.element);
   const size_t q = token * shape.num_q_heads * head_bytes;
   const size_t kv = token * shape.num_kv_heads * head_bytes;
@@ -49,9 +49,9 @@ PrefillTensors TensorsFrom(const AttentionShape& shape, const PrefillTensors& t,
           t.lse + token * shape.num_q_heads};
 }
 
-DeviceIndices IndicesFrom(HeadIndices indices, int first, int skipped) {
-  return {indices.of_head == nullptr ? nullptr : indices.of_head + skipped, indices.stride,
-          first + skipped};
+DeviceIndices IndicesFrom(const TokenList& tokens, int skipped = 0) {
+  return {tokens.of_head == nullptr ? nullptr : tokens.of_head + skipped, tokens.stride,
+          tokens.first + skipped};
 }
 
 }  // namespace
@@ -160,15 +160,13 @@ void CudaBackend::FillAngles(absl::Span<const float> inverse_frequencies, int fi
 // ---- Prompts ------------------------------------------------------------------------------------
 
 void CudaBackend::PrefillAttention(const AttentionShape& shape, const PackedSequences& sequences,
-                                   ElementType element, const void* q, const void* k, const void* v,
-                                   void* out, float* lse) {
-  const PrefillTensors tensors = {element, q, k, v, out, lse};
-  if (prompts_ == nullptr || !prompts_->Serves(shape, element)) {
-    return AttendToPrompts(shape, sequences.offsets, tensors);
+                                   const PromptTensors& prompts) {
+  if (prompts_ == nullptr || !prompts_->Serves(shape, prompts.element)) {
+    return AttendToPrompts(shape, sequences.offsets, prompts);
   }
   for (const int i : LongestFirst(sequences)) {
     const int n = sequences.length(i);
-    const PrefillTensors own = TensorsFrom(shape, tensors, sequences.offsets[i]);
+    const PromptTensors own = TensorsFrom(shape, prompts, sequences.offsets[i]);
     if (n == 0 || prompts_->Attend(shape, n, own, at())) continue;
     const int offsets[] = {0, n};
     AttendToPrompts(shape, offsets, own);
@@ -176,15 +174,14 @@ void CudaBackend::PrefillAttention(const AttentionShape& shape, const PackedSequ
 }
 
 void CudaBackend::AttendToPrompts(const AttentionShape& shape, absl::Span<const int> offsets,
-                                  const PrefillTensors& tensors) {
+                                  const PromptTensors& tensors) {
   LaunchPrefillAttention(DeviceShapeOf(shape), tensors, uploads_->Place(offsets),
                          static_cast<int>(offsets.size()) - 1, offsets.back(), at());
 }
 
-void CudaBackend::PrefillDistantAttention(const AttentionShape& shape, int n, ElementType element,
-                                          const void* q, const void* k, const void* v,
-                                          const DistantPrefill& distant, void* out, float* lse,
-                                          DistantCounts* counts) {
+void CudaBackend::PrefillDistantAttention(const AttentionShape& shape, int n,
+                                          const PromptTensors& prompt,
+                                          const DistantPrefill& distant, DistantCounts* counts) {
   auto* counted = numbers_.as<unsigned long long>();
   stream_->Zero(counted, 2 * sizeof(*counted));
   const absl::Span<const uint8_t> borrows(distant.borrows, shape.num_kv_heads);
@@ -197,7 +194,7 @@ void CudaBackend::PrefillDistantAttention(const AttentionShape& shape, int n, El
                                    distant.low_k,
                                    counted,
                                    static_cast<float*>(Scratch(DistantScratchBytes(heads, n)))};
-  LaunchPrefillDistantAttention(heads, {element, q, k, v, out, lse}, n, of_device, at());
+  LaunchPrefillDistantAttention(heads, prompt, n, of_device, at());
   if (counts == nullptr) return;
   unsigned long long both[2];
   Download(counted, sizeof(both), both);
@@ -239,34 +236,33 @@ double CudaBackend::CosineSum(const float* a, const float* b, int rows, int widt
 
 // ---- Writing and moving tokens ------------------------------------------------------------------
 
-void CudaBackend::WriteTokens(const AttentionShape& shape, ElementType element, const void* k,
-                              const void* v, HeadIndices indices, int first_row, int count,
-                              PoolView pool, const SegmentView& segment, int first_slot) {
+void CudaBackend::WriteTokens(const AttentionShape& shape, const KeyValues& tokens,
+                              const TokenList& rows, PoolView pool, const SegmentView& segment,
+                              int first_slot) {
   TableImage image;
   const TargetSegment target = image.AddTarget(segment);
-  LaunchWriteTokens(DeviceShapeOf(shape), element, k, v, IndicesFrom(indices, first_row, 0), count,
-                    Cache(pool, image), target, first_slot, at());
+  LaunchWriteTokens(DeviceShapeOf(shape), tokens, IndicesFrom(rows), rows.count, Cache(pool, image),
+                    target, first_slot, at());
 }
 
 void CudaBackend::WriteScores(const AttentionShape& /*shape*/, const float* sums, int n,
-                              HeadIndices indices, int first_row, int count, PoolView pool,
-                              const SegmentView& segment, int first_slot) {
+                              const TokenList& rows, PoolView pool, const SegmentView& segment,
+                              int first_slot) {
   TableImage image;
   const TargetSegment target = image.AddTarget(segment);
-  LaunchWriteScores(sums, n, IndicesFrom(indices, first_row, 0), count, Cache(pool, image), target,
-                    first_slot, at());
+  LaunchWriteScores(sums, n, IndicesFrom(rows), rows.count, Cache(pool, image), target, first_slot,
+                    at());
 }
 
 void CudaBackend::CopyTokens(const AttentionShape& shape, PoolView pool, const SegmentView& from,
-                             HeadIndices slots, int first, int count, const SegmentView& to,
-                             int first_slot) {
+                             const TokenList& slots, const SegmentView& to, int first_slot) {
   TableImage image;
   const uint32_t source = image.AddSegment(from);
   const TargetSegment target = image.AddTarget(to);
   const DeviceCache cache = Cache(pool, image);
-  InPieces(count, target.unit, CopyScratchBytes(target.heads, 1, shape.head_dim), scratch_.bytes(),
-           [&](int done, int piece) {
-             const CopyRecord copy = {source, target.word, IndicesFrom(slots, first, done), piece,
+  InPieces(slots.count, target.unit, CopyScratchBytes(target.heads, 1, shape.head_dim),
+           scratch_.bytes(), [&](int done, int piece) {
+             const CopyRecord copy = {source, target.word, IndicesFrom(slots, done), piece,
                                       first_slot + done};
              const CopyRecord* const record = uploads_->Place(absl::MakeConstSpan(&copy, 1));
              const StreamTimer::Span timed(edits_);
@@ -292,7 +288,8 @@ void CudaBackend::CopyAll(const AttentionShape& shape, PoolView pool,
     batch.Clear();
   };
   InBatches(copies, batch, launch, [&](const TokenCopy& copy) {
-    CopyTokens(shape, pool, *copy.from, {}, copy.first, copy.count, *copy.to, copy.first_slot);
+    CopyTokens(shape, pool, *copy.from, TokenList::From(copy.first, copy.count), *copy.to,
+               copy.first_slot);
   });
 }
 
@@ -308,19 +305,18 @@ void CudaBackend::MergeAngles(const AttentionShape& shape, ElementType element, 
   LaunchMergeAngles(DeviceShapeOf(shape), element, k0, k1, m, angles, at());
 }
 
-void CudaBackend::WriteMerged(const AttentionShape& shape, ElementType element, const void* k0,
-                              const void* v0, const void* k1, const void* v1, HeadIndices indices,
-                              int count, double t, PoolView pool, const SegmentView& lower,
-                              const SegmentView& upper, int first_slot) {
+void CudaBackend::WriteMerged(const AttentionShape& shape, const KeyValues& lower_tokens,
+                              const KeyValues& upper_tokens, const TokenList& rows, double t,
+                              PoolView pool, const SegmentView& lower, const SegmentView& upper,
+                              int first_slot) {
   TableImage image;
   const MergedSegment merged = {image.AddTarget(lower), image.AddSegment(upper)};
   const DeviceCache cache = Cache(pool, image);
   const int heads = merged.lower.heads;
-  InPieces(count, merged.lower.unit, MergeScratchBytes(heads, 1, shape.head_dim), scratch_.bytes(),
-           [&](int done, int piece) {
-             LaunchWriteMerged(DeviceShapeOf(shape), {element, k0, v0, k1, v1},
-                               IndicesFrom(indices, 0, done), piece, t, cache, merged,
-                               first_slot + done,
+  InPieces(rows.count, merged.lower.unit, MergeScratchBytes(heads, 1, shape.head_dim),
+           scratch_.bytes(), [&](int done, int piece) {
+             LaunchWriteMerged(DeviceShapeOf(shape), lower_tokens, upper_tokens,
+                               IndicesFrom(rows, done), piece, t, cache, merged, first_slot + done,
                                Scratch(MergeScratchBytes(heads, piece, shape.head_dim)), at());
            });
 }

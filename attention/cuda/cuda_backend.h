@@ -59,12 +59,9 @@ class CudaBackend final : public AttentionBackend {
                   float* sin) override;
 
   void PrefillAttention(const AttentionShape& shape, const PackedSequences& sequences,
-                        ElementType element, const void* q, const void* k, const void* v, void* out,
-                        float* lse) override;
-  void PrefillDistantAttention(const AttentionShape& shape, int n, ElementType element,
-                               const void* q, const void* k, const void* v,
-                               const DistantPrefill& distant, void* out, float* lse,
-                               DistantCounts* counts) override;
+                        const PromptTensors& prompts) override;
+  void PrefillDistantAttention(const AttentionShape& shape, int n, const PromptTensors& prompt,
+                               const DistantPrefill& distant, DistantCounts* counts) override;
 
   void WindowScores(const AttentionShape& shape, const PromptTail& tail, int kernel,
                     WindowPooling pooling, float* scores) override;
@@ -76,17 +73,14 @@ class CudaBackend final : public AttentionBackend {
                     int budget, int32_t* indices) override;
   double CosineSum(const float* a, const float* b, int rows, int width) override;
 
-  void WriteTokens(const AttentionShape& shape, ElementType element, const void* k, const void* v,
-                   HeadIndices indices, int first_row, int count, PoolView pool,
-                   const SegmentView& segment, int first_slot) override;
-  void WriteScores(const AttentionShape& shape, const float* sums, int n, HeadIndices indices,
-                   int first_row, int count, PoolView pool, const SegmentView& segment,
-                   int first_slot) override;
+  void WriteTokens(const AttentionShape& shape, const KeyValues& tokens, const TokenList& rows,
+                   PoolView pool, const SegmentView& segment, int first_slot) override;
+  void WriteScores(const AttentionShape& shape, const float* sums, int n, const TokenList& rows,
+                   PoolView pool, const SegmentView& segment, int first_slot) override;
   /// Where `count` tokens do not fit the scratch memory they go in pieces, in order: then, where
   /// both are one segment, no token may go behind the slot that it is in.
   void CopyTokens(const AttentionShape& shape, PoolView pool, const SegmentView& from,
-                  HeadIndices slots, int first, int count, const SegmentView& to,
-                  int first_slot) override;
+                  const TokenList& slots, const SegmentView& to, int first_slot) override;
   /// As many at a time as scratch memory and upload ring hold.
   void CopyAll(const AttentionShape& shape, PoolView pool,
                absl::Span<const TokenCopy> copies) override;
@@ -95,10 +89,9 @@ class CudaBackend final : public AttentionBackend {
 
   void MergeAngles(const AttentionShape& shape, ElementType element, const void* k0, const void* k1,
                    int m, float* angles) override;
-  void WriteMerged(const AttentionShape& shape, ElementType element, const void* k0, const void* v0,
-                   const void* k1, const void* v1, HeadIndices indices, int count, double t,
-                   PoolView pool, const SegmentView& lower, const SegmentView& upper,
-                   int first_slot) override;
+  void WriteMerged(const AttentionShape& shape, const KeyValues& lower_tokens,
+                   const KeyValues& upper_tokens, const TokenList& rows, double t, PoolView pool,
+                   const SegmentView& lower, const SegmentView& upper, int first_slot) override;
   void MergeTails(const AttentionShape& shape, PoolView pool,
                   absl::Span<const TailMerge> merges) override;
 
@@ -122,7 +115,7 @@ class CudaBackend final : public AttentionBackend {
  private:
   /// By our own kernels.
   void AttendToPrompts(const AttentionShape& shape, absl::Span<const int> offsets,
-                       const PrefillTensors& tensors);
+                       const PromptTensors& tensors);
   CudaBackend(std::shared_ptr<Stream> stream, const CudaBackendOptions& options,
               std::unique_ptr<PromptLibrary> prompts)
       : stream_(std::move(stream)),

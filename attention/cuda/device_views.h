@@ -129,7 +129,7 @@ struct DeviceItems {
   }
 };
 
-/// Positions or slots per head, in device memory; as HeadIndices (attention/backend.h).
+/// Rows or slots per head, in device memory; as TokenList (attention/backend.h).
 struct DeviceIndices {
   const int32_t* of_head = nullptr;  ///< null: first + i for every head
   size_t stride = 0;

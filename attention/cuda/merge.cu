@@ -103,22 +103,22 @@ __global__ void __launch_bounds__(kWarp)
 /// A warp for each token (x), head (y) and side (z): SLERP of the two, of length 1, and the norms.
 ///   directions  [sides, heads, count, head_dim]
 __global__ void __launch_bounds__(kWarp)
-    MergeDirections(DeviceShape shape, PairOfLayers layers, DeviceIndices rows, int count, double t,
-                    DeviceCache cache, uint32_t lower_word, uint32_t upper_word, int first_slot,
-                    float* directions) {
+    MergeDirections(DeviceShape shape, KeyValues lower_tokens, KeyValues upper_tokens,
+                    DeviceIndices rows, int count, double t, DeviceCache cache, uint32_t lower_word,
+                    uint32_t upper_word, int first_slot, float* directions) {
   const DeviceSegment& lower = cache.segment(lower_word);
   const DeviceSegment& upper = cache.segment(upper_word);
   const int i = static_cast<int>(blockIdx.x), head = static_cast<int>(blockIdx.y);
   const int dim = shape.head_dim;
   const Side side = blockIdx.z == 0 ? Side::kKeys : Side::kValues;
-  const void* x0 = side == Side::kKeys ? layers.k0 : layers.v0;
-  const void* x1 = side == Side::kKeys ? layers.k1 : layers.v1;
+  const void* x0 = side == Side::kKeys ? lower_tokens.k : lower_tokens.v;
+  const void* x1 = side == Side::kKeys ? upper_tokens.k : upper_tokens.v;
   const size_t row = rows.at(head, i);
   const size_t first = (row * shape.num_kv_heads + lower.first_kv_head + head) * dim;
   float* to = directions +
               ((static_cast<size_t>(blockIdx.z) * lower.num_kv_heads + head) * count + i) * dim;
-  const Pair pair = WriteDirection(Elements{layers.element, x0, first},
-                                   Elements{layers.element, x1, first}, dim, t, to);
+  const Pair pair = WriteDirection(Elements{lower_tokens.element, x0, first},
+                                   Elements{upper_tokens.element, x1, first}, dim, t, to);
   WriteNorms(cache, lower, upper, side, head, first_slot + i, pair);
 }
 
@@ -238,10 +238,10 @@ size_t MergeScratchBytes(int heads, int count, int head_dim) {
   return size_t{2} * heads * count * head_dim * sizeof(float);
 }
 
-void LaunchWriteMerged(const DeviceShape& shape, const PairOfLayers& layers,
-                       const DeviceIndices& rows, int count, double t, const DeviceCache& cache,
-                       const MergedSegment& segment, int first_slot, void* scratch,
-                       cudaStream_t stream) {
+void LaunchWriteMerged(const DeviceShape& shape, const KeyValues& lower_tokens,
+                       const KeyValues& upper_tokens, const DeviceIndices& rows, int count,
+                       double t, const DeviceCache& cache, const MergedSegment& segment,
+                       int first_slot, void* scratch, cudaStream_t stream) {
   if (count == 0) return;
   const TargetSegment& lower = segment.lower;
   const auto heads = static_cast<unsigned>(lower.heads);

@@ -35,7 +35,7 @@ __device__ float Dot(const DeviceShape& shape, ElementType element, const float*
 /// Attends to keys first .. last, whose scores score(j) gives, and writes the row `query_row` of a
 /// query head.
 template <class Score>
-__device__ void AttendRow(const DeviceShape& shape, const PrefillTensors& t, int first, int last,
+__device__ void AttendRow(const DeviceShape& shape, const PromptTensors& t, int first, int last,
                           int kv_head, size_t query_row, float* weights, Score score) {
   const int dim = shape.head_dim, lane = LaneOfThread();
   float highest = -INFINITY, sum = 0, own[kMaxPerLane] = {};
@@ -76,7 +76,7 @@ __device__ void AttendRow(const DeviceShape& shape, const PrefillTensors& t, int
 
 /// A block of a warp for each token (x) and query head (y).
 __global__ void __launch_bounds__(kWarp)
-    AttendPrompts(DeviceShape shape, PrefillTensors t, const int32_t* offsets, int num_sequences) {
+    AttendPrompts(DeviceShape shape, PromptTensors t, const int32_t* offsets, int num_sequences) {
   ZIGGURAT_SHARED(WarpMemory, memory);
   const int token = static_cast<int>(blockIdx.x), head = static_cast<int>(blockIdx.y);
   int sequence = 0;  // the last that begins at or before the token
@@ -132,7 +132,7 @@ __device__ bool SkipsDistant(const DeviceShape& shape, const DeviceDistant& dist
 
 /// A block of a warp for each token (x) and KV head (y).
 __global__ void __launch_bounds__(kWarp)
-    AttendDistant(DeviceShape shape, PrefillTensors t, DeviceDistant distant) {
+    AttendDistant(DeviceShape shape, PromptTensors t, DeviceDistant distant) {
   ZIGGURAT_SHARED(WarpMemory, memory);
   const int token = static_cast<int>(blockIdx.x), kv_head = static_cast<int>(blockIdx.y);
   const int dim = shape.head_dim;
@@ -172,7 +172,7 @@ __global__ void __launch_bounds__(kWarp)
 
 // ---- Launchers ----------------------------------------------------------------------------------
 
-void LaunchPrefillAttention(const DeviceShape& shape, const PrefillTensors& tensors,
+void LaunchPrefillAttention(const DeviceShape& shape, const PromptTensors& tensors,
                             const int32_t* offsets, int num_sequences, int num_tokens,
                             cudaStream_t stream) {
   if (num_tokens == 0) return;
@@ -187,7 +187,7 @@ size_t DistantScratchBytes(const DeviceShape& shape, int n) {
   return sizeof(float) * 2 * shape.num_q_heads * static_cast<size_t>(n);
 }
 
-void LaunchPrefillDistantAttention(const DeviceShape& shape, const PrefillTensors& tensors, int n,
+void LaunchPrefillDistantAttention(const DeviceShape& shape, const PromptTensors& tensors, int n,
                                    const DeviceDistant& distant, cudaStream_t stream) {
   if (n == 0) return;
   if (RunsOnTensorCores(shape, tensors.element)) {

@@ -8,19 +8,9 @@
 
 #include "attention/cuda/device_views.h"
 #include "attention/cuda/stream.h"
+#include "attention/prompt_tensors.h"
 
 namespace ziggurat::cuda {
-
-/// One layer's workspace. `out` may be `q`.
-struct PrefillTensors {
-  ElementType element = ElementType::kF32;
-  // All aligned to 16 bytes.
-  const void* q = nullptr;  ///< [tokens, num_q_heads, head_dim]
-  const void* k = nullptr;  ///< [tokens, num_kv_heads, head_dim]
-  const void* v = nullptr;  ///< [tokens, num_kv_heads, head_dim]
-  void* out = nullptr;      ///< [tokens, num_q_heads, head_dim]
-  float* lse = nullptr;     ///< [tokens, num_q_heads]
-};
 
 /// As DistantPrefill (attention/backend.h), on the device.
 struct DeviceDistant {
@@ -35,21 +25,21 @@ struct DeviceDistant {
 };
 
 ///   offsets  [num_sequences + 1] first token of each
-void LaunchPrefillAttention(const DeviceShape& shape, const PrefillTensors& tensors,
+void LaunchPrefillAttention(const DeviceShape& shape, const PromptTensors& tensors,
                             const int32_t* offsets, int num_sequences, int num_tokens,
                             cudaStream_t stream);
 
 /// The same on tensor cores, which LaunchPrefillAttention leaves to it where RunsOnTensorCores.
-void LaunchTensorPrefill(const DeviceShape& shape, const PrefillTensors& tensors,
+void LaunchTensorPrefill(const DeviceShape& shape, const PromptTensors& tensors,
                          const int32_t* offsets, int num_sequences, int num_tokens,
                          cudaStream_t stream);
 
 size_t DistantScratchBytes(const DeviceShape& shape, int n);
 /// One prompt of n tokens.
-void LaunchPrefillDistantAttention(const DeviceShape& shape, const PrefillTensors& tensors, int n,
+void LaunchPrefillDistantAttention(const DeviceShape& shape, const PromptTensors& tensors, int n,
                                    const DeviceDistant& distant, cudaStream_t stream);
 /// The same on tensor cores, as LaunchTensorPrefill.
-void LaunchTensorPrefillDistant(const DeviceShape& shape, const PrefillTensors& tensors, int n,
+void LaunchTensorPrefillDistant(const DeviceShape& shape, const PromptTensors& tensors, int n,
                                 const DeviceDistant& distant, cudaStream_t stream);
 
 }  // namespace ziggurat::cuda

@@ -18,7 +18,7 @@ class PromptLibrary {
   virtual size_t WorkspaceBytes(const AttentionShape& shape, int tokens) const = 0;
   /// Of one prompt, whose first token is the tensors' first; only what it Serves. False where it
   /// failed: then `out`, which may be `q`, is as it was, and our own kernels take the prompt.
-  virtual bool Attend(const AttentionShape& shape, int num_tokens, const PrefillTensors& tensors,
+  virtual bool Attend(const AttentionShape& shape, int num_tokens, const PromptTensors& tensors,
                       cudaStream_t stream) = 0;
 };
 

@@ -8,7 +8,7 @@
 
 #include "attention/cuda/device_views.h"
 #include "attention/cuda/stream.h"
-#include "attention/prompt_tail.h"
+#include "attention/prompt_tensors.h"
 
 namespace ziggurat::cuda {
 

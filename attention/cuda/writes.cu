@@ -13,18 +13,19 @@ constexpr int kWarps = kThreads / kWarp;
 
 /// A warp for each unit (x), head (y) and side (z).
 __global__ void __launch_bounds__(kThreads)
-    WriteTokens(DeviceShape shape, ElementType element, const void* k, const void* v,
-                DeviceIndices rows, int count, DeviceCache cache, uint32_t word, int first_slot) {
+    WriteTokens(DeviceShape shape, KeyValues tokens, DeviceIndices rows, int count,
+                DeviceCache cache, uint32_t word, int first_slot) {
   const DeviceSegment& s = cache.segment(word);
   const int unit = UnitTokens(s);
   const int first = (static_cast<int>(blockIdx.x) * kWarps + WarpOfThread()) * unit;
   const int head = static_cast<int>(blockIdx.y), kv_head = s.first_kv_head + head;
   const Side side = blockIdx.z == 0 ? Side::kKeys : Side::kValues;
   if (first >= count || !Owns(s, side)) return;
-  const void* from = side == Side::kKeys ? k : v;
+  const void* from = side == Side::kKeys ? tokens.k : tokens.v;
   EncodeUnit(cache, s, side, head, first_slot + first, shape.head_dim, [&](int token, int c) {
     const size_t row = rows.at(head, first + token);
-    return LoadElement(element, from, (row * shape.num_kv_heads + kv_head) * shape.head_dim + c);
+    return LoadElement(tokens.element, from,
+                       (row * shape.num_kv_heads + kv_head) * shape.head_dim + c);
   });
 }
 
@@ -61,14 +62,14 @@ __global__ void __launch_bounds__(kThreads)
 
 // ---- Launchers ----------------------------------------------------------------------------------
 
-void LaunchWriteTokens(const DeviceShape& shape, ElementType element, const void* k, const void* v,
-                       const DeviceIndices& rows, int count, const DeviceCache& cache,
-                       const TargetSegment& segment, int first_slot, cudaStream_t stream) {
+void LaunchWriteTokens(const DeviceShape& shape, const KeyValues& tokens, const DeviceIndices& rows,
+                       int count, const DeviceCache& cache, const TargetSegment& segment,
+                       int first_slot, cudaStream_t stream) {
   if (count == 0) return;
   const int units = count / segment.unit;
   const dim3 grid{static_cast<unsigned>(units + kWarps - 1) / kWarps,
                   static_cast<unsigned>(segment.heads), 2};
-  Launch(WriteTokens, grid, dim3{kThreads}, 0, stream, shape, element, k, v, rows, count, cache,
+  Launch(WriteTokens, grid, dim3{kThreads}, 0, stream, shape, tokens, rows, count, cache,
          segment.word, first_slot);
 }
 

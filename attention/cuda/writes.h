@@ -9,6 +9,7 @@
 
 #include "attention/cuda/device_views.h"
 #include "attention/cuda/stream.h"
+#include "attention/prompt_tensors.h"
 
 namespace ziggurat::cuda {
 
@@ -19,9 +20,9 @@ struct TargetSegment {
   int unit = 1;
 };
 
-void LaunchWriteTokens(const DeviceShape& shape, ElementType element, const void* k, const void* v,
-                       const DeviceIndices& rows, int count, const DeviceCache& cache,
-                       const TargetSegment& segment, int first_slot, cudaStream_t stream);
+void LaunchWriteTokens(const DeviceShape& shape, const KeyValues& tokens, const DeviceIndices& rows,
+                       int count, const DeviceCache& cache, const TargetSegment& segment,
+                       int first_slot, cudaStream_t stream);
 
 void LaunchWriteScores(const float* sums, int n, const DeviceIndices& rows, int count,
                        const DeviceCache& cache, const TargetSegment& segment, int first_slot,
@@ -78,23 +79,16 @@ void LaunchMergeAngles(const DeviceShape& shape, ElementType element, const void
                        const void* k1, int m, float* angles, cudaStream_t stream);
 
 size_t MergeScratchBytes(int heads, int count, int head_dim);
-/// Tokens of two layers, each [n, num_kv_heads, head_dim].
-struct PairOfLayers {
-  ElementType element = ElementType::kF32;
-  const void* k0 = nullptr;
-  const void* v0 = nullptr;
-  const void* k1 = nullptr;
-  const void* v1 = nullptr;
-};
+
 /// A merged segment, as both layers see it.
 struct MergedSegment {
   TargetSegment lower;
   uint32_t upper = 0;  ///< word of its record
 };
-void LaunchWriteMerged(const DeviceShape& shape, const PairOfLayers& layers,
-                       const DeviceIndices& rows, int count, double t, const DeviceCache& cache,
-                       const MergedSegment& segment, int first_slot, void* scratch,
-                       cudaStream_t stream);
+void LaunchWriteMerged(const DeviceShape& shape, const KeyValues& lower_tokens,
+                       const KeyValues& upper_tokens, const DeviceIndices& rows, int count,
+                       double t, const DeviceCache& cache, const MergedSegment& segment,
+                       int first_slot, void* scratch, cudaStream_t stream);
 
 /// A TailMerge; on the device.
 struct TailMergeRecord {

@@ -14,12 +14,9 @@ class ReferenceBackend final : public AttentionBackend {
   int attention_part_rows(const AttentionShape& /*shape*/) const override { return 1; }
   int column_part_keys() const override { return 1; }
   void PrefillAttention(const AttentionShape& shape, const PackedSequences& sequences,
-                        ElementType element, const void* q, const void* k, const void* v, void* out,
-                        float* lse) override;
-  void PrefillDistantAttention(const AttentionShape& shape, int n, ElementType element,
-                               const void* q, const void* k, const void* v,
-                               const DistantPrefill& distant, void* out, float* lse,
-                               DistantCounts* counts) override;
+                        const PromptTensors& prompts) override;
+  void PrefillDistantAttention(const AttentionShape& shape, int n, const PromptTensors& prompt,
+                               const DistantPrefill& distant, DistantCounts* counts) override;
 
   // reference_statistics.cc
   void WindowScores(const AttentionShape& shape, const PromptTail& tail, int kernel,
@@ -33,15 +30,12 @@ class ReferenceBackend final : public AttentionBackend {
   double CosineSum(const float* a, const float* b, int rows, int width) override;
 
   // reference_cache.cc
-  void WriteTokens(const AttentionShape& shape, ElementType element, const void* k, const void* v,
-                   HeadIndices indices, int first_row, int count, PoolView pool,
-                   const SegmentView& segment, int first_slot) override;
-  void WriteScores(const AttentionShape& shape, const float* sums, int n, HeadIndices indices,
-                   int first_row, int count, PoolView pool, const SegmentView& segment,
-                   int first_slot) override;
+  void WriteTokens(const AttentionShape& shape, const KeyValues& tokens, const TokenList& rows,
+                   PoolView pool, const SegmentView& segment, int first_slot) override;
+  void WriteScores(const AttentionShape& shape, const float* sums, int n, const TokenList& rows,
+                   PoolView pool, const SegmentView& segment, int first_slot) override;
   void CopyTokens(const AttentionShape& shape, PoolView pool, const SegmentView& from,
-                  HeadIndices slots, int first, int count, const SegmentView& to,
-                  int first_slot) override;
+                  const TokenList& slots, const SegmentView& to, int first_slot) override;
   void ReadTokens(const AttentionShape& shape, PoolView pool, const SegmentView& segment, int first,
                   int count, float* k, float* v) override;
   void WriteStep(const AttentionShape& shape, absl::Span<const DecodeItem> items, const float* k,
@@ -50,10 +44,9 @@ class ReferenceBackend final : public AttentionBackend {
   // reference_merge.cc
   void MergeAngles(const AttentionShape& shape, ElementType element, const void* k0, const void* k1,
                    int m, float* angles) override;
-  void WriteMerged(const AttentionShape& shape, ElementType element, const void* k0, const void* v0,
-                   const void* k1, const void* v1, HeadIndices indices, int count, double t,
-                   PoolView pool, const SegmentView& lower, const SegmentView& upper,
-                   int first_slot) override;
+  void WriteMerged(const AttentionShape& shape, const KeyValues& lower_tokens,
+                   const KeyValues& upper_tokens, const TokenList& rows, double t, PoolView pool,
+                   const SegmentView& lower, const SegmentView& upper, int first_slot) override;
 
   // reference_decode.cc
   void DecodeAttention(const AttentionShape& shape, absl::Span<const DecodeItem> items,

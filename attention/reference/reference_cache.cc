@@ -9,10 +9,6 @@
 namespace ziggurat::reference {
 namespace {
 
-int IndexOf(HeadIndices indices, int first, int head, int i) {
-  return indices.of_head == nullptr ? first + i : indices.of_head[head * indices.stride + i];
-}
-
 /// One token of one head, as f32.
 std::vector<float> LoadToken(const AttentionShape& shape, ElementType element, const void* x,
                              size_t row, int kv_head) {
@@ -44,17 +40,19 @@ void WriteHead(const StoredSegment& to, Side side, int kv_head, int first_slot,
 
 }  // namespace
 
-void ReferenceBackend::WriteTokens(const AttentionShape& shape, ElementType element, const void* k,
-                                   const void* v, HeadIndices indices, int first_row, int count,
-                                   PoolView pool, const SegmentView& segment, int first_slot) {
+void ReferenceBackend::WriteTokens(const AttentionShape& shape, const KeyValues& tokens,
+                                   const TokenList& rows, PoolView pool, const SegmentView& segment,
+                                   int first_slot) {
   const StoredSegment to(pool, segment, shape.head_dim);
   for (int head = 0; head < segment.num_kv_heads; ++head) {
     const int kv_head = segment.first_kv_head + head;
     std::vector<std::vector<float>> keys, values;
-    for (int i = 0; i < count; ++i) {
-      const int row = IndexOf(indices, first_row, head, i);
-      if (k != nullptr) keys.push_back(LoadToken(shape, element, k, row, kv_head));
-      values.push_back(LoadToken(shape, element, v, row, kv_head));
+    for (int i = 0; i < rows.count; ++i) {
+      const int row = rows.At(head, i);
+      if (tokens.k != nullptr) {
+        keys.push_back(LoadToken(shape, tokens.element, tokens.k, row, kv_head));
+      }
+      values.push_back(LoadToken(shape, tokens.element, tokens.v, row, kv_head));
     }
     if (to.owns(Side::kKeys)) WriteHead(to, Side::kKeys, kv_head, first_slot, keys);
     WriteHead(to, Side::kValues, kv_head, first_slot, values);
@@ -62,13 +60,13 @@ void ReferenceBackend::WriteTokens(const AttentionShape& shape, ElementType elem
 }
 
 void ReferenceBackend::WriteScores(const AttentionShape& shape, const float* sums, int n,
-                                   HeadIndices indices, int first_row, int count, PoolView pool,
-                                   const SegmentView& segment, int first_slot) {
+                                   const TokenList& rows, PoolView pool, const SegmentView& segment,
+                                   int first_slot) {
   const StoredSegment to(pool, segment, shape.head_dim);
   for (int head = 0; head < segment.num_kv_heads; ++head) {
     const int kv_head = segment.first_kv_head + head;
-    for (int i = 0; i < count; ++i) {
-      const int row = IndexOf(indices, first_row, head, i);
+    for (int i = 0; i < rows.count; ++i) {
+      const int row = rows.At(head, i);
       to.SetScore(kv_head, first_slot + i, sums[static_cast<size_t>(kv_head) * n + row]);
       to.SetPosition(kv_head, first_slot + i, row);
     }
@@ -136,8 +134,8 @@ void StoreUnit(const Unit& unit, const StoredSegment& to, Side side, int kv_head
 }  // namespace
 
 void ReferenceBackend::CopyTokens(const AttentionShape& shape, PoolView pool,
-                                  const SegmentView& from_view, HeadIndices slots, int first,
-                                  int count, const SegmentView& to_view, int first_slot) {
+                                  const SegmentView& from_view, const TokenList& slots,
+                                  const SegmentView& to_view, int first_slot) {
   const StoredSegment from(pool, from_view, shape.head_dim), to(pool, to_view, shape.head_dim);
   const int group = to_view.UnitTokens();
   const bool norms = from.is_merged() && to.is_merged();
@@ -145,11 +143,11 @@ void ReferenceBackend::CopyTokens(const AttentionShape& shape, PoolView pool,
   for (int head = 0; head < to_view.num_kv_heads; ++head) {
     const int g = to_view.first_kv_head + head;
     // All are read before any is written.
-    std::vector<Attributes> attributes(count);
+    std::vector<Attributes> attributes(slots.count);
     std::vector<Unit> units[2];
-    for (int i = 0; i < count; i += group) {
+    for (int i = 0; i < slots.count; i += group) {
       std::vector<int> unit_slots;
-      for (int t = i; t < i + group; ++t) unit_slots.push_back(IndexOf(slots, first, head, t));
+      for (int t = i; t < i + group; ++t) unit_slots.push_back(slots.At(head, t));
       for (Side side : kSides) {
         units[static_cast<int>(side)].push_back(
             LoadUnit(from, side, g, unit_slots, shape.head_dim, to));
@@ -161,7 +159,7 @@ void ReferenceBackend::CopyTokens(const AttentionShape& shape, PoolView pool,
         if (scores) token.position = from.Position(g, unit_slots[t]);
       }
     }
-    for (int i = 0; i < count; ++i) {
+    for (int i = 0; i < slots.count; ++i) {
       const int slot = first_slot + i;
       for (Side side : kSides) {
         if (!to.owns(side) || i % group != 0) continue;

@@ -69,22 +69,23 @@ void ReferenceBackend::MergeAngles(const AttentionShape& shape, ElementType elem
   }
 }
 
-void ReferenceBackend::WriteMerged(const AttentionShape& shape, ElementType element, const void* k0,
-                                   const void* v0, const void* k1, const void* v1,
-                                   HeadIndices indices, int count, double t, PoolView pool,
-                                   const SegmentView& lower_view, const SegmentView& upper_view,
-                                   int first_slot) {
+void ReferenceBackend::WriteMerged(const AttentionShape& shape, const KeyValues& lower_tokens,
+                                   const KeyValues& upper_tokens, const TokenList& rows, double t,
+                                   PoolView pool, const SegmentView& lower_view,
+                                   const SegmentView& upper_view, int first_slot) {
   const StoredSegment lower(pool, lower_view, shape.head_dim);
   const StoredSegment upper(pool, upper_view, shape.head_dim);
   const int unit = lower_view.UnitTokens();
+  const auto load = [&](const KeyValues& tokens, Side side, int row, int kv_head) {
+    return Load(shape, tokens.element, side == Side::kKeys ? tokens.k : tokens.v, row, kv_head);
+  };
   for (int head = 0; head < lower_view.num_kv_heads; ++head) {
     const int g = lower_view.first_kv_head + head;
     for (Side side : kSides) {
       std::vector<float> directions;
-      for (int i = 0; i < count; ++i) {
-        const int row = indices.of_head == nullptr ? i : indices.of_head[head * indices.stride + i];
-        const Vector x0 = Load(shape, element, side == Side::kKeys ? k0 : v0, row, g);
-        const Vector x1 = Load(shape, element, side == Side::kKeys ? k1 : v1, row, g);
+      for (int i = 0; i < rows.count; ++i) {
+        const int row = rows.At(head, i);
+        const Vector x0 = load(lower_tokens, side, row, g), x1 = load(upper_tokens, side, row, g);
         const Vector direction = MergedDirection(x0, x1, t);
         directions.insert(directions.end(), direction.begin(), direction.end());
         lower.SetNorm(side, g, first_slot + i, static_cast<float>(Length(x0)));

@@ -35,9 +35,7 @@ void StoreMean(const AttentionShape& shape, ElementType element, const std::vect
 }  // namespace
 
 void ReferenceBackend::PrefillAttention(const AttentionShape& shape,
-                                        const PackedSequences& sequences, ElementType element,
-                                        const void* q, const void* k, const void* v, void* out,
-                                        float* lse) {
+                                        const PackedSequences& sequences, const PromptTensors& at) {
   const int dim = shape.head_dim;
   std::vector<double> weights;
   for (int sequence = 0; sequence < sequences.num_sequences(); ++sequence) {
@@ -51,19 +49,20 @@ void ReferenceBackend::PrefillAttention(const AttentionShape& shape,
         weights.clear();
         for (size_t j = first; j <= i; ++j) {
           const size_t key = (j * shape.num_kv_heads + g) * dim;
-          weights.push_back(Score(shape, element, q, query, k, key));
+          weights.push_back(Score(shape, at.element, at.q, query, at.k, key));
         }
-        lse[i * shape.num_q_heads + h] = static_cast<float>(Softmax(&weights));
-        StoreMean(shape, element, weights, v, (first * shape.num_kv_heads + g) * dim, out, query);
+        at.lse[i * shape.num_q_heads + h] = static_cast<float>(Softmax(&weights));
+        StoreMean(shape, at.element, weights, at.v, (first * shape.num_kv_heads + g) * dim, at.out,
+                  query);
       }
     }
   }
 }
 
 void ReferenceBackend::PrefillDistantAttention(const AttentionShape& shape, int n,
-                                               ElementType element, const void* q, const void* k,
-                                               const void* v, const DistantPrefill& distant,
-                                               void* out, float* lse, DistantCounts* counts) {
+                                               const PromptTensors& at,
+                                               const DistantPrefill& distant,
+                                               DistantCounts* counts) {
   const int dim = shape.head_dim, group = shape.group_size();
   const auto is_distant = [&](int i, int j) {
     return j >= distant.sinks && i - j >= distant.recent;
@@ -79,8 +78,8 @@ void ReferenceBackend::PrefillDistantAttention(const AttentionShape& shape, int 
           const size_t key = (static_cast<size_t>(j) * shape.num_kv_heads + g) * dim;
           const bool borrowed = borrows && is_distant(i, j);
           all[h].push_back(borrowed
-                               ? Score(shape, element, distant.low_q, query, distant.low_k, key)
-                               : Score(shape, element, q, query, k, key));
+                               ? Score(shape, at.element, distant.low_q, query, distant.low_k, key)
+                               : Score(shape, at.element, at.q, query, at.k, key));
           (borrowed ? far : near)[h].push_back(all[h].back());
         }
       }
@@ -94,8 +93,8 @@ void ReferenceBackend::PrefillDistantAttention(const AttentionShape& shape, int 
           if (is_distant(i, j)) all[h][j] = -std::numeric_limits<double>::infinity();
         }
         const size_t row = static_cast<size_t>(i) * shape.num_q_heads + g * group + h;
-        lse[row] = static_cast<float>(Softmax(&all[h]));
-        StoreMean(shape, element, all[h], v, static_cast<size_t>(g) * dim, out, row * dim);
+        at.lse[row] = static_cast<float>(Softmax(&all[h]));
+        StoreMean(shape, at.element, all[h], at.v, static_cast<size_t>(g) * dim, at.out, row * dim);
       }
     }
   }

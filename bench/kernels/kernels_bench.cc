@@ -169,8 +169,9 @@ void BM_PrefillAttention(benchmark::State& state, ElementType element, int head_
   double best_seconds = INFINITY;
   for (auto _ : state) {
     const auto start = std::chrono::steady_clock::now();
-    backend->PrefillAttention(shape, {offsets}, element, q, q + q_bytes, q + q_bytes + kv_bytes,
-                              out.data(), lse.data());
+    backend->PrefillAttention(
+        shape, {offsets},
+        {element, q, q + q_bytes, q + q_bytes + kv_bytes, out.data(), lse.data()});
     const double seconds =
         std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
     state.SetIterationTime(seconds);

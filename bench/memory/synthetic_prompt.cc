@@ -70,7 +70,9 @@ class Tensors {
     FillLse();
   }
 
-  PromptTensors view() { return {q_.data(), k_.data(), v_.data(), lse_.data()}; }
+  PromptTensors view() {
+    return {prompt_.element, q_.data(), k_.data(), v_.data(), q_.data(), lse_.data()};
+  }
 
  private:
   // Space for f32; bf16 uses the first half of each.

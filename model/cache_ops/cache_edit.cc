@@ -91,8 +91,9 @@ class EditRunner {
     const size_t bytes = edit.slots.size() * sizeof(int32_t);
     auto* listed = static_cast<int32_t*>(backend_.Lend(bytes));
     backend_.Upload(edit.slots.data(), bytes, listed);
-    backend_.CopyTokens(shape_, pool_, *edit.from, {listed, static_cast<size_t>(edit.count)},
-                        edit.first, edit.count, *edit.to, edit.first_slot);
+    backend_.CopyTokens(shape_, pool_, *edit.from,
+                        TokenList::Listed(listed, edit.count, edit.count), *edit.to,
+                        edit.first_slot);
     return absl::OkStatus();
   }
 

@@ -93,8 +93,7 @@ void PromptLayers::AttendDistant(int layer, const PromptTensors& at, int first_r
   }
   const DistantPrefill distant{options.sinks,  options.recent, options.skip, borrows_.data(),
                                buffers_.low_q, buffers_.low_k, first_row,    end_row};
-  backend_->PrefillDistantAttention(shape_, tokens_, element_, at.q, at.k, at.v, distant, at.q,
-                                    at.lse, &distant_counts_);
+  backend_->PrefillDistantAttention(shape_, tokens_, at, distant, &distant_counts_);
 }
 
 /// Kept tokens go on collecting from where the prompt left them, so the sums are needed even where

@@ -14,15 +14,9 @@
 
 namespace ziggurat {
 
-/// One prompt's part of a layer's workspace. All are [tokens, heads, head_dim], but lse.
-struct PromptTensors {
-  void* q = nullptr;  ///< attention overwrites it with its output
-  const void* k = nullptr;
-  const void* v = nullptr;
-  float* lse = nullptr;  ///< [tokens, num_q_heads]
-};
-
-/// Lives from the first layer to the last. The backend, the plan and the buffers outlive it.
+/// Lives from the first layer to the last. The backend, the plan and the buffers outlive it. The
+/// tensors that it is given are those of its prompt, whose attention overwrites the queries (`out`
+/// is `q`).
 class PromptLayers {
  public:
   PromptLayers(AttentionBackend* backend, const AttentionShape& shape, ElementType element,

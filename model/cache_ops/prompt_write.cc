@@ -51,30 +51,30 @@ absl::Status PromptLayers::Write(const PromptTensors& at, PoolView pool, const L
 
 void PromptLayers::WriteRange(const PromptTensors& at, PoolView pool, const SegmentView& segment,
                               const TokenRange& range) {
-  const void* k = segment.use == SegmentUse::kBorrowedKeys ? nullptr : at.k;
+  KeyValues tokens = at.key_values();
+  if (segment.use == SegmentUse::kBorrowedKeys) tokens.k = nullptr;
   const int kept = last_.kept_tokens, end = range.first_token + range.count;
-  HeadIndices indices;
-  int first_row = 0;
-  std::vector<int32_t> rows;
+  TokenList rows;
+  std::vector<int32_t> over;
   if (selection_stands_) {
-    indices = {
+    rows = TokenList::Listed(
         buffers_.selection + static_cast<size_t>(segment.first_kv_head) * kept + range.first_token,
-        static_cast<size_t>(kept)};
+        kept, range.count);
   } else if (end <= last_.first_tokens || range.first_token >= last_.first_tokens) {
-    first_row = end <= last_.first_tokens ? range.first_token : tokens_ - kept + range.first_token;
+    rows = TokenList::From(
+        end <= last_.first_tokens ? range.first_token : tokens_ - kept + range.first_token,
+        range.count);
   } else {  // from the first tokens over to the last ones
     for (int i = range.first_token; i < end; ++i) {
-      rows.push_back(last_.PositionOf(0, i, tokens_));
+      over.push_back(last_.PositionOf(0, i, tokens_));
     }
-    int32_t* listed = LendIndices(rows.size());
-    backend_->Upload(rows.data(), rows.size() * sizeof(int32_t), listed);
-    indices = {listed, 0};
+    int32_t* listed = LendIndices(over.size());
+    backend_->Upload(over.data(), over.size() * sizeof(int32_t), listed);
+    rows = TokenList::Listed(listed, 0, range.count);
   }
-  backend_->WriteTokens(shape_, element_, k, at.v, indices, first_row, range.count, pool, segment,
-                        range.first_slot);
+  backend_->WriteTokens(shape_, tokens, rows, pool, segment, range.first_slot);
   if (segment.scores.blocks != nullptr) {
-    backend_->WriteScores(shape_, buffers_.scores, tokens_, indices, first_row, range.count, pool,
-                          segment, range.first_slot);
+    backend_->WriteScores(shape_, buffers_.scores, tokens_, rows, pool, segment, range.first_slot);
   }
 }
 
@@ -82,19 +82,17 @@ absl::Status PromptLayers::WriteMergedPair(const PromptTensors& at, PoolView poo
                                            const LayerWrite& write) {
   const size_t heads = shape_.num_kv_heads, merged = tokens_ - retained_;
   const int32_t* merged_tokens = buffers_.selection + heads * retained_;
+  const KeyValues lower = {element_, buffers_.lower_k, buffers_.lower_v}, upper = at.key_values();
   for (const TokenRange& range : write.ranges) {
-    backend_->WriteMerged(shape_, element_, buffers_.lower_k, buffers_.lower_v, at.k, at.v,
-                          {merged_tokens + range.first_token, merged}, range.count, plan_->merge->t,
-                          pool, write.lower[range.segment], write.view[range.segment],
-                          range.first_slot);
+    const auto rows = TokenList::Listed(merged_tokens + range.first_token, merged, range.count);
+    backend_->WriteMerged(shape_, lower, upper, rows, plan_->merge->t, pool,
+                          write.lower[range.segment], write.view[range.segment], range.first_slot);
   }
   for (const TokenRange& range : write.retained) {
-    const HeadIndices indices{buffers_.selection + range.first_token,
-                              static_cast<size_t>(retained_)};
-    backend_->WriteTokens(shape_, element_, buffers_.lower_k, buffers_.lower_v, indices, 0,
-                          range.count, pool, write.lower[range.segment], range.first_slot);
-    backend_->WriteTokens(shape_, element_, at.k, at.v, indices, 0, range.count, pool,
-                          write.view[range.segment], range.first_slot);
+    const auto rows =
+        TokenList::Listed(buffers_.selection + range.first_token, retained_, range.count);
+    backend_->WriteTokens(shape_, lower, rows, pool, write.lower[range.segment], range.first_slot);
+    backend_->WriteTokens(shape_, upper, rows, pool, write.view[range.segment], range.first_slot);
   }
   return absl::OkStatus();
 }

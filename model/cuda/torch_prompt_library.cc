@@ -33,7 +33,7 @@ class TorchPromptLibrary final : public PromptLibrary {
     return 2 * kPiece + WarmUpBytes(shape, ElementType::kBf16, tokens);
   }
 
-  bool Attend(const AttentionShape& shape, int num_tokens, const PrefillTensors& tensors,
+  bool Attend(const AttentionShape& shape, int num_tokens, const PromptTensors& tensors,
               cudaStream_t stream) override {
     if (has_failed_) return false;  // since Serves was asked
     try {
@@ -49,7 +49,7 @@ class TorchPromptLibrary final : public PromptLibrary {
   }
 
  private:
-  void FlashAttention(const AttentionShape& shape, int64_t n, const PrefillTensors& t,
+  void FlashAttention(const AttentionShape& shape, int64_t n, const PromptTensors& t,
                       cudaStream_t stream) const {
     const at::NoGradGuard no_grad;
     const c10::cuda::CUDAStreamGuard guard(c10::cuda::getStreamFromExternal(stream, device_));

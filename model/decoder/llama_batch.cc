@@ -206,8 +206,13 @@ PromptTensors LlamaBatch::TensorsOf(int prompt) const {
   const size_t dim = heads_.head_dim, first = offsets_[prompt];
   const size_t q_width = heads_.num_q_heads * dim;
   const size_t kv_width = heads_.num_kv_heads * dim;
-  return {ElementPart(at.q, first, q_width), ElementPart(at.k, first, kv_width),
-          ElementPart(at.v, first, kv_width), Part<float>(at.lse, first, heads_.num_q_heads)};
+  void* const q = ElementPart(at.q, first, q_width);
+  return {element_,
+          q,
+          ElementPart(at.k, first, kv_width),
+          ElementPart(at.v, first, kv_width),
+          q,
+          Part<float>(at.lse, first, heads_.num_q_heads)};
 }
 
 /// Behind the last row of the prompts that are still there.
@@ -252,8 +257,7 @@ void LlamaBatch::AttendPart(int layer) {
     offsets.push_back(offsets_[i + 1] - start);
   }
   next_row_ = start + end_row;
-  backend_.PrefillAttention(heads_, {offsets, first_row, end_row}, element_, at.q, at.k, at.v, at.q,
-                            at.lse);
+  backend_.PrefillAttention(heads_, {offsets, first_row, end_row}, at);
 }
 
 /// A part of a prompt's attention from `first_row` on, counted in the prompt, that takes about

@@ -15,7 +15,7 @@ constexpr int kHeads = 3;
 
 /// Slots of `from` for each head and token.
 struct Slots {
-  HeadIndices indices() const { return {of_head.data(), static_cast<size_t>(count)}; }
+  TokenList list() const { return TokenList::Listed(of_head.data(), count, count); }
   int at(int head, int i) const { return of_head[head * count + i]; }
   int count = 0;
   std::vector<int32_t> of_head;
@@ -152,8 +152,7 @@ TEST_P(CacheCopies, OntoThemselvesReadEverythingBeforeTheyWrite) {
       const PoolView then{copy_of_memory.data(), cache.pool.view().block_bytes};
       const std::string what = Name(format) + " from " + std::to_string(first_slot);
       ExpectTwins(cache.pool, what, [&](AttentionBackend& backend) {
-        backend.CopyTokens(shape(), cache.pool.view(), s, slots->indices(), 0, slots->count, s,
-                           first_slot);
+        backend.CopyTokens(shape(), cache.pool.view(), s, slots->list(), s, first_slot);
       });
       ExpectArrived({then, s, head_dim()}, *slots, {cache.pool.view(), s, head_dim()}, first_slot,
                     head_dim(), what);
@@ -175,7 +174,8 @@ TEST_P(CacheCopies, OfARangeMoveItDownOrUp) {
       Slots slots{count, {}};
       for (int i = 0; i < kHeads * count; ++i) slots.of_head.push_back(first + i % count);
       ExpectTwins(cache.pool, Name(format), [&](AttentionBackend& backend) {
-        backend.CopyTokens(shape(), cache.pool.view(), s, {}, first, count, s, first_slot);
+        backend.CopyTokens(shape(), cache.pool.view(), s, TokenList::From(first, count), s,
+                           first_slot);
       });
       ExpectArrived({then, s, head_dim()}, slots, {cache.pool.view(), s, head_dim()}, first_slot,
                     head_dim(), Name(format));
@@ -204,8 +204,8 @@ TEST_P(CacheCopies, OfManyRangesAtOnceAreAsOneAfterTheOther) {
     const std::vector<std::byte> filled = cache.pool.bytes();
     const auto reference = MakeReferenceBackend();
     for (const TokenCopy& copy : copies) {
-      reference->CopyTokens(shape(), cache.pool.view(), *copy.from, {}, copy.first, copy.count,
-                            *copy.to, copy.first_slot);
+      reference->CopyTokens(shape(), cache.pool.view(), *copy.from,
+                            TokenList::From(copy.first, copy.count), *copy.to, copy.first_slot);
     }
     const std::vector<std::byte> expected = cache.pool.bytes();
     cache.pool.Restore(filled);
@@ -226,8 +226,7 @@ TEST_P(CacheCopies, BetweenSegmentsOfOneFormatGoBitForBit) {
       const Slots slots = SomeUnits(heads, unit, kSlots, 50, 4);
       const std::string what = Name(format) + " heads from " + std::to_string(first_head);
       ExpectTwins(cache.pool, what, [&](AttentionBackend& backend) {
-        backend.CopyTokens(shape(), cache.pool.view(), from, slots.indices(), 0, slots.count, to,
-                           unit);
+        backend.CopyTokens(shape(), cache.pool.view(), from, slots.list(), to, unit);
       });
       ExpectArrived({cache.pool.view(), from, head_dim()}, slots,
                     {cache.pool.view(), to, head_dim()}, unit, head_dim(), what);
@@ -253,12 +252,12 @@ TEST_P(CacheCopies, BetweenEncodingsAreWhatReadingAndWritingGives) {
       std::vector<float> k(static_cast<size_t>(kSlots) * kHeads * head_dim()), v(k.size());
       const auto reference = MakeReferenceBackend();
       reference->ReadTokens(shape(), cache.pool.view(), from, 0, kSlots, k.data(), v.data());
-      reference->WriteTokens(shape(), ElementType::kF32, k.data(), v.data(), slots.indices(), 0,
-                             count, cache.pool.view(), to, unit);
+      reference->WriteTokens(shape(), {ElementType::kF32, k.data(), v.data()}, slots.list(),
+                             cache.pool.view(), to, unit);
       const std::vector<std::byte> expected = cache.pool.bytes();
       cache.pool.Restore(filled);
       ExpectTwins(cache.pool, what, [&](AttentionBackend& backend) {
-        backend.CopyTokens(shape(), cache.pool.view(), from, slots.indices(), 0, count, to, unit);
+        backend.CopyTokens(shape(), cache.pool.view(), from, slots.list(), to, unit);
       });
       // Encoding what was decoded need not give the same scale again.
       EXPECT_TRUE(bit_for_bit || cache.pool.bytes() == expected) << what;
@@ -279,8 +278,7 @@ TEST_P(CacheCopies, InGroupsThatAreNoWholeVectorsAgreeToo) {
       const auto expect_twins = [&](const char* what, const SegmentView& from, const Slots& slots,
                                     const SegmentView& to) {
         ExpectTwins(cache.pool, Name(stored) + what, [&](AttentionBackend& backend) {
-          backend.CopyTokens(shape(), cache.pool.view(), from, slots.indices(), 0, slots.count, to,
-                             0);
+          backend.CopyTokens(shape(), cache.pool.view(), from, slots.list(), to, 0);
         });
       };
       expect_twins(" as they stand", codes, groups, others);
@@ -306,7 +304,7 @@ TEST_P(CacheCopies, OfMergedTokensTakeTheNormsOfBothLayersAlong) {
     for (const auto& [f, t] : {std::pair(from, to), std::pair(UpperView(from), UpperView(to))}) {
       cache.pool.Restore(filled);
       ExpectTwins(cache.pool, Name(other), [&](AttentionBackend& backend) {
-        backend.CopyTokens(shape(), cache.pool.view(), f, slots.indices(), 0, count, t, 0);
+        backend.CopyTokens(shape(), cache.pool.view(), f, slots.list(), t, 0);
       });
       if (by_lower.empty()) by_lower = cache.pool.bytes();
       EXPECT_TRUE(cache.pool.bytes() == by_lower) << Name(other);
@@ -354,7 +352,7 @@ TEST_P(CacheCopies, IntoValuesAloneLeaveTheBorrowedKeysAsTheyAre) {
                                            : AnySlots(kHeads, count, kSlots, 7);
       ASSERT_EQ(slots.count, count);
       ExpectTwins(cache.pool, Name(format), [&](AttentionBackend& backend) {
-        backend.CopyTokens(shape(), cache.pool.view(), from, slots.indices(), 0, count, to, unit);
+        backend.CopyTokens(shape(), cache.pool.view(), from, slots.list(), to, unit);
       });
       read_keys(&keys_after);
       EXPECT_EQ(keys_before, keys_after) << Name(format);
@@ -372,14 +370,14 @@ TEST_P(CacheCopies, CarryScoresOnlyWhereBothHaveThem) {
   TestCache cache(shape(), {{scored, kSlots}, {plain, kSlots}, {scored, kSlots}});
   const Slots slots = AnySlots(kHeads, 40, kSlots, 8);
   ExpectTwins(cache.pool, "scored to plain", [&](AttentionBackend& backend) {
-    backend.CopyTokens(shape(), cache.pool.view(), cache.segments[0], slots.indices(), 0, 40,
+    backend.CopyTokens(shape(), cache.pool.view(), cache.segments[0], slots.list(),
                        cache.segments[1], 10);
   });
   const StoredSegment to(cache.pool.view(), cache.segments[2], head_dim());
   const float score = to.Score(1, 20);
   const int32_t position = to.Position(1, 20);
   ExpectTwins(cache.pool, "plain to scored", [&](AttentionBackend& backend) {
-    backend.CopyTokens(shape(), cache.pool.view(), cache.segments[1], slots.indices(), 0, 40,
+    backend.CopyTokens(shape(), cache.pool.view(), cache.segments[1], slots.list(),
                        cache.segments[2], 10);
   });
   EXPECT_EQ(to.Score(1, 20), score);

@@ -54,8 +54,9 @@ TEST_P(CacheWrites, GatherEachHeadsTokensFromASlotWithinABlock) {
           expected.Value(s, first_head + head, kFirstSlot + i, v, from);
         }
       }
-      backend->WriteTokens(shape, element, k.data(), v.data(), {indices.data(), kCount}, 0, kCount,
-                           pool.view(), s, kFirstSlot);
+      backend->WriteTokens(shape, {element, k.data(), v.data()},
+                           TokenList::Listed(indices.data(), kCount, kCount), pool.view(), s,
+                           kFirstSlot);
       EXPECT_TRUE(pool.bytes() == expected.before) << backend->name() << " head " << first_head;
     }
   }
@@ -81,8 +82,10 @@ TEST_P(CacheWrites, TakeARangeOfRowsForAllHeads) {
         expected.Value(upper, head, i, k, from);
       }
     }
-    backend->WriteTokens(shape, element, k.data(), v.data(), {}, 7, 50, pool.view(), s, 0);
-    backend->WriteTokens(shape, element, nullptr, k.data(), {}, 7, 50, pool.view(), upper, 0);
+    backend->WriteTokens(shape, {element, k.data(), v.data()}, TokenList::From(7, 50), pool.view(),
+                         s, 0);
+    backend->WriteTokens(shape, {element, nullptr, k.data()}, TokenList::From(7, 50), pool.view(),
+                         upper, 0);
     EXPECT_TRUE(pool.bytes() == expected.before) << backend->name();
   }
 }
@@ -102,8 +105,8 @@ TEST(BlockLayout, IsThatOfTheWorkedExample) {
     for (auto& backend : AllBackends()) {
       TestPool pool(CacheGeometry::DefaultBlockBytes(kHeads, kDim), 8);
       const SegmentView s = TakeSegment(pool, example.element, 0, kHeads, kDim, 22);
-      backend->WriteTokens(Shape(4, kHeads, kDim), example.element, k.data(), v.data(), {}, 0, 22,
-                           pool.view(), s, 0);
+      backend->WriteTokens(Shape(4, kHeads, kDim), {example.element, k.data(), v.data()},
+                           TokenList::From(0, 22), pool.view(), s, 0);
       const std::byte* block = pool.view().Block(s.keys.blocks[example.block]);
       EXPECT_EQ(Get(example.element, block + example.key_byte), 1.5f) << backend->name();
       EXPECT_EQ(Get(example.element, block + example.value_byte), -2.5f) << backend->name();

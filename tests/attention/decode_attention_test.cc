@@ -265,8 +265,9 @@ void WriteChanged(const AttentionShape& shape, int slots, Batch* batch, Change c
   Tensor k = RandomTensor(ElementType::kF32, floats, 5);
   Tensor v = RandomTensor(ElementType::kF32, floats, 6);
   for (size_t i = 0; i < floats; ++i) change(i, &k, &v);
-  MakeReferenceBackend()->WriteTokens(shape, ElementType::kF32, k.data(), v.data(), {}, 0, slots,
-                                      batch->pool.view(), batch->segments[0][0], 0);
+  MakeReferenceBackend()->WriteTokens(shape, {ElementType::kF32, k.data(), v.data()},
+                                      TokenList::From(0, slots), batch->pool.view(),
+                                      batch->segments[0][0], 0);
 }
 
 // A key channel and a group of value channels that are 40 times as large as the others, as models

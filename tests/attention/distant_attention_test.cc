@@ -180,9 +180,10 @@ Attended RunPrefill(AttentionBackend& backend, const AttentionShape& shape, cons
       distant.first_row = first;
       distant.end_row = first + step;
     }
-    backend.PrefillDistantAttention(shape, p.n, p.q.element, in_place ? out.data() : p.q.data(),
-                                    p.k.data(), p.v.data(), distant, out.data(), result.lse.data(),
-                                    &result.counts);
+    backend.PrefillDistantAttention(shape, p.n,
+                                    {p.q.element, in_place ? out.data() : p.q.data(), p.k.data(),
+                                     p.v.data(), out.data(), result.lse.data()},
+                                    distant, &result.counts);
   }
   result.out = out.floats();
   return result;
@@ -287,8 +288,9 @@ TEST(DistantPrefill, OfALayerWithItsOwnQueriesAndKeysIsOrdinary) {
       std::vector<float> lse(500 * 6);
       Tensor out = prompt.q;
       const int offsets[] = {0, 500};
-      backend->PrefillAttention(shape, {offsets}, element, prompt.q.data(), prompt.k.data(),
-                                prompt.v.data(), out.data(), lse.data());
+      backend->PrefillAttention(
+          shape, {offsets},
+          {element, prompt.q.data(), prompt.k.data(), prompt.v.data(), out.data(), lse.data()});
       const Attended actual = RunPrefill(*backend, shape, prompt, {4, 100, 2.0}, {1, 1}, true);
       EXPECT_LE(Deviation(actual.out, out.floats()), element == ElementType::kF32 ? 2e-6 : 1e-2);
       EXPECT_LE(Deviation(actual.lse, lse), 2e-6);

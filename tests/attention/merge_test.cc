@@ -22,6 +22,8 @@ struct Layers {
   const Tensor& of(Side side, int layer) const {
     return side == Side::kKeys ? (layer == 0 ? k0 : k1) : (layer == 0 ? v0 : v1);
   }
+  KeyValues lower() const { return {k0.element, k0.data(), v0.data()}; }
+  KeyValues upper() const { return {k1.element, k1.data(), v1.data()}; }
   Tensor k0, v0, k1, v1;
 };
 
@@ -51,9 +53,9 @@ TEST_P(Merge, StandsForBothTokensByDirectionAndNorms) {
         const SegmentView lower =
             TakeSegment(pool, Merged(format), 1, 2, head_dim(), kCount + kFirstSlot);
         const SegmentView upper = UpperView(lower);
-        backend->WriteMerged(shape(), element, x.k0.data(), x.v0.data(), x.k1.data(), x.v1.data(),
-                             {rows.data(), kCount}, kCount, t, pool.view(), lower, upper,
-                             kFirstSlot);
+        backend->WriteMerged(shape(), x.lower(), x.upper(),
+                             TokenList::Listed(rows.data(), kCount, kCount), t, pool.view(), lower,
+                             upper, kFirstSlot);
         double worst_direction = 0, worst_norm = 0;
         for (int head = 0; head < 2; ++head) {
           for (int i = 0; i < kCount; ++i) {
@@ -137,16 +139,16 @@ TEST_P(Merge, HandlesParallelAntiparallelAndZeroVectors) {
     TestPool pool(CacheGeometry::DefaultBlockBytes(kHeads, head_dim()), 40);
     const SegmentView lower =
         TakeSegment(pool, Merged(CacheFormat::kF32), 0, kHeads, head_dim(), kCases);
-    backend->WriteMerged(shape(), ElementType::kF32, x.k0.data(), x.v0.data(), x.k1.data(),
-                         x.v1.data(), {}, kCases, 0.6, pool.view(), lower, UpperView(lower), 0);
+    backend->WriteMerged(shape(), x.lower(), x.upper(), TokenList::From(0, kCases), 0.6,
+                         pool.view(), lower, UpperView(lower), 0);
     const StoredSegment low(pool.view(), lower, head_dim());
     // Where t is wholly the zero vector's layer, the other's direction still stands.
     for (const auto& [t, token, layer] : {std::tuple(0.0, 3, 1), std::tuple(1.0, 4, 0)}) {
       TestPool other(CacheGeometry::DefaultBlockBytes(kHeads, head_dim()), 40);
       const SegmentView s =
           TakeSegment(other, Merged(CacheFormat::kF32), 0, kHeads, head_dim(), kCases);
-      backend->WriteMerged(shape(), ElementType::kF32, x.k0.data(), x.v0.data(), x.k1.data(),
-                           x.v1.data(), {}, kCases, t, other.view(), s, UpperView(s), 0);
+      backend->WriteMerged(shape(), x.lower(), x.upper(), TokenList::From(0, kCases), t,
+                           other.view(), s, UpperView(s), 0);
       const SegmentView of_layer = layer == 0 ? s : UpperView(s);
       const StoredSegment stored(other.view(), of_layer, head_dim());
       EXPECT_NEAR(stored.Decoded(Side::kKeys, 1, token, 2),
@@ -209,8 +211,8 @@ TEST_P(Merge, SurvivesWhatIsNoNumber) {
     TestPool pool(CacheGeometry::DefaultBlockBytes(kHeads, head_dim()), 40);
     const SegmentView lower =
         TakeSegment(pool, Merged({Encoding::kInt8}), 0, kHeads, head_dim(), kTokens);
-    backend->WriteMerged(shape(), ElementType::kF32, x.k0.data(), x.v0.data(), x.k1.data(),
-                         x.v1.data(), {}, kTokens, 0.6, pool.view(), lower, UpperView(lower), 0);
+    backend->WriteMerged(shape(), x.lower(), x.upper(), TokenList::From(0, kTokens), 0.6,
+                         pool.view(), lower, UpperView(lower), 0);
     const StoredSegment s(pool.view(), lower, head_dim());
     for (int head = 0; head < kHeads; ++head) {
       for (int token = 0; token < kTokens; ++token) {

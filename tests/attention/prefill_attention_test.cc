@@ -27,8 +27,9 @@ Attended RunPrefill(AttentionBackend& backend, const AttentionShape& shape, cons
   Tensor out = w.q;  // in place: the queries are there
   Attended result;
   result.lse.assign(static_cast<size_t>(w.offsets.back()) * shape.num_q_heads, NAN);
-  backend.PrefillAttention(shape, {w.offsets}, w.q.element, in_place ? out.data() : w.q.data(),
-                           w.k.data(), w.v.data(), out.data(), result.lse.data());
+  backend.PrefillAttention(shape, {w.offsets},
+                           {w.q.element, in_place ? out.data() : w.q.data(), w.k.data(), w.v.data(),
+                            out.data(), result.lse.data()});
   result.out = out.floats();
   return result;
 }
@@ -193,8 +194,9 @@ TEST(PrefillAttention, GivesTheSameBitsPartByPart) {
         std::vector<float> lse(whole.lse.size(), NAN);
         const int cuts[] = {0, 45 + rows, 45 + std::min(2 * rows, 600), 646 + rows, 1000};
         for (int part = 3; part >= 0; --part) {
-          backend->PrefillAttention(shape, {w.offsets, cuts[part], cuts[part + 1]}, element,
-                                    out.data(), w.k.data(), w.v.data(), out.data(), lse.data());
+          backend->PrefillAttention(
+              shape, {w.offsets, cuts[part], cuts[part + 1]},
+              {element, out.data(), w.k.data(), w.v.data(), out.data(), lse.data()});
           EXPECT_TRUE(cuts[part] == 0 || std::isnan(lse[cuts[part] * shape.num_q_heads - 1]));
         }
         EXPECT_EQ(out.floats(), whole.out) << backend->name() << " group " << group;

@@ -9,8 +9,8 @@ namespace {
 /// Puts rows [first, last) of k and v into slots from `slot` on.
 void Put(AttentionBackend& backend, const AttentionShape& shape, const Tensor* k, const Tensor& v,
          int first, int last, PoolView pool, const SegmentView& to, int slot) {
-  backend.WriteTokens(shape, ElementType::kF32, k == nullptr ? nullptr : k->data(), v.data(), {},
-                      first, last - first, pool, to, slot);
+  backend.WriteTokens(shape, {ElementType::kF32, k == nullptr ? nullptr : k->data(), v.data()},
+                      TokenList::From(first, last - first), pool, to, slot);
 }
 
 TEST(Reference, AttendsToDistantTokensInAPromptAsInADecodeStep) {
@@ -61,8 +61,10 @@ TEST(Reference, AttendsToDistantTokensInAPromptAsInADecodeStep) {
     const DistantPrefill options{kSinks, kRecent, skip, borrows, low_q.data(), low_k.data()};
     std::vector<float> prompt_out(kTokens * q_row), prompt_lse(kTokens * 2 * kHeads);
     const auto prefill = [&](int n, DistantCounts* counts) {
-      backend->PrefillDistantAttention(shape, n, ElementType::kF32, q.data(), k.data(), v.data(),
-                                       options, prompt_out.data(), prompt_lse.data(), counts);
+      backend->PrefillDistantAttention(
+          shape, n,
+          {ElementType::kF32, q.data(), k.data(), v.data(), prompt_out.data(), prompt_lse.data()},
+          options, counts);
     };
     prefill(kTokens - 1, &prompt_without_last);
     prefill(kTokens, &prompt);
@@ -86,8 +88,8 @@ TEST(Reference, AccumulatesInStepsWhatColumnSumsGiveOfAPrompt) {
   const auto backend = MakeReferenceBackend();
   const int offsets[] = {0, kTokens};
   std::vector<float> out(kTokens * q_row), lse(kTokens * 3 * kHeads), sums(kHeads * kTokens);
-  backend->PrefillAttention(shape, {offsets}, ElementType::kF32, q.data(), k.data(), k.data(),
-                            out.data(), lse.data());
+  backend->PrefillAttention(
+      shape, {offsets}, {ElementType::kF32, q.data(), k.data(), k.data(), out.data(), lse.data()});
   backend->ColumnSums(shape, {ElementType::kF32, q.data(), lse.data(), k.data(), kTokens, kTokens},
                       0, kTokens, ScoreRows::kKvHeads, sums.data(), kTokens);
 

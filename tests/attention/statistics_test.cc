@@ -19,8 +19,8 @@ struct WindowCase {
     std::vector<float> all(static_cast<size_t>(n) * s.num_q_heads);
     const int offsets[] = {0, n};
     (*MakeCpuBackend(SupportedCpuLevels().front(), 2))
-        ->PrefillAttention(s, {offsets}, element, q.data(), k.data(), v.data(), q.data(),
-                           all.data());
+        ->PrefillAttention(s, {offsets},
+                           {element, q.data(), k.data(), v.data(), q.data(), all.data()});
     lse.assign(all.end() - static_cast<ptrdiff_t>(window) * s.num_q_heads, all.end());
   }
   std::vector<float> Run(AttentionBackend& backend, int kernel, WindowPooling pooling) const {
@@ -164,8 +164,8 @@ struct ColumnCase {
     const int offsets[] = {0, n};
     Tensor out = q;
     (*MakeCpuBackend(SupportedCpuLevels().front(), 2))
-        ->PrefillAttention(s, {offsets}, element, q.data(), k.data(), k.data(), out.data(),
-                           lse.data());
+        ->PrefillAttention(s, {offsets},
+                           {element, q.data(), k.data(), k.data(), out.data(), lse.data()});
   }
   std::vector<float> Run(AttentionBackend& backend, int rows, int begin, int end,
                          ScoreRows score_rows) const {

@@ -60,8 +60,9 @@ TEST(WorkedExampleTest, Int4TokensLieAtTheDocumentedBytes) {
     ASSERT_TRUE(table.Extend(table.AddSegment({.format = format}), kTokens).ok());
     const SegmentView& view = table.view()[0];
     EXPECT_EQ(table.blocks(), 2u + 1u);
-    backend->WriteTokens({kHeads, kHeads, kDim, 1}, ElementType::kF32, k.numbers.data(),
-                         v.numbers.data(), {}, 0, kTokens, pool->view(), view, 0);
+    backend->WriteTokens({kHeads, kHeads, kDim, 1},
+                         {ElementType::kF32, k.numbers.data(), v.numbers.data()},
+                         TokenList::From(0, kTokens), pool->view(), view, 0);
 
     const std::byte* codes = pool->view().Block(view.keys.blocks[1]);
     EXPECT_EQ(codes[2135], std::byte{11 << 4});  // channel 6 below it: code 0

@@ -38,8 +38,8 @@ class CacheEdits : public ::testing::TestWithParam<std::string> {
       std::vector<float> k(static_cast<size_t>(slots) * kHeads * kDim), v(k.size());
       for (float& value : k) value = normal(random);
       for (float& value : v) value = normal(random);
-      backend_->WriteTokens(shape_, ElementType::kF32, k.data(), v.data(), {}, 0, slots,
-                            pool_->view(), table.view()[index], 0);
+      backend_->WriteTokens(shape_, {ElementType::kF32, k.data(), v.data()},
+                            TokenList::From(0, slots), pool_->view(), table.view()[index], 0);
     }
     indices_.push_back({layer, index});
   }

@@ -77,8 +77,7 @@ LayerMeasured PromptLab::Run(int layer) {
     prompt_->AttendDistant(layer, at, 0, prompt_->tokens());
   } else {
     const int offsets[] = {0, options_.tokens};
-    backend_->PrefillAttention(shape_, {offsets}, ElementType::kF32, at.q, at.k, at.v, at.q,
-                               at.lse);
+    backend_->PrefillAttention(shape_, {offsets}, at);
   }
   return prompt_->Measure(layer, at);
 }

@@ -43,7 +43,8 @@ class PromptLab {
   AttentionBackend& backend() { return *backend_; }
   /// Of the layer that was run last; q is the output of attention then.
   PromptTensors tensors() {
-    return {work_q_.data(), k_[layer_].data(), v_[layer_].data(), lse_.data()};
+    return {ElementType::kF32, work_q_.data(), k_[layer_].data(),
+            v_[layer_].data(), work_q_.data(), lse_.data()};
   }
   const PromptBuffers& buffers() const { return buffers_; }
   const AttentionShape& shape() const { return shape_; }

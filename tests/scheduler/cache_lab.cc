@@ -192,13 +192,13 @@ absl::Status CacheLab::Prefill() {
   for (int l = 0; l < options_.num_layers; ++l) {
     std::vector<float> q(q_[l].begin(), q_[l].begin() + static_cast<std::ptrdiff_t>(QAt(n, 0)));
     std::vector<float> lse(static_cast<size_t>(n) * options_.num_q_heads);
-    const PromptTensors at{q.data(), k_[l].data(), v_[l].data(), lse.data()};
+    const PromptTensors at{model.element, q.data(), k_[l].data(),
+                           v_[l].data(),  q.data(), lse.data()};
     prompt.Prepare(l, at);
     if (prompt.NeedsDistant(l)) {
       prompt.AttendDistant(l, at, 0, prompt.tokens());
     } else {
-      backend_->PrefillAttention(shape_, {offsets}, model.element, q.data(), at.k, at.v, q.data(),
-                                 lse.data());
+      backend_->PrefillAttention(shape_, {offsets}, at);
     }
     const LayerMeasured measured = prompt.Measure(l, at);
     LayerWrite write;

@@ -43,14 +43,24 @@ struct CacheOnDevice {
   DeviceCache view;
 };
 
-/// [heads, stride] indices.
-struct IndicesOnDevice {
-  IndicesOnDevice(HeadIndices host, int heads)
-      : memory(host.of_head, heads * host.stride * sizeof(int32_t)),
-        view{memory.get<const int32_t>(), host.stride} {}
+/// Keys, which may be none, and values of so many bytes each.
+struct PairOnDevice {
+  PairOnDevice(const KeyValues& host, size_t bytes)
+      : k(host.k, bytes), v(host.v, bytes), view{host.element, k.get(), v.get()} {}
+
+  OnDevice k, v;
+  KeyValues view;
+};
+
+/// A list of [heads, stride] tokens.
+struct ListOnDevice {
+  ListOnDevice(const TokenList& host, int heads)
+      : memory(host.of_head, heads * host.stride * sizeof(int32_t)), view(host) {
+    view.of_head = memory.get<const int32_t>();
+  }
 
   OnDevice memory;
-  HeadIndices view;
+  TokenList view;
 };
 
 }  // namespace ziggurat::cuda

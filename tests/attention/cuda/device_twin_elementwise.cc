@@ -67,37 +67,39 @@ void DeviceTwin::FillAngles(absl::Span<const float> inverse_frequencies, int fir
 }
 
 void DeviceTwin::PrefillAttention(const AttentionShape& shape, const PackedSequences& sequences,
-                                  ElementType element, const void* q, const void* k, const void* v,
-                                  void* out, float* lse) {
-  const size_t tokens = sequences.num_tokens(), row = shape.head_dim * ElementBytes(element);
+                                  const PromptTensors& prompts) {
+  const size_t tokens = sequences.num_tokens(),
+               row = shape.head_dim * ElementBytes(prompts.element);
   const size_t q_bytes = tokens * shape.num_q_heads * row;
   const size_t kv_bytes = tokens * shape.num_kv_heads * row;
   // In place, as the decoder has it.
-  OnDevice device_q(q, q_bytes), device_k(k, kv_bytes), device_v(v, kv_bytes);
+  OnDevice device_q(prompts.q, q_bytes), device_k(prompts.k, kv_bytes),
+      device_v(prompts.v, kv_bytes);
   OnDevice device_lse(tokens * shape.num_q_heads * sizeof(float));
-  backend_->PrefillAttention(shape, sequences, element, device_q.get(), device_k.get(),
-                             device_v.get(), device_q.get(), device_lse.get<float>());
-  device_q.CopyTo(out);
-  device_lse.CopyTo(lse);
+  backend_->PrefillAttention(shape, sequences,
+                             {prompts.element, device_q.get(), device_k.get(), device_v.get(),
+                              device_q.get(), device_lse.get<float>()});
+  device_q.CopyTo(prompts.out);
+  device_lse.CopyTo(prompts.lse);
 }
 
-void DeviceTwin::PrefillDistantAttention(const AttentionShape& shape, int n, ElementType element,
-                                         const void* q, const void* k, const void* v,
-                                         const DistantPrefill& distant, void* out, float* lse,
+void DeviceTwin::PrefillDistantAttention(const AttentionShape& shape, int n,
+                                         const PromptTensors& prompt, const DistantPrefill& distant,
                                          DistantCounts* counts) {
-  const size_t row = n * shape.head_dim * ElementBytes(element);
+  const size_t row = n * shape.head_dim * ElementBytes(prompt.element);
   const size_t q_bytes = row * shape.num_q_heads, kv_bytes = row * shape.num_kv_heads;
-  OnDevice device_q(q, q_bytes), device_k(k, kv_bytes), device_v(v, kv_bytes);
+  OnDevice device_q(prompt.q, q_bytes), device_k(prompt.k, kv_bytes), device_v(prompt.v, kv_bytes);
   OnDevice low_q(distant.low_q, q_bytes), low_k(distant.low_k, kv_bytes);
   OnDevice device_lse(size_t{1} * n * shape.num_q_heads * sizeof(float));
   DistantPrefill on_device = distant;
   on_device.low_q = low_q.get();
   on_device.low_k = low_k.get();
-  backend_->PrefillDistantAttention(shape, n, element, device_q.get(), device_k.get(),
-                                    device_v.get(), on_device, device_q.get(),
-                                    device_lse.get<float>(), counts);
-  device_q.CopyTo(out);
-  device_lse.CopyTo(lse);
+  backend_->PrefillDistantAttention(shape, n,
+                                    {prompt.element, device_q.get(), device_k.get(), device_v.get(),
+                                     device_q.get(), device_lse.get<float>()},
+                                    on_device, counts);
+  device_q.CopyTo(prompt.out);
+  device_lse.CopyTo(prompt.lse);
 }
 
 }  // namespace ziggurat::cuda

@@ -6,62 +6,58 @@
 namespace ziggurat::cuda {
 namespace {
 
-/// Rows of a workspace that a call reads: as many as its indices reach.
-int RowsRead(HeadIndices indices, int heads, int first, int count) {
-  int rows = first + count;
-  for (int head = 0; head < heads && indices.of_head != nullptr; ++head) {
-    const int32_t* own = indices.of_head + head * indices.stride;
-    rows = std::max(rows, 1 + *std::max_element(own, own + count));
+/// Rows of a workspace that a call reads: as many as its list reaches.
+int RowsRead(const TokenList& list, int heads) {
+  int rows = 0;
+  for (int head = 0; head < heads; ++head) {
+    for (int i = 0; i < list.count; ++i) rows = std::max(rows, 1 + list.At(head, i));
   }
   return rows;
 }
 
-/// HeadIndices may end with the last one that is used.
-HeadIndices Packed(HeadIndices indices, int heads, int count, std::vector<int32_t>* memory) {
-  if (indices.of_head == nullptr || count == 0) return {};
+/// A list may end with the last token that is used.
+TokenList Packed(const TokenList& list, int heads, std::vector<int32_t>* memory) {
+  if (list.of_head == nullptr) return list;
   for (int head = 0; head < heads; ++head) {
-    const int32_t* own = indices.of_head + head * indices.stride;
-    memory->insert(memory->end(), own, own + count);
+    const int32_t* own = list.of_head + head * list.stride;
+    memory->insert(memory->end(), own, own + list.count);
   }
-  return {memory->data(), static_cast<size_t>(count)};
+  return TokenList::Listed(memory->data(), list.count, list.count);
 }
 
 }  // namespace
 
-void DeviceTwin::WriteTokens(const AttentionShape& shape, ElementType element, const void* k,
-                             const void* v, HeadIndices indices, int first_row, int count,
-                             PoolView pool, const SegmentView& segment, int first_slot) {
-  if (count == 0) return;
-  const size_t bytes =
-      static_cast<size_t>(RowsRead(indices, segment.num_kv_heads, first_row, count)) *
-      shape.num_kv_heads * shape.head_dim * ElementBytes(element);
+void DeviceTwin::WriteTokens(const AttentionShape& shape, const KeyValues& tokens,
+                             const TokenList& rows, PoolView pool, const SegmentView& segment,
+                             int first_slot) {
+  if (rows.count == 0) return;
+  const size_t bytes = static_cast<size_t>(RowsRead(rows, segment.num_kv_heads)) *
+                       shape.num_kv_heads * shape.head_dim * ElementBytes(tokens.element);
   const PoolOnDevice device_pool(pool);
-  OnDevice device_k(k, bytes), device_v(v, bytes);
+  const PairOnDevice device_tokens(tokens, bytes);
   std::vector<int32_t> packed;
-  IndicesOnDevice rows(Packed(indices, segment.num_kv_heads, count, &packed), segment.num_kv_heads);
-  backend_->WriteTokens(shape, element, device_k.get(), device_v.get(), rows.view, first_row, count,
-                        device_pool.view(), segment, first_slot);
+  const ListOnDevice device_rows(Packed(rows, segment.num_kv_heads, &packed), segment.num_kv_heads);
+  backend_->WriteTokens(shape, device_tokens.view, device_rows.view, device_pool.view(), segment,
+                        first_slot);
 }
 
 void DeviceTwin::WriteScores(const AttentionShape& shape, const float* sums, int n,
-                             HeadIndices indices, int first_row, int count, PoolView pool,
-                             const SegmentView& segment, int first_slot) {
+                             const TokenList& rows, PoolView pool, const SegmentView& segment,
+                             int first_slot) {
   const PoolOnDevice device_pool(pool);
   OnDevice device_sums(sums, static_cast<size_t>(shape.num_kv_heads) * n * sizeof(float));
   std::vector<int32_t> packed;
-  IndicesOnDevice rows(Packed(indices, segment.num_kv_heads, count, &packed), segment.num_kv_heads);
-  backend_->WriteScores(shape, device_sums.get<float>(), n, rows.view, first_row, count,
-                        device_pool.view(), segment, first_slot);
+  const ListOnDevice device_rows(Packed(rows, segment.num_kv_heads, &packed), segment.num_kv_heads);
+  backend_->WriteScores(shape, device_sums.get<float>(), n, device_rows.view, device_pool.view(),
+                        segment, first_slot);
 }
 
 void DeviceTwin::CopyTokens(const AttentionShape& shape, PoolView pool, const SegmentView& from,
-                            HeadIndices slots, int first, int count, const SegmentView& to,
-                            int first_slot) {
+                            const TokenList& slots, const SegmentView& to, int first_slot) {
   const PoolOnDevice device_pool(pool);
   std::vector<int32_t> packed;
-  IndicesOnDevice device_slots(Packed(slots, to.num_kv_heads, count, &packed), to.num_kv_heads);
-  backend_->CopyTokens(shape, device_pool.view(), from, device_slots.view, first, count, to,
-                       first_slot);
+  const ListOnDevice device_slots(Packed(slots, to.num_kv_heads, &packed), to.num_kv_heads);
+  backend_->CopyTokens(shape, device_pool.view(), from, device_slots.view, to, first_slot);
 }
 
 void DeviceTwin::CopyAll(const AttentionShape& shape, PoolView pool,
@@ -101,19 +97,18 @@ void DeviceTwin::MergeAngles(const AttentionShape& shape, ElementType element, c
   device_angles.CopyTo(angles);
 }
 
-void DeviceTwin::WriteMerged(const AttentionShape& shape, ElementType element, const void* k0,
-                             const void* v0, const void* k1, const void* v1, HeadIndices indices,
-                             int count, double t, PoolView pool, const SegmentView& lower,
-                             const SegmentView& upper, int first_slot) {
-  const size_t bytes = static_cast<size_t>(RowsRead(indices, lower.num_kv_heads, 0, count)) *
-                       shape.num_kv_heads * shape.head_dim * ElementBytes(element);
+void DeviceTwin::WriteMerged(const AttentionShape& shape, const KeyValues& lower_tokens,
+                             const KeyValues& upper_tokens, const TokenList& rows, double t,
+                             PoolView pool, const SegmentView& lower, const SegmentView& upper,
+                             int first_slot) {
+  const size_t bytes = static_cast<size_t>(RowsRead(rows, lower.num_kv_heads)) *
+                       shape.num_kv_heads * shape.head_dim * ElementBytes(lower_tokens.element);
   const PoolOnDevice device_pool(pool);
-  OnDevice device_k0(k0, bytes), device_v0(v0, bytes), device_k1(k1, bytes), device_v1(v1, bytes);
+  const PairOnDevice device_lower(lower_tokens, bytes), device_upper(upper_tokens, bytes);
   std::vector<int32_t> packed;
-  IndicesOnDevice rows(Packed(indices, lower.num_kv_heads, count, &packed), lower.num_kv_heads);
-  backend_->WriteMerged(shape, element, device_k0.get(), device_v0.get(), device_k1.get(),
-                        device_v1.get(), rows.view, count, t, device_pool.view(), lower, upper,
-                        first_slot);
+  const ListOnDevice device_rows(Packed(rows, lower.num_kv_heads, &packed), lower.num_kv_heads);
+  backend_->WriteMerged(shape, device_lower.view, device_upper.view, device_rows.view, t,
+                        device_pool.view(), lower, upper, first_slot);
 }
 
 }  // namespace ziggurat::cuda

@@ -113,8 +113,9 @@ Decoded RunPrompt(AttentionBackend& backend, const Prompt& prompt) {
   Decoded result{{}, std::vector<float>(8 * static_cast<size_t>(prompt.n), 1)};
   Tensor out = prompt.q;
   const std::vector<int> offsets = {0, prompt.n};
-  backend.PrefillAttention(kShape, {offsets}, out.element, prompt.q.data(), prompt.k.data(),
-                           prompt.v.data(), out.data(), result.lse.data());
+  backend.PrefillAttention(kShape, {offsets},
+                           {out.element, prompt.q.data(), prompt.k.data(), prompt.v.data(),
+                            out.data(), result.lse.data()});
   result.out = out.floats();
   return result;
 }
@@ -130,8 +131,10 @@ Decoded RunDistantPrompt(AttentionBackend& backend, const Prompt& prompt, Distan
   distant.borrows = borrows.data();
   distant.low_q = prompt.low_q.data();
   distant.low_k = prompt.k.data();
-  backend.PrefillDistantAttention(kShape, prompt.n, out.element, prompt.q.data(), prompt.k.data(),
-                                  prompt.v.data(), distant, out.data(), result.lse.data(), counts);
+  backend.PrefillDistantAttention(kShape, prompt.n,
+                                  {out.element, prompt.q.data(), prompt.k.data(), prompt.v.data(),
+                                   out.data(), result.lse.data()},
+                                  distant, counts);
   result.out = out.floats();
   return result;
 }

@@ -24,7 +24,7 @@ class ZeroLibrary final : public PromptLibrary {
   size_t WorkspaceBytes(const AttentionShape& /*shape*/, int /*tokens*/) const override {
     return 0;
   }
-  bool Attend(const AttentionShape& /*shape*/, int num_tokens, const PrefillTensors& tensors,
+  bool Attend(const AttentionShape& /*shape*/, int num_tokens, const PromptTensors& tensors,
               cudaStream_t /*stream*/) override {
     asked_->push_back(num_tokens);
     if (std::count(fails_.begin(), fails_.end(), num_tokens) != 0) return false;
@@ -56,8 +56,9 @@ Result AttendedBy(std::unique_ptr<PromptLibrary> library, ElementType element) {
   OnDevice device_v(v.data(), v.bytes.size());
   Result result{{}, std::vector<float>(size_t{1} * n * kShape.num_q_heads)};
   OnDevice lse(result.lse.size() * sizeof(float));
-  backend->PrefillAttention(kShape, {kOffsets}, element, device_q.get(), device_k.get(),
-                            device_v.get(), device_q.get(), lse.get<float>());  // in place
+  backend->PrefillAttention(kShape, {kOffsets},
+                            {element, device_q.get(), device_k.get(), device_v.get(),
+                             device_q.get(), lse.get<float>()});  // in place
   device_q.CopyTo(q.data());
   lse.CopyTo(result.lse.data());
   result.out = q.floats();

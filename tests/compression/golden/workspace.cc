@@ -32,8 +32,9 @@ std::vector<float> MeasureLse(AttentionBackend& backend, const Workspace& worksp
   std::vector<float> out(q.size());
   std::vector<float> lse(static_cast<size_t>(workspace.tokens) * shape.num_q_heads);
   const int offsets[] = {0, workspace.tokens};
-  backend.PrefillAttention(shape, {offsets}, ElementType::kF32, q.data(), workspace.k.data(),
-                           workspace.k.data(), out.data(), lse.data());
+  backend.PrefillAttention(shape, {offsets},
+                           {ElementType::kF32, q.data(), workspace.k.data(), workspace.k.data(),
+                            out.data(), lse.data()});
   return {lse.end() - static_cast<ptrdiff_t>(workspace.rows) * shape.num_q_heads, lse.end()};
 }
 

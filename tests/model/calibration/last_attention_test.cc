@@ -77,10 +77,10 @@ void ExpectPlainAttention(AttentionBackend& backend, ElementType element, int to
   buffers.window_rows = rows;
   buffers.window_q = window.data();
   PromptLayers layers(&backend, kShape, element, tokens, &plan, buffers, false);
-  const PromptTensors at{q.data(), k.data(), v.data(), lse.data()};
+  const PromptTensors at{element, q.data(), k.data(), v.data(), q.data(), lse.data()};
   layers.Prepare(0, at);
   const std::vector<int> offsets = {0, tokens};
-  backend.PrefillAttention(kShape, {offsets}, element, at.q, at.k, at.v, at.q, at.lse);
+  backend.PrefillAttention(kShape, {offsets}, at);
   std::vector<float> attention(plain.size(), -1);
   layers.LastAttention(at, rows, attention.data());
   // The log-sum-exp of the backend's own attention: in bf16 not quite the plain one.
