@@ -47,7 +47,7 @@ void AttentionBackend::MergeTails(const AttentionShape& shape, PoolView pool,
     Complement(kept, heads, retained, m, rest);
     const KeyValues lower = {ElementType::kF32, k0, v0}, upper = {ElementType::kF32, k1, v1};
     const auto rows_of = [](const int32_t* of_head, int count) {
-      return TokenList::Listed(of_head, count, count);
+      return TokenChoice::Listed(of_head, count, count);
     };
     WriteMerged(shape, lower, upper, rows_of(rest, merge.merged()), merge.t, pool,
                 *merge.lower_merged, *merge.upper_merged, merge.first_merged_slot);

@@ -124,15 +124,15 @@ enum class ScoreRows : uint8_t {
 };
 
 /// For each head of the segment at hand as many tokens: rows of a prompt, or slots of a segment.
-struct TokenList {
+struct TokenChoice {
   int count = 0;
   /// Without a list: tokens first, first + 1, ... for all heads.
   int first = 0;
   const int32_t* of_head = nullptr;  ///< entry i of head h is of_head[h * stride + i]
   size_t stride = 0;
 
-  static TokenList From(int first, int count) { return {.count = count, .first = first}; }
-  static TokenList Listed(const int32_t* of_head, size_t stride, int count) {
+  static TokenChoice From(int first, int count) { return {.count = count, .first = first}; }
+  static TokenChoice Listed(const int32_t* of_head, size_t stride, int count) {
     return {.count = count, .of_head = of_head, .stride = stride};
   }
   int At(int head, int i) const {
@@ -249,14 +249,14 @@ class AttentionBackend : public BackendMemory {
   ///   tokens  without `k`: values only, where the segment attends with another layer's keys
   ///   rows    of the tokens, for each slot
   virtual void WriteTokens(const AttentionShape& shape, const KeyValues& tokens,
-                           const TokenList& rows, PoolView pool, const SegmentView& segment,
+                           const TokenChoice& rows, PoolView pool, const SegmentView& segment,
                            int first_slot) = 0;
 
   /// The first scores and positions of a scored segment's slots, for the tokens that WriteTokens
   /// put there.
   ///   sums  [num_kv_heads, n] as ColumnSums of KV heads gives them for all keys and rows
   virtual void WriteScores(const AttentionShape& shape, const float* sums, int n,
-                           const TokenList& rows, PoolView pool, const SegmentView& segment,
+                           const TokenChoice& rows, PoolView pool, const SegmentView& segment,
                            int first_slot) = 0;
 
   /// Copies tokens from segment to segment (of the same layer and heads), decoding and encoding
@@ -267,14 +267,14 @@ class AttentionBackend : public BackendMemory {
   /// one of `to`; else they are decoded and encoded anew.
   ///   slots   of `from`
   virtual void CopyTokens(const AttentionShape& shape, PoolView pool, const SegmentView& from,
-                          const TokenList& slots, const SegmentView& to, int first_slot) = 0;
+                          const TokenChoice& slots, const SegmentView& to, int first_slot) = 0;
 
   /// CopyTokens for each, in order. None reads or writes slots that an earlier one writes, so that
   /// all may be read before any is written.
   virtual void CopyAll(const AttentionShape& shape, PoolView pool,
                        absl::Span<const TokenCopy> copies) {
     for (const TokenCopy& copy : copies) {
-      CopyTokens(shape, pool, *copy.from, TokenList::From(copy.first, copy.count), *copy.to,
+      CopyTokens(shape, pool, *copy.from, TokenChoice::From(copy.first, copy.count), *copy.to,
                  copy.first_slot);
     }
   }
@@ -300,7 +300,7 @@ class AttentionBackend : public BackendMemory {
   ///   rows          of the tokens, for each slot
   ///   lower, upper  the segment as the two layers see it: same blocks, norms of each
   virtual void WriteMerged(const AttentionShape& shape, const KeyValues& lower_tokens,
-                           const KeyValues& upper_tokens, const TokenList& rows, double t,
+                           const KeyValues& upper_tokens, const TokenChoice& rows, double t,
                            PoolView pool, const SegmentView& lower, const SegmentView& upper,
                            int first_slot) = 0;
 

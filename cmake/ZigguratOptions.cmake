@@ -76,6 +76,27 @@ function(ziggurat_library name)
   set_target_properties(${name} PROPERTIES POSITION_INDEPENDENT_CODE ON)
 endfunction()
 
+# ziggurat_test_objects(name SOURCES a.cc... LIBS lib... [HEADERS h])
+# Tests that more than one binary takes.
+function(ziggurat_test_objects name)
+  cmake_parse_arguments(ARG "" "HEADERS" "SOURCES;LIBS" ${ARGN})
+  add_library(${name} OBJECT ${ARG_SOURCES})
+  ziggurat_compile_tests(${name} "${ARG_HEADERS}")
+  target_link_libraries(${name} PRIVATE ${ARG_LIBS})
+endfunction()
+
+# ziggurat_compile_tests(target headers): how the sources of tests are compiled.
+function(ziggurat_compile_tests target headers)
+  if(NOT headers)
+    set(headers ziggurat_test_headers)
+  endif()
+  target_link_libraries(${target} PRIVATE ziggurat_options GTest::gtest GTest::gmock)
+  target_compile_definitions(${target} PRIVATE ZIGGURAT_SOURCE_DIR="${CMAKE_SOURCE_DIR}" ZIGGURAT_BINARY_DIR="${CMAKE_BINARY_DIR}")
+  # What is tested is optimized; what tests it need not be.
+  target_compile_options(${target} PRIVATE $<$<CONFIG:Release>:-O1>)
+  ziggurat_precompile(${target} ${headers})
+endfunction()
+
 # ziggurat_test(name SOURCES a.cc... LIBS lib... [PREFIX golden/] [TIMEOUT seconds] [LABELS l...]
 #               [PROCESSORS n] [HEADERS h])
 # One GoogleTest binary; each of its tests becomes a ctest test called <PREFIX><Suite>.<Test>.
@@ -87,15 +108,9 @@ function(ziggurat_test name)
   if(NOT ARG_PROCESSORS)
     set(ARG_PROCESSORS 1)
   endif()
-  if(NOT ARG_HEADERS)
-    set(ARG_HEADERS ziggurat_test_headers)
-  endif()
   add_executable(${name} ${ARG_SOURCES})
-  target_link_libraries(${name} PRIVATE ziggurat_options ${ARG_LIBS} GTest::gtest GTest::gmock GTest::gtest_main)
-  target_compile_definitions(${name} PRIVATE ZIGGURAT_SOURCE_DIR="${CMAKE_SOURCE_DIR}" ZIGGURAT_BINARY_DIR="${CMAKE_BINARY_DIR}")
-  # What is tested is optimized; what tests it need not be.
-  target_compile_options(${name} PRIVATE $<$<CONFIG:Release>:-O1>)
-  ziggurat_precompile(${name} ${ARG_HEADERS})
+  ziggurat_compile_tests(${name} "${ARG_HEADERS}")
+  target_link_libraries(${name} PRIVATE ${ARG_LIBS} GTest::gtest_main)
   gtest_discover_tests(${name} TEST_PREFIX "${ARG_PREFIX}" DISCOVERY_TIMEOUT 120
     PROPERTIES TIMEOUT ${ARG_TIMEOUT} PROCESSORS ${ARG_PROCESSORS} LABELS "${ARG_LABELS}")
 endfunction()

@@ -19,7 +19,7 @@ namespace {
 class UnitCopier {
  public:
   UnitCopier(const AttentionShape& shape, PoolView pool, const SegmentView& from,
-             const SegmentView& to, const TokenList& slots)
+             const SegmentView& to, const TokenChoice& slots)
       : pool_(pool),
         from_(from),
         to_(to),
@@ -52,7 +52,7 @@ class UnitCopier {
   PoolView pool_;
   const SegmentView& from_;
   const SegmentView& to_;
-  const TokenList& slots_;
+  const TokenChoice& slots_;
   int dim_;
   int tokens_;
   size_t side_bytes_;
@@ -192,7 +192,7 @@ class UnitBuffer {
 }  // namespace
 
 void CpuBackend::CopyTokens(const AttentionShape& shape, PoolView pool, const SegmentView& from,
-                            const TokenList& slots, const SegmentView& to, int first_slot) {
+                            const TokenChoice& slots, const SegmentView& to, int first_slot) {
   if (slots.count <= 0) return;
   const UnitCopier copier(shape, pool, from, to, slots);
   const int step = copier.tokens(), units = slots.count / step, heads = to.num_kv_heads;

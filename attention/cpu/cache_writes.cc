@@ -15,7 +15,7 @@ namespace {
 /// The rows of a workspace tensor that go to the slots of one head.
 struct HeadRows {
   HeadRows(const AttentionShape& shape, ElementType element, const void* x, int kv_head,
-           const TokenList& list, int head_of_segment)
+           const TokenChoice& list, int head_of_segment)
       : head_bytes(shape.head_dim * ElementBytes(element)),
         base(static_cast<const std::byte*>(x) + kv_head * head_bytes),
         row_bytes(shape.num_kv_heads * head_bytes),
@@ -28,7 +28,7 @@ struct HeadRows {
   size_t head_bytes;
   const std::byte* base;
   size_t row_bytes;
-  const TokenList& rows;
+  const TokenChoice& rows;
   int head;
 };
 
@@ -58,7 +58,7 @@ int LowestScoredSlot(PoolView pool, const SegmentView& segment, int head, int ne
 }  // namespace
 
 void CpuBackend::WriteTokens(const AttentionShape& shape, const KeyValues& tokens,
-                             const TokenList& rows, PoolView pool, const SegmentView& segment,
+                             const TokenChoice& rows, PoolView pool, const SegmentView& segment,
                              int first_slot) {
   const int dim = shape.head_dim;
   const bool is_plain = IsPlain(segment.encoding), is_grouped = IsGrouped(segment.encoding);
@@ -107,7 +107,7 @@ void CpuBackend::WriteTokens(const AttentionShape& shape, const KeyValues& token
 }
 
 void CpuBackend::WriteScores(const AttentionShape& /*shape*/, const float* sums, int n,
-                             const TokenList& rows, PoolView pool, const SegmentView& segment,
+                             const TokenChoice& rows, PoolView pool, const SegmentView& segment,
                              int first_slot) {
   for (int head = 0; head < segment.num_kv_heads; ++head) {
     const float* of_head = sums + static_cast<size_t>(segment.first_kv_head + head) * n;

@@ -81,7 +81,7 @@ void CpuBackend::MergeAngles(const AttentionShape& shape, ElementType element, c
 }
 
 void CpuBackend::WriteMerged(const AttentionShape& shape, const KeyValues& lower_tokens,
-                             const KeyValues& upper_tokens, const TokenList& rows, double t,
+                             const KeyValues& upper_tokens, const TokenChoice& rows, double t,
                              PoolView pool, const SegmentView& lower, const SegmentView& upper,
                              int first_slot) {
   const size_t dim = shape.head_dim, heads = lower.num_kv_heads;

@@ -49,7 +49,7 @@ PromptTensors TensorsFrom(const AttentionShape& shape, const PromptTensors& t, s
           t.lse + token * shape.num_q_heads};
 }
 
-DeviceIndices IndicesFrom(const TokenList& tokens, int skipped = 0) {
+DeviceIndices IndicesFrom(const TokenChoice& tokens, int skipped = 0) {
   return {tokens.of_head == nullptr ? nullptr : tokens.of_head + skipped, tokens.stride,
           tokens.first + skipped};
 }
@@ -237,7 +237,7 @@ double CudaBackend::CosineSum(const float* a, const float* b, int rows, int widt
 // ---- Writing and moving tokens ------------------------------------------------------------------
 
 void CudaBackend::WriteTokens(const AttentionShape& shape, const KeyValues& tokens,
-                              const TokenList& rows, PoolView pool, const SegmentView& segment,
+                              const TokenChoice& rows, PoolView pool, const SegmentView& segment,
                               int first_slot) {
   TableImage image;
   const TargetSegment target = image.AddTarget(segment);
@@ -246,7 +246,7 @@ void CudaBackend::WriteTokens(const AttentionShape& shape, const KeyValues& toke
 }
 
 void CudaBackend::WriteScores(const AttentionShape& /*shape*/, const float* sums, int n,
-                              const TokenList& rows, PoolView pool, const SegmentView& segment,
+                              const TokenChoice& rows, PoolView pool, const SegmentView& segment,
                               int first_slot) {
   TableImage image;
   const TargetSegment target = image.AddTarget(segment);
@@ -255,7 +255,7 @@ void CudaBackend::WriteScores(const AttentionShape& /*shape*/, const float* sums
 }
 
 void CudaBackend::CopyTokens(const AttentionShape& shape, PoolView pool, const SegmentView& from,
-                             const TokenList& slots, const SegmentView& to, int first_slot) {
+                             const TokenChoice& slots, const SegmentView& to, int first_slot) {
   TableImage image;
   const uint32_t source = image.AddSegment(from);
   const TargetSegment target = image.AddTarget(to);
@@ -288,7 +288,7 @@ void CudaBackend::CopyAll(const AttentionShape& shape, PoolView pool,
     batch.Clear();
   };
   InBatches(copies, batch, launch, [&](const TokenCopy& copy) {
-    CopyTokens(shape, pool, *copy.from, TokenList::From(copy.first, copy.count), *copy.to,
+    CopyTokens(shape, pool, *copy.from, TokenChoice::From(copy.first, copy.count), *copy.to,
                copy.first_slot);
   });
 }
@@ -306,7 +306,7 @@ void CudaBackend::MergeAngles(const AttentionShape& shape, ElementType element, 
 }
 
 void CudaBackend::WriteMerged(const AttentionShape& shape, const KeyValues& lower_tokens,
-                              const KeyValues& upper_tokens, const TokenList& rows, double t,
+                              const KeyValues& upper_tokens, const TokenChoice& rows, double t,
                               PoolView pool, const SegmentView& lower, const SegmentView& upper,
                               int first_slot) {
   TableImage image;

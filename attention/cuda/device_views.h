@@ -129,7 +129,7 @@ struct DeviceItems {
   }
 };
 
-/// Rows or slots per head, in device memory; as TokenList (attention/backend.h).
+/// Rows or slots per head, in device memory; as TokenChoice (attention/backend.h).
 struct DeviceIndices {
   const int32_t* of_head = nullptr;  ///< null: first + i for every head
   size_t stride = 0;

@@ -41,8 +41,8 @@ void WriteHead(const StoredSegment& to, Side side, int kv_head, int first_slot,
 }  // namespace
 
 void ReferenceBackend::WriteTokens(const AttentionShape& shape, const KeyValues& tokens,
-                                   const TokenList& rows, PoolView pool, const SegmentView& segment,
-                                   int first_slot) {
+                                   const TokenChoice& rows, PoolView pool,
+                                   const SegmentView& segment, int first_slot) {
   const StoredSegment to(pool, segment, shape.head_dim);
   for (int head = 0; head < segment.num_kv_heads; ++head) {
     const int kv_head = segment.first_kv_head + head;
@@ -60,8 +60,8 @@ void ReferenceBackend::WriteTokens(const AttentionShape& shape, const KeyValues&
 }
 
 void ReferenceBackend::WriteScores(const AttentionShape& shape, const float* sums, int n,
-                                   const TokenList& rows, PoolView pool, const SegmentView& segment,
-                                   int first_slot) {
+                                   const TokenChoice& rows, PoolView pool,
+                                   const SegmentView& segment, int first_slot) {
   const StoredSegment to(pool, segment, shape.head_dim);
   for (int head = 0; head < segment.num_kv_heads; ++head) {
     const int kv_head = segment.first_kv_head + head;
@@ -134,7 +134,7 @@ void StoreUnit(const Unit& unit, const StoredSegment& to, Side side, int kv_head
 }  // namespace
 
 void ReferenceBackend::CopyTokens(const AttentionShape& shape, PoolView pool,
-                                  const SegmentView& from_view, const TokenList& slots,
+                                  const SegmentView& from_view, const TokenChoice& slots,
                                   const SegmentView& to_view, int first_slot) {
   const StoredSegment from(pool, from_view, shape.head_dim), to(pool, to_view, shape.head_dim);
   const int group = to_view.UnitTokens();

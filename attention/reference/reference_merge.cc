@@ -70,7 +70,7 @@ void ReferenceBackend::MergeAngles(const AttentionShape& shape, ElementType elem
 }
 
 void ReferenceBackend::WriteMerged(const AttentionShape& shape, const KeyValues& lower_tokens,
-                                   const KeyValues& upper_tokens, const TokenList& rows, double t,
+                                   const KeyValues& upper_tokens, const TokenChoice& rows, double t,
                                    PoolView pool, const SegmentView& lower_view,
                                    const SegmentView& upper_view, int first_slot) {
   const StoredSegment lower(pool, lower_view, shape.head_dim);

@@ -92,7 +92,7 @@ class EditRunner {
     auto* listed = static_cast<int32_t*>(backend_.Lend(bytes));
     backend_.Upload(edit.slots.data(), bytes, listed);
     backend_.CopyTokens(shape_, pool_, *edit.from,
-                        TokenList::Listed(listed, edit.count, edit.count), *edit.to,
+                        TokenChoice::Listed(listed, edit.count, edit.count), *edit.to,
                         edit.first_slot);
     return absl::OkStatus();
   }

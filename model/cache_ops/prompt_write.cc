@@ -54,14 +54,14 @@ void PromptLayers::WriteRange(const PromptTensors& at, PoolView pool, const Segm
   KeyValues tokens = at.key_values();
   if (segment.use == SegmentUse::kBorrowedKeys) tokens.k = nullptr;
   const int kept = last_.kept_tokens, end = range.first_token + range.count;
-  TokenList rows;
+  TokenChoice rows;
   std::vector<int32_t> over;
   if (selection_stands_) {
-    rows = TokenList::Listed(
+    rows = TokenChoice::Listed(
         buffers_.selection + static_cast<size_t>(segment.first_kv_head) * kept + range.first_token,
         kept, range.count);
   } else if (end <= last_.first_tokens || range.first_token >= last_.first_tokens) {
-    rows = TokenList::From(
+    rows = TokenChoice::From(
         end <= last_.first_tokens ? range.first_token : tokens_ - kept + range.first_token,
         range.count);
   } else {  // from the first tokens over to the last ones
@@ -70,7 +70,7 @@ void PromptLayers::WriteRange(const PromptTensors& at, PoolView pool, const Segm
     }
     int32_t* listed = LendIndices(over.size());
     backend_->Upload(over.data(), over.size() * sizeof(int32_t), listed);
-    rows = TokenList::Listed(listed, 0, range.count);
+    rows = TokenChoice::Listed(listed, 0, range.count);
   }
   backend_->WriteTokens(shape_, tokens, rows, pool, segment, range.first_slot);
   if (segment.scores.blocks != nullptr) {
@@ -84,13 +84,13 @@ absl::Status PromptLayers::WriteMergedPair(const PromptTensors& at, PoolView poo
   const int32_t* merged_tokens = buffers_.selection + heads * retained_;
   const KeyValues lower = {element_, buffers_.lower_k, buffers_.lower_v}, upper = at.key_values();
   for (const TokenRange& range : write.ranges) {
-    const auto rows = TokenList::Listed(merged_tokens + range.first_token, merged, range.count);
+    const auto rows = TokenChoice::Listed(merged_tokens + range.first_token, merged, range.count);
     backend_->WriteMerged(shape_, lower, upper, rows, plan_->merge->t, pool,
                           write.lower[range.segment], write.view[range.segment], range.first_slot);
   }
   for (const TokenRange& range : write.retained) {
     const auto rows =
-        TokenList::Listed(buffers_.selection + range.first_token, retained_, range.count);
+        TokenChoice::Listed(buffers_.selection + range.first_token, retained_, range.count);
     backend_->WriteTokens(shape_, lower, rows, pool, write.lower[range.segment], range.first_slot);
     backend_->WriteTokens(shape_, upper, rows, pool, write.view[range.segment], range.first_slot);
   }

@@ -15,7 +15,7 @@ constexpr int kHeads = 3;
 
 /// Slots of `from` for each head and token.
 struct Slots {
-  TokenList list() const { return TokenList::Listed(of_head.data(), count, count); }
+  TokenChoice list() const { return TokenChoice::Listed(of_head.data(), count, count); }
   int at(int head, int i) const { return of_head[head * count + i]; }
   int count = 0;
   std::vector<int32_t> of_head;
@@ -174,7 +174,7 @@ TEST_P(CacheCopies, OfARangeMoveItDownOrUp) {
       Slots slots{count, {}};
       for (int i = 0; i < kHeads * count; ++i) slots.of_head.push_back(first + i % count);
       ExpectTwins(cache.pool, Name(format), [&](AttentionBackend& backend) {
-        backend.CopyTokens(shape(), cache.pool.view(), s, TokenList::From(first, count), s,
+        backend.CopyTokens(shape(), cache.pool.view(), s, TokenChoice::From(first, count), s,
                            first_slot);
       });
       ExpectArrived({then, s, head_dim()}, slots, {cache.pool.view(), s, head_dim()}, first_slot,
@@ -205,7 +205,7 @@ TEST_P(CacheCopies, OfManyRangesAtOnceAreAsOneAfterTheOther) {
     const auto reference = MakeReferenceBackend();
     for (const TokenCopy& copy : copies) {
       reference->CopyTokens(shape(), cache.pool.view(), *copy.from,
-                            TokenList::From(copy.first, copy.count), *copy.to, copy.first_slot);
+                            TokenChoice::From(copy.first, copy.count), *copy.to, copy.first_slot);
     }
     const std::vector<std::byte> expected = cache.pool.bytes();
     cache.pool.Restore(filled);

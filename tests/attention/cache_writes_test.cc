@@ -55,7 +55,7 @@ TEST_P(CacheWrites, GatherEachHeadsTokensFromASlotWithinABlock) {
         }
       }
       backend->WriteTokens(shape, {element, k.data(), v.data()},
-                           TokenList::Listed(indices.data(), kCount, kCount), pool.view(), s,
+                           TokenChoice::Listed(indices.data(), kCount, kCount), pool.view(), s,
                            kFirstSlot);
       EXPECT_TRUE(pool.bytes() == expected.before) << backend->name() << " head " << first_head;
     }
@@ -82,9 +82,9 @@ TEST_P(CacheWrites, TakeARangeOfRowsForAllHeads) {
         expected.Value(upper, head, i, k, from);
       }
     }
-    backend->WriteTokens(shape, {element, k.data(), v.data()}, TokenList::From(7, 50), pool.view(),
-                         s, 0);
-    backend->WriteTokens(shape, {element, nullptr, k.data()}, TokenList::From(7, 50), pool.view(),
+    backend->WriteTokens(shape, {element, k.data(), v.data()}, TokenChoice::From(7, 50),
+                         pool.view(), s, 0);
+    backend->WriteTokens(shape, {element, nullptr, k.data()}, TokenChoice::From(7, 50), pool.view(),
                          upper, 0);
     EXPECT_TRUE(pool.bytes() == expected.before) << backend->name();
   }
@@ -106,7 +106,7 @@ TEST(BlockLayout, IsThatOfTheWorkedExample) {
       TestPool pool(CacheGeometry::DefaultBlockBytes(kHeads, kDim), 8);
       const SegmentView s = TakeSegment(pool, example.element, 0, kHeads, kDim, 22);
       backend->WriteTokens(Shape(4, kHeads, kDim), {example.element, k.data(), v.data()},
-                           TokenList::From(0, 22), pool.view(), s, 0);
+                           TokenChoice::From(0, 22), pool.view(), s, 0);
       const std::byte* block = pool.view().Block(s.keys.blocks[example.block]);
       EXPECT_EQ(Get(example.element, block + example.key_byte), 1.5f) << backend->name();
       EXPECT_EQ(Get(example.element, block + example.value_byte), -2.5f) << backend->name();

@@ -64,7 +64,7 @@ struct Reader {
 
 /// Which row of the workspace each head's slots hold.
 struct Rows {
-  TokenList list() const { return TokenList::Listed(of_head.data(), count, count); }
+  TokenChoice list() const { return TokenChoice::Listed(of_head.data(), count, count); }
   int at(int head, int i) const { return of_head[head * count + i]; }
   int count;
   std::vector<int32_t> of_head;
@@ -166,7 +166,7 @@ std::vector<std::byte> Written(AttentionBackend& backend, const AttentionShape& 
                 TestCache::BlocksFor(shape, {{format, slots, first_head, heads}}, 0));
   const SegmentView s = TakeSegment(pool, format, first_head, heads, shape.head_dim, slots);
   backend.WriteTokens(shape, {k.element, k.data(), v.data()},
-                      rows == nullptr ? TokenList::From(5, count) : rows->list(), pool.view(), s,
+                      rows == nullptr ? TokenChoice::From(5, count) : rows->list(), pool.view(), s,
                       2 * unit);
   return pool.bytes();
 }
@@ -226,12 +226,12 @@ TEST_P(CodedWrites, OfWhatIsNoNumberSpreadNoFurtherThanItsGroup) {
     TestPool pool(block_bytes(), 50);
     const SegmentView s = TakeSegment(pool, format, 0, kHeads, head_dim(), count);
     backends[0]->WriteTokens(shape(), {ElementType::kF32, k.data(), v.data()},
-                             TokenList::From(5, count), pool.view(), s, 0);
+                             TokenChoice::From(5, count), pool.view(), s, 0);
     for (size_t b = 1; b < backends.size(); ++b) {
       TestPool other(block_bytes(), 50);
       const SegmentView t = TakeSegment(other, format, 0, kHeads, head_dim(), count);
       backends[b]->WriteTokens(shape(), {ElementType::kF32, k.data(), v.data()},
-                               TokenList::From(5, count), other.view(), t, 0);
+                               TokenChoice::From(5, count), other.view(), t, 0);
       EXPECT_TRUE(other.bytes() == pool.bytes()) << Name(format) << " " << backends[b]->name();
     }
     const Reader reader{pool.view(), s, head_dim()};
@@ -265,7 +265,7 @@ TEST_P(CodedWrites, OfValuesAloneLeaveTheBorrowedKeysAsTheyAre) {
       const SegmentView lower = TakeSegment(pool, format, 0, kHeads, head_dim(), count);
       const SegmentView upper = TakeValuesSegment(pool, lower, head_dim(), 1, 2);
       backend->WriteTokens(shape(), {ElementType::kF32, k.data(), v.data()},
-                           TokenList::From(0, count), pool.view(), lower, 0);
+                           TokenChoice::From(0, count), pool.view(), lower, 0);
       std::vector<double> keys;
       const auto read_keys = [&] {
         std::vector<double> numbers;
@@ -278,10 +278,10 @@ TEST_P(CodedWrites, OfValuesAloneLeaveTheBorrowedKeysAsTheyAre) {
       const std::vector<double> before = read_keys();
       const std::vector<std::byte> bytes_before = pool.bytes();
       backend->WriteTokens(shape(), {ElementType::kF32, nullptr, v.data()},
-                           TokenList::From(3, count), pool.view(), upper, 0);
+                           TokenChoice::From(3, count), pool.view(), upper, 0);
       // Not even where keys are given.
       backend->WriteTokens(shape(), {ElementType::kF32, k.data(), v.data()},
-                           TokenList::From(3, count), pool.view(), upper, 0);
+                           TokenChoice::From(3, count), pool.view(), upper, 0);
       EXPECT_EQ(read_keys(), before) << Name(format) << " " << backend->name();
       EXPECT_FALSE(pool.bytes() == bytes_before) << "nothing was written";
       // The values are those of the second write.

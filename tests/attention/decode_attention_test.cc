@@ -266,7 +266,7 @@ void WriteChanged(const AttentionShape& shape, int slots, Batch* batch, Change c
   Tensor v = RandomTensor(ElementType::kF32, floats, 6);
   for (size_t i = 0; i < floats; ++i) change(i, &k, &v);
   MakeReferenceBackend()->WriteTokens(shape, {ElementType::kF32, k.data(), v.data()},
-                                      TokenList::From(0, slots), batch->pool.view(),
+                                      TokenChoice::From(0, slots), batch->pool.view(),
                                       batch->segments[0][0], 0);
 }
 

@@ -54,8 +54,8 @@ TEST_P(Merge, StandsForBothTokensByDirectionAndNorms) {
             TakeSegment(pool, Merged(format), 1, 2, head_dim(), kCount + kFirstSlot);
         const SegmentView upper = UpperView(lower);
         backend->WriteMerged(shape(), x.lower(), x.upper(),
-                             TokenList::Listed(rows.data(), kCount, kCount), t, pool.view(), lower,
-                             upper, kFirstSlot);
+                             TokenChoice::Listed(rows.data(), kCount, kCount), t, pool.view(),
+                             lower, upper, kFirstSlot);
         double worst_direction = 0, worst_norm = 0;
         for (int head = 0; head < 2; ++head) {
           for (int i = 0; i < kCount; ++i) {
@@ -139,7 +139,7 @@ TEST_P(Merge, HandlesParallelAntiparallelAndZeroVectors) {
     TestPool pool(CacheGeometry::DefaultBlockBytes(kHeads, head_dim()), 40);
     const SegmentView lower =
         TakeSegment(pool, Merged(CacheFormat::kF32), 0, kHeads, head_dim(), kCases);
-    backend->WriteMerged(shape(), x.lower(), x.upper(), TokenList::From(0, kCases), 0.6,
+    backend->WriteMerged(shape(), x.lower(), x.upper(), TokenChoice::From(0, kCases), 0.6,
                          pool.view(), lower, UpperView(lower), 0);
     const StoredSegment low(pool.view(), lower, head_dim());
     // Where t is wholly the zero vector's layer, the other's direction still stands.
@@ -147,7 +147,7 @@ TEST_P(Merge, HandlesParallelAntiparallelAndZeroVectors) {
       TestPool other(CacheGeometry::DefaultBlockBytes(kHeads, head_dim()), 40);
       const SegmentView s =
           TakeSegment(other, Merged(CacheFormat::kF32), 0, kHeads, head_dim(), kCases);
-      backend->WriteMerged(shape(), x.lower(), x.upper(), TokenList::From(0, kCases), t,
+      backend->WriteMerged(shape(), x.lower(), x.upper(), TokenChoice::From(0, kCases), t,
                            other.view(), s, UpperView(s), 0);
       const SegmentView of_layer = layer == 0 ? s : UpperView(s);
       const StoredSegment stored(other.view(), of_layer, head_dim());
@@ -211,7 +211,7 @@ TEST_P(Merge, SurvivesWhatIsNoNumber) {
     TestPool pool(CacheGeometry::DefaultBlockBytes(kHeads, head_dim()), 40);
     const SegmentView lower =
         TakeSegment(pool, Merged({Encoding::kInt8}), 0, kHeads, head_dim(), kTokens);
-    backend->WriteMerged(shape(), x.lower(), x.upper(), TokenList::From(0, kTokens), 0.6,
+    backend->WriteMerged(shape(), x.lower(), x.upper(), TokenChoice::From(0, kTokens), 0.6,
                          pool.view(), lower, UpperView(lower), 0);
     const StoredSegment s(pool.view(), lower, head_dim());
     for (int head = 0; head < kHeads; ++head) {

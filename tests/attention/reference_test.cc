@@ -10,7 +10,7 @@ namespace {
 void Put(AttentionBackend& backend, const AttentionShape& shape, const Tensor* k, const Tensor& v,
          int first, int last, PoolView pool, const SegmentView& to, int slot) {
   backend.WriteTokens(shape, {ElementType::kF32, k == nullptr ? nullptr : k->data(), v.data()},
-                      TokenList::From(first, last - first), pool, to, slot);
+                      TokenChoice::From(first, last - first), pool, to, slot);
 }
 
 TEST(Reference, AttendsToDistantTokensInAPromptAsInADecodeStep) {

@@ -58,7 +58,7 @@ TEST_P(StepWrites, PutEachHeadWhereItsTargetSaysAndNothingElse) {
       for (const TokenTarget& target : targets[i]) {
         const SegmentView& s = items[i].segments[target.segment];
         reference->WriteTokens(shape, {ElementType::kF32, k.data(), v.data()},
-                               TokenList::From(i, 1), cache.pool.view(), s, target.slot);
+                               TokenChoice::From(i, 1), cache.pool.view(), s, target.slot);
         for (int head = s.first_kv_head; head < s.first_kv_head + s.num_kv_heads; ++head) {
           if (!format.scored) continue;
           const StoredSegment stored(cache.pool.view(), s, head_dim());
@@ -174,10 +174,10 @@ TEST_P(StepWrites, GiveTokensOfThePromptTheirScoresAndPositions) {
   for (bool gathers : {false, true}) {
     for (auto& backend : AllBackends()) {
       cache.pool.Restore(before);
-      backend->WriteScores(
-          shape, Floats(sums), kTokens,
-          gathers ? TokenList::Listed(rows.data(), kCount, kCount) : TokenList::From(11, kCount),
-          cache.pool.view(), cache.segments[0], kFirstSlot);
+      backend->WriteScores(shape, Floats(sums), kTokens,
+                           gathers ? TokenChoice::Listed(rows.data(), kCount, kCount)
+                                   : TokenChoice::From(11, kCount),
+                           cache.pool.view(), cache.segments[0], kFirstSlot);
       for (int head = 0; head < 2; ++head) {
         for (int i = 0; i < kCount; ++i) {
           const int row = gathers ? rows[head * kCount + i] : 11 + i;

@@ -375,7 +375,7 @@ inline void FillSegment(PoolView pool, const SegmentView& s, int head_dim, uint3
   }
   const auto reference = MakeReferenceBackend();
   reference->WriteTokens(shape, {element, keys ? k.data() : nullptr, v.data()},
-                         TokenList::From(0, slots), pool, s, 0);
+                         TokenChoice::From(0, slots), pool, s, 0);
   std::mt19937 random(seed + 13);
   if (merged) {
     std::uniform_real_distribution<float> norm(0.5f, 8.0f);
@@ -402,7 +402,7 @@ inline void FillSegment(PoolView pool, const SegmentView& s, int head_dim, uint3
     std::vector<float> sums(rows);
     for (float& sum : sums) sum = score(random);
     reference->WriteScores(shape, sums.data(), slots,
-                           TokenList::Listed(of_heads.data(), slots, slots), pool, s, 0);
+                           TokenChoice::Listed(of_heads.data(), slots, slots), pool, s, 0);
   }
 }
 

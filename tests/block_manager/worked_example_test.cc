@@ -62,7 +62,7 @@ TEST(WorkedExampleTest, Int4TokensLieAtTheDocumentedBytes) {
     EXPECT_EQ(table.blocks(), 2u + 1u);
     backend->WriteTokens({kHeads, kHeads, kDim, 1},
                          {ElementType::kF32, k.numbers.data(), v.numbers.data()},
-                         TokenList::From(0, kTokens), pool->view(), view, 0);
+                         TokenChoice::From(0, kTokens), pool->view(), view, 0);
 
     const std::byte* codes = pool->view().Block(view.keys.blocks[1]);
     EXPECT_EQ(codes[2135], std::byte{11 << 4});  // channel 6 below it: code 0

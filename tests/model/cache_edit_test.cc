@@ -39,7 +39,7 @@ class CacheEdits : public ::testing::TestWithParam<std::string> {
       for (float& value : k) value = normal(random);
       for (float& value : v) value = normal(random);
       backend_->WriteTokens(shape_, {ElementType::kF32, k.data(), v.data()},
-                            TokenList::From(0, slots), pool_->view(), table.view()[index], 0);
+                            TokenChoice::From(0, slots), pool_->view(), table.view()[index], 0);
     }
     indices_.push_back({layer, index});
   }

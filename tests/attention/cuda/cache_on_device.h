@@ -53,14 +53,14 @@ struct PairOnDevice {
 };
 
 /// A list of [heads, stride] tokens.
-struct ListOnDevice {
-  ListOnDevice(const TokenList& host, int heads)
+struct ChoiceOnDevice {
+  ChoiceOnDevice(const TokenChoice& host, int heads)
       : memory(host.of_head, heads * host.stride * sizeof(int32_t)), view(host) {
     view.of_head = memory.get<const int32_t>();
   }
 
   OnDevice memory;
-  TokenList view;
+  TokenChoice view;
 };
 
 }  // namespace ziggurat::cuda

@@ -35,12 +35,12 @@ class DeviceTwin final : public AttentionBackend {
                     int budget, int32_t* indices) override;
   double CosineSum(const float* a, const float* b, int rows, int width) override;
 
-  void WriteTokens(const AttentionShape& shape, const KeyValues& tokens, const TokenList& rows,
+  void WriteTokens(const AttentionShape& shape, const KeyValues& tokens, const TokenChoice& rows,
                    PoolView pool, const SegmentView& segment, int first_slot) override;
-  void WriteScores(const AttentionShape& shape, const float* sums, int n, const TokenList& rows,
+  void WriteScores(const AttentionShape& shape, const float* sums, int n, const TokenChoice& rows,
                    PoolView pool, const SegmentView& segment, int first_slot) override;
   void CopyTokens(const AttentionShape& shape, PoolView pool, const SegmentView& from,
-                  const TokenList& slots, const SegmentView& to, int first_slot) override;
+                  const TokenChoice& slots, const SegmentView& to, int first_slot) override;
   void CopyAll(const AttentionShape& shape, PoolView pool,
                absl::Span<const TokenCopy> copies) override;
   void ReadTokens(const AttentionShape& shape, PoolView pool, const SegmentView& segment, int first,
@@ -51,7 +51,7 @@ class DeviceTwin final : public AttentionBackend {
   void MergeAngles(const AttentionShape& shape, ElementType element, const void* k0, const void* k1,
                    int m, float* angles) override;
   void WriteMerged(const AttentionShape& shape, const KeyValues& lower_tokens,
-                   const KeyValues& upper_tokens, const TokenList& rows, double t, PoolView pool,
+                   const KeyValues& upper_tokens, const TokenChoice& rows, double t, PoolView pool,
                    const SegmentView& lower, const SegmentView& upper, int first_slot) override;
 
   void DecodeAttention(const AttentionShape& shape, absl::Span<const DecodeItem> items,

@@ -7,7 +7,7 @@ namespace ziggurat::cuda {
 namespace {
 
 /// Rows of a workspace that a call reads: as many as its list reaches.
-int RowsRead(const TokenList& list, int heads) {
+int RowsRead(const TokenChoice& list, int heads) {
   int rows = 0;
   for (int head = 0; head < heads; ++head) {
     for (int i = 0; i < list.count; ++i) rows = std::max(rows, 1 + list.At(head, i));
@@ -16,19 +16,19 @@ int RowsRead(const TokenList& list, int heads) {
 }
 
 /// A list may end with the last token that is used.
-TokenList Packed(const TokenList& list, int heads, std::vector<int32_t>* memory) {
+TokenChoice Packed(const TokenChoice& list, int heads, std::vector<int32_t>* memory) {
   if (list.of_head == nullptr) return list;
   for (int head = 0; head < heads; ++head) {
     const int32_t* own = list.of_head + head * list.stride;
     memory->insert(memory->end(), own, own + list.count);
   }
-  return TokenList::Listed(memory->data(), list.count, list.count);
+  return TokenChoice::Listed(memory->data(), list.count, list.count);
 }
 
 }  // namespace
 
 void DeviceTwin::WriteTokens(const AttentionShape& shape, const KeyValues& tokens,
-                             const TokenList& rows, PoolView pool, const SegmentView& segment,
+                             const TokenChoice& rows, PoolView pool, const SegmentView& segment,
                              int first_slot) {
   if (rows.count == 0) return;
   const size_t bytes = static_cast<size_t>(RowsRead(rows, segment.num_kv_heads)) *
@@ -36,27 +36,29 @@ void DeviceTwin::WriteTokens(const AttentionShape& shape, const KeyValues& token
   const PoolOnDevice device_pool(pool);
   const PairOnDevice device_tokens(tokens, bytes);
   std::vector<int32_t> packed;
-  const ListOnDevice device_rows(Packed(rows, segment.num_kv_heads, &packed), segment.num_kv_heads);
+  const ChoiceOnDevice device_rows(Packed(rows, segment.num_kv_heads, &packed),
+                                   segment.num_kv_heads);
   backend_->WriteTokens(shape, device_tokens.view, device_rows.view, device_pool.view(), segment,
                         first_slot);
 }
 
 void DeviceTwin::WriteScores(const AttentionShape& shape, const float* sums, int n,
-                             const TokenList& rows, PoolView pool, const SegmentView& segment,
+                             const TokenChoice& rows, PoolView pool, const SegmentView& segment,
                              int first_slot) {
   const PoolOnDevice device_pool(pool);
   OnDevice device_sums(sums, static_cast<size_t>(shape.num_kv_heads) * n * sizeof(float));
   std::vector<int32_t> packed;
-  const ListOnDevice device_rows(Packed(rows, segment.num_kv_heads, &packed), segment.num_kv_heads);
+  const ChoiceOnDevice device_rows(Packed(rows, segment.num_kv_heads, &packed),
+                                   segment.num_kv_heads);
   backend_->WriteScores(shape, device_sums.get<float>(), n, device_rows.view, device_pool.view(),
                         segment, first_slot);
 }
 
 void DeviceTwin::CopyTokens(const AttentionShape& shape, PoolView pool, const SegmentView& from,
-                            const TokenList& slots, const SegmentView& to, int first_slot) {
+                            const TokenChoice& slots, const SegmentView& to, int first_slot) {
   const PoolOnDevice device_pool(pool);
   std::vector<int32_t> packed;
-  const ListOnDevice device_slots(Packed(slots, to.num_kv_heads, &packed), to.num_kv_heads);
+  const ChoiceOnDevice device_slots(Packed(slots, to.num_kv_heads, &packed), to.num_kv_heads);
   backend_->CopyTokens(shape, device_pool.view(), from, device_slots.view, to, first_slot);
 }
 
@@ -98,7 +100,7 @@ void DeviceTwin::MergeAngles(const AttentionShape& shape, ElementType element, c
 }
 
 void DeviceTwin::WriteMerged(const AttentionShape& shape, const KeyValues& lower_tokens,
-                             const KeyValues& upper_tokens, const TokenList& rows, double t,
+                             const KeyValues& upper_tokens, const TokenChoice& rows, double t,
                              PoolView pool, const SegmentView& lower, const SegmentView& upper,
                              int first_slot) {
   const size_t bytes = static_cast<size_t>(RowsRead(rows, lower.num_kv_heads)) *
@@ -106,7 +108,7 @@ void DeviceTwin::WriteMerged(const AttentionShape& shape, const KeyValues& lower
   const PoolOnDevice device_pool(pool);
   const PairOnDevice device_lower(lower_tokens, bytes), device_upper(upper_tokens, bytes);
   std::vector<int32_t> packed;
-  const ListOnDevice device_rows(Packed(rows, lower.num_kv_heads, &packed), lower.num_kv_heads);
+  const ChoiceOnDevice device_rows(Packed(rows, lower.num_kv_heads, &packed), lower.num_kv_heads);
   backend_->WriteMerged(shape, device_lower.view, device_upper.view, device_rows.view, t,
                         device_pool.view(), lower, upper, first_slot);
 }

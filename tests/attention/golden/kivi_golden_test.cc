@@ -142,7 +142,7 @@ void CompareCache(AttentionBackend& backend, const KiviRun& r, Report* report) {
   TestPool pool(geometry.block_bytes, geometry.BlocksFor(format, r.heads, room));
   const SegmentView s = TakeSegment(pool, format, 0, r.heads, r.head_dim, room);
   backend.WriteTokens(shape, {ElementType::kF32, rows.data(), rows.data()},
-                      TokenList::From(0, room), pool.view(), s, 0);
+                      TokenChoice::From(0, room), pool.view(), s, 0);
   const reference::StoredSegment stored(pool.view(), s, r.head_dim);
   const auto side = r.is_keys ? reference::Side::kKeys : reference::Side::kValues;
   int moved = 0, wrong = 0, too_far = 0;

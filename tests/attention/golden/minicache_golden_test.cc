@@ -107,7 +107,8 @@ class RunComparison {
                                            : params_.at("interpolation").get<double>();
     backend_.WriteMerged(Heads(), {ElementType::kF32, inputs_[0].data(), inputs_[1].data()},
                          {ElementType::kF32, inputs_[2].data(), inputs_[3].data()},
-                         TokenList::From(0, tokens_), t, pool_.view(), lower_view_, upper_view_, 0);
+                         TokenChoice::From(0, tokens_), t, pool_.view(), lower_view_, upper_view_,
+                         0);
   }
 
   void Compare() {

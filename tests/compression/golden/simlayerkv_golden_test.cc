@@ -45,7 +45,7 @@ double MeasureStepMass(AttentionBackend& backend, const Workspace& workspace,
   const SegmentView segment =
       TakeSegment(pool, CacheFormat::kF32, 0, shape.num_kv_heads, shape.head_dim, n);
   backend.WriteTokens(shape, {ElementType::kF32, workspace.k.data(), workspace.k.data()},
-                      TokenList::From(0, n), pool.view(), segment, 0);
+                      TokenChoice::From(0, n), pool.view(), segment, 0);
   const float* q = workspace.q.data() + workspace.q.size() - shape.num_q_heads * shape.head_dim;
   const float* lse = workspace.lse.data() + workspace.lse.size() - shape.num_q_heads;
   return backend.SlotMass(shape, segment, 0, test.sinks, q, lse, pool.view()) +

@@ -36,10 +36,9 @@ inline void CheckTile(bool is_right, const char* what) {
   std::fprintf(stderr, "emulated tiles: %s\n", what);
   std::abort();
 }
-template <int kTile>
-inline EmulatedTile& ShapedTile() {
-  CheckTile(emulated_tiles[kTile].rows > 0, "a register without a shape is used");
-  return emulated_tiles[kTile];
+inline EmulatedTile& ShapedTile(int tile) {
+  CheckTile(emulated_tiles[tile].rows > 0, "a register without a shape is used");
+  return emulated_tiles[tile];
 }
 
 inline void ConfigureTiles(const TileConfiguration& configuration) {
@@ -53,30 +52,31 @@ inline void ConfigureTiles(const TileConfiguration& configuration) {
 inline void ReleaseTiles() {
   for (EmulatedTile& tile : emulated_tiles) tile = {};
 }
-template <int kTile>
-inline void ZeroTile() {
-  std::memset(ShapedTile<kTile>().cells, 0, sizeof(EmulatedTile::cells));
+
+// What the instructions do. They stand in loops that are unrolled, for each size: as calls they
+// take a minute less to compile.
+
+[[gnu::noinline]] void ZeroTile(int tile) {
+  std::memset(ShapedTile(tile).cells, 0, sizeof(EmulatedTile::cells));
 }
-template <int kTile>
-inline void LoadTile(const void* rows, size_t stride) {
-  EmulatedTile& tile = ShapedTile<kTile>();
+[[gnu::noinline]] void LoadTile(int to, const void* rows, size_t stride) {
+  EmulatedTile& tile = ShapedTile(to);
   for (int r = 0; r < tile.rows; ++r) {
     std::memcpy(tile.cells[r], static_cast<const char*>(rows) + r * stride, tile.row_bytes);
   }
 }
-template <int kTile>
-inline void StoreTile(void* rows, size_t stride) {
-  const EmulatedTile& tile = ShapedTile<kTile>();
+[[gnu::noinline]] void StoreTile(int from, void* rows, size_t stride) {
+  const EmulatedTile& tile = ShapedTile(from);
   for (int r = 0; r < tile.rows; ++r) {
     std::memcpy(static_cast<char*>(rows) + r * stride, tile.cells[r], tile.row_bytes);
   }
 }
 
 /// C += A B: of each cell of A with the one that stands in its place in a column of B.
-template <class Sum, int kC, int kA, int kB, class Product>
-inline void MultiplyEmulated(Product product) {
-  EmulatedTile& c = ShapedTile<kC>();
-  const EmulatedTile &a = ShapedTile<kA>(), &b = ShapedTile<kB>();
+template <class Sum, class Product>
+inline void MultiplyEmulated(int of_c, int of_a, int of_b, Product product) {
+  EmulatedTile& c = ShapedTile(of_c);
+  const EmulatedTile &a = ShapedTile(of_a), &b = ShapedTile(of_b);
   CheckTile(c.rows == a.rows && c.row_bytes == b.row_bytes && a.row_bytes == 4 * b.rows,
             "the shapes of a product do not fit");
   for (int row = 0; row < c.rows; ++row) {
@@ -93,24 +93,48 @@ inline float EmulatedBf16(uint16_t bits) {
   std::memcpy(&x, &wide, sizeof(x));
   return x;
 }
+[[gnu::noinline]] void MultiplyTiles(int c, int a, int b) {
+  MultiplyEmulated<float>(c, a, b,
+                          [](const EmulatedTile& of_a, const EmulatedTile& of_b, int row,
+                             int column, int cell, float* sum) {
+                            for (int j = 0; j < 2; ++j) {
+                              *sum += EmulatedBf16(of_a.At<uint16_t>(row, 2 * cell + j)) *
+                                      EmulatedBf16(of_b.At<uint16_t>(cell, 2 * column + j));
+                            }
+                          });
+}
+[[gnu::noinline]] void MultiplyByteTiles(int c, int a, int b) {
+  MultiplyEmulated<int>(c, a, b,
+                        [](const EmulatedTile& of_a, const EmulatedTile& of_b, int row, int column,
+                           int cell, int* sum) {
+                          for (int j = 0; j < 4; ++j) {
+                            *sum += of_a.At<int8_t>(row, 4 * cell + j) *
+                                    of_b.At<uint8_t>(cell, 4 * column + j);
+                          }
+                        });
+}
+
+// ---- As kernels call them -----------------------------------------------------------------------
+
+template <int kTile>
+inline void ZeroTile() {
+  ZeroTile(kTile);
+}
+template <int kTile>
+inline void LoadTile(const void* rows, size_t stride) {
+  LoadTile(kTile, rows, stride);
+}
+template <int kTile>
+inline void StoreTile(void* rows, size_t stride) {
+  StoreTile(kTile, rows, stride);
+}
 template <int kC, int kA, int kB>
 inline void MultiplyTiles() {
-  MultiplyEmulated<float, kC, kA, kB>(
-      [](const EmulatedTile& a, const EmulatedTile& b, int row, int column, int cell, float* sum) {
-        for (int j = 0; j < 2; ++j) {
-          *sum += EmulatedBf16(a.At<uint16_t>(row, 2 * cell + j)) *
-                  EmulatedBf16(b.At<uint16_t>(cell, 2 * column + j));
-        }
-      });
+  MultiplyTiles(kC, kA, kB);
 }
 template <int kC, int kA, int kB>
 inline void MultiplyByteTiles() {
-  MultiplyEmulated<int, kC, kA, kB>(
-      [](const EmulatedTile& a, const EmulatedTile& b, int row, int column, int cell, int* sum) {
-        for (int j = 0; j < 4; ++j) {
-          *sum += a.At<int8_t>(row, 4 * cell + j) * b.At<uint8_t>(cell, 4 * column + j);
-        }
-      });
+  MultiplyByteTiles(kC, kA, kB);
 }
 
 }  // namespace
