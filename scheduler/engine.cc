@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "block_manager/block_pool.h"
 #include "model/model_runner.h"
+#include "scheduler/endings.h"
 #include "scheduler/engine_loop.h"
 #include "scheduler/refusal.h"
 #include "scheduler/request_limits.h"
@@ -87,6 +88,8 @@ class Engine::Impl {
     std::lock_guard lock(status_.mutex);
     return CheckOpenLocked(HasPlace(/*blocks=*/1));
   }
+  absl::Status CheckWaited(SteadyTime arrived, std::optional<SteadyTime> deadline,
+                           bool has_left) const;
   /// `mutex` of the status is held.
   absl::Status CheckOpenLocked(bool has_place) const;
   /// Whether the next step admits a request of so many blocks. `mutex` of the status is held.
@@ -166,13 +169,35 @@ absl::Status Engine::Impl::CheckOpenLocked(bool has_place) const {
   return absl::OkStatus();
 }
 
+absl::Status Engine::Impl::CheckWaited(SteadyTime arrived, std::optional<SteadyTime> deadline,
+                                       bool has_left) const {
+  const SteadyTime now = std::chrono::steady_clock::now();
+  const absl::Duration waited = absl::FromChrono(now - arrived);
+  const absl::Duration most = options_.max_queue_time;
+  std::optional<Ending> ending;
+  if (has_left) {
+    ending = WhyLeft(deadline, now);
+  } else if (deadline.has_value() && *deadline <= now) {
+    ending = PastDeadline();
+  } else if (most > absl::ZeroDuration() && waited >= most) {
+    ending = PastQueueTime(absl::ToDoubleSeconds(most), metrics_);
+  }
+  if (!ending.has_value()) return CheckOpen();
+  if (metrics_ != nullptr) {
+    metrics_->CountFinished(FinishReasonName(ending->reason));
+    metrics_->ObserveEndToEnd(absl::ToDoubleSeconds(waited));
+    metrics_->ObserveQueueTime(absl::ToDoubleSeconds(waited));
+  }
+  return ending->status;
+}
+
 absl::Status Engine::Impl::Submit(RequestId id, EngineRequest request) {
   if (absl::Status status = CheckRequest(request); !status.ok()) {
     return Refuse(metrics_, "invalid", status);
   }
   auto sequence = std::make_unique<Sequence>();
   sequence->id = id;
-  sequence->submitted = std::chrono::steady_clock::now();
+  sequence->submitted = request.arrived.value_or(std::chrono::steady_clock::now());
   if (options_.max_queue_time > absl::ZeroDuration()) {
     sequence->begin_by = sequence->submitted + absl::ToChronoNanoseconds(options_.max_queue_time);
   }
@@ -256,6 +281,11 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(const EngineOptions& opti
 }
 
 absl::Status Engine::CheckOpen() const { return impl_->CheckOpen(); }
+
+absl::Status Engine::CheckWaited(SteadyTime arrived, std::optional<SteadyTime> deadline,
+                                 bool has_left) const {
+  return impl_->CheckWaited(arrived, deadline, has_left);
+}
 
 RequestId Engine::NewId() { return impl_->next_id_++; }
 

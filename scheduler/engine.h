@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -27,8 +28,8 @@ struct EngineOptions {
   size_t block_bytes = 0;     ///< 0: CacheGeometry::DefaultBlockBytes
   int max_running = 256;      ///< admitted requests, those that wait for prefill among them
   int max_queue = 1024;       ///< requests waiting for admission
-  /// A request whose prompt has not been begun for so long ends with RESOURCE_EXHAUSTED, admitted
-  /// or not; zero: it waits as long as its deadline lets it.
+  /// A request whose prompt has not been begun so long after its arrival ends with
+  /// RESOURCE_EXHAUSTED, admitted or not; zero: it waits as long as its deadline lets it.
   absl::Duration max_queue_time = absl::ZeroDuration();
   int max_prompt_tokens = 0;  ///< 0: the model's context less one, or what its prefill takes
   int prefill_tokens = 8192;  ///< tokens of one prefill batch
@@ -71,7 +72,8 @@ struct LayerSnapshot {
 };
 
 /// Occupancy of the pool and what runs, as of the end of a recent step: exact when the engine is
-/// idle, else at most 100 ms old, and 10 ms where a request was admitted, begun or finished since.
+/// idle, else made at the end of the first step after 100 ms, and 10 ms where a request was
+/// admitted, begun or finished since.
 /// Where making one takes long, they come less often, so that they cost 1 % of the time at most, or
 /// a quarter of that where a device waits meanwhile; but none is older than 2 seconds.
 struct EngineSnapshot {
@@ -106,6 +108,13 @@ class Engine {
   /// RESOURCE_EXHAUSTED: the queue is full. Submit asks too; this is for who has much to do before.
   /// A refusal counts in the metrics, as one of Submit does.
   absl::Status CheckOpen() const;
+
+  /// The same of a request that came at `arrived` and has waited since, for who lets it wait before
+  /// it can be submitted; `has_left`: its client has cancelled or gone away. Where it has ended
+  /// meanwhile (CANCELLED, DEADLINE_EXCEEDED, or RESOURCE_EXHAUSTED since `max_queue_time` is
+  /// over), it counts in the metrics as one that ends in the queue.
+  absl::Status CheckWaited(SteadyTime arrived, std::optional<SteadyTime> deadline,
+                           bool has_left) const;
 
   RequestId NewId();
   /// Queues a request under an id that NewId gave, or refuses it at once (RefusalReason says why,

@@ -8,7 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "model/scoped_seconds.h"
-#include "scheduler/refusal.h"
+#include "scheduler/endings.h"
 #include "spdlog/spdlog.h"
 
 namespace ziggurat {
@@ -16,35 +16,17 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr auto kDeadlineSlack = std::chrono::milliseconds(50);
-
-absl::Status PastDeadline() {
-  return absl::DeadlineExceededError("the request's deadline has passed");
-}
-
-/// Of a request that has expired; counts it, where it has waited too long, as refused.
-std::pair<FinishReason, absl::Status> WhyExpired(const Sequence& sequence, SteadyTime now,
-                                                 Metrics* metrics) {
+/// Of a request that has expired.
+Ending WhyExpired(const Sequence& sequence, SteadyTime now, Metrics* metrics) {
   if (sequence.request.deadline.has_value() && *sequence.request.deadline <= now) {
-    return {FinishReason::kDeadline, PastDeadline()};
+    return PastDeadline();
   }
-  const double seconds = Seconds(sequence.begin_by - sequence.submitted);
-  absl::Status status = Refuse(
-      metrics, FinishReasonName(FinishReason::kQueueTime),
-      absl::ResourceExhaustedError(absl::StrFormat(
-          "the server is busy: nothing of the request was computed within %g seconds", seconds)));
-  return {FinishReason::kQueueTime, std::move(status)};
+  return PastQueueTime(Seconds(sequence.begin_by - sequence.submitted), metrics);
 }
 
-/// A client that gives up at its deadline says so by cancelling, and may do so a little before our
-/// own clock sees the deadline.
-std::pair<FinishReason, absl::Status> WhyCancelled(const CancelMessage& message,
-                                                   const EngineRequest& request) {
+Ending WhyCancelled(const CancelMessage& message, const EngineRequest& request) {
   if (message.reason == FinishReason::kStop) return {FinishReason::kStop, absl::OkStatus()};
-  if (request.deadline.has_value() && *request.deadline <= Clock::now() + kDeadlineSlack) {
-    return {FinishReason::kDeadline, PastDeadline()};
-  }
-  return {message.reason, absl::CancelledError("the client cancelled the request")};
+  return WhyLeft(request.deadline, Clock::now());
 }
 
 }  // namespace

@@ -78,7 +78,7 @@ bool EngineLoop::IsSnapshotDue() const {
 void EngineLoop::PublishSnapshot() {
   const SteadyTime begun = Clock::now();
   std::shared_ptr<const EngineSnapshot> made = std::make_shared<EngineSnapshot>(MakeSnapshot());
-  if (metrics_) metrics_->SetOccupancy(*made);
+  if (metrics_) metrics_->SetOccupancy(made);
   snapshot_pace_.NoteMade(begun, Clock::now());
   std::lock_guard lock(status_->mutex);
   status_->snapshot.swap(made);  // the old one is freed behind the lock

@@ -132,12 +132,11 @@ struct Metrics::Series {
                                "head that PoD considered")),
         pod_skipped(
             OneCounter(r, "ziggurat_pod_skipped_total", "Those of them that were left out")),
-        queue_time(
-            OneHistogram(r, "ziggurat_queue_seconds",
-                         "From submission to prefill, or to the end of who never came to that",
-                         kLatencyBuckets)),
+        queue_time(OneHistogram(r, "ziggurat_queue_seconds",
+                                "From arrival to prefill, or to the end of who never came to that",
+                                kLatencyBuckets)),
         first_token(OneHistogram(r, "ziggurat_time_to_first_token_seconds",
-                                 "From submission to the first token (TTFT)", kLatencyBuckets)),
+                                 "From arrival to the first token (TTFT)", kLatencyBuckets)),
         inter_token(OneHistogram(r, "ziggurat_inter_token_seconds",
                                  "Between two tokens of a request (ITL)", kLatencyBuckets)),
         prefill(OneHistogram(r, "ziggurat_prefill_seconds",
@@ -145,7 +144,7 @@ struct Metrics::Series {
         decode(OneHistogram(r, "ziggurat_decode_seconds", "From the first token to the last",
                             kLatencyBuckets)),
         end_to_end(OneHistogram(r, "ziggurat_request_seconds",
-                                "From submission to the end, whatever it was", kLatencyBuckets)),
+                                "From arrival to the end, whatever it was", kLatencyBuckets)),
         batch_size(OneHistogram(r, "ziggurat_decode_batch_size", "Sequences of a decode step",
                                 kBatchBuckets)),
         step_tokens(OneHistogram(r, "ziggurat_step_tokens", "Tokens computed by an engine step",
@@ -225,6 +224,7 @@ Metrics::Metrics()
       series_(std::make_shared<Series>(*registry_)) {}
 
 void Metrics::DeclareLayers(int num_layers) {
+  std::lock_guard lock(mutex_);
   for (int i = static_cast<int>(series_->layers.size()); i < num_layers; ++i) {
     const std::string layer = std::to_string(i);
     series_->layers.push_back({&series_->kv_blocks.Add({{"layer", layer}, {"state", "used"}}),
@@ -236,14 +236,34 @@ void Metrics::DeclareLayers(int num_layers) {
   for (const char* format : {"bf16", "f32"}) FormatGauge(format);
 }
 
-Gauge& Metrics::FormatGauge(const std::string& format) {
+Gauge& Metrics::FormatGauge(const std::string& format) const {
   Gauge*& gauge = series_->formats[format];
   if (gauge == nullptr) gauge = &series_->kv_format_blocks.Add({{"format", format}});
   return *gauge;
 }
 
-void Metrics::SetOccupancy(const EngineSnapshot& snapshot) {
+void Metrics::SetOccupancy(std::shared_ptr<const EngineSnapshot> snapshot) {
+  std::lock_guard lock(occupancy_mutex_);
+  occupancy_.swap(snapshot);  // the old one is freed behind the lock
+}
+
+void Metrics::CountWaitingTexts(int change) { waiting_texts_ += change; }
+
+std::shared_ptr<const EngineSnapshot> Metrics::Occupancy() const {
+  std::lock_guard lock(occupancy_mutex_);
+  return occupancy_;
+}
+
+int Metrics::Waiting(const EngineSnapshot* occupancy) const {
+  return waiting_texts_ + (occupancy == nullptr ? 0 : occupancy->waiting);
+}
+
+void Metrics::ShowOccupancy() const {
   Series& s = *series_;
+  const std::shared_ptr<const EngineSnapshot> occupancy = Occupancy();
+  s.waiting.Set(Waiting(occupancy.get()));
+  if (occupancy == nullptr) return;
+  const EngineSnapshot& snapshot = *occupancy;
   s.pool_total.Set(static_cast<double>(snapshot.total_blocks));
   s.pool_used.Set(static_cast<double>(snapshot.used_blocks));
   s.pool_reserved.Set(static_cast<double>(snapshot.reserved_blocks));
@@ -257,7 +277,6 @@ void Metrics::SetOccupancy(const EngineSnapshot& snapshot) {
   s.workspace_capacity.Set(static_cast<double>(snapshot.workspace_capacity_bytes));
   s.workspace_high_water.Set(static_cast<double>(snapshot.workspace_high_water_bytes));
   s.running.Set(snapshot.running);
-  s.waiting.Set(snapshot.waiting);
   std::map<std::string, size_t> by_format;
   for (const auto& [format, gauge] : s.formats) by_format[format] = 0;  // what is gone is 0
   for (size_t i = 0; i < snapshot.layers.size() && i < s.layers.size(); ++i) {
@@ -340,10 +359,13 @@ MetricTotals Metrics::Totals() const {
     totals.refused += s.refused.Add({{"reason", reason}}).Value();
   totals.first_token_counts = BucketCounts(s.first_token);
   totals.inter_token_counts = BucketCounts(s.inter_token);
-  totals.running = s.running.Value();
-  totals.waiting = s.waiting.Value();
-  totals.used_blocks = s.pool_used.Value();
-  totals.reserved_blocks = s.pool_reserved.Value();
+  const std::shared_ptr<const EngineSnapshot> occupancy = Occupancy();
+  totals.waiting = Waiting(occupancy.get());
+  if (occupancy != nullptr) {
+    totals.running = occupancy->running;
+    totals.used_blocks = static_cast<double>(occupancy->used_blocks);
+    totals.reserved_blocks = static_cast<double>(occupancy->reserved_blocks);
+  }
   return totals;
 }
 
@@ -355,8 +377,9 @@ void Metrics::ExportVllmNames(std::string model_name) {
 }
 
 std::vector<prometheus::MetricFamily> Metrics::Collect() const {
-  std::vector<prometheus::MetricFamily> families = registry_->Collect();
   std::lock_guard lock(mutex_);
+  ShowOccupancy();
+  std::vector<prometheus::MetricFamily> families = registry_->Collect();
   if (!vllm_model_name_.empty()) AddVllmNames(vllm_model_name_, &families);
   return families;
 }

@@ -1,6 +1,7 @@
 // Every metric of the daemon, in one place. docs/metrics.md is its documentation.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -37,9 +38,8 @@ struct MetricTotals {
   double reserved_blocks = 0;
 };
 
-/// Owns the registry. Safe from any thread, but for DeclareLayers and SetOccupancy, which are one
-/// thread's, the engine's. Label values are bounded: layers, states, policy names and reasons;
-/// never a request id.
+/// Owns the registry. Safe from any thread. Label values are bounded: layers, states, policy names
+/// and reasons; never a request id.
 class Metrics {
  public:
   Metrics();
@@ -47,7 +47,8 @@ class Metrics {
   void DeclareLayers(int num_layers);
 
   // ---- Engine ----
-  void SetOccupancy(const EngineSnapshot& snapshot);
+  /// What Collect shows of the cache, until the next one; all of it of one snapshot.
+  void SetOccupancy(std::shared_ptr<const EngineSnapshot> snapshot);
   void SetCompressionRatio(std::string_view policy, double ratio);
   void CountLazyLayer(int layer);
   void CountDistant(uint64_t attended, uint64_t skipped);
@@ -71,6 +72,10 @@ class Metrics {
   /// Tokens that a step has computed; those of a prompt count in the step that ends its prefill.
   void ObserveStepTokens(int tokens);
 
+  // ---- Service ----
+  /// So many more requests (or fewer) wait whose texts are still to be tokenized.
+  void CountWaitingTexts(int change);
+
   // ---- Ports ----
   /// When the certificate that the ports show expires; no such series before the first call.
   void SetCertificateExpiry(double unix_seconds);
@@ -85,12 +90,22 @@ class Metrics {
   static absl::Span<const double> LatencyBounds();
 
  private:
-  std::shared_ptr<prometheus::Registry> registry_;
-  mutable std::mutex mutex_;     ///< guards vllm_model_name_
-  std::string vllm_model_name_;  ///< empty: none of vLLM's names
   struct Series;
-  prometheus::Gauge& FormatGauge(const std::string& format);
+  std::shared_ptr<const EngineSnapshot> Occupancy() const;
+  int Waiting(const EngineSnapshot* occupancy) const;
+  // With the mutex held.
+  void ShowOccupancy() const;
+  prometheus::Gauge& FormatGauge(const std::string& format) const;
+
+  std::shared_ptr<prometheus::Registry> registry_;
   std::shared_ptr<Series> series_;
+  std::atomic<int> waiting_texts_ = 0;
+  /// Of who collects, and of the series that it sets then.
+  mutable std::mutex mutex_;
+  std::string vllm_model_name_;  ///< empty: none of vLLM's names
+  /// The engine does not wait for who collects.
+  mutable std::mutex occupancy_mutex_;
+  std::shared_ptr<const EngineSnapshot> occupancy_;  ///< null: there was none
 };
 
 }  // namespace ziggurat

@@ -33,6 +33,8 @@ struct EngineRequest {
   int min_new_tokens = 0;               ///< stop tokens are not drawn before this many
   std::vector<int32_t> stop_token_ids;  ///< the model's and the request's
   std::optional<SteadyTime> deadline;
+  /// When it came to the server, from which its times are counted; unset: when it is submitted.
+  std::optional<SteadyTime> arrived;
   bool report_attention_recall = false;
   /// Whoever reads the text may end it, and knows why it ended: it counts the reason
   /// (Metrics::CountFinished), not the engine.
@@ -107,8 +109,8 @@ struct EngineResult {
   absl::Status status;  ///< OK for kStop and kLength, else the error that the client gets
   Usage usage;
   CacheReport cache;               ///< empty layers where prefill had not finished
-  double queue_seconds = 0;        ///< from submission until its prompt was begun
-  double first_token_seconds = 0;  ///< from submission; 0 where there was none
+  double queue_seconds = 0;        ///< from arrival until its prompt was begun
+  double first_token_seconds = 0;  ///< from arrival; 0 where there was none
   double total_seconds = 0;
 };
 

@@ -19,8 +19,8 @@ namespace ziggurat {
 namespace {
 
 constexpr char kServiceName[] = "ziggurat.v1.Ziggurat";
-// Once the engine is idle, how long clients may take to read the ends of their streams and to stop
-// calling.
+// Once the engine is idle, how long clients may take to stop calling, and to read the ends of their
+// streams where the time to drain is over.
 constexpr absl::Duration kFlushTimeout = absl::Seconds(2);
 // For how long nobody must have called before the port is closed. A call that is on its way then
 // ends with CANCELLED, which few clients retry; before, it is told UNAVAILABLE. Clients who have
@@ -101,9 +101,9 @@ absl::Status Daemon::Serve(std::unique_ptr<ModelRunner> runner, ServedModel mode
                                   .default_compression = config_.compression});
   }
   delivery_ = std::make_unique<Delivery>(engine_.get(), model.tokenizer.get(), &metrics_);
-  service_ =
-      std::make_unique<ZigguratService>(engine_.get(), delivery_.get(), &metrics_, std::move(model),
-                                        MakeRules(engine_->model_shape()), config_.StreamLimit());
+  service_ = std::make_unique<ZigguratService>(engine_.get(), delivery_.get(), &metrics_,
+                                               std::move(model), MakeRules(engine_->model_shape()),
+                                               config_.StreamLimit(), config_.max_message_bytes);
   if (absl::Status status = StartGrpc(); !status.ok()) return status;
   http_->SetReadiness(Readiness::kServing);
   return absl::OkStatus();
@@ -176,7 +176,7 @@ void Daemon::Drain(absl::Duration timeout) {
   // The engine ends what is left at the deadline, or when hurried, so this wait is bounded.
   while (!engine_->WaitIdle(absl::Seconds(1))) {
   }
-  WaitForStreams();
+  WaitForStreams(deadline);
   // Streams of others (health watches, reflection) are cut off.
   server_->Shutdown(std::chrono::system_clock::now() + std::chrono::milliseconds(100));
   engine_->Stop();
@@ -187,13 +187,26 @@ void Daemon::HurryDrain() {
   engine_->Drain(absl::Now());
 }
 
-void Daemon::WaitForStreams() {
-  const absl::Time deadline = absl::Now() + kFlushTimeout;
-  const auto are_quiet = [&] {
-    return service_->open_calls().HaveBeenNoneFor(is_hurried_ ? std::chrono::milliseconds(0)
-                                                              : kQuietTime);
+void Daemon::WaitForStreams(absl::Time deadline) {
+  const OpenCalls& calls = service_->open_calls();
+  const absl::Time flushed = absl::Now() + kFlushTimeout;
+  // Whoever reads slowly has as long as the requests had that took long.
+  const auto may_read = [&] {
+    return absl::Now() < (is_hurried_ ? flushed : std::max(flushed, deadline));
   };
-  while (!are_quiet() && absl::Now() < deadline) {
+  while (calls.accepted() > 0 && may_read()) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  }
+  if (const int left = calls.accepted(); left > 0) {
+    spdlog::warn("{} not read to the end in time, and cut off",
+                 left == 1 ? "1 stream was" : absl::StrCat(left, " streams were"));
+    return;
+  }
+  const auto are_quiet = [&] {
+    return calls.HaveBeenNoneFor(is_hurried_ ? std::chrono::milliseconds(0) : kQuietTime);
+  };
+  const absl::Time quiet_by = std::max(flushed, absl::Now() + absl::FromChrono(kQuietTime));
+  while (!are_quiet() && absl::Now() < quiet_by) {
     std::this_thread::sleep_for(std::chrono::milliseconds(5));
   }
 }

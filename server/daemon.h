@@ -52,8 +52,9 @@ class Daemon {
   absl::Status CheckDefaultPolicy() const;
   RequestRules MakeRules(const ModelShape& shape) const;
   absl::Status StartGrpc();
-  /// Until Generate calls are finished and, without hurry, no more come; not forever.
-  void WaitForStreams();
+  /// Until the answers of Generate calls have been read, or `deadline`, and, without hurry, no more
+  /// calls come; not forever.
+  void WaitForStreams(absl::Time deadline);
 
   const ServeConfig config_;
   Metrics metrics_;

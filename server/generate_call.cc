@@ -39,6 +39,11 @@ GenerateCall::GenerateCall(Engine* engine, OpenCalls* open_calls,
   open_calls_->Begin();
 }
 
+void GenerateCall::Accept() {
+  is_accepted_ = true;
+  open_calls_->Accept();
+}
+
 void GenerateCall::SetRequest(RequestId id) {
   id_ = id;
   if (is_broken()) Cancel();

@@ -22,11 +22,15 @@ namespace ziggurat {
 class OpenCalls {
  public:
   void Begin() { ++count_; }
-  void End() {
+  void Accept() { ++accepted_; }
+  void End(bool was_accepted) {
     last_end_ = std::chrono::steady_clock::now();
     --count_;
+    if (was_accepted) --accepted_;
   }
   int count() const { return count_; }
+  /// Those that were not refused at once.
+  int accepted() const { return accepted_; }
   /// Whether there is none, and the last one ended at least so long ago.
   bool HaveBeenNoneFor(std::chrono::milliseconds time) const {
     return count_ == 0 && std::chrono::steady_clock::now() - last_end_.load() >= time;
@@ -34,6 +38,7 @@ class OpenCalls {
 
  private:
   std::atomic<int> count_ = 0;
+  std::atomic<int> accepted_ = 0;
   std::atomic<SteadyTime> last_end_ = SteadyTime();
 };
 
@@ -47,8 +52,10 @@ class GenerateCall : public grpc::ServerWriteReactor<grpc::ByteBuffer>, public R
   /// call's context lives until OnDone.
   static std::shared_ptr<GenerateCall> Make(Engine* engine, OpenCalls* open_calls,
                                             grpc::CallbackServerContext* context);
-  ~GenerateCall() override { open_calls_->End(); }
+  ~GenerateCall() override { open_calls_->End(is_accepted_); }
 
+  /// It is not refused at once, but may have to wait. At most once, by who made it.
+  void Accept();
   /// Gives it a request to cancel when the client goes away, or at once where it has gone. Any
   /// thread.
   void SetRequest(RequestId id);
@@ -74,6 +81,7 @@ class GenerateCall : public grpc::ServerWriteReactor<grpc::ByteBuffer>, public R
   OpenCalls* const open_calls_;
   grpc::CallbackServerContext* const context_;
   std::atomic<RequestId> id_ = 0;  // 0: none
+  bool is_accepted_ = false;
   std::shared_ptr<GenerateCall> self_;
 
   std::mutex mutex_;

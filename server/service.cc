@@ -18,9 +18,9 @@
 namespace ziggurat {
 namespace {
 
-// Of a request that was refused.
+// Of a request that was refused, or has ended before anything was done for it.
 void End(const std::string& name, absl::Status status, GenerateCall& call) {
-  spdlog::info("[{}] refused: {}", name,
+  spdlog::info("[{}] {}: {}", name, RefusalReason(status).empty() ? "ended" : "refused",
                status.ToString(absl::StatusToStringMode::kWithNoExtraData));
   call.Finish(std::move(status));
 }
@@ -40,19 +40,26 @@ std::optional<SteadyTime> DeadlineOf(const grpc::CallbackServerContext& context)
 }  // namespace
 
 ZigguratService::ZigguratService(Engine* engine, Delivery* delivery, Metrics* metrics,
-                                 ServedModel model, RequestRules rules, int max_open_calls)
+                                 ServedModel model, RequestRules rules, int max_open_calls,
+                                 int max_message_bytes)
     : engine_(engine),
       delivery_(delivery),
       metrics_(metrics),
       model_(std::move(model)),
       rules_(std::move(rules)),
-      max_open_calls_(max_open_calls) {}
+      max_open_calls_(max_open_calls),
+      most_waiting_bytes_(size_t{4} * max_message_bytes) {}
 
 grpc::ServerWriteReactor<grpc::ByteBuffer>* ZigguratService::Generate(
     grpc::CallbackServerContext* context, const grpc::ByteBuffer* request) {
+  const SteadyTime arrived = std::chrono::steady_clock::now();
+  const std::optional<SteadyTime> deadline = DeadlineOf(*context);
   const std::shared_ptr<GenerateCall> call = GenerateCall::Make(engine_, &open_calls_, context);
   const auto message = std::make_shared<v1::GenerateRequest>();
   absl::Status status = FromBytes(*request, message.get());
+  if (absl::IsCancelled(status)) {
+    status = engine_->CheckWaited(arrived, deadline, /*has_left=*/true);
+  }
   const absl::StatusOr<std::string> name = ParseRequestId(message->request_id());
   if (status.ok()) status = name.status();
   if (absl::IsInvalidArgument(status)) status = Refuse(metrics_, "invalid", std::move(status));
@@ -61,11 +68,21 @@ grpc::ServerWriteReactor<grpc::ByteBuffer>* ZigguratService::Generate(
     End(name.value_or("-"), std::move(status), *call);
     return call.get();
   }
-  const std::optional<SteadyTime> deadline = DeadlineOf(*context);
-  texts_.Run(message->text().size(), [this, message, name = *name, deadline, call] {
-    absl::Status submitted = call->is_broken() ? absl::CancelledError("the client went away")
-                                               : Submit(*message, name, deadline, call);
-    if (!submitted.ok()) End(name, std::move(submitted), *call);
+  call->Accept();
+  const size_t bytes = message->text().size();
+  if (TextThread::IsShort(bytes)) {
+    Submit(*message, *name, arrived, deadline, call);
+    return call.get();
+  }
+  metrics_->CountWaitingTexts(1);
+  texts_.Run(bytes, [this, message, name = *name, arrived, deadline, call] {
+    absl::Status waited = engine_->CheckWaited(arrived, deadline, call->is_broken());
+    if (waited.ok()) {
+      Submit(*message, name, arrived, deadline, call);
+    } else {
+      End(name, std::move(waited), *call);
+    }
+    metrics_->CountWaitingTexts(-1);
   });
   return call.get();
 }
@@ -79,23 +96,34 @@ absl::Status ZigguratService::Admit() const {
   return engine_->CheckOpen();
 }
 
-absl::Status ZigguratService::Submit(const v1::GenerateRequest& message, const std::string& name,
-                                     std::optional<SteadyTime> deadline,
-                                     const std::shared_ptr<GenerateCall>& call) {
+void ZigguratService::Submit(const v1::GenerateRequest& message, const std::string& name,
+                             SteadyTime arrived, std::optional<SteadyTime> deadline,
+                             const std::shared_ptr<GenerateCall>& call) {
+  absl::StatusOr<DeliveryRequest> request = Parse(message);
+  absl::StatusOr<RequestId> id = request.status();
+  if (request.ok()) {
+    request->engine.name = name;
+    request->engine.arrived = arrived;
+    request->engine.deadline = deadline;
+    spdlog::info("[{}] {} prompt tokens, at most {} new ones, {}", name,
+                 request->engine.prompt.size(), request->engine.max_new_tokens,
+                 request->engine.policy->ToString());
+    id = delivery_->Submit(*std::move(request), call);
+  }
+  if (id.ok()) {
+    call->SetRequest(*id);
+  } else {
+    End(name, id.status(), *call);
+  }
+}
+
+absl::StatusOr<DeliveryRequest> ZigguratService::Parse(const v1::GenerateRequest& message) const {
   absl::StatusOr<DeliveryRequest> request = ParseGenerateRequest(message, model_, rules_);
   if (!request.ok()) {
     const bool is_denied = absl::IsPermissionDenied(request.status());
     return Refuse(metrics_, is_denied ? "not_allowed" : "invalid", request.status());
   }
-  request->engine.name = name;
-  request->engine.deadline = deadline;
-  spdlog::info("[{}] {} prompt tokens, at most {} new ones, {}", name,
-               request->engine.prompt.size(), request->engine.max_new_tokens,
-               request->engine.policy->ToString());
-  absl::StatusOr<RequestId> id = delivery_->Submit(*std::move(request), call);
-  if (!id.ok()) return id.status();
-  call->SetRequest(*id);
-  return absl::OkStatus();
+  return request;
 }
 
 // ---- Calls with one answer ---------------------------------------------------------------------
@@ -110,7 +138,14 @@ grpc::ServerUnaryReactor* ZigguratService::RunUnary(grpc::CallbackServerContext*
     reactor->Finish(ToGrpcStatus(status));
     return reactor;
   }
-  texts_.Run(request.Length(), [this, message, context, reactor, response] {
+  const size_t bytes = request.Length(), waiting = texts_.waiting_bytes();
+  if (!TextThread::IsShort(bytes) && waiting + bytes > most_waiting_bytes_) {
+    reactor->Finish(ToGrpcStatus(absl::ResourceExhaustedError(
+        absl::StrCat("texts of ", waiting, " bytes wait to be tokenized, and with these ", bytes,
+                     " it would be more than ", most_waiting_bytes_))));
+    return reactor;
+  }
+  texts_.Run(bytes, [this, message, context, reactor, response] {
     if (context->IsCancelled()) {
       reactor->Finish(grpc::Status::CANCELLED);
       return;

@@ -26,7 +26,7 @@ class ZigguratService : public ZigguratServiceBase {
  public:
   /// Engine, delivery and metrics must outlive the service, and the service every call.
   ZigguratService(Engine* engine, Delivery* delivery, Metrics* metrics, ServedModel model,
-                  RequestRules rules, int max_open_calls);
+                  RequestRules rules, int max_open_calls, int max_message_bytes);
 
   /// Generate calls that gRPC has not finished yet.
   const OpenCalls& open_calls() const { return open_calls_; }
@@ -58,10 +58,10 @@ class ZigguratService : public ZigguratServiceBase {
   /// Whether one more call may be made at all. Before anything is done for it: a daemon that is
   /// full has better things to do.
   absl::Status Admit() const;
-  /// Submits on behalf of `call`.
-  absl::Status Submit(const v1::GenerateRequest& message, const std::string& name,
-                      std::optional<SteadyTime> deadline,
-                      const std::shared_ptr<GenerateCall>& call);
+  /// Submits on behalf of `call`, or ends it.
+  void Submit(const v1::GenerateRequest& message, const std::string& name, SteadyTime arrived,
+              std::optional<SteadyTime> deadline, const std::shared_ptr<GenerateCall>& call);
+  absl::StatusOr<DeliveryRequest> Parse(const v1::GenerateRequest& message) const;
 
   Engine* const engine_;
   Delivery* const delivery_;
@@ -69,6 +69,7 @@ class ZigguratService : public ZigguratServiceBase {
   const ServedModel model_;
   const RequestRules rules_;
   const int max_open_calls_;
+  const size_t most_waiting_bytes_;  ///< of texts, where Tokenize or Detokenize brings more
   OpenCalls open_calls_;
   TextThread texts_;
 };

@@ -17,13 +17,14 @@ TextThread::~TextThread() {
 }
 
 void TextThread::Run(size_t bytes, std::function<void()> work) {
-  if (bytes <= kShortBytes) {
+  if (IsShort(bytes)) {
     work();
     return;
   }
   {
     std::lock_guard lock(mutex_);
-    waiting_.push_back(std::move(work));
+    waiting_bytes_ += bytes;
+    waiting_.push_back({bytes, std::move(work)});
   }
   changed_.notify_one();
 }
@@ -35,11 +36,12 @@ void TextThread::Loop() {
   for (;;) {
     changed_.wait(lock, [this] { return is_ending_ || !waiting_.empty(); });
     if (waiting_.empty()) return;
-    std::function<void()> work = std::move(waiting_.front());
+    Text text = std::move(waiting_.front());
     waiting_.pop_front();
     lock.unlock();
-    work();
-    work = nullptr;  // a request's memory is no longer than its work
+    text.work();
+    text.work = nullptr;  // a request's memory is no longer than its work
+    waiting_bytes_ -= text.bytes;
     lock.lock();
   }
 }

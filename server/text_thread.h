@@ -2,6 +2,7 @@
 // threads are few, and answer probes of health too.
 #pragma once
 
+#include <atomic>
 #include <condition_variable>
 #include <cstddef>
 #include <deque>
@@ -20,16 +21,26 @@ class TextThread {
   TextThread() : thread_([this] { Loop(); }) {}
   ~TextThread();
 
+  static bool IsShort(size_t bytes) { return bytes <= kShortBytes; }
+
   /// Runs `work`, which deals with so many bytes of text: at once and on the caller's thread if
   /// they are few, else behind what others have brought.
   void Run(size_t bytes, std::function<void()> work);
+  /// Of the texts that wait, and of the one in work.
+  size_t waiting_bytes() const { return waiting_bytes_; }
 
  private:
   void Loop();
 
+  struct Text {
+    size_t bytes;
+    std::function<void()> work;
+  };
+
   std::mutex mutex_;
   std::condition_variable changed_;
-  std::deque<std::function<void()>> waiting_;
+  std::deque<Text> waiting_;
+  std::atomic<size_t> waiting_bytes_ = 0;
   bool is_ending_ = false;
   std::thread thread_;
 };

@@ -1,6 +1,7 @@
 #include "scheduler/vllm_names.h"
 
 #include <map>
+#include <memory>
 #include <string>
 
 #include "gmock/gmock.h"
@@ -22,8 +23,9 @@ std::string Page(const Metrics& metrics) {
 }
 
 /// Three layers in a pool of 100 blocks of 16 tokens, 30 used and 20 reserved.
-EngineSnapshot SmallCache() {
-  EngineSnapshot snapshot;
+std::shared_ptr<const EngineSnapshot> SmallCache() {
+  auto made = std::make_shared<EngineSnapshot>();
+  EngineSnapshot& snapshot = *made;
   snapshot.block_bytes = 4096;
   snapshot.block_tokens = 16;
   snapshot.total_blocks = 100;
@@ -32,7 +34,7 @@ EngineSnapshot SmallCache() {
   snapshot.running = 4;
   snapshot.waiting = 7;
   snapshot.layers.resize(3);
-  return snapshot;
+  return made;
 }
 
 TEST(VllmNames, AreAbsentUntilAskedFor) {

@@ -11,7 +11,9 @@
 #include <thread>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
+#include "grpcpp/create_channel.h"
 #include "gtest/gtest.h"
 #include "httplib.h"
 #include "tests/server/raw_calls.h"
@@ -26,17 +28,6 @@ using ::testing::HasSubstr;
 const std::vector<int32_t> kPrompt = {10, 20, 30, 40, 50};
 
 void SleepMs(int ms) { std::this_thread::sleep_for(std::chrono::milliseconds(ms)); }
-
-struct HttpAnswer {
-  int status = 0;
-  std::string body;
-};
-HttpAnswer HttpGet(StubDaemon& daemon, const std::string& path) {
-  httplib::Client client("127.0.0.1", daemon.daemon().http_port());
-  const auto response = client.Get(path);
-  if (!response) return {};
-  return {response->status, response->body};
-}
 
 TEST(DaemonTest, TokenizesAndDetokenizes) {
   StubDaemon daemon;
@@ -439,6 +430,32 @@ TEST(DrainTest, CanBeHurried) {
   daemon.daemon().HurryDrain();
   ASSERT_EQ(drained.wait_for(std::chrono::seconds(10)), std::future_status::ready);
   EXPECT_EQ(running.get().status.error_code(), grpc::StatusCode::UNAVAILABLE);
+}
+
+TEST(DrainTest, LetsWhoReadsSlowlyReadToTheEnd) {
+  StubDaemon daemon;
+  grpc::ChannelArguments arguments;
+  arguments.SetInt(GRPC_ARG_HTTP2_STREAM_LOOKAHEAD_BYTES, 1024);
+  arguments.SetInt(GRPC_ARG_HTTP2_BDP_PROBE, 0);
+  arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
+  const auto stub = v1::Ziggurat::NewStub(
+      grpc::CreateCustomChannel(absl::StrCat("127.0.0.1:", daemon.daemon().grpc_port()),
+                                grpc::InsecureChannelCredentials(), arguments));
+  v1::GenerateRequest request = IdRequest(kPrompt, 2000);
+  request.set_logprobs(20);
+  grpc::ClientContext context;
+  const auto stream = stub->Generate(&context, request);
+  daemon.WaitIdle();
+  std::future<void> drained =
+      std::async(std::launch::async, [&] { daemon.daemon().Drain(absl::Seconds(60)); });
+  // Longer than a daemon whose time is over waits.
+  EXPECT_EQ(drained.wait_for(std::chrono::milliseconds(2500)), std::future_status::timeout);
+  int tokens = 0;
+  v1::GenerateResponse response;
+  while (stream->Read(&response)) tokens += response.chunk().token_ids_size();
+  EXPECT_TRUE(stream->Finish().ok());
+  EXPECT_EQ(tokens, 2000);
+  EXPECT_EQ(drained.wait_for(std::chrono::seconds(10)), std::future_status::ready);
 }
 
 TEST(DrainTest, IsNotHeldUpByAClientThatDoesNotRead) {

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <future>
 #include <limits>
 #include <string>
 #include <thread>
@@ -38,6 +39,11 @@ ServeConfig ConfigForLongPrompts() {
   return config;
 }
 
+bool Shows(StubDaemon& daemon, const std::string& series) {
+  const HttpAnswer page = HttpGet(daemon, "/metrics");
+  return page.body.find("\n" + series + "\n") != std::string::npos;
+}
+
 /// A daemon that is busy with long texts, at least one after the other, until the test ends.
 class LongTextTest : public ::testing::Test {
  protected:
@@ -48,7 +54,7 @@ class LongTextTest : public ::testing::Test {
   static constexpr size_t kTextBytes = 1 << 20;
 #endif
 
-  LongTextTest() {
+  explicit LongTextTest(const ServeConfig& config = ConfigForLongPrompts()) : daemon_(config) {
     for (int i = 0; i < kClients; ++i) {
       clients_.emplace_back([this] {
         v1::TokenizeRequest request;
@@ -79,7 +85,7 @@ class LongTextTest : public ::testing::Test {
     }
   }
 
-  StubDaemon daemon_{ConfigForLongPrompts()};
+  StubDaemon daemon_;
   std::atomic<bool> is_ending_ = false;
   std::atomic<int> texts_done_ = 0;
   std::vector<std::thread> clients_;
@@ -114,6 +120,78 @@ TEST_F(LongTextTest, ACallThatIsCancelledWhileItWaitsEnds) {
   // Its turn comes, and the engine never hears of it.
   WaitForTexts(kClients + 1);
   EXPECT_EQ(daemon_.control().prefill_layers, 0);
+  EXPECT_TRUE(Shows(daemon_, "ziggurat_requests_finished_total{reason=\"cancelled\"} 1"));
+  EXPECT_TRUE(Shows(daemon_, "ziggurat_queue_seconds_count 1"));
+}
+
+TEST_F(LongTextTest, ADeadlineThatPassesBeforeItsTurnCounts) {
+  grpc::ClientContext context;
+  context.set_deadline(std::chrono::system_clock::now() + std::chrono::milliseconds(20));
+  EXPECT_EQ(daemon_.Generate(TextRequest(LongPrompt(), 3), &context).status.error_code(),
+            grpc::StatusCode::DEADLINE_EXCEEDED);
+  WaitForTexts(kClients + 1);
+  EXPECT_EQ(daemon_.control().prefill_layers, 0);
+  EXPECT_TRUE(Shows(daemon_, "ziggurat_requests_finished_total{reason=\"deadline\"} 1"));
+}
+
+TEST_F(LongTextTest, TheWaitIsSeenAndTimed) {
+  const auto begun = std::chrono::steady_clock::now();
+  std::future<Generated> answer = std::async(
+      std::launch::async, [this] { return daemon_.Generate(TextRequest(LongPrompt(), 3)); });
+  bool was_seen = false;
+  while (answer.wait_for(std::chrono::seconds(0)) != std::future_status::ready) {
+    was_seen = was_seen || Shows(daemon_, "ziggurat_requests_waiting 1");
+  }
+  const Generated got = answer.get();
+  const std::chrono::duration<double> took = std::chrono::steady_clock::now() - begun;
+  ASSERT_TRUE(got.status.ok()) << got.status.error_message();
+  EXPECT_TRUE(was_seen);
+  EXPECT_GT(got.result.timings().queue_seconds(), took.count() / 2);
+  EXPECT_GT(got.result.timings().first_token_seconds(), took.count() / 2);
+  EXPECT_TRUE(Shows(daemon_, "ziggurat_requests_waiting 0"));
+}
+
+class ImpatientLongTextTest : public LongTextTest {
+ protected:
+  ImpatientLongTextTest() : LongTextTest(Config()) {}
+  static ServeConfig Config() {
+    ServeConfig config = ConfigForLongPrompts();
+    config.max_queue_time = absl::Milliseconds(5);
+    return config;
+  }
+};
+
+TEST_F(ImpatientLongTextTest, TheWaitIsPartOfTheQueueTime) {
+  const Generated got = daemon_.Generate(TextRequest(LongPrompt(), 3));
+  EXPECT_EQ(got.status.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
+  EXPECT_EQ(daemon_.control().prefill_layers, 0);
+  EXPECT_TRUE(Shows(daemon_, "ziggurat_requests_finished_total{reason=\"queue_time\"} 1"));
+  EXPECT_TRUE(Shows(daemon_, "ziggurat_admissions_refused_total{reason=\"queue_time\"} 1"));
+}
+
+TEST(LongTexts, OfMoreBytesThanMayWaitAreRefused) {
+  ServeConfig config = StubDaemon::DefaultConfig();
+  config.max_message_bytes = (1 << 20) + 100;
+  StubDaemon daemon(config);
+  std::vector<std::future<grpc::Status>> answers;
+  for (int i = 0; i < 12; ++i) {
+    answers.push_back(std::async(std::launch::async, [&daemon] {
+      grpc::ClientContext context;
+      v1::TokenizeRequest request;
+      request.set_text(Letters(1 << 20));
+      v1::TokenizeResponse response;
+      return daemon.stub().Tokenize(&context, request, &response);
+    }));
+  }
+  int answered = 0, refused = 0;
+  for (auto& answer : answers) {
+    const grpc::Status status = answer.get();
+    answered += status.ok() ? 1 : 0;
+    refused += status.error_code() == grpc::StatusCode::RESOURCE_EXHAUSTED ? 1 : 0;
+  }
+  EXPECT_GE(answered, 4);
+  EXPECT_GE(refused, 1);
+  EXPECT_EQ(answered + refused, 12);
 }
 
 TEST(LongPromptTest, IsServed) {

@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "grpcpp/create_channel.h"
 #include "gtest/gtest.h"
+#include "httplib.h"
 
 namespace ziggurat {
 
@@ -101,6 +102,13 @@ grpc::Status LongCall::Cancel() {
   while (Read()) {
   }
   return stream_->Finish();
+}
+
+HttpAnswer HttpGet(StubDaemon& daemon, const std::string& path) {
+  httplib::Client client("127.0.0.1", daemon.daemon().http_port());
+  const auto response = client.Get(path);
+  if (!response) return {};
+  return {response->status, response->body};
 }
 
 v1::GenerateRequest IdRequest(absl::Span<const int32_t> prompt, int max_tokens) {

@@ -73,6 +73,12 @@ class LongCall {
   std::unique_ptr<grpc::ClientReader<v1::GenerateResponse>> stream_;
 };
 
+struct HttpAnswer {
+  int status = 0;
+  std::string body;
+};
+HttpAnswer HttpGet(StubDaemon& daemon, const std::string& path);
+
 /// A request for `max_tokens` tokens after a prompt of ids.
 v1::GenerateRequest IdRequest(absl::Span<const int32_t> prompt, int max_tokens);
 v1::GenerateRequest TextRequest(const std::string& text, int max_tokens);

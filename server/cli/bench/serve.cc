@@ -125,6 +125,7 @@ eval::RunProgress Progress(const LoadProgress& load, std::optional<size_t> total
   return {.done = static_cast<size_t>(load.ended),
           .total = duration ? 0 : total.value_or(0),
           .failed = static_cast<size_t>(load.ended - load.done),
+          .failed_word = "not answered",
           .done_weight = static_cast<size_t>(kWhole * share),
           .total_weight = static_cast<size_t>(kWhole)};
 }

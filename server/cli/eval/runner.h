@@ -6,6 +6,7 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <string_view>
 #include <thread>
 #include <vector>
 
@@ -35,6 +36,7 @@ struct RunProgress {
   size_t done = 0;   ///< requests, failed ones included
   size_t total = 0;  ///< 0: nobody knows
   size_t failed = 0;
+  std::string_view failed_word = "failed";  ///< what became of these
   /// Bytes of prompts: long ones take longer, so the time that is left goes by these.
   size_t done_weight = 0;
   size_t total_weight = 0;
