@@ -247,7 +247,8 @@ void LaunchWriteMerged(const DeviceShape& shape, const KeyValues& lower_tokens,
   const auto heads = static_cast<unsigned>(lower.heads);
   auto* directions = static_cast<float*>(scratch);
   Launch(MergeDirections, dim3{static_cast<unsigned>(count), heads, 2}, dim3{kWarp}, 0, stream,
-         shape, layers, rows, count, t, cache, lower.word, segment.upper, first_slot, directions);
+         shape, lower_tokens, upper_tokens, rows, count, t, cache, lower.word, segment.upper,
+         first_slot, directions);
   Launch(EncodeDirections, dim3{static_cast<unsigned>(count / lower.unit), heads, 2}, dim3{kWarp},
          0, stream, shape, cache, count, lower.word, first_slot, directions);
 }
