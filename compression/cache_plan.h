@@ -137,11 +137,13 @@ struct DistantOptions {
 
 // ---- A whole sequence --------------------------------------------------------------------------
 
-/// A number per layer that a policy wants before it decides. All are means over the prompt.
+/// A number per layer that a policy wants before it decides.
 enum class LayerImportance : uint8_t {
   kNone,
-  kCosine,    ///< cosine of the residual stream before and after attention (SqueezeAttention)
-  kEntropy,   ///< entropy (nats) of the window scores, unpooled, mean over KV heads
+  kCosine,    ///< cosine of the residual stream before and after attention, mean over the prompt
+              ///< (SqueezeAttention)
+  kEntropy,   ///< entropy (nats) of the window scores, unpooled, mean over KV heads; of layers that
+              ///< have a WindowScoreStatistic
   kGini,      ///< Gini coefficient of the same
   kLazyMass,  ///< LazyTest's mass, of the first generated token's query
 };

@@ -16,6 +16,9 @@ struct Rule {
   std::string_view reason;  ///< empty: they compose
 };
 
+constexpr std::string_view kBothKeep =
+    "both decide which tokens every layer keeps, and only one can";
+
 /// The first rule that fits speaks; where none does the two compose.
 constexpr Rule kRules[] = {
     // ---- How tokens are stored.
@@ -71,7 +74,7 @@ constexpr Rule kRules[] = {
      "{1} gives every token a score from the prompt on, and the ring of a lazy layer has none"},
 
     // ---- Which tokens are kept.
-    {kDropsTokens, kDropsTokens, "both decide which tokens every layer keeps, and only one can"},
+    {kDropsTokens, kDropsTokens, kBothKeep},
 };
 
 bool HasAll(const DescribedPolicy& policy, PolicyTraits traits) {
@@ -87,6 +90,9 @@ std::string FindReason(const DescribedPolicy& first, const DescribedPolicy& seco
     if (HasAll(first, rule.one) && HasAll(second, rule.other)) return format(rule, first, second);
     if (HasAll(second, rule.one) && HasAll(first, rule.other)) return format(rule, second, first);
   }
+  // Whatever their traits: only one plan can be changed by what comes after it.
+  const auto modifies = [](const DescribedPolicy& policy) { return policy.modifier() != nullptr; };
+  if (!modifies(first) && !modifies(second)) return std::string(kBothKeep);
   return "";
 }
 

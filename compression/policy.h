@@ -38,20 +38,20 @@ class Policy {
   virtual absl::Status Check(const PolicyContext& /*context*/) const { return absl::OkStatus(); }
   /// What each layer does of a prompt of `prompt_tokens` (>= 1) that generates up to
   /// `max_new_tokens` (>= 0); from it follow the blocks that admission reserves. The cache receives
-  /// one token for each generated one but the last. INTERNAL, to the request, where there is not
-  /// one plan for each layer, or a layer is merged without a partner next to it.
+  /// one token for each generated one but the last. INTERNAL, to the request, where the plan breaks
+  /// a rule of compression/cache_plan.h (CheckPlan), and where it throws. Asked by any thread.
   virtual CachePlan Plan(const PolicyContext& context, int prompt_tokens,
                          int max_new_tokens) const = 0;
-  /// What the layers keep once `CachePlan::importance` has been measured of each of them. Asked
-  /// only where `CachePlan::decide` says so. `tokens` are those held then: the prompt's, and at
-  /// DecideAt::kFirstToken the first generated one; `max_new_tokens` are those still to come,
-  /// counted as in `Plan`. `prompt_tokens_kept` counts what is left of `tokens`.
+  /// What the layers keep once `CachePlan::importance` has been measured of each of them. Asked by
+  /// the engine's thread, only where `CachePlan::decide` says so. `tokens` are those held then: the
+  /// prompt's, and at DecideAt::kFirstToken the first generated one; `max_new_tokens` are those
+  /// still to come, counted as in `Plan`. `prompt_tokens_kept` counts what is left of `tokens`.
   ///
   /// A layer may become KeepAll; KeepRing, of at most `DecisionBounds::most_sinks` sinks; at
   /// DecideAt::kPrompt also KeepBest, by the statistic that the layer's plan had, whose window is
   /// then its `recent`. Together they come to no more than `DecisionBounds::mean_tokens` says.
   /// Anything else ends the request with INTERNAL, which names the policy and the layer.
-  ///   importance  [num_layers]
+  ///   importance  [num_layers] finite: what came to no number is 0
   virtual std::vector<LayerPlan> Decide(const PolicyContext& context, int tokens,
                                         int max_new_tokens,
                                         absl::Span<const double> importance) const {

@@ -5,38 +5,12 @@
 #include <variant>
 #include <vector>
 
-#include "absl/strings/str_cat.h"
+#include "compression/plan_check.h"
 #include "scheduler/store/store_format.h"
 
 namespace ziggurat {
 
 namespace {
-
-/// What stores rely on of what Policy::Plan answers.
-absl::Status CheckPlan(const Policy& policy, const CachePlan& plan, int num_layers) {
-  const auto wrong = [&](const auto&... what) {
-    return absl::InternalError(absl::StrCat(std::string(policy.name()), " planned ", what...));
-  };
-  if (plan.layers.size() != static_cast<size_t>(num_layers)) {
-    return wrong(plan.layers.size(), " layers for a model of ", num_layers);
-  }
-  bool is_upper = false;  // that the layer below wants it to be
-  for (int i = 0; i < num_layers; ++i) {
-    const MergeRole merge = plan.layers[i].merge;
-    if ((merge == MergeRole::kUpper) != is_upper) {
-      return wrong("to merge layer ", is_upper ? i - 1 : i, ", which has no partner");
-    }
-    if (merge != MergeRole::kNone && !plan.merge) {
-      return wrong("to merge layer ", i, ", but not how");
-    }
-    if (merge != MergeRole::kNone && plan.layers[i].lazy) {
-      return wrong("to merge layer ", i, ", and to find out whether it is lazy");
-    }
-    is_upper = merge == MergeRole::kLower;
-  }
-  return is_upper ? wrong("to merge layer ", num_layers - 1, ", which has no partner")
-                  : absl::OkStatus();
-}
 
 /// Every format that the plan's storage brings must suit the model and the block.
 absl::Status CheckFormats(const CachePlan& plan, const ModelShape& shape,
@@ -74,10 +48,9 @@ absl::StatusOr<BlockPlan> PlanBlocks(const Policy& policy, const ModelShape& sha
   const PolicyContext context = PolicyContextOf(shape);
   if (absl::Status status = policy.Check(context); !status.ok()) return status;
   BlockPlan result;
-  result.plan = policy.Plan(context, prompt_tokens, max_new_tokens);
-  if (absl::Status status = CheckPlan(policy, result.plan, shape.num_layers); !status.ok()) {
-    return status;
-  }
+  absl::StatusOr<CachePlan> plan = AskForPlan(policy, context, {prompt_tokens, max_new_tokens});
+  if (!plan.ok()) return plan.status();
+  result.plan = *std::move(plan);
   if (absl::Status status = CheckFormats(result.plan, shape, geometry); !status.ok()) return status;
   const StoreContext store{&result.plan, &geometry, shape.element, prompt_tokens,
                            std::max(0, max_new_tokens - 1)};

@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "block_manager/check.h"
+#include "compression/plan_check.h"
 
 namespace ziggurat {
 namespace {
@@ -184,7 +185,10 @@ absl::Status SequenceStore::Decide(const Policy& policy, const PolicyContext& co
                                    int max_new_tokens, BatchPrompt prompt, ModelRunner* model) {
   CatchUp();
   decided_plan_ = *plan_;
-  decided_plan_.layers = policy.Decide(context, tokens, max_new_tokens, importance_);
+  absl::StatusOr<std::vector<LayerPlan>> decided =
+      AskForDecision(policy, context, tokens, max_new_tokens, importance_);
+  if (!decided.ok()) return decided.status();
+  decided_plan_.layers = *std::move(decided);
   const int to_come = context_.appended_tokens - (tokens - context_.prompt_tokens);
   absl::Status status = CheckDecided(policy, *plan_, tokens, to_come, decided_plan_.layers);
   if (!status.ok()) return status;

@@ -12,6 +12,9 @@
 #include <string>
 #include <vector>
 
+#include "compression/composition_rules.h"
+#include "compression/layer_plan.h"
+#include "compression/policy_descriptor.h"
 #include "compression/registry.h"
 #include "tests/compression/plan_testing.h"
 #include "tests/compression/policy_generator.h"
@@ -213,6 +216,34 @@ RC_GTEST_PROP(CompositionProperty, DoesNotDependOnTheOrderOfTerms, ()) {
   const auto other = ParsePolicy(second + "+" + first, resources);
   RC_ASSERT(one.ok() == other.ok());
   if (one.ok()) RC_ASSERT((*one)->ToString() == (*other)->ToString());
+}
+
+/// Plans for itself, and has forgotten its traits.
+class Traitless final : public DescribedPolicy {
+ public:
+  Traitless() : DescribedPolicy(PolicyArguments(kDescriptor, {})) {}
+  PolicyTraits traits() const override { return kNoTrait; }
+  CachePlan Plan(const PolicyContext& context, int prompt_tokens,
+                 int max_new_tokens) const override {
+    const SequenceLimits limits{prompt_tokens, max_new_tokens};
+    return CompletePlan(context, limits,
+                        std::vector<LayerPlan>(context.num_layers, PlanKeepRing(limits, 4, 16)));
+  }
+
+ private:
+  static constexpr PolicyDescriptor kDescriptor = {.name = "traitless"};
+};
+
+TEST(Composition, OfTwoThatPlanForThemselvesIsRefusedWhateverTheirTraits) {
+  const Traitless traitless;
+  const auto other = Parse("snapkv(budget=64)"), modifier = Parse("kivi");
+  const auto described = [](const std::shared_ptr<const Policy>& policy) {
+    return dynamic_cast<const DescribedPolicy*>(policy.get());
+  };
+  EXPECT_EQ(CheckComposable(traitless, *described(other)),
+            absl::InvalidArgumentError("traitless+snapkv cannot be composed: both decide which "
+                                       "tokens every layer keeps, and only one can"));
+  EXPECT_TRUE(CheckComposable(traitless, *described(modifier)).ok());
 }
 
 }  // namespace

@@ -8,6 +8,7 @@
 #include <variant>
 #include <vector>
 
+#include "compression/plan_check.h"
 #include "tests/compression/plan_testing.h"
 #include "tests/compression/policy_generator.h"
 
@@ -122,6 +123,10 @@ RC_GTEST_PROP(EveryPlan, IsConsistentAndWithinWhatTheSequenceCanHold, ()) {
   }
   CheckNeeds(plan, drawn);
   CheckMergedPairs(plan);
+  const absl::Status status = CheckPlan(drawn.policy->name(), drawn.context,
+                                        {drawn.prompt_tokens, drawn.max_new_tokens}, plan);
+  RC_LOG() << status << "\n";
+  RC_ASSERT(status.ok());
   RC_ASSERT((plan.decide == DecideAt::kLayer) == (plan.importance == LayerImportance::kNone));
   if (plan.decide != DecideAt::kLayer) RC_ASSERT(AllAre<KeepAll>(plan));
 }

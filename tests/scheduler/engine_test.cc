@@ -156,15 +156,47 @@ class WrongPlanner final : public WrongPolicy {
   int layer_;
 };
 
-TEST(EngineTest, APlanThatIsTooLowEndsItsRequestAndNoOtherOfItsBatch) {
+TEST(EngineTest, APlanThatIsTooLowIsRefused) {
   EngineHarness harness(Options(6000));
   for (int layer = 0; layer < kLayers; ++layer) {
-    for (const int others : {0, 2}) {
-      SCOPED_TRACE(testing::Message() << "layer " << layer << ", beside " << others);
-      ExpectItAloneToEnd(harness, std::make_shared<WrongPlanner>(layer), 200, others,
-                         "its plan allows");
-    }
+    EngineRequest request = harness.Request(200, 10);
+    request.policy = std::make_shared<WrongPlanner>(layer);
+    const absl::Status status = harness.engine->Submit(std::move(request)).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kInternal) << status;
+    EXPECT_EQ(status.message(),
+              absl::StrCat("wrong planned that layer ", layer,
+                           " keeps up to 200 of 200 tokens, and its prompt_tokens_kept says 1"));
   }
+  harness.ExpectEmptyPool();
+}
+
+/// Throws where it is asked.
+class ThrowingPolicy final : public WrongPolicy {
+ public:
+  explicit ThrowingPolicy(bool plans) : plans_(plans) {}
+  CachePlan Plan(const PolicyContext& context, int prompt_tokens,
+                 int max_new_tokens) const override {
+    if (!plans_) throw std::out_of_range("no such layer");
+    return WrongDecider(KeepAll{}).Plan(context, prompt_tokens, max_new_tokens);
+  }
+  std::vector<LayerPlan> Decide(const PolicyContext& /*context*/, int /*tokens*/,
+                                int /*max_new_tokens*/,
+                                absl::Span<const double> /*importance*/) const override {
+    throw std::out_of_range("no such importance");
+  }
+
+ private:
+  bool plans_;
+};
+
+TEST(EngineTest, APolicyThatThrowsEndsItsRequestAndNoOther) {
+  EngineHarness harness(Options(6000));
+  EngineRequest request = harness.Request(50, 10);
+  request.policy = std::make_shared<ThrowingPolicy>(/*plans=*/false);
+  EXPECT_EQ(harness.engine->Submit(std::move(request)).status(),
+            absl::InternalError("wrong threw an exception when it planned: no such layer"));
+  ExpectItAloneToEnd(harness, std::make_shared<ThrowingPolicy>(/*plans=*/true), 60, 2,
+                     "wrong threw an exception when it decided: no such importance");
   harness.ExpectEmptyPool();
 }
 
@@ -202,13 +234,18 @@ TEST(EngineTest, APlanThatMakesNoSenseIsRefused) {
   };
   ASSERT_EQ(kLayers, 4);
   expect(WrongPairs({kNone, kNone, kNone}), "3 layers for a model of 4");
-  expect(WrongPairs({kUpper, kNone, kNone, kNone}), "to merge layer 0, which has no partner");
-  expect(WrongPairs({kNone, kLower, kNone, kNone}), "to merge layer 1, which has no partner");
-  expect(WrongPairs({kNone, kLower, kLower, kUpper}), "to merge layer 1, which has no partner");
-  expect(WrongPairs({kNone, kNone, kNone, kLower}), "to merge layer 3, which has no partner");
-  expect(WrongPairs({kLower, kUpper, kNone, kNone}, false), "to merge layer 0, but not how");
+  expect(WrongPairs({kUpper, kNone, kNone, kNone}),
+         "that layer 0 is the upper one of a pair, and the layer below is not its lower");
+  expect(WrongPairs({kNone, kLower, kNone, kNone}),
+         "that layer 2 must be the upper one of the pair that the layer below begins");
+  expect(WrongPairs({kNone, kLower, kLower, kUpper}),
+         "that layer 2 must be the upper one of the pair that the layer below begins");
+  expect(WrongPairs({kNone, kNone, kNone, kLower}),
+         "that layer 3 is the lower one of a pair, and there is no layer above it");
+  expect(WrongPairs({kLower, kUpper, kNone, kNone}, false),
+         "that layer 0 is merged, but CachePlan::merge does not say how");
   expect(WrongPairs({kLower, kUpper, kNone, kNone}, true, true),
-         "to merge layer 0, and to find out whether it is lazy");
+         "that layer 0 is merged, and may be lazy: the other layer of its pair needs its tokens");
   harness.ExpectEmptyPool();
 }
 

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "compression/plan_check.h"
 #include "model/checkpoint/model_config.h"
 #include "model/decoder/decoder_memory.h"
 #include "scheduler/sequence.h"
@@ -72,6 +73,10 @@ std::string WrongFlags(const PlanOptions& flags) {
   return "";
 }
 
+/// A prompt that no budget holds. Where one token is all that comes, simlayerkv(decide=decode) has
+/// no step to test a layer in.
+constexpr SequenceLimits kProbe = {.prompt_tokens = 1000000, .max_new_tokens = 2};
+
 struct PlannedPolicy {
   std::string text;
   std::shared_ptr<const Policy> policy;
@@ -87,16 +92,17 @@ absl::StatusOr<std::vector<PlannedPolicy>> MakePolicies(const PlanOptions& flags
   for (const std::string& text : texts) {
     auto policy = ParsePolicy(text, flags.config.resources);
     if (!policy.ok()) return Prefixed("--compression", policy.status());
-    const absl::Status suits = (*policy)->Check(PolicyContextOf(shape));
+    absl::Status suits = (*policy)->Check(PolicyContextOf(shape));
+    // A policy in the making is shown with what is wrong with its plans, and the others without it.
+    if (suits.ok()) suits = AskForPlan(**policy, PolicyContextOf(shape), kProbe).status();
     policies.push_back({text, *std::move(policy), std::string(suits.message())});
   }
   return policies;
 }
 
 bool HasLazyTest(const Policy& policy, const ModelShape& shape) {
-  // Where one token is all that comes, simlayerkv(decide=decode) has no step to test a layer in.
-  constexpr int kNewTokens = 2;
-  const CachePlan plan = policy.Plan(PolicyContextOf(shape), 1000000, kNewTokens);
+  const CachePlan plan =
+      policy.Plan(PolicyContextOf(shape), kProbe.prompt_tokens, kProbe.max_new_tokens);
   return plan.importance == LayerImportance::kLazyMass ||
          std::any_of(plan.layers.begin(), plan.layers.end(),
                      [](const LayerPlan& layer) { return layer.lazy.has_value(); });
@@ -211,6 +217,18 @@ MemoryParts MemoryOf(const PlanOptions& flags, const ModelConfig& model, const M
   return EstimateMemory(model, flags.config, shape.element, prompts, needs);
 }
 
+/// What the others are compared with, whether it is among them or not.
+absl::Status FillFull(const ModelShape& shape, Plan* plan) {
+  const auto full = ParsePolicy("full");
+  if (!full.ok()) return full.status();
+  Capacity capacity(*full, shape, plan->geometry, /*lazy_share=*/0);
+  const auto usual = capacity.Usual(static_cast<int>(plan->usual.input),
+                                    static_cast<int>(plan->usual.output), plan->usual_reserved);
+  if (!usual.ok()) return usual.status();
+  plan->full_blocks = usual->settled_blocks;
+  return absl::OkStatus();
+}
+
 absl::Status FillRows(const PlanOptions& flags, const ModelShape& shape, const Traffic& traffic,
                       const std::vector<PlannedPolicy>& policies, Plan* plan) {
   for (const PlannedPolicy& planned : policies) {
@@ -219,7 +237,11 @@ absl::Status FillRows(const PlanOptions& flags, const ModelShape& shape, const T
     row.refusal = planned.refusal;
     if (row.refusal.empty()) {
       absl::Status status = FillRow(planned, shape, traffic, flags.lazy_share, *plan, &row);
-      if (!status.ok()) return Prefixed(planned.text, status);
+      if (absl::IsInternal(status)) {
+        row = {.policy = planned.text, .refusal = std::string(status.message())};
+      } else if (!status.ok()) {
+        return Prefixed(planned.text, status);
+      }
     }
     plan->policies.push_back(std::move(row));
   }
@@ -257,6 +279,7 @@ absl::StatusOr<Plan> MakePlan(PlanOptions options) {
   DescribeLoad(options, *traffic, &plan);
   const auto policies = MakePolicies(options, shape);
   if (!policies.ok()) return policies.status();
+  if (absl::Status status = FillFull(shape, &plan); !status.ok()) return status;
   plan.memory = MemoryOf(options, *model, shape, *policies, plan);
   if (absl::Status status = DivideMemory(options, &plan); !status.ok()) return status;
   absl::Status status = FillRows(options, shape, *traffic, *policies, &plan);

@@ -66,18 +66,6 @@ std::string TrafficText(const Plan& plan) {
                                       : std::string(", as many as are generated")));
 }
 
-/// The first `full` among the policies, else the first that suits: what the others are compared
-/// with.
-const PolicyRow* Baseline(const Plan& plan) {
-  const PolicyRow* first = nullptr;
-  for (const PolicyRow& row : plan.policies) {
-    if (!row.refusal.empty()) continue;
-    if (row.policy == "full") return &row;
-    if (first == nullptr) first = &row;
-  }
-  return first;
-}
-
 /// One bar: what is certain, and what may come on top of it if layers turn out to be lazy.
 std::string Bar(const PolicyRow& row, double most) {
   const auto cells = [&](double at_once) {
@@ -94,7 +82,6 @@ std::string ForClients(const Plan& plan, const std::string& text) {
 }
 
 std::string PoliciesText(const Plan& plan) {
-  const PolicyRow* baseline = Baseline(plan);
   double most = 0;
   size_t width = 6;
   for (const PolicyRow& row : plan.policies) {
@@ -110,8 +97,8 @@ std::string PoliciesText(const Plan& plan) {
       "saved", ForClients(plan, absl::StrCat("for ", plan.clients)), "at once    on and on");
   const auto line = [&](const std::string& name, const RequestForecast& usual, size_t pool,
                         const std::string& at_once) {
-    const double saved = 1 - static_cast<double>(usual.settled_blocks) /
-                                 static_cast<double>(baseline->usual.settled_blocks);
+    const double saved =
+        1 - static_cast<double>(usual.settled_blocks) / static_cast<double>(plan.full_blocks);
     std::string made = absl::StrFormat(
         "  %-*s %8d %10s %5.0f %% %s  %s", columns, name, usual.settled_blocks,
         FormatByteSize(usual.settled_blocks * plan.geometry.block_bytes), 100 * saved,

@@ -37,7 +37,8 @@ struct Plan {
   int block_tokens = 0;  ///< that a block holds of one layer, as they are computed
   int max_running = 0;
   TrafficFigures traffic;
-  bench::Lengths usual;  ///< mean prompt and answer
+  bench::Lengths usual;    ///< mean prompt and answer
+  size_t full_blocks = 0;  ///< that `full` holds of them
   int usual_reserved = 0;
   std::optional<int> max_tokens;
   int clients = 0;  ///< requests that are to run at once; 0: not given

@@ -1,0 +1,34 @@
+// What the engine asks of policies, which may be anybody's: a mistake in one ends the request, with
+// a message that names the policy, the layer and the rule, and nothing else.
+#pragma once
+
+#include <string_view>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "compression/layer_plan.h"
+#include "compression/policy.h"
+
+namespace ziggurat {
+
+/// Whether the plan keeps to what compression/cache_plan.h says of statistics, edits, merges and
+/// decisions, counts no less than it keeps, and has been completed (CompletePlan). INTERNAL
+/// otherwise. Formats are not looked at: what suits a model, its geometry knows
+/// (CacheGeometry::CheckFormat).
+absl::Status CheckPlan(std::string_view policy, const PolicyContext& context,
+                       const SequenceLimits& limits, const CachePlan& plan);
+
+/// Policy::Plan, checked. INTERNAL where it throws, too.
+absl::StatusOr<CachePlan> AskForPlan(const Policy& policy, const PolicyContext& context,
+                                     const SequenceLimits& limits);
+
+/// Policy::Decide, which may answer anything (SequenceStore::Decide checks it). INTERNAL where it
+/// throws. `importance` that is no finite number is given to it as 0.
+absl::StatusOr<std::vector<LayerPlan>> AskForDecision(const Policy& policy,
+                                                      const PolicyContext& context, int tokens,
+                                                      int max_new_tokens,
+                                                      absl::Span<const double> importance);
+
+}  // namespace ziggurat

@@ -1,0 +1,196 @@
+// Plans that the engine could not carry out are refused, with the policy, the layer and the rule.
+#include "compression/plan_check.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <limits>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "tests/compression/plan_testing.h"
+
+namespace ziggurat {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::StartsWith;
+
+constexpr int kLayers = 6, kPrompt = 200, kAnswer = 20, kMost = std::numeric_limits<int>::max();
+constexpr SequenceLimits kLimits = {kPrompt, kAnswer};
+
+/// What is said of the plan of `text` once `change` has been made to it.
+std::string Said(std::string_view text, const std::function<void(CachePlan&)>& change,
+                 bool completes = true) {
+  PolicyResources resources;
+  auto groups = std::make_shared<PodGroups>();
+  groups->name = "g";
+  groups->num_layers = kLayers;
+  groups->num_kv_heads = 2;
+  groups->lowest = {0, 0, 0, 0, 0, 2, 3, 2, 3, 2, 3, 5};
+  resources.pod_groups.push_back(groups);
+  CachePlan plan = Plan(text, kLayers, kPrompt, kAnswer, resources);
+  const PolicyContext context = TestModel(kLayers);
+  EXPECT_TRUE(CheckPlan("mine", context, kLimits, plan).ok()) << text;
+  change(plan);
+  if (completes) plan = CompletePlan(context, kLimits, std::move(plan));
+  const absl::Status status = CheckPlan("mine", context, kLimits, plan);
+  EXPECT_EQ(status.ok() ? absl::StatusCode::kInternal : status.code(), absl::StatusCode::kInternal);
+  return std::string(status.message());
+}
+
+template <typename Edit>
+std::function<void(CachePlan&)> Edited(int layer, Edit edit) {
+  return [layer, edit](CachePlan& plan) { plan.layers[layer].edit = edit; };
+}
+
+TEST(PlanCheck, NamesThePolicyTheLayerAndTheNumber) {
+  EXPECT_EQ(Said("full", Edited(2, KeepRing{4, 0})),
+            "mine planned that layer 2 has KeepRing.recent 0, which must be from 1 to 1073741823");
+  EXPECT_EQ(Said("full", [](CachePlan& plan) { plan.layers.pop_back(); }),
+            "mine planned 5 layers for a model of 6");
+}
+
+TEST(PlanCheck, NumbersOfEdits) {
+  for (const int wrong : {-1, kMost}) {
+    EXPECT_THAT(Said("full", Edited(1, KeepRing{wrong, 8})), HasSubstr("KeepRing.sinks"));
+    EXPECT_THAT(Said("full", Edited(1, KeepRing{8, wrong})), HasSubstr("KeepRing.recent"));
+    EXPECT_THAT(Said("h2o", Edited(1, KeepHeavy{wrong, 8})), HasSubstr("KeepHeavy.heavy"));
+    EXPECT_THAT(Said("h2o", Edited(1, KeepHeavy{8, wrong})), HasSubstr("KeepHeavy.recent"));
+    EXPECT_THAT(Said("snapkv(budget=64)", Edited(1, KeepBest{wrong, 32})),
+                HasSubstr("KeepBest.best"));
+    EXPECT_THAT(Said("snapkv(budget=64)", Edited(1, KeepBest{32, wrong})),
+                HasSubstr("KeepBest.recent"));
+  }
+  const KeepWindows good = {8, 4, 2, 40};
+  const std::pair<int KeepWindows::*, const char*> numbers[] = {{&KeepWindows::observe, "observe"},
+                                                                {&KeepWindows::review, "review"},
+                                                                {&KeepWindows::best, "best"},
+                                                                {&KeepWindows::budget, "budget"}};
+  for (const auto& [number, name] : numbers) {
+    KeepWindows wrong = good;
+    wrong.*number = -1;
+    EXPECT_THAT(Said("full", Edited(1, wrong)), HasSubstr(name));
+  }
+  EXPECT_THAT(Said("simlayerkv(recent=64)", [](CachePlan& plan) { plan.layers[3].lazy->last = 0; }),
+              StartsWith("mine planned that layer 3 has LazyTest.last 0"));
+  EXPECT_THAT(
+      Said("simlayerkv(recent=64)", [](CachePlan& plan) { plan.layers[3].lazy->recent = kMost; }),
+      HasSubstr("LazyTest.recent"));
+}
+
+TEST(PlanCheck, WhatIsKeptIsCounted) {
+  EXPECT_THAT(Said("snapkv(budget=64)", Edited(1, KeepBest{500, 32})),
+              HasSubstr("selects 532 tokens of a prompt of 200"));
+  EXPECT_THAT(
+      Said("full", [](CachePlan& plan) { plan.layers[0].prompt_tokens_kept = 199; }),
+      HasSubstr("layer 0 keeps up to 200 of 200 tokens, and its prompt_tokens_kept says 199"));
+  EXPECT_THAT(Said("full", [](CachePlan& plan) { plan.layers[0].prompt_tokens_kept = 201; }),
+              HasSubstr("prompt_tokens_kept says 201"));
+  // A ring that may be found keeps more than what was selected.
+  EXPECT_THAT(Said("snapkv(budget=64)",
+                   [](CachePlan& plan) {
+                     plan.layers[1].lazy = LazyTest{4, 100, 8, 0.5};
+                   }),
+              HasSubstr("keeps up to 104"));
+}
+
+TEST(PlanCheck, StatisticsBelongToEdits) {
+  EXPECT_THAT(Said("full", Edited(1, KeepBest{32, 32})), HasSubstr("has no WindowScoreStatistic"));
+  EXPECT_THAT(Said("snapkv(budget=64)", Edited(1, KeepBest{48, 16})),
+              HasSubstr("the last 16 tokens by scores of a window of 32"));
+  EXPECT_THAT(
+      Said("full", [](CachePlan& plan) { plan.layers[1].statistic = WindowScoreStatistic{8}; }),
+      HasSubstr("its edit is not KeepBest"));
+  EXPECT_THAT(Said("snapkv(budget=64)",
+                   [](CachePlan& plan) {
+                     std::get<WindowScoreStatistic>(plan.layers[1].statistic).kernel = 4;
+                   }),
+              HasSubstr("must be odd"));
+}
+
+TEST(PlanCheck, Leaders) {
+  EXPECT_THAT(Said("full", Edited(1, KeepAsLeader{-1})), HasSubstr("PoD group"));
+  EXPECT_THAT(Said("full", Edited(1, KeepAsLeader{1})), HasSubstr("must be a lower one"));
+  EXPECT_THAT(Said("full", Edited(1, KeepAsLeader{0})),
+              HasSubstr("layer 0, which selects nothing"));
+  EXPECT_THAT(Said("windowkv(budget=64,group=3)",
+                   [](CachePlan& plan) { plan.layers[1].prompt_tokens_kept = 10; }),
+              HasSubstr("prompt_tokens_kept says 10"));
+}
+
+TEST(PlanCheck, SharedKeys) {
+  const std::string pod = "pod(groups=g,recent=16)";
+  EXPECT_THAT(Said(pod, Edited(1, KeepRing{4, 196})), HasSubstr("may be of a PoD group"));
+  EXPECT_THAT(
+      Said(pod + "+snapkv(budget=64)",
+           [](CachePlan& plan) { plan.layers[3] = PlanKeepBest(kLimits, {.window = 32}, 100); }),
+      HasSubstr("layer 3 keeps 100 tokens, and layer 2 of its PoD group 64"));
+  EXPECT_THAT(Said(
+                  pod, [](CachePlan& plan) { plan.distant->groups = nullptr; }, false),
+              HasSubstr("PoD groups of another model, or none"));
+  EXPECT_THAT(Said(pod, [](CachePlan& plan) { plan.distant->recent = 0; }),
+              HasSubstr("DistantOptions.recent"));
+  EXPECT_THAT(Said(pod,
+                   [](CachePlan& plan) {
+                     plan.layers[0].lazy = LazyTest{4, 16, 1, 0.5};
+                   }),
+              HasSubstr("may need its distant keys"));
+}
+
+TEST(PlanCheck, Merges) {
+  EXPECT_THAT(Said("minicache(start=0)", Edited(1, KeepRing{4, 196})),
+              HasSubstr("must keep all tokens"));
+  EXPECT_THAT(Said("minicache(start=0)", [](CachePlan& plan) { plan.merge->t = 2; }),
+              HasSubstr("must be from 0 to 1"));
+  EXPECT_THAT(Said("minicache(start=0)", [](CachePlan& plan) { plan.merge->tail = 0; }),
+              HasSubstr("tail of 0"));
+}
+
+TEST(PlanCheck, Decisions) {
+  const std::string squeeze = "squeeze(budget=64)", entropy = "pyramidkv(budget=64,shape=entropy)";
+  EXPECT_THAT(Said("full", [](CachePlan& plan) { plan.importance = LayerImportance::kGini; }),
+              HasSubstr("to decide on nothing later"));
+  EXPECT_THAT(Said(squeeze, [](CachePlan& plan) { plan.importance = LayerImportance::kNone; }),
+              HasSubstr("by no importance"));
+  EXPECT_THAT(Said(squeeze, [](CachePlan& plan) { plan.decide = DecideAt::kFirstToken; }),
+              HasSubstr("that token has the one alone"));
+  EXPECT_THAT(Said(squeeze, Edited(4, KeepRing{4, 60})), HasSubstr("layer 4 does not keep all"));
+  EXPECT_THAT(Said(squeeze, [](CachePlan& plan) { plan.decided.mean_tokens = 0; }),
+              HasSubstr("CachePlan::decided"));
+  EXPECT_THAT(Said(entropy, [](CachePlan& plan) { plan.layers[2].statistic = {}; }),
+              HasSubstr("layer 2 has no WindowScoreStatistic"));
+  EXPECT_THAT(Said(squeeze,
+                   [](CachePlan& plan) {
+                     plan.layers[2].lazy = LazyTest{4, 16, 1, 0.5};
+                   }),
+              HasSubstr("decided on later, too"));
+}
+
+TEST(PlanCheck, Codes) {
+  EXPECT_THAT(Said("kivi", Edited(0, KeepHeavy{100, 99})), HasSubstr("prompt_tokens_kept"));
+  EXPECT_THAT(Said("h2o(heavy=32,recent=32)",
+                   [](CachePlan& plan) {
+                     plan.quantization = Quantization{Quantization::Kind::kInt4, 32, 32};
+                   }),
+              HasSubstr("KeepHeavy overwrites single ones"));
+  EXPECT_THAT(Said("kivi", [](CachePlan& plan) { plan.quantization->group = 0; }),
+              HasSubstr("Quantization.group"));
+}
+
+TEST(PlanCheck, APlanMustBeCompleted) {
+  for (const char* text :
+       {"snapkv(budget=64)", "h2o(heavy=32,recent=32)", "minicache(start=0)", "windowkv(budget=64)",
+        "pyramidkv(budget=64,shape=entropy)", "simlayerkv(recent=64)", "pod(groups=g,recent=16)"}) {
+    EXPECT_THAT(Said(
+                    text, [](CachePlan& plan) { plan.needs = {}; }, false),
+                HasSubstr("CompletePlan was not called last"))
+        << text;
+  }
+}
+
+}  // namespace
+}  // namespace ziggurat
