@@ -16,9 +16,6 @@ struct Rule {
   std::string_view reason;  ///< empty: they compose
 };
 
-constexpr std::string_view kBothKeep =
-    "both decide which tokens every layer keeps, and only one can";
-
 /// The first rule that fits speaks; where none does the two compose.
 constexpr Rule kRules[] = {
     // ---- How tokens are stored.
@@ -72,9 +69,6 @@ constexpr Rule kRules[] = {
      "{0} needs every layer whole until the first generated token; use decide=prefill"},
     {kFindsLazyLayers, kOverwritesAny,
      "{1} gives every token a score from the prompt on, and the ring of a lazy layer has none"},
-
-    // ---- Which tokens are kept.
-    {kDropsTokens, kDropsTokens, kBothKeep},
 };
 
 bool HasAll(const DescribedPolicy& policy, PolicyTraits traits) {
@@ -86,13 +80,14 @@ std::string FindReason(const DescribedPolicy& first, const DescribedPolicy& seco
   const auto format = [](const Rule& rule, const Policy& one, const Policy& other) {
     return fmt::format(fmt::runtime(rule.reason), one.name(), other.name());
   };
+  // Whatever their traits: only one plan can be changed by what comes after it.
+  if (first.modifier() == nullptr && second.modifier() == nullptr) {
+    return "both decide which tokens every layer keeps, and only one can";
+  }
   for (const Rule& rule : kRules) {
     if (HasAll(first, rule.one) && HasAll(second, rule.other)) return format(rule, first, second);
     if (HasAll(second, rule.one) && HasAll(first, rule.other)) return format(rule, second, first);
   }
-  // Whatever their traits: only one plan can be changed by what comes after it.
-  const auto modifies = [](const DescribedPolicy& policy) { return policy.modifier() != nullptr; };
-  if (!modifies(first) && !modifies(second)) return std::string(kBothKeep);
   return "";
 }
 

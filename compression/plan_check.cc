@@ -1,8 +1,8 @@
 #include "compression/plan_check.h"
 
 #include <algorithm>
-#include <cmath>
 #include <exception>
+#include <initializer_list>
 #include <limits>
 #include <string>
 #include <type_traits>
@@ -27,11 +27,32 @@ Wrong WrongCount(std::string_view name, int64_t value, int64_t least) {
                       kMostTokens);
 }
 
-template <typename... Wrongs>
-Wrong First(Wrongs... wrongs) {
-  Wrong first;
-  ((first = first.empty() ? std::move(wrongs) : std::move(first)), ...);
-  return first;
+Wrong First(std::initializer_list<Wrong> wrongs) {
+  for (const Wrong& wrong : wrongs) {
+    if (!wrong.empty()) return wrong;
+  }
+  return "";
+}
+
+Wrong OfNumbers(const KeepAll& /*edit*/) { return ""; }
+Wrong OfNumbers(const KeepAsLeader& /*edit*/) { return ""; }
+Wrong OfNumbers(const KeepBest& edit) {
+  return First(
+      {WrongCount("KeepBest.best", edit.best, 0), WrongCount("KeepBest.recent", edit.recent, 1)});
+}
+Wrong OfNumbers(const KeepRing& edit) {
+  return First(
+      {WrongCount("KeepRing.sinks", edit.sinks, 0), WrongCount("KeepRing.recent", edit.recent, 1)});
+}
+Wrong OfNumbers(const KeepHeavy& edit) {
+  return First({WrongCount("KeepHeavy.heavy", edit.heavy, 1),
+                WrongCount("KeepHeavy.recent", edit.recent, 1)});
+}
+Wrong OfNumbers(const KeepWindows& edit) {
+  return First({WrongCount("KeepWindows.observe", edit.observe, 1),
+                WrongCount("KeepWindows.review", edit.review, 1),
+                WrongCount("KeepWindows.best", edit.best, 1),
+                WrongCount("KeepWindows.budget", edit.budget, 0)});
 }
 
 class PlanCheck {
@@ -42,52 +63,32 @@ class PlanCheck {
   Wrong OfLayer(int layer) {
     layer_ = layer;
     const LayerPlan& at = plan_.layers[layer];
-    Wrong wrong = First(std::visit([this](const auto& edit) { return OfEdit(edit); }, at.edit),
-                        OfStatistic(at), OfMerge(at));
+    Wrong wrong = First({WrongNumbers(at.edit), OfLeader(at), OfStatistic(at), OfMerge(at)});
     if (!wrong.empty()) return wrong;
     if (at.lazy) wrong = OfLazyTest(*at.lazy);
     if (!wrong.empty()) return wrong;
-    return First(OfKept(at), OfSharedKeys(at));
+    return First({OfKept(at), OfSharedKeys(at)});
   }
 
   Wrong OfWhole() const {
-    return First(OfDecision(), OfMergeOptions(), OfQuantization(), OfDistant(), OfNeeds());
+    return First({OfDecision(), OfMergeOptions(), OfQuantization(), OfDistant(), OfNeeds()});
   }
 
  private:
-  // ---- Edits: what they say themselves --------------------------------------------------------
-
-  Wrong OfEdit(const KeepAll& /*edit*/) const { return ""; }
-  Wrong OfEdit(const KeepBest& edit) const {
-    return First(WrongCount("KeepBest.best", edit.best, 0),
-                 WrongCount("KeepBest.recent", edit.recent, 1));
-  }
-  Wrong OfEdit(const KeepRing& edit) const {
-    return First(WrongCount("KeepRing.sinks", edit.sinks, 0),
-                 WrongCount("KeepRing.recent", edit.recent, 1));
-  }
-  Wrong OfEdit(const KeepHeavy& edit) const {
-    return First(WrongCount("KeepHeavy.heavy", edit.heavy, 1),
-                 WrongCount("KeepHeavy.recent", edit.recent, 1));
-  }
-  Wrong OfEdit(const KeepWindows& edit) const {
-    return First(WrongCount("KeepWindows.observe", edit.observe, 1),
-                 WrongCount("KeepWindows.review", edit.review, 1),
-                 WrongCount("KeepWindows.best", edit.best, 1),
-                 WrongCount("KeepWindows.budget", edit.budget, 0));
-  }
-  Wrong OfEdit(const KeepAsLeader& edit) const {
-    if (edit.leader == -1) {
+  Wrong OfLeader(const LayerPlan& at) const {
+    const auto* edit = std::get_if<KeepAsLeader>(&at.edit);
+    if (edit == nullptr) return "";
+    if (edit->leader == -1) {
       return plan_.distant ? "" : "follows the layers of a PoD group, and the plan has none";
     }
-    if (edit.leader < 0 || edit.leader >= layer_) {
-      return absl::StrCat("follows layer ", edit.leader, ", which must be a lower one");
+    if (edit->leader < 0 || edit->leader >= layer_) {
+      return absl::StrCat("follows layer ", edit->leader, ", which must be a lower one");
     }
-    const LayerEdit& leaders = plan_.layers[edit.leader].edit;
+    const LayerEdit& leaders = plan_.layers[edit->leader].edit;
     if (std::holds_alternative<KeepWindows>(leaders) || std::holds_alternative<KeepBest>(leaders)) {
       return "";
     }
-    return absl::StrCat("follows layer ", edit.leader, ", which selects nothing");
+    return absl::StrCat("follows layer ", edit->leader, ", which selects nothing");
   }
 
   // ---- What belongs to them -------------------------------------------------------------------
@@ -106,8 +107,8 @@ class PlanCheck {
       return absl::StrCat("keeps the last ", best->recent, " tokens by scores of a window of ",
                           scores->window, ", which must be as many");
     }
-    Wrong wrong = First(WrongCount("WindowScoreStatistic.window", scores->window, 1),
-                        WrongCount("WindowScoreStatistic.kernel", scores->kernel, 1));
+    Wrong wrong = First({WrongCount("WindowScoreStatistic.window", scores->window, 1),
+                         WrongCount("WindowScoreStatistic.kernel", scores->kernel, 1)});
     if (wrong.empty() && scores->kernel % 2 == 0) {
       wrong = absl::StrCat("pools scores by a kernel of ", scores->kernel, ", which must be odd");
     }
@@ -119,8 +120,9 @@ class PlanCheck {
     const bool is_last = layer_ + 1 == static_cast<int>(plan_.layers.size());
     const bool is_its = at.merge == MergeRole::kUpper;
     if (is_upper && !is_its) return "must be the upper one of the pair that the layer below begins";
-    if (is_its && !is_upper)
+    if (is_its && !is_upper) {
       return "is the upper one of a pair, and the layer below is not its lower";
+    }
     if (at.merge == MergeRole::kLower && is_last) {
       return "is the lower one of a pair, and there is no layer above it";
     }
@@ -139,9 +141,9 @@ class PlanCheck {
     return OfTest(test);
   }
   static Wrong OfTest(const LazyTest& test) {
-    return First(WrongCount("LazyTest.sinks", test.sinks, 0),
-                 WrongCount("LazyTest.recent", test.recent, 1),
-                 WrongCount("LazyTest.last", test.last, 1));
+    return First({WrongCount("LazyTest.sinks", test.sinks, 0),
+                  WrongCount("LazyTest.recent", test.recent, 1),
+                  WrongCount("LazyTest.last", test.last, 1)});
   }
 
   /// Tokens of the prompt that the edit keeps.
@@ -221,8 +223,8 @@ class PlanCheck {
 
   Wrong OfDistant() const {
     if (!plan_.distant) return "";
-    return First(WrongCount("DistantOptions.sinks", plan_.distant->sinks, 0),
-                 WrongCount("DistantOptions.recent", plan_.distant->recent, 1));
+    return First({WrongCount("DistantOptions.sinks", plan_.distant->sinks, 0),
+                  WrongCount("DistantOptions.recent", plan_.distant->recent, 1)});
   }
 
   // ---- The plan as a whole
@@ -258,11 +260,10 @@ class PlanCheck {
                             " has no WindowScoreStatistic");
       }
     }
-    if (plan_.decided.mean_tokens < 1 || plan_.decided.most_sinks < 0) {
-      return absl::StrCat("to decide later, and bounds of ", plan_.decided.mean_tokens,
-                          " tokens and ", plan_.decided.most_sinks, " sinks (CachePlan::decided)");
-    }
-    return "";
+    const Wrong wrong =
+        First({WrongCount("DecisionBounds.mean_tokens", plan_.decided.mean_tokens, 1),
+               WrongCount("DecisionBounds.most_sinks", plan_.decided.most_sinks, 0)});
+    return wrong.empty() ? "" : absl::StrCat("a later decision that ", wrong);
   }
 
   Wrong OfMergeOptions() const {
@@ -279,8 +280,8 @@ class PlanCheck {
 
   Wrong OfQuantization() const {
     if (!plan_.quantization || !plan_.quantization->stores_groups()) return "";
-    if (Wrong wrong = First(WrongCount("Quantization.group", plan_.quantization->group, 1),
-                            WrongCount("Quantization.residual", plan_.quantization->residual, 0));
+    if (Wrong wrong = First({WrongCount("Quantization.group", plan_.quantization->group, 1),
+                             WrongCount("Quantization.residual", plan_.quantization->residual, 0)});
         !wrong.empty()) {
       return absl::StrCat("a quantization that ", wrong);
     }
@@ -334,6 +335,10 @@ auto Guarded(const Policy& policy, std::string_view verb, const Ask& ask)
 
 }  // namespace
 
+std::string WrongNumbers(const LayerEdit& edit) {
+  return std::visit([](const auto& its) { return OfNumbers(its); }, edit);
+}
+
 absl::Status CheckPlan(std::string_view policy, const PolicyContext& context,
                        const SequenceLimits& limits, const CachePlan& plan) {
   const auto wrong = [&](const auto&... what) {
@@ -357,6 +362,17 @@ absl::Status CheckPlan(std::string_view policy, const PolicyContext& context,
   return what.empty() ? absl::OkStatus() : wrong(what);
 }
 
+absl::Status AskWhetherItSuits(const Policy& policy, const PolicyContext& context) {
+  const absl::StatusOr<absl::Status> suits =
+      Guarded(policy, "looked at the model", [&] { return policy.Check(context); });
+  return suits.ok() ? *suits : suits.status();
+}
+
+absl::StatusOr<std::shared_ptr<const Policy>> AskForPrompt(const Policy& policy,
+                                                           std::string_view text) {
+  return Guarded(policy, "looked at the prompt", [&] { return policy.ForPrompt(text); });
+}
+
 absl::StatusOr<CachePlan> AskForPlan(const Policy& policy, const PolicyContext& context,
                                      const SequenceLimits& limits) {
   absl::StatusOr<CachePlan> plan = Guarded(policy, "planned", [&] {
@@ -372,12 +388,8 @@ absl::StatusOr<std::vector<LayerPlan>> AskForDecision(const Policy& policy,
                                                       const PolicyContext& context, int tokens,
                                                       int max_new_tokens,
                                                       absl::Span<const double> importance) {
-  std::vector<double> finite(importance.begin(), importance.end());
-  for (double& value : finite) {
-    if (!std::isfinite(value)) value = 0;
-  }
   return Guarded(policy, "decided",
-                 [&] { return policy.Decide(context, tokens, max_new_tokens, finite); });
+                 [&] { return policy.Decide(context, tokens, max_new_tokens, importance); });
 }
 
 }  // namespace ziggurat

@@ -2,6 +2,8 @@
 // a message that names the policy, the layer and the rule, and nothing else.
 #pragma once
 
+#include <memory>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -20,12 +22,21 @@ namespace ziggurat {
 absl::Status CheckPlan(std::string_view policy, const PolicyContext& context,
                        const SequenceLimits& limits, const CachePlan& plan);
 
+/// What is wrong with the numbers of an edit alone, "has KeepRing.recent 0, which must be ..."; ""
+/// where nothing is.
+std::string WrongNumbers(const LayerEdit& edit);
+
+/// Policy::Check and Policy::ForPrompt. INTERNAL where they throw.
+absl::Status AskWhetherItSuits(const Policy& policy, const PolicyContext& context);
+absl::StatusOr<std::shared_ptr<const Policy>> AskForPrompt(const Policy& policy,
+                                                           std::string_view text);
+
 /// Policy::Plan, checked. INTERNAL where it throws, too.
 absl::StatusOr<CachePlan> AskForPlan(const Policy& policy, const PolicyContext& context,
                                      const SequenceLimits& limits);
 
 /// Policy::Decide, which may answer anything (SequenceStore::Decide checks it). INTERNAL where it
-/// throws. `importance` that is no finite number is given to it as 0.
+/// throws.
 absl::StatusOr<std::vector<LayerPlan>> AskForDecision(const Policy& policy,
                                                       const PolicyContext& context, int tokens,
                                                       int max_new_tokens,

@@ -51,7 +51,7 @@ class Policy {
   /// DecideAt::kPrompt also KeepBest, by the statistic that the layer's plan had, whose window is
   /// then its `recent`. Together they come to no more than `DecisionBounds::mean_tokens` says.
   /// Anything else ends the request with INTERNAL, which names the policy and the layer.
-  ///   importance  [num_layers] finite: what came to no number is 0
+  ///   importance  [num_layers] of a broken model perhaps infinite, or no number
   virtual std::vector<LayerPlan> Decide(const PolicyContext& context, int tokens,
                                         int max_new_tokens,
                                         absl::Span<const double> importance) const {

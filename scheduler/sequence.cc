@@ -46,7 +46,7 @@ absl::StatusOr<BlockPlan> PlanBlocks(const Policy& policy, const ModelShape& sha
                                      const CacheGeometry& geometry, int prompt_tokens,
                                      int max_new_tokens) {
   const PolicyContext context = PolicyContextOf(shape);
-  if (absl::Status status = policy.Check(context); !status.ok()) return status;
+  if (absl::Status status = AskWhetherItSuits(policy, context); !status.ok()) return status;
   BlockPlan result;
   absl::StatusOr<CachePlan> plan = AskForPlan(policy, context, {prompt_tokens, max_new_tokens});
   if (!plan.ok()) return plan.status();

@@ -61,15 +61,13 @@ absl::Status CheckDecided(const Policy& policy, const CachePlan& plan, int token
   int64_t in_the_end = 0;
   for (size_t i = 0; i < layers.size(); ++i) {
     const LayerEdit& edit = layers[i].edit;
+    if (std::string what = WrongNumbers(edit); !what.empty()) return wrong(i, what);
     in_the_end += TokensInTheEnd(edit, tokens, to_come);
     if (layers[i].lazy.has_value() || layers[i].merge != MergeRole::kNone) {
       return wrong(i, "is to be tested or merged, which only a plan may ask");
     }
     if (std::holds_alternative<KeepAll>(edit)) continue;
     if (const auto* ring = std::get_if<KeepRing>(&edit)) {
-      if (ring->sinks < 0 || ring->recent < 1) {
-        return wrong(i, absl::StrCat("is a ring of ", ring->sinks, " + ", ring->recent, " tokens"));
-      }
       if (ring->sinks <= plan.decided.most_sinks) continue;
       return wrong(i, absl::StrCat("has ", ring->sinks, " sinks, its plan said at most ",
                                    plan.decided.most_sinks));
@@ -80,7 +78,7 @@ absl::Status CheckDecided(const Policy& policy, const CachePlan& plan, int token
     if (plan.decide != DecideAt::kPrompt || scores == nullptr) {
       return wrong(i, "keeps its best tokens, but its plan stored no scores");
     }
-    if (best->best < 0 || best->recent != scores->window) {
+    if (best->recent != scores->window) {
       return wrong(i, absl::StrCat("keeps ", best->best, " + ", best->recent,
                                    " tokens by scores of a window of ", scores->window));
     }

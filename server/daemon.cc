@@ -198,14 +198,15 @@ void Daemon::WaitForStreams(absl::Time deadline) {
     std::this_thread::sleep_for(std::chrono::milliseconds(5));
   }
   if (const int left = calls.accepted(); left > 0) {
-    spdlog::warn("{} not read to the end in time, and cut off",
-                 left == 1 ? "1 stream was" : absl::StrCat(left, " streams were"));
+    spdlog::warn(
+        "{} not over when the time was, and cut off: clients that read slowly, or long texts",
+        left == 1 ? "1 call was" : absl::StrCat(left, " calls were"));
     return;
   }
   const auto are_quiet = [&] {
     return calls.HaveBeenNoneFor(is_hurried_ ? std::chrono::milliseconds(0) : kQuietTime);
   };
-  const absl::Time quiet_by = std::max(flushed, absl::Now() + absl::FromChrono(kQuietTime));
+  const absl::Time quiet_by = is_hurried_ ? flushed : absl::Now() + kFlushTimeout;
   while (!are_quiet() && absl::Now() < quiet_by) {
     std::this_thread::sleep_for(std::chrono::milliseconds(5));
   }

@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
+#include "compression/plan_check.h"
 #include "compression/task_classifier.h"
 #include "scheduler/request_limits.h"
 #include "server/printable.h"
@@ -150,16 +151,15 @@ std::string EndsOfPrompt(absl::Span<const int32_t> prompt, const Tokenizer& toke
 }
 
 // A policy that depends on the text of the prompt becomes the one for this prompt.
-void SuitPolicyToPrompt(const v1::GenerateRequest& message, const ServedModel& model,
-                        EngineRequest* request) {
-  if (!request->policy->wants_prompt_text()) return;
-  std::shared_ptr<const Policy> policy;
-  if (message.input_case() == v1::GenerateRequest::kText) {
-    policy = request->policy->ForPrompt(message.text());
-  } else {
-    policy = request->policy->ForPrompt(EndsOfPrompt(request->prompt, *model.tokenizer));
-  }
-  if (policy != nullptr) request->policy = std::move(policy);
+absl::Status SuitPolicyToPrompt(const v1::GenerateRequest& message, const ServedModel& model,
+                                EngineRequest* request) {
+  if (!request->policy->wants_prompt_text()) return absl::OkStatus();
+  absl::StatusOr<std::shared_ptr<const Policy>> policy =
+      message.input_case() == v1::GenerateRequest::kText
+          ? AskForPrompt(*request->policy, message.text())
+          : AskForPrompt(*request->policy, EndsOfPrompt(request->prompt, *model.tokenizer));
+  if (policy.ok() && *policy != nullptr) request->policy = *std::move(policy);
+  return policy.status();
 }
 
 absl::Status ParseLengths(const v1::GenerateRequest& message, const RequestRules& rules,
@@ -203,7 +203,9 @@ absl::StatusOr<DeliveryRequest> ParseGenerateRequest(const v1::GenerateRequest& 
   if (!prompt.ok()) return prompt.status();
   engine.prompt = *std::move(prompt);
 
-  SuitPolicyToPrompt(message, model, &engine);
+  if (absl::Status status = SuitPolicyToPrompt(message, model, &engine); !status.ok()) {
+    return status;
+  }
   engine.report_attention_recall = message.report_attention_recall();
 
   if (absl::Status status = ParseLengths(message, rules, &engine); !status.ok()) return status;

@@ -71,18 +71,16 @@ grpc::ServerWriteReactor<grpc::ByteBuffer>* ZigguratService::Generate(
   call->Accept();
   const size_t bytes = message->text().size();
   if (TextThread::IsShort(bytes)) {
-    Submit(*message, *name, arrived, deadline, call);
+    Submit(Parse(*message), *name, arrived, deadline, call);
     return call.get();
   }
   metrics_->CountWaitingTexts(1);
   texts_.Run(bytes, [this, message, name = *name, arrived, deadline, call] {
-    absl::Status waited = engine_->CheckWaited(arrived, deadline, call->is_broken());
-    if (waited.ok()) {
-      Submit(*message, name, arrived, deadline, call);
-    } else {
-      End(name, std::move(waited), *call);
-    }
+    const absl::Status waited = engine_->CheckWaited(arrived, deadline, call->is_broken());
+    absl::StatusOr<DeliveryRequest> parsed =
+        waited.ok() ? Parse(*message) : absl::StatusOr<DeliveryRequest>(waited);
     metrics_->CountWaitingTexts(-1);
+    Submit(std::move(parsed), name, arrived, deadline, call);
   });
   return call.get();
 }
@@ -96,25 +94,19 @@ absl::Status ZigguratService::Admit() const {
   return engine_->CheckOpen();
 }
 
-void ZigguratService::Submit(const v1::GenerateRequest& message, const std::string& name,
+void ZigguratService::Submit(absl::StatusOr<DeliveryRequest> request, const std::string& name,
                              SteadyTime arrived, std::optional<SteadyTime> deadline,
                              const std::shared_ptr<GenerateCall>& call) {
-  absl::StatusOr<DeliveryRequest> request = Parse(message);
-  absl::StatusOr<RequestId> id = request.status();
-  if (request.ok()) {
-    request->engine.name = name;
-    request->engine.arrived = arrived;
-    request->engine.deadline = deadline;
-    spdlog::info("[{}] {} prompt tokens, at most {} new ones, {}", name,
-                 request->engine.prompt.size(), request->engine.max_new_tokens,
-                 request->engine.policy->ToString());
-    id = delivery_->Submit(*std::move(request), call);
-  }
-  if (id.ok()) {
-    call->SetRequest(*id);
-  } else {
-    End(name, id.status(), *call);
-  }
+  if (!request.ok()) return End(name, request.status(), *call);
+  request->engine.name = name;
+  request->engine.arrived = arrived;
+  request->engine.deadline = deadline;
+  spdlog::info("[{}] {} prompt tokens, at most {} new ones, {}", name,
+               request->engine.prompt.size(), request->engine.max_new_tokens,
+               request->engine.policy->ToString());
+  const absl::StatusOr<RequestId> id = delivery_->Submit(*std::move(request), call);
+  if (!id.ok()) return End(name, id.status(), *call);
+  call->SetRequest(*id);
 }
 
 absl::StatusOr<DeliveryRequest> ZigguratService::Parse(const v1::GenerateRequest& message) const {
@@ -138,14 +130,17 @@ grpc::ServerUnaryReactor* ZigguratService::RunUnary(grpc::CallbackServerContext*
     reactor->Finish(ToGrpcStatus(status));
     return reactor;
   }
-  const size_t bytes = request.Length(), waiting = texts_.waiting_bytes();
+  const size_t bytes = request.Length();
+  const size_t waiting = waiting_bytes_.fetch_add(bytes);
   if (!TextThread::IsShort(bytes) && waiting + bytes > most_waiting_bytes_) {
+    waiting_bytes_ -= bytes;
     reactor->Finish(ToGrpcStatus(absl::ResourceExhaustedError(
-        absl::StrCat("texts of ", waiting, " bytes wait to be tokenized, and with these ", bytes,
+        absl::StrCat("calls of ", waiting, " bytes wait for tokens or text, and with these ", bytes,
                      " it would be more than ", most_waiting_bytes_))));
     return reactor;
   }
-  texts_.Run(bytes, [this, message, context, reactor, response] {
+  texts_.Run(bytes, [this, bytes, message, context, reactor, response] {
+    waiting_bytes_ -= bytes;
     if (context->IsCancelled()) {
       reactor->Finish(grpc::Status::CANCELLED);
       return;

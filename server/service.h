@@ -1,6 +1,7 @@
 // The gRPC service ziggurat.v1.Ziggurat.
 #pragma once
 
+#include <atomic>
 #include <memory>
 #include <optional>
 #include <string>
@@ -59,7 +60,7 @@ class ZigguratService : public ZigguratServiceBase {
   /// full has better things to do.
   absl::Status Admit() const;
   /// Submits on behalf of `call`, or ends it.
-  void Submit(const v1::GenerateRequest& message, const std::string& name, SteadyTime arrived,
+  void Submit(absl::StatusOr<DeliveryRequest> request, const std::string& name, SteadyTime arrived,
               std::optional<SteadyTime> deadline, const std::shared_ptr<GenerateCall>& call);
   absl::StatusOr<DeliveryRequest> Parse(const v1::GenerateRequest& message) const;
 
@@ -69,8 +70,9 @@ class ZigguratService : public ZigguratServiceBase {
   const ServedModel model_;
   const RequestRules rules_;
   const int max_open_calls_;
-  const size_t most_waiting_bytes_;  ///< of texts, where Tokenize or Detokenize brings more
+  const size_t most_waiting_bytes_;  ///< of calls with one answer
   OpenCalls open_calls_;
+  std::atomic<size_t> waiting_bytes_ = 0;  ///< of calls with one answer
   TextThread texts_;
 };
 

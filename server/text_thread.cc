@@ -23,8 +23,7 @@ void TextThread::Run(size_t bytes, std::function<void()> work) {
   }
   {
     std::lock_guard lock(mutex_);
-    waiting_bytes_ += bytes;
-    waiting_.push_back({bytes, std::move(work)});
+    waiting_.push_back(std::move(work));
   }
   changed_.notify_one();
 }
@@ -36,12 +35,11 @@ void TextThread::Loop() {
   for (;;) {
     changed_.wait(lock, [this] { return is_ending_ || !waiting_.empty(); });
     if (waiting_.empty()) return;
-    Text text = std::move(waiting_.front());
+    std::function<void()> work = std::move(waiting_.front());
     waiting_.pop_front();
     lock.unlock();
-    text.work();
-    text.work = nullptr;  // a request's memory is no longer than its work
-    waiting_bytes_ -= text.bytes;
+    work();
+    work = nullptr;  // a request's memory is no longer than its work
     lock.lock();
   }
 }

@@ -2,7 +2,6 @@
 // threads are few, and answer probes of health too.
 #pragma once
 
-#include <atomic>
 #include <condition_variable>
 #include <cstddef>
 #include <deque>
@@ -26,21 +25,13 @@ class TextThread {
   /// Runs `work`, which deals with so many bytes of text: at once and on the caller's thread if
   /// they are few, else behind what others have brought.
   void Run(size_t bytes, std::function<void()> work);
-  /// Of the texts that wait, and of the one in work.
-  size_t waiting_bytes() const { return waiting_bytes_; }
 
  private:
   void Loop();
 
-  struct Text {
-    size_t bytes;
-    std::function<void()> work;
-  };
-
   std::mutex mutex_;
   std::condition_variable changed_;
-  std::deque<Text> waiting_;
-  std::atomic<size_t> waiting_bytes_ = 0;
+  std::deque<std::function<void()>> waiting_;
   bool is_ending_ = false;
   std::thread thread_;
 };

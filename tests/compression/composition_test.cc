@@ -221,8 +221,9 @@ RC_GTEST_PROP(CompositionProperty, DoesNotDependOnTheOrderOfTerms, ()) {
 /// Plans for itself, and has forgotten its traits.
 class Traitless final : public DescribedPolicy {
  public:
-  Traitless() : DescribedPolicy(PolicyArguments(kDescriptor, {})) {}
-  PolicyTraits traits() const override { return kNoTrait; }
+  explicit Traitless(PolicyTraits traits = kNoTrait)
+      : DescribedPolicy(PolicyArguments(kDescriptor, {})), traits_(traits) {}
+  PolicyTraits traits() const override { return traits_; }
   CachePlan Plan(const PolicyContext& context, int prompt_tokens,
                  int max_new_tokens) const override {
     const SequenceLimits limits{prompt_tokens, max_new_tokens};
@@ -231,19 +232,22 @@ class Traitless final : public DescribedPolicy {
   }
 
  private:
-  static constexpr PolicyDescriptor kDescriptor = {.name = "traitless"};
+  static constexpr PolicyDescriptor kDescriptor = {
+      .name = "traitless", .summary = "", .paper = "", .parameters = {}};
+  PolicyTraits traits_;
 };
 
 TEST(Composition, OfTwoThatPlanForThemselvesIsRefusedWhateverTheirTraits) {
-  const Traitless traitless;
   const auto other = Parse("snapkv(budget=64)"), modifier = Parse("kivi");
   const auto described = [](const std::shared_ptr<const Policy>& policy) {
     return dynamic_cast<const DescribedPolicy*>(policy.get());
   };
-  EXPECT_EQ(CheckComposable(traitless, *described(other)),
-            absl::InvalidArgumentError("traitless+snapkv cannot be composed: both decide which "
-                                       "tokens every layer keeps, and only one can"));
-  EXPECT_TRUE(CheckComposable(traitless, *described(modifier)).ok());
+  for (const PolicyTraits traits : {PolicyTraits{kNoTrait}, PolicyTraits{kQuantizes}}) {
+    EXPECT_EQ(CheckComposable(Traitless(traits), *described(other)),
+              absl::InvalidArgumentError("traitless+snapkv cannot be composed: both decide which "
+                                         "tokens every layer keeps, and only one can"));
+  }
+  EXPECT_TRUE(CheckComposable(Traitless(), *described(modifier)).ok());
 }
 
 }  // namespace

@@ -160,7 +160,7 @@ TEST(PlanCheck, Decisions) {
               HasSubstr("that token has the one alone"));
   EXPECT_THAT(Said(squeeze, Edited(4, KeepRing{4, 60})), HasSubstr("layer 4 does not keep all"));
   EXPECT_THAT(Said(squeeze, [](CachePlan& plan) { plan.decided.mean_tokens = 0; }),
-              HasSubstr("CachePlan::decided"));
+              HasSubstr("DecisionBounds.mean_tokens"));
   EXPECT_THAT(Said(entropy, [](CachePlan& plan) { plan.layers[2].statistic = {}; }),
               HasSubstr("layer 2 has no WindowScoreStatistic"));
   EXPECT_THAT(Said(squeeze,
@@ -171,7 +171,8 @@ TEST(PlanCheck, Decisions) {
 }
 
 TEST(PlanCheck, Codes) {
-  EXPECT_THAT(Said("kivi", Edited(0, KeepHeavy{100, 99})), HasSubstr("prompt_tokens_kept"));
+  EXPECT_THAT(Said("kivi", Edited(0, KeepHeavy{100, 100})),
+              HasSubstr("KeepHeavy overwrites single ones"));
   EXPECT_THAT(Said("h2o(heavy=32,recent=32)",
                    [](CachePlan& plan) {
                      plan.quantization = Quantization{Quantization::Kind::kInt4, 32, 32};

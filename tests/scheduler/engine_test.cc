@@ -1,6 +1,8 @@
 #include "scheduler/engine.h"
 
+#include <limits>
 #include <numeric>
+#include <stdexcept>
 
 #include "absl/algorithm/container.h"
 #include "absl/strings/str_split.h"
@@ -129,7 +131,10 @@ TEST(EngineTest, AWrongDecisionEndsItsRequestAndNoOtherOfItsBatch) {
       {KeepWindows{8, 4, 2, 16}, "wrong decided that layer 3 keeps what needs statistics"},
       {KeepHeavy{8, 4}, "wrong decided that layer 3 keeps what needs statistics"},
       {KeepRing{2, 30}, "wrong decided that layer 3 has 2 sinks, its plan said at most 0"},
-      {KeepRing{0, 0}, "wrong decided that layer 3 is a ring of 0 + 0 tokens"},
+      {KeepRing{0, 0}, "wrong decided that layer 3 has KeepRing.recent 0, which must be from 1"},
+      {KeepRing{0, std::numeric_limits<int>::max()}, "wrong decided that layer 3 has KeepRing.rec"},
+      {KeepBest{std::numeric_limits<int>::max(), 8},
+       "wrong decided that layer 3 has KeepBest.best"},
       {KeepBest{8, 8}, "wrong decided that layer 3 keeps its best tokens, but its plan stored"},
       {KeepAll{}, "wrong decided that 4 layers come to hold 276 tokens, its plan said at most 64"},
       {KeepRing{0, 16}, "come to hold 223 tokens"}};

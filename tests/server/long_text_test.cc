@@ -20,6 +20,12 @@ namespace {
 
 const std::vector<int32_t> kPrompt = {10, 20, 30, 40, 50};
 
+#ifdef __SANITIZE_THREAD__  // which stops at every word of what gRPC passes on
+constexpr size_t kLongTextBytes = 64 << 10;
+#else
+constexpr size_t kLongTextBytes = 1 << 20;
+#endif
+
 std::string Letters(size_t bytes) {
   std::string text;
   for (size_t i = 0; text.size() < bytes; ++i) text += static_cast<char>('a' + i * i % 23);
@@ -48,17 +54,12 @@ bool Shows(StubDaemon& daemon, const std::string& series) {
 class LongTextTest : public ::testing::Test {
  protected:
   static constexpr int kClients = 4;
-#ifdef __SANITIZE_THREAD__  // which stops at every word of what gRPC passes on
-  static constexpr size_t kTextBytes = 64 << 10;
-#else
-  static constexpr size_t kTextBytes = 1 << 20;
-#endif
 
   explicit LongTextTest(const ServeConfig& config = ConfigForLongPrompts()) : daemon_(config) {
     for (int i = 0; i < kClients; ++i) {
       clients_.emplace_back([this] {
         v1::TokenizeRequest request;
-        request.set_text(Letters(kTextBytes));
+        request.set_text(Letters(kLongTextBytes));
         while (!is_ending_) {
           grpc::ClientContext context;
           v1::TokenizeResponse response;
@@ -111,7 +112,8 @@ TEST_F(LongTextTest, OthersAreAnsweredMeanwhile) {
 TEST_F(LongTextTest, ACallThatIsCancelledWhileItWaitsEnds) {
   grpc::ClientContext context;
   std::thread client([&] {
-    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    while (!Shows(daemon_, "ziggurat_requests_waiting 1")) {
+    }
     context.TryCancel();
   });
   EXPECT_EQ(daemon_.Generate(TextRequest(LongPrompt(), 3), &context).status.error_code(),
@@ -125,13 +127,17 @@ TEST_F(LongTextTest, ACallThatIsCancelledWhileItWaitsEnds) {
 }
 
 TEST_F(LongTextTest, ADeadlineThatPassesBeforeItsTurnCounts) {
-  grpc::ClientContext context;
-  context.set_deadline(std::chrono::system_clock::now() + std::chrono::milliseconds(20));
-  EXPECT_EQ(daemon_.Generate(TextRequest(LongPrompt(), 3), &context).status.error_code(),
-            grpc::StatusCode::DEADLINE_EXCEEDED);
-  WaitForTexts(kClients + 1);
-  EXPECT_EQ(daemon_.control().prefill_layers, 0);
-  EXPECT_TRUE(Shows(daemon_, "ziggurat_requests_finished_total{reason=\"deadline\"} 1"));
+  // On a busy machine one may not come to the daemon before its deadline.
+  for (int tries = 0; tries < 20; ++tries) {
+    grpc::ClientContext context;
+    context.set_deadline(std::chrono::system_clock::now() + std::chrono::milliseconds(20));
+    EXPECT_EQ(daemon_.Generate(TextRequest(LongPrompt(), 3), &context).status.error_code(),
+              grpc::StatusCode::DEADLINE_EXCEEDED);
+    WaitForTexts(kClients + 1);
+    EXPECT_EQ(daemon_.control().prefill_layers, 0);
+    if (Shows(daemon_, "ziggurat_requests_finished_total{reason=\"deadline\"} 1")) return;
+  }
+  ADD_FAILURE() << "none was counted";
 }
 
 TEST_F(LongTextTest, TheWaitIsSeenAndTimed) {
@@ -171,14 +177,14 @@ TEST_F(ImpatientLongTextTest, TheWaitIsPartOfTheQueueTime) {
 
 TEST(LongTexts, OfMoreBytesThanMayWaitAreRefused) {
   ServeConfig config = StubDaemon::DefaultConfig();
-  config.max_message_bytes = (1 << 20) + 100;
+  config.max_message_bytes = static_cast<int>(kLongTextBytes) + 100;
   StubDaemon daemon(config);
   std::vector<std::future<grpc::Status>> answers;
   for (int i = 0; i < 12; ++i) {
     answers.push_back(std::async(std::launch::async, [&daemon] {
       grpc::ClientContext context;
       v1::TokenizeRequest request;
-      request.set_text(Letters(1 << 20));
+      request.set_text(Letters(kLongTextBytes));
       v1::TokenizeResponse response;
       return daemon.stub().Tokenize(&context, request, &response);
     }));

@@ -41,8 +41,9 @@ std::string DescribeProgress(const RunProgress& progress, absl::Duration elapsed
       absl::StrAppend(&text, ", ", Clock(seconds * (1 - share) / share), " left");
     }
   }
-  if (progress.failed > 0)
+  if (progress.failed > 0) {
     absl::StrAppend(&text, ", ", progress.failed, " ", std::string(progress.failed_word));
+  }
   return text;
 }
 

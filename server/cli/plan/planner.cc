@@ -92,7 +92,7 @@ absl::StatusOr<std::vector<PlannedPolicy>> MakePolicies(const PlanOptions& flags
   for (const std::string& text : texts) {
     auto policy = ParsePolicy(text, flags.config.resources);
     if (!policy.ok()) return Prefixed("--compression", policy.status());
-    absl::Status suits = (*policy)->Check(PolicyContextOf(shape));
+    absl::Status suits = AskWhetherItSuits(**policy, PolicyContextOf(shape));
     // A policy in the making is shown with what is wrong with its plans, and the others without it.
     if (suits.ok()) suits = AskForPlan(**policy, PolicyContextOf(shape), kProbe).status();
     policies.push_back({text, *std::move(policy), std::string(suits.message())});
@@ -212,7 +212,9 @@ MemoryParts MemoryOf(const PlanOptions& flags, const ModelConfig& model, const M
   std::vector<PrefillNeeds> needs;
   for (const PlannedPolicy& planned : policies) {
     if (!planned.refusal.empty()) continue;
-    needs.push_back(planned.policy->Plan(PolicyContextOf(shape), prompts.largest, 1).needs);
+    const auto of_longest = AskForPlan(*planned.policy, PolicyContextOf(shape),
+                                       {.prompt_tokens = prompts.largest, .max_new_tokens = 1});
+    if (of_longest.ok()) needs.push_back(of_longest->needs);  // else its row says what is wrong
   }
   return EstimateMemory(model, flags.config, shape.element, prompts, needs);
 }
@@ -238,7 +240,9 @@ absl::Status FillRows(const PlanOptions& flags, const ModelShape& shape, const T
     if (row.refusal.empty()) {
       absl::Status status = FillRow(planned, shape, traffic, flags.lazy_share, *plan, &row);
       if (absl::IsInternal(status)) {
-        row = {.policy = planned.text, .refusal = std::string(status.message())};
+        row = PolicyRow();
+        row.policy = planned.text;
+        row.refusal = std::string(status.message());
       } else if (!status.ok()) {
         return Prefixed(planned.text, status);
       }
