@@ -445,13 +445,14 @@ TEST(DrainTest, LetsWhoReadsSlowlyReadToTheEnd) {
   request.set_logprobs(20);
   grpc::ClientContext context;
   const auto stream = stub->Generate(&context, request);
+  v1::GenerateResponse response;
+  ASSERT_TRUE(stream->Read(&response));
+  int tokens = response.chunk().token_ids_size();
   daemon.WaitIdle();
   std::future<void> drained =
       std::async(std::launch::async, [&] { daemon.daemon().Drain(absl::Seconds(60)); });
   // Longer than a daemon whose time is over waits.
   EXPECT_EQ(drained.wait_for(std::chrono::milliseconds(2500)), std::future_status::timeout);
-  int tokens = 0;
-  v1::GenerateResponse response;
   while (stream->Read(&response)) tokens += response.chunk().token_ids_size();
   EXPECT_TRUE(stream->Finish().ok());
   EXPECT_EQ(tokens, 2000);
@@ -462,11 +463,12 @@ TEST(DrainTest, IsNotHeldUpByAClientThatDoesNotRead) {
   StubDaemon daemon;
   grpc::ClientContext context;
   const auto stream = daemon.stub().Generate(&context, IdRequest(kPrompt, 3000));
+  v1::GenerateResponse response;
+  ASSERT_TRUE(stream->Read(&response));
   daemon.WaitIdle();
   std::future<void> drained =
       std::async(std::launch::async, [&] { daemon.daemon().Drain(absl::Seconds(1)); });
   EXPECT_EQ(drained.wait_for(std::chrono::seconds(10)), std::future_status::ready);
-  v1::GenerateResponse response;
   while (stream->Read(&response)) {
   }
   (void)stream->Finish();
