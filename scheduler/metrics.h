@@ -6,11 +6,13 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "absl/types/span.h"
+#include "block_manager/cache_format.h"
 #include "prometheus/counter.h"
 #include "prometheus/gauge.h"
 #include "prometheus/histogram.h"
@@ -106,6 +108,7 @@ class Metrics {
   /// The engine does not wait for who collects.
   mutable std::mutex occupancy_mutex_;
   std::shared_ptr<const EngineSnapshot> occupancy_;  ///< null: there was none
+  std::set<CacheFormat> formats_;                    ///< of all that there were
 };
 
 }  // namespace ziggurat
