@@ -20,10 +20,11 @@ namespace {
 
 const std::vector<int32_t> kPrompt = {10, 20, 30, 40, 50};
 
-#ifdef __SANITIZE_THREAD__  // which stops at every word of what gRPC passes on
-constexpr size_t kLongTextBytes = 64 << 10;
-#else
 constexpr size_t kLongTextBytes = 1 << 20;
+#ifdef __SANITIZE_THREAD__  // which stops at every word of what gRPC passes on: seconds for a text
+constexpr bool kIsSlow = true;
+#else
+constexpr bool kIsSlow = false;
 #endif
 
 std::string Letters(size_t bytes) {
@@ -55,7 +56,10 @@ class LongTextTest : public ::testing::Test {
  protected:
   static constexpr int kClients = 4;
 
-  explicit LongTextTest(const ServeConfig& config = ConfigForLongPrompts()) : daemon_(config) {
+  explicit LongTextTest(const ServeConfig& config = ConfigForLongPrompts()) : daemon_(config) {}
+
+  void SetUp() override {
+    if (kIsSlow) GTEST_SKIP() << "in this build gRPC takes longer than tokenizing";
     for (int i = 0; i < kClients; ++i) {
       clients_.emplace_back([this] {
         v1::TokenizeRequest request;
@@ -96,7 +100,7 @@ TEST_F(LongTextTest, OthersAreAnsweredMeanwhile) {
   // Behind the texts, each of three calls would see some of them done. A machine that is busy with
   // more than this may stop the client in one try, not in all.
   int fewest_texts = std::numeric_limits<int>::max();
-  for (int i = 0; i < 10; ++i) {
+  for (int i = 0; i < 10 && fewest_texts > 1; ++i) {
     const int before = texts_done_;
     grpc::ClientContext context;
     v1::GetModelResponse model;
@@ -176,6 +180,7 @@ TEST_F(ImpatientLongTextTest, TheWaitIsPartOfTheQueueTime) {
 }
 
 TEST(LongTexts, OfMoreBytesThanMayWaitAreRefused) {
+  if (kIsSlow) GTEST_SKIP() << "in this build gRPC takes longer than tokenizing";
   ServeConfig config = StubDaemon::DefaultConfig();
   config.max_message_bytes = static_cast<int>(kLongTextBytes) + 100;
   StubDaemon daemon(config);
