@@ -245,7 +245,9 @@ Gauge& Metrics::FormatGauge(const std::string& format) const {
 void Metrics::SetOccupancy(std::shared_ptr<const EngineSnapshot> snapshot) {
   std::lock_guard lock(occupancy_mutex_);
   for (const LayerSnapshot& layer : snapshot->layers) {
-    for (const auto& [format, blocks] : layer.blocks_by_format) formats_.insert(format);
+    for (const auto& [format, blocks] : layer.blocks_by_format) {
+      formats_.insert(CacheFormatName(format));
+    }
   }
   occupancy_.swap(snapshot);  // the old one is freed behind the lock
 }
@@ -284,7 +286,7 @@ void Metrics::ShowOccupancy() const {
   for (const auto& [format, gauge] : s.formats) by_format[format] = 0;  // what is gone is 0
   {
     std::lock_guard lock(occupancy_mutex_);
-    for (const CacheFormat& format : formats_) by_format[CacheFormatName(format)] = 0;
+    for (const std::string& format : formats_) by_format[format] = 0;
   }
   for (size_t i = 0; i < snapshot.layers.size() && i < s.layers.size(); ++i) {
     const LayerSnapshot& layer = snapshot.layers[i];

@@ -12,7 +12,6 @@
 #include <vector>
 
 #include "absl/types/span.h"
-#include "block_manager/cache_format.h"
 #include "prometheus/counter.h"
 #include "prometheus/gauge.h"
 #include "prometheus/histogram.h"
@@ -108,7 +107,7 @@ class Metrics {
   /// The engine does not wait for who collects.
   mutable std::mutex occupancy_mutex_;
   std::shared_ptr<const EngineSnapshot> occupancy_;  ///< null: there was none
-  std::set<CacheFormat> formats_;                    ///< of all that there were
+  std::set<std::string> formats_;                    ///< of all that there were
 };
 
 }  // namespace ziggurat

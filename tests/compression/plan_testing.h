@@ -40,6 +40,7 @@ inline CachePlan Plan(std::string_view text, int num_layers, int prompt_tokens, 
 
 inline std::vector<size_t> Kept(const std::vector<LayerPlan>& layers) {
   std::vector<size_t> kept;
+  kept.reserve(layers.size());
   for (const LayerPlan& layer : layers) kept.push_back(layer.prompt_tokens_kept);
   return kept;
 }
