@@ -75,6 +75,8 @@ class PlanCheck {
   }
 
  private:
+  // ---- A layer --------------------------------------------------------------------------------
+
   Wrong OfLeader(const LayerPlan& at) const {
     const auto* edit = std::get_if<KeepAsLeader>(&at.edit);
     if (edit == nullptr) return "";
@@ -90,8 +92,6 @@ class PlanCheck {
     }
     return absl::StrCat("follows layer ", edit->leader, ", which selects nothing");
   }
-
-  // ---- What belongs to them -------------------------------------------------------------------
 
   Wrong OfStatistic(const LayerPlan& at) const {
     const auto* best = std::get_if<KeepBest>(&at.edit);
@@ -187,7 +187,7 @@ class PlanCheck {
                         " tokens, and its prompt_tokens_kept says ", says);
   }
 
-  // ---- PoD --------------------------------------------------------------------------------------
+  // ---- PoD ------------------------------------------------------------------------------------
 
   /// A lowest layer, other than itself, of one of the layer's heads; itself where there is none.
   int Leader() const {
@@ -227,8 +227,7 @@ class PlanCheck {
                   WrongCount("DistantOptions.recent", plan_.distant->recent, 1)});
   }
 
-  // ---- The plan as a whole
-  // ------------------------------------------------------------------------
+  // ---- The plan as a whole --------------------------------------------------------------------
 
   Wrong OfDecision() const {
     const bool is_later = plan_.decide != DecideAt::kLayer;

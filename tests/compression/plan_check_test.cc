@@ -47,6 +47,10 @@ std::function<void(CachePlan&)> Edited(int layer, Edit edit) {
   return [layer, edit](CachePlan& plan) { plan.layers[layer].edit = edit; };
 }
 
+std::function<void(CachePlan&)> Tested(int layer, LazyTest test) {
+  return [layer, test](CachePlan& plan) { plan.layers[layer].lazy = test; };
+}
+
 TEST(PlanCheck, NamesThePolicyTheLayerAndTheNumber) {
   EXPECT_EQ(Said("full", Edited(2, KeepRing{4, 0})),
             "mine planned that layer 2 has KeepRing.recent 0, which must be from 1 to 1073741823");
@@ -91,10 +95,7 @@ TEST(PlanCheck, WhatIsKeptIsCounted) {
   EXPECT_THAT(Said("full", [](CachePlan& plan) { plan.layers[0].prompt_tokens_kept = 201; }),
               HasSubstr("prompt_tokens_kept says 201"));
   // A ring that may be found keeps more than what was selected.
-  EXPECT_THAT(Said("snapkv(budget=64)",
-                   [](CachePlan& plan) {
-                     plan.layers[1].lazy = LazyTest{4, 100, 8, 0.5};
-                   }),
+  EXPECT_THAT(Said("snapkv(budget=64)", Tested(1, LazyTest{4, 100, 8, 0.5})),
               HasSubstr("keeps up to 104"));
 }
 
@@ -134,10 +135,7 @@ TEST(PlanCheck, SharedKeys) {
               HasSubstr("PoD groups of another model, or none"));
   EXPECT_THAT(Said(pod, [](CachePlan& plan) { plan.distant->recent = 0; }),
               HasSubstr("DistantOptions.recent"));
-  EXPECT_THAT(Said(pod,
-                   [](CachePlan& plan) {
-                     plan.layers[0].lazy = LazyTest{4, 16, 1, 0.5};
-                   }),
+  EXPECT_THAT(Said(pod, Tested(0, LazyTest{4, 16, 1, 0.5})),
               HasSubstr("may need its distant keys"));
 }
 
@@ -163,10 +161,7 @@ TEST(PlanCheck, Decisions) {
               HasSubstr("DecisionBounds.mean_tokens"));
   EXPECT_THAT(Said(entropy, [](CachePlan& plan) { plan.layers[2].statistic = {}; }),
               HasSubstr("layer 2 has no WindowScoreStatistic"));
-  EXPECT_THAT(Said(squeeze,
-                   [](CachePlan& plan) {
-                     plan.layers[2].lazy = LazyTest{4, 16, 1, 0.5};
-                   }),
+  EXPECT_THAT(Said(squeeze, Tested(2, LazyTest{4, 16, 1, 0.5})),
               HasSubstr("decided on later, too"));
 }
 

@@ -115,13 +115,15 @@ TEST_F(LongTextTest, OthersAreAnsweredMeanwhile) {
 
 TEST_F(LongTextTest, ACallThatIsCancelledWhileItWaitsEnds) {
   grpc::ClientContext context;
+  std::atomic<bool> has_ended = false;
   std::thread client([&] {
-    while (!Shows(daemon_, "ziggurat_requests_waiting 1")) {
+    while (!has_ended && !Shows(daemon_, "ziggurat_requests_waiting 1")) {
     }
     context.TryCancel();
   });
   EXPECT_EQ(daemon_.Generate(TextRequest(LongPrompt(), 3), &context).status.error_code(),
             grpc::StatusCode::CANCELLED);
+  has_ended = true;
   client.join();
   // Its turn comes, and the engine never hears of it.
   WaitForTexts(kClients + 1);
