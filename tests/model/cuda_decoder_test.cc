@@ -291,7 +291,7 @@ TEST_F(CudaDecoder, IsAsNearToF32InBf16AsTheCpuIs) {
   ExpectAsNearAsTheCpu(dir_,
                        {"full", "int8", "snapkv(budget=40,window=8)",
                         "kivi(bits=4,group=16,residual=16)", "h2o(heavy=20,recent=10)"},
-                       /*prompts=*/15);
+                       /*prompts=*/6);
 }
 TEST_F(CudaDecoder, IsAsNearWhereCodesComeByWayOfSharedMemory) {
   const std::filesystem::path dir = dir_ / "heads-of-64";
