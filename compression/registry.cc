@@ -24,10 +24,10 @@ std::string DescribeUsage(const PolicyDescriptor& policy) {
   return fmt::format("{}({})", policy.name, fmt::join(parts, ","));
 }
 
-std::string DescribePolicies() {
+std::string DescribePolicies(absl::Span<const PolicyDescriptor* const> policies) {
   std::string text;
   auto out = std::back_inserter(text);
-  for (const PolicyDescriptor* policy : AllPolicies()) {
+  for (const PolicyDescriptor* policy : policies) {
     fmt::format_to(out, "{}\n    {}", DescribeUsage(*policy), policy->summary);
     if (!policy->paper.empty()) fmt::format_to(out, " (arXiv:{})", policy->paper);
     text += '\n';

@@ -32,5 +32,6 @@ Command AddCalibrate(CLI::App& app);
 Command AddBench(CLI::App& app);
 Command AddHealth(CLI::App& app);
 Command AddPlan(CLI::App& app);
+Command AddPolicies(CLI::App& app);
 
 }  // namespace ziggurat

@@ -138,9 +138,10 @@ int Main(int argc, char** argv) {
       "ziggurat");
   app.set_version_flag("--version", Version, "Version, commit and attention backends");
   app.require_subcommand(1);
-  const std::vector<Command> commands = {
-      AddServe(app),     AddGenerate(app),  AddTokenize(app), AddCache(app),  AddEval(app),
-      AddMakeModel(app), AddCalibrate(app), AddBench(app),    AddHealth(app), AddPlan(app)};
+  const std::vector<Command> commands = {AddServe(app),     AddGenerate(app), AddTokenize(app),
+                                         AddCache(app),     AddEval(app),     AddMakeModel(app),
+                                         AddCalibrate(app), AddBench(app),    AddHealth(app),
+                                         AddPlan(app),      AddPolicies(app)};
   app.footer(kExamples);  // commands that are added later would inherit it
   RefuseOddValues(app);
   const absl::Span<char* const> words(argv + 1, static_cast<size_t>(std::max(argc - 1, 0)));

@@ -30,7 +30,8 @@ TEST(Cli, VersionNamesCommitAndBackends) {
 TEST(Cli, HelpNamesEveryCommandAndPolicy) {
   const CommandResult result = RunZiggurat({"--help"});
   EXPECT_EQ(result.exit_code, 0);
-  for (const char* command : {"serve", "generate", "tokenize", "cache", "make-model", "plan"}) {
+  for (const char* command :
+       {"serve", "generate", "tokenize", "cache", "make-model", "plan", "policies"}) {
     EXPECT_THAT(result.out, testing::HasSubstr(command));
   }
   const CommandResult serve = RunZiggurat({"serve", "--help"});
@@ -68,6 +69,21 @@ TEST(Cli, HelpNamesEveryCommandAndPolicy) {
                            "fp8"}) {
     EXPECT_THAT(serve.out, testing::HasSubstr(word));
   }
+}
+
+TEST(Cli, PoliciesAreListedAndDescribed) {
+  EXPECT_THAT(RunZiggurat({"serve", "--help"}).out,
+              testing::HasSubstr(RunZiggurat({"policies"}).out));
+  const CommandResult two = RunZiggurat({"policies", "kivi", "full"});
+  EXPECT_EQ(two.exit_code, 0);
+  EXPECT_THAT(two.out, testing::StartsWith("kivi(bits=4,group=32,residual=32)\n"));
+  EXPECT_THAT(two.out, testing::HasSubstr("bits: of a code; 4 or 2; default 4"));
+  EXPECT_THAT(two.out, testing::EndsWith("\nfull\n    keeps everything\n"));
+  const CommandResult unknown = RunZiggurat({"policies", "full", "snapvk"});
+  EXPECT_EQ(unknown.exit_code, 2);
+  EXPECT_EQ(unknown.out, "");
+  EXPECT_THAT(unknown.err, testing::StartsWith(
+                               "ziggurat policies: unknown policy 'snapvk'; known are fp8, full"));
 }
 
 TEST(Cli, HelpSaysWhatNumbersMayBeAndWhatIsOff) {

@@ -1,0 +1,55 @@
+// `ziggurat policies`: which compression policies there are, and what their parameters mean.
+#include <cstdio>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "compression/policy_syntax.h"
+#include "compression/registry.h"
+#include "server/cli/command.h"
+#include "server/cli/failure.h"
+
+namespace ziggurat {
+namespace {
+
+constexpr char kExamples[] = R"(Examples:
+  ziggurat policies
+  ziggurat policies pyramidkv kivi
+
+A policy is written as it stands there, with what differs from the defaults; '+' joins some:
+  ziggurat generate "Once upon a time" --compression 'pyramidkv(budget=512)+kivi(bits=4)'
+
+docs/policies.md explains them, and how to add one.)";
+
+int Describe(const std::vector<std::string>& names) {
+  std::vector<const PolicyDescriptor*> chosen;
+  for (const std::string& name : names) {
+    const PolicyDescriptor* policy = FindPolicy(name);
+    if (policy == nullptr) {
+      std::vector<std::string> known;
+      for (const PolicyDescriptor* one : AllPolicies()) known.emplace_back(one->name);
+      return SayFailure("policies",
+                        absl::StrCat("unknown policy ", QuoteForMessage(name), "; known are ",
+                                     absl::StrJoin(known, ", ")),
+                        kExitUsage);
+    }
+    chosen.push_back(policy);
+  }
+  std::printf("%s", (names.empty() ? DescribePolicies() : DescribePolicies(chosen)).c_str());
+  return kExitOk;
+}
+
+}  // namespace
+
+Command AddPolicies(CLI::App& app) {
+  CLI::App* policies =
+      app.add_subcommand("policies", "List the compression policies and their parameters");
+  auto names = std::make_shared<std::vector<std::string>>();
+  policies->add_option("names", *names, "Which ones (default: all)")->type_name("NAME");
+  policies->footer(kExamples);
+  return {policies, [names] { return Describe(*names); }};
+}
+
+}  // namespace ziggurat
