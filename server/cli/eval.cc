@@ -316,7 +316,8 @@ Command AddEval(CLI::App& app) {
       ->expected(1, 1 << 20)
       ->type_name("FILE...");
   eval->add_option("--compression", flags->compression,
-                   "A policy to measure, e.g. 'snapkv(budget=256)'; may be given more than once")
+                   "A policy to measure, e.g. 'snapkv(budget=256)'; may be given more than once "
+                   "(`ziggurat policies` lists them)")
       ->expected(1)
       ->take_all()
       ->check(Utf8Text())

@@ -219,8 +219,10 @@ Command AddGenerate(CLI::App& app) {
   generate->add_option("prompt", flags->prompt, "The prompt; without it, stdin")->check(Utf8Text());
   AddServerFlags(*generate, flags->server);
   generate
-      ->add_option("--compression", flags->compression,
-                   "Compression policy, e.g. 'snapkv(budget=256)' (default: the daemon's)")
+      ->add_option(
+          "--compression", flags->compression,
+          "Compression policy, e.g. 'snapkv(budget=256)' (default: the daemon's); `ziggurat "
+          "policies` lists them")
       ->check(Utf8Text())
       ->type_name("POLICY");
   generate->add_option("--max-tokens", flags->max_tokens,

@@ -275,8 +275,10 @@ void AddModelAndCache(CLI::App& serve, ServeFlags& flags) {
       ->type_name("SIZE")
       ->capture_default_str();
   serve
-      .add_option("--compression", flags.config.compression,
-                  "Policy of requests that name none, e.g. 'pyramidkv(budget=512)'")
+      .add_option(
+          "--compression", flags.config.compression,
+          "Policy of requests that name none, e.g. 'pyramidkv(budget=512)'; `ziggurat policies` "
+          "lists them")
       ->type_name("POLICY")
       ->capture_default_str();
   serve
