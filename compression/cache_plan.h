@@ -91,7 +91,9 @@ struct LayerPlan {
   LayerEdit edit;
   std::optional<LazyTest> lazy;
   MergeRole merge = MergeRole::kNone;  ///< kUpper: with the layer below
-  size_t prompt_tokens_kept = 0;       ///< upper bound of tokens per KV head right after prefill
+  /// Upper bound of the prompt's tokens per KV head that the edit keeps. A lazy layer keeps what its
+  /// ring holds instead, which may be more.
+  size_t prompt_tokens_kept = 0;
 };
 
 // ---- How they are stored -----------------------------------------------------------------------

@@ -172,14 +172,11 @@ class PlanCheck {
   }
 
   Wrong OfKept(const LayerPlan& at) const {
-    int64_t kept = Kept(at);
+    const int64_t kept = Kept(at);
     const int64_t prompt = limits_.prompt_tokens;
     if (kept > prompt) {
       return absl::StrCat("selects ", kept, " tokens of a prompt of ", prompt,
                           "; a layer that keeps it all is KeepAll");
-    }
-    if (at.lazy) {
-      kept = std::max(kept, std::min(prompt, int64_t{at.lazy->sinks} + at.lazy->recent));
     }
     const auto says = static_cast<int64_t>(at.prompt_tokens_kept);
     if (says >= kept && says <= prompt) return "";

@@ -49,8 +49,8 @@ struct PrefillPrompt {
 /// What one prompt's layer was found to be, after attention.
 struct LayerMeasured {
   bool lazy = false;  ///< the layer's LazyTest says so
-  /// Tokens that stay, per KV head. At most LayerPlan::prompt_tokens_kept; less where the
-  /// selection found less (KeepWindows), or the layer is lazy.
+  /// Tokens that stay, per KV head. At most LayerPlan::prompt_tokens_kept, less where the selection
+  /// found less (KeepWindows); of a lazy layer, what its ring holds.
   int kept_tokens = 0;
   /// The position of each, ascending: [num_kv_heads, kept_tokens]. Empty where they are the first
   /// `first_tokens` and, behind them, the last ones; and where a device selected them and the plan

@@ -34,11 +34,7 @@ class SimLayerKv final : public PlanModifier {
     if (at_first_token_) return DecideLater(limits, plan);
     LazyTest test = test_;
     test.last = std::min(test.last, limits.prompt_tokens);
-    const LayerPlan ring = PlanKeepRing(limits, test.sinks, test.recent);
-    for (LayerPlan& layer : plan->layers) {
-      layer.lazy = test;
-      layer.prompt_tokens_kept = std::max(layer.prompt_tokens_kept, ring.prompt_tokens_kept);
-    }
+    for (LayerPlan& layer : plan->layers) layer.lazy = test;
   }
 
   std::vector<LayerPlan> Decide(const PolicyContext& context, int tokens, int max_new_tokens,

@@ -316,6 +316,18 @@ TEST(Plan, PoliciesThatTestLayersAreShownForBothEnds) {
   }
 }
 
+// The ring of a lazy layer may be larger than what others keep: it does not count for these.
+TEST(Plan, LayersThatAreNotLazyKeepWhatTheOtherPolicySelects) {
+  const json plan = Plan({"--input-tokens", "2000", "--output-tokens", "100", "--compression",
+                          "simlayerkv+snapkv(budget=256)", "--compression", "snapkv(budget=256)",
+                          "--compression", "streaming"});
+  ASSERT_FALSE(plan.is_null());
+  const json& either = plan["policies"][0];
+  EXPECT_EQ(either["request"]["blocks"], plan["policies"][1]["request"]["blocks"]);
+  EXPECT_EQ(either["request_if_lazy"]["blocks"], plan["policies"][2]["request"]["blocks"]);
+  EXPECT_GT(either["request_if_lazy"]["blocks"], either["request"]["blocks"]);
+}
+
 TEST(Plan, SuggestsWhatIsLeftOnlyWhereThePoolIsThat) {
   const std::string model = NeedleLlama();
   const auto suggested = [&](std::vector<std::string> flags) {

@@ -85,6 +85,21 @@ TEST(Bounds, WhateverOfThePromptIsMergedFitsIntoItsBound) {
   }
 }
 
+// A ring does not grow, and what was selected does: a layer is one or the other.
+TEST(Bounds, ALayerThatMayBeLazyTakesTheMoreOfItsRingAndItsSelection) {
+  for (const char* selects :
+       {"snapkv(budget=100,window=16)", "windowkv(budget=100,task=localization)"}) {
+    const std::string either = absl::StrCat("simlayerkv(sinks=4,recent=200)+", selects);
+    const std::string lazy = "streaming(sinks=4,recent=200)";
+    for (const int new_tokens : {2, 100, 101, 105, 110, 400}) {
+      SCOPED_TRACE(absl::StrCat(either, ", ", new_tokens, " new tokens"));
+      EXPECT_EQ(
+          PlannedBlocks(either, 640, new_tokens),
+          std::max(PlannedBlocks(selects, 640, new_tokens), PlannedBlocks(lazy, 640, new_tokens)));
+    }
+  }
+}
+
 TEST(Bounds, ALateDecisionCopiesOneLayerAtATime) {
   for (const char* decides : {"squeeze(budget=249,p=0.5)", "squeeze(budget=40,p=0.4)",
                               "simlayerkv(threshold=0.3,sinks=4,recent=20,decide=decode)"}) {

@@ -66,14 +66,14 @@ std::string TrafficText(const Plan& plan) {
                                       : std::string(", as many as are generated")));
 }
 
-/// One bar: what is certain, and what may come on top of it if layers turn out to be lazy.
+/// One bar: what is certain, and what may come on top of it, by whether layers turn out to be lazy.
 std::string Bar(const PolicyRow& row, double most) {
   const auto cells = [&](double at_once) {
     return most > 0 ? static_cast<int>(std::lround(at_once / most * kBarCells)) : 0;
   };
-  const int certain = cells(row.at_once.sustained);
-  const int possible = row.at_once_lazy ? cells(row.at_once_lazy->sustained) - certain : 0;
-  return Cells("█", certain) + Cells("▒", std::max(0, possible));
+  const int usual = cells(row.at_once.sustained);
+  const int lazy = row.at_once_lazy ? cells(row.at_once_lazy->sustained) : usual;
+  return Cells("█", std::min(usual, lazy)) + Cells("▒", std::abs(usual - lazy));
 }
 
 /// A cell of a column that is there only where a number of clients was given.

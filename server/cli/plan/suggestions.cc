@@ -34,8 +34,10 @@ void SuggestPool(const Plan& plan, std::vector<std::string>* out) {
 void SuggestForClients(const Plan& plan, std::vector<std::string>* out) {
   if (plan.clients == 0) return;
   for (const PolicyRow& row : plan.policies) {
-    if (!row.refusal.empty() || row.pool_for_clients > plan.blocks) continue;
-    const size_t bytes = row.pool_for_clients * plan.geometry.block_bytes;
+    // Whether layers are lazy or not.
+    const size_t pool = std::max(row.pool_for_clients, row.pool_for_clients_lazy);
+    if (!row.refusal.empty() || pool > plan.blocks) continue;
+    const size_t bytes = pool * plan.geometry.block_bytes;
     out->push_back(absl::StrFormat(
         "%d requests run at once with %s; --kv-cache-memory %s would be enough for them",
         plan.clients, row.policy, InMib(bytes + (size_t{1} << 20) - 1)));
