@@ -22,21 +22,27 @@ constexpr char kNoDummyPrefix[] = {0x1A, 0x02, 0x18, 0x00};
 /// When the space is put before a section.
 enum class PrefixSpace { kEverySection, kFirstSection, kNever };
 
+/// One model, with the space before a section and without.
+struct ModelPair {
+  std::unique_ptr<SentencePieceModel> with_prefix;
+  std::unique_ptr<SentencePieceModel> without_prefix;
+};
+
 class SentencePieceEncoder : public SectionEncoder {
  public:
-  SentencePieceEncoder(std::unique_ptr<SentencePieceModel> with_prefix,
-                       std::unique_ptr<SentencePieceModel> without_prefix, PrefixSpace prefix,
-                       Vocabulary vocabulary)
-      : with_prefix_(std::move(with_prefix)),
-        without_prefix_(std::move(without_prefix)),
+  ///   plain  where special tokens are to stay ordinary text; null: `models` never finds any
+  SentencePieceEncoder(ModelPair models, ModelPair plain, PrefixSpace prefix, Vocabulary vocabulary)
+      : models_(std::move(models)),
+        plain_(std::move(plain)),
         prefix_(prefix),
         vocabulary_(std::move(vocabulary)) {}
 
-  absl::Status Encode(std::string_view section, bool begins_the_input, bool /*parse_special*/,
+  absl::Status Encode(std::string_view section, bool begins_the_input, bool parse_special,
                       std::vector<int32_t>* ids) const override {
     const bool wants_prefix = prefix_ == PrefixSpace::kEverySection ||
                               (prefix_ == PrefixSpace::kFirstSection && begins_the_input);
-    const SentencePieceModel& model = wants_prefix ? *with_prefix_ : *without_prefix_;
+    const ModelPair& pair = parse_special || plain_.with_prefix == nullptr ? models_ : plain_;
+    const SentencePieceModel& model = wants_prefix ? *pair.with_prefix : *pair.without_prefix;
     std::string error;
     if (!model.Encode(section, ids, &error)) {
       return absl::InternalError(absl::StrCat("SentencePiece: ", error));
@@ -47,8 +53,7 @@ class SentencePieceEncoder : public SectionEncoder {
   const Vocabulary& vocabulary() const override { return vocabulary_; }
 
  private:
-  std::unique_ptr<SentencePieceModel> with_prefix_;
-  std::unique_ptr<SentencePieceModel> without_prefix_;
+  ModelPair models_, plain_;
   PrefixSpace prefix_;
   Vocabulary vocabulary_;
 };
@@ -120,37 +125,59 @@ absl::Status Describe(const SentencePieceModel& model, const TokenizerConfig& co
   return absl::OkStatus();
 }
 
-absl::StatusOr<std::unique_ptr<SentencePieceModel>> LoadModel(std::string_view serialized) {
+absl::StatusOr<ModelPair> LoadModels(const std::string& serialized,
+                                     const std::vector<int32_t>& never_found = {}) {
+  ModelPair models;
   std::string error;
-  std::unique_ptr<SentencePieceModel> model = SentencePieceModel::Load(serialized, &error);
-  if (model == nullptr) {
+  models.with_prefix = SentencePieceModel::Load(serialized, &error, never_found);
+  if (models.with_prefix != nullptr) {
+    models.without_prefix = SentencePieceModel::Load(
+        serialized + std::string(kNoDummyPrefix, sizeof(kNoDummyPrefix)), &error, never_found);
+  }
+  if (models.without_prefix == nullptr) {
     return absl::InvalidArgumentError(absl::StrCat("not a SentencePiece model: ", error));
   }
-  return model;
+  return models;
+}
+
+/// Special tokens that the model finds in a text itself, wherever it is told to look for none.
+std::vector<int32_t> SpecialUserDefined(const SentencePieceModel& model,
+                                        const std::vector<AddedToken>& tokens) {
+  std::vector<int32_t> ids;
+  for (const AddedToken& token : tokens) {
+    if (token.special && token.id < model.size() && model.IsUserDefined(token.id)) {
+      ids.push_back(token.id);
+    }
+  }
+  return ids;
 }
 
 }  // namespace
 
 absl::StatusOr<LoadedTokenizer> LoadSentencePiece(const std::filesystem::path& path,
                                                   const TokenizerConfig& config) {
-  absl::StatusOr<std::string> serialized = ReadTokenizerFile(path);
+  const absl::StatusOr<std::string> serialized = ReadTokenizerFile(path);
   if (!serialized.ok()) return serialized.status();
-  absl::StatusOr<std::unique_ptr<SentencePieceModel>> with_prefix = LoadModel(*serialized);
-  if (!with_prefix.ok()) return with_prefix.status();
-  serialized->append(kNoDummyPrefix, sizeof(kNoDummyPrefix));
-  absl::StatusOr<std::unique_ptr<SentencePieceModel>> without_prefix = LoadModel(*serialized);
-  if (!without_prefix.ok()) return without_prefix.status();
+  absl::StatusOr<ModelPair> models = LoadModels(*serialized);
+  if (!models.ok()) return models.status();
+  const SentencePieceModel& model = *models->with_prefix;
 
   LoadedTokenizer loaded;
-  absl::StatusOr<Vocabulary> vocabulary = ReadVocabulary(**with_prefix, &loaded.added_tokens);
+  absl::StatusOr<Vocabulary> vocabulary = ReadVocabulary(model, &loaded.added_tokens);
   if (!vocabulary.ok()) return vocabulary.status();
   absl::Status status = CompleteAddedTokens(config, &*vocabulary, &loaded.added_tokens);
   if (!status.ok()) return status;
   const PrefixSpace prefix = ChoosePrefix(config);
-  status = Describe(**with_prefix, config, prefix, *vocabulary, &loaded);
+  status = Describe(model, config, prefix, *vocabulary, &loaded);
   if (!status.ok()) return status;
-  loaded.encoder = std::make_unique<SentencePieceEncoder>(
-      *std::move(with_prefix), *std::move(without_prefix), prefix, *std::move(vocabulary));
+  ModelPair plain;
+  if (const auto special = SpecialUserDefined(model, loaded.added_tokens); !special.empty()) {
+    absl::StatusOr<ModelPair> without = LoadModels(*serialized, special);
+    if (!without.ok()) return without.status();
+    plain = *std::move(without);
+  }
+  loaded.encoder = std::make_unique<SentencePieceEncoder>(*std::move(models), std::move(plain),
+                                                          prefix, *std::move(vocabulary));
   return loaded;
 }
 

@@ -45,13 +45,14 @@ struct SentencePieceModel::Merge {
 SentencePieceModel::SentencePieceModel(SentencePieceProto proto, SentencePieceNormalizer normalizer)
     : proto_(std::move(proto)), normalizer_(std::move(normalizer)), byte_ids_(256, -1) {}
 
-std::unique_ptr<SentencePieceModel> SentencePieceModel::Load(std::string_view serialized,
-                                                             std::string* error) {
+std::unique_ptr<SentencePieceModel> SentencePieceModel::Load(
+    std::string_view serialized, std::string* error, absl::Span<const int32_t> never_found) {
   absl::StatusOr<SentencePieceProto> proto = ParseSentencePieceProto(serialized);
   if (!proto.ok()) {
     *error = std::string(proto.status().message());
     return nullptr;
   }
+  for (const int32_t id : never_found) proto->pieces[id].type = PieceType::kControl;
   absl::StatusOr<SentencePieceNormalizer> normalizer = SentencePieceNormalizer::Create(*proto);
   if (!normalizer.ok()) {
     *error = std::string(normalizer.status().message());

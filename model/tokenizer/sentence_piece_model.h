@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
+#include "absl/types/span.h"
 #include "model/tokenizer/prefix_trie.h"
 #include "model/tokenizer/sentence_piece_normalizer.h"
 #include "model/tokenizer/sentence_piece_proto.h"
@@ -21,7 +22,9 @@ class SentencePieceModel {
  public:
   /// From the bytes of tokenizer.model. Null if they are no model that we run: then `*error` says
   /// why.
-  static std::unique_ptr<SentencePieceModel> Load(std::string_view serialized, std::string* error);
+  ///   never_found  ids of pieces that no text becomes, as if they were control tokens
+  static std::unique_ptr<SentencePieceModel> Load(std::string_view serialized, std::string* error,
+                                                  absl::Span<const int32_t> never_found = {});
 
   /// Appends the ids of `text`, which must be valid UTF-8. False where a character has no id: then
   /// `*error` says which.
@@ -31,6 +34,8 @@ class SentencePieceModel {
   const std::string& Piece(int id) const { return proto_.pieces[id].text; }
   /// Control and unknown tokens: they never come from ordinary text, or stand for no text.
   bool IsSpecial(int id) const;
+  /// Found in a text wherever it stands.
+  bool IsUserDefined(int id) const { return proto_.pieces[id].type == PieceType::kUserDefined; }
 
   bool falls_back_to_bytes() const { return proto_.byte_fallback; }
   bool removes_extra_whitespaces() const { return proto_.remove_extra_whitespaces; }

@@ -13,8 +13,11 @@ namespace ziggurat {
 namespace {
 
 using nlohmann::json;
+using ::testing::_;
+using ::testing::Contains;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 std::string Bytes(int field, std::string_view content) {
   std::string wire(1, static_cast<char>(field << 3 | 2));
@@ -120,6 +123,23 @@ TEST(SentencePieceModelTest, UnknownCharactersFallBackToBytes) {
 TEST(SentencePieceModelTest, BpeNeverMergesUserDefinedPieces) {
   const Loaded model(Model(kBpe, BpePieces() + Piece("lo", 0, kUserDefined)));
   EXPECT_THAT(model.Pieces("hello"), ElementsAre("<s>", "▁", "he", "l", "lo"));
+}
+
+TEST(SentencePieceModelTest, SpecialTokensAmongUserDefinedPiecesStayTextWhereTheyAreToBe) {
+  const std::string pieces = BpePieces() + Piece("<|", -11) + Piece("<", -12) + Piece("|", -13) +
+                             Piece("<|im|>", 0, kUserDefined) + Piece("lo", 0, kUserDefined);
+  for (const int algorithm : {kBpe, kUnigram}) {
+    const Loaded model(Model(algorithm, pieces, /*byte_fallback=*/true),
+                       {{"additional_special_tokens", {"<|im|>"}}});
+    const int32_t special = *model.tokenizer->PieceToId("<|im|>");
+    const int32_t ordinary = *model.tokenizer->PieceToId("lo");
+    EXPECT_THAT(*model.tokenizer->Encode("lo<|im|>lo"),
+                ElementsAre(1, *model.tokenizer->PieceToId("▁"), ordinary, special, _, ordinary));
+    const auto plain = *model.tokenizer->Encode("lo<|im|>lo", {.parse_special = false});
+    EXPECT_THAT(plain, Not(Contains(special)));
+    EXPECT_THAT(plain, Contains(ordinary).Times(2));
+    EXPECT_EQ(model.tokenizer->Decode(plain).value(), "lo<|im|>lo");
+  }
 }
 
 TEST(SentencePieceModelTest, UnigramGivesUserDefinedPiecesTheScoreOfTheLibrary) {
