@@ -84,14 +84,16 @@ class Engine::Impl {
   ~Impl() { Stop(); }
 
   absl::Status Submit(RequestId id, EngineRequest request);
-  absl::Status CheckOpen() const {
+  absl::Status CheckOpen(int before) const {
     std::lock_guard lock(status_.mutex);
-    return CheckOpenLocked(HasPlace(/*blocks=*/1));
+    const int places = status_.open.requests;
+    return CheckOpenLocked(places > before && HasPlace(/*blocks=*/1), std::max(before - places, 0));
   }
   absl::Status CheckWaited(SteadyTime arrived, std::optional<SteadyTime> deadline,
                            bool has_left) const;
   /// `mutex` of the status is held.
-  absl::Status CheckOpenLocked(bool has_place) const;
+  ///   before  requests that will come into the queue before it
+  absl::Status CheckOpenLocked(bool has_place, int before) const;
   /// Whether the next step admits a request of so many blocks. `mutex` of the status is held.
   bool HasPlace(size_t blocks) const {
     return status_.open.requests > 0 && blocks <= status_.open.blocks;
@@ -155,11 +157,11 @@ absl::Status Engine::Impl::CheckFits(const Sequence& sequence) const {
   return absl::OkStatus();
 }
 
-absl::Status Engine::Impl::CheckOpenLocked(bool has_place) const {
+absl::Status Engine::Impl::CheckOpenLocked(bool has_place, int before) const {
   if (status_.draining) {
     return Refuse(metrics_, "draining", absl::UnavailableError("the server is draining"));
   }
-  const int queued = status_.waiting - status_.promised.requests;
+  const int queued = status_.waiting - status_.promised.requests + before;
   if (queued >= options_.max_queue && !has_place) {
     return Refuse(metrics_, "queue_full",
                   absl::ResourceExhaustedError(absl::StrCat("the queue is full: ", queued,
@@ -182,7 +184,7 @@ absl::Status Engine::Impl::CheckWaited(SteadyTime arrived, std::optional<SteadyT
   } else if (most > absl::ZeroDuration() && waited >= most) {
     ending = PastQueueTime(absl::ToDoubleSeconds(most), metrics_);
   }
-  if (!ending.has_value()) return CheckOpen();
+  if (!ending.has_value()) return CheckOpen(/*before=*/0);
   if (metrics_ != nullptr) {
     metrics_->CountFinished(FinishReasonName(ending->reason));
     metrics_->ObserveEndToEnd(absl::ToDoubleSeconds(waited));
@@ -193,7 +195,7 @@ absl::Status Engine::Impl::CheckWaited(SteadyTime arrived, std::optional<SteadyT
 
 absl::Status Engine::Impl::Submit(RequestId id, EngineRequest request) {
   if (absl::Status status = CheckRequest(request); !status.ok()) {
-    return Refuse(metrics_, "invalid", status);
+    return RefuseInvalid(metrics_, std::move(status));
   }
   auto sequence = std::make_unique<Sequence>();
   sequence->id = id;
@@ -204,7 +206,7 @@ absl::Status Engine::Impl::Submit(RequestId id, EngineRequest request) {
   absl::StatusOr<BlockPlan> plan =
       PlanBlocks(*request.policy, model_->shape(), geometry_,
                  static_cast<int>(request.prompt.size()), request.max_new_tokens);
-  if (!plan.ok()) return Refuse(metrics_, "invalid", plan.status());
+  if (!plan.ok()) return RefuseInvalid(metrics_, plan.status());
   sequence->block_plan = *std::move(plan);
   if (request.report_attention_recall) {
     PrefillNeeds& needs = sequence->block_plan.plan.needs;
@@ -219,7 +221,7 @@ absl::Status Engine::Impl::Submit(RequestId id, EngineRequest request) {
   std::lock_guard lock(status_.mutex);
   const size_t blocks = sequence->block_plan.total_blocks;
   const bool has_place = HasPlace(blocks);
-  if (absl::Status status = CheckOpenLocked(has_place); !status.ok()) return status;
+  if (absl::Status status = CheckOpenLocked(has_place, /*before=*/0); !status.ok()) return status;
   ++status_.in_flight;
   ++status_.waiting;
   if (has_place) {
@@ -280,7 +282,7 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(const EngineOptions& opti
       std::make_unique<Impl>(filled, geometry, *std::move(pool), std::move(model), metrics)));
 }
 
-absl::Status Engine::CheckOpen() const { return impl_->CheckOpen(); }
+absl::Status Engine::CheckOpen(int before) const { return impl_->CheckOpen(before); }
 
 absl::Status Engine::CheckWaited(SteadyTime arrived, std::optional<SteadyTime> deadline,
                                  bool has_left) const {

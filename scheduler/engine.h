@@ -104,10 +104,10 @@ class Engine {
 
   // ---- Any thread --------------------------------------------------------------------------
 
-  /// Whether a request may be taken now, if it is small enough. UNAVAILABLE: draining.
-  /// RESOURCE_EXHAUSTED: the queue is full. Submit asks too; this is for who has much to do before.
-  /// A refusal counts in the metrics, as one of Submit does.
-  absl::Status CheckOpen() const;
+  /// Whether a request may be taken now, if it is small enough, behind `before` others that will be
+  /// submitted. UNAVAILABLE: draining. RESOURCE_EXHAUSTED: the queue is full. Submit asks too; this
+  /// is for who has much to do before. A refusal counts in the metrics, as one of Submit does.
+  absl::Status CheckOpen(int before = 0) const;
 
   /// The same of a request that came at `arrived` and has waited since, for who lets it wait before
   /// it can be submitted; `has_left`: its client has cancelled or gone away. Where it has ended

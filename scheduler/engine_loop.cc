@@ -289,13 +289,15 @@ void EngineLoop::Report(const Sequence& sequence, FinishReason reason, absl::Sta
   }
   result.total_seconds = Seconds(now - sequence.submitted);
   if (metrics_) {
-    if (!sequence.request.may_end_by_text) metrics_->CountFinished(FinishReasonName(reason));
+    if (!sequence.request.may_end_by_text) {
+      metrics_->CountFinished(FinishReasonName(reason));
+      metrics_->ObserveTokens(sequence.prompt_tokens(), sequence.generated);
+    }
     metrics_->ObserveEndToEnd(result.total_seconds);
     // One that gave up has waited too: without it a full queue would look like a short one.
     if (!has_begun) metrics_->ObserveQueueTime(result.queue_seconds);
     if (sequence.generated > 0) {
       metrics_->ObserveDecode(Seconds(sequence.latest_token_time - sequence.first_token_time));
-      metrics_->ObserveTokens(sequence.prompt_tokens(), sequence.generated);
     }
   }
   spdlog::debug("[{}] finished: {}, {} prompt and {} generated tokens, {:.3f} s, {} blocks of {}",

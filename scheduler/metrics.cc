@@ -330,6 +330,7 @@ void Metrics::ObserveAdmittedBlocks(size_t blocks) {
   series_->admitted_blocks.Observe(static_cast<double>(blocks));
 }
 void Metrics::ObserveTokens(int prompt_tokens, int generated_tokens) {
+  if (generated_tokens == 0) return;
   series_->request_prompt_tokens.Observe(prompt_tokens);
   series_->request_generated_tokens.Observe(generated_tokens);
 }

@@ -58,7 +58,7 @@ class Metrics {
   void CountPromptTokens(int tokens);
   void CountGeneratedTokens(int tokens);
   void ObserveAdmittedBlocks(size_t blocks);  ///< of the plan that a request was admitted with
-  /// Of a finished request that has generated something.
+  /// Of a finished request, if it has generated something.
   void ObserveTokens(int prompt_tokens, int generated_tokens);
   void ObserveQueueTime(double seconds);
   void ObserveFirstToken(double seconds);

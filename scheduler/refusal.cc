@@ -4,6 +4,7 @@
 
 #include "absl/strings/cord.h"
 #include "scheduler/metrics.h"
+#include "scheduler/request.h"
 
 namespace ziggurat {
 namespace {
@@ -15,6 +16,12 @@ constexpr char kPayload[] = "ziggurat/refusal_reason";
 absl::Status Refuse(Metrics* metrics, std::string_view reason, absl::Status status) {
   if (metrics != nullptr) metrics->CountRefused(reason);
   status.SetPayload(kPayload, absl::Cord(absl::string_view(reason.data(), reason.size())));
+  return status;
+}
+
+absl::Status RefuseInvalid(Metrics* metrics, absl::Status status) {
+  if (!absl::IsInternal(status)) return Refuse(metrics, "invalid", std::move(status));
+  if (metrics != nullptr) metrics->CountFinished(FinishReasonName(FinishReason::kError));
   return status;
 }
 

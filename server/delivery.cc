@@ -85,7 +85,10 @@ void Delivery::SendNew(const EngineOutput& output, Stream& stream) {
 void Delivery::SendResult(const EngineResult& ended, Stream& stream) {
   const std::string_view reason =
       FinishReasonName(stream.text.is_stopped() ? FinishReason::kStop : ended.reason);
-  if (stream.may_end_by_text && metrics_ != nullptr) metrics_->CountFinished(reason);
+  if (stream.may_end_by_text && metrics_ != nullptr) {
+    metrics_->CountFinished(reason);
+    metrics_->ObserveTokens(ended.usage.prompt_tokens, stream.completion_tokens);
+  }
   // A request that has reached its stop string is complete, whatever ended it in the engine.
   if (!ended.status.ok() && !stream.text.is_stopped()) {
     spdlog::info("[{}] ended after {} tokens: {}", stream.name, stream.completion_tokens,

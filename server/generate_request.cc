@@ -41,13 +41,7 @@ absl::StatusOr<std::vector<int32_t>> ParsePrompt(const v1::GenerateRequest& mess
   switch (message.input_case()) {
     case v1::GenerateRequest::kText: {
       parameter = "text";
-      const size_t most_bytes = kMostBytesPerToken * static_cast<size_t>(rules.max_prompt_tokens);
-      if (message.text().size() > most_bytes) {
-        return InvalidParameter(
-            parameter, absl::StrCat("has ", message.text().size(), " bytes: at most ", most_bytes,
-                                    " are allowed, ", kMostBytesPerToken, " for each of ",
-                                    rules.max_prompt_tokens, " tokens"));
-      }
+      if (absl::Status status = CheckTextBytes(message, rules); !status.ok()) return status;
       absl::StatusOr<std::vector<int32_t>> ids =
           model.tokenizer->Encode(message.text(), {.parse_special = !message.plain_text()});
       if (!ids.ok()) return InvalidParameter(parameter, std::string(ids.status().message()));
@@ -184,6 +178,15 @@ absl::StatusOr<std::string> ParseRequestId(const std::string& id) {
                                          " printable ASCII characters without spaces"));
   }
   return id;
+}
+
+absl::Status CheckTextBytes(const v1::GenerateRequest& message, const RequestRules& rules) {
+  const size_t most_bytes = kMostBytesPerToken * static_cast<size_t>(rules.max_prompt_tokens);
+  if (message.text().size() <= most_bytes) return absl::OkStatus();
+  return InvalidParameter(
+      "text",
+      absl::StrCat("has ", message.text().size(), " bytes: at most ", most_bytes, " are allowed, ",
+                   kMostBytesPerToken, " for each of ", rules.max_prompt_tokens, " tokens"));
 }
 
 absl::StatusOr<DeliveryRequest> ParseGenerateRequest(const v1::GenerateRequest& message,

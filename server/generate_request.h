@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "compression/policy.h"
 #include "model/tokenizer/tokenizer.h"
@@ -37,6 +38,9 @@ struct RequestRules {
 /// The client's id, or a new one where it is empty. INVALID_ARGUMENT for an id that would break a
 /// log line.
 absl::StatusOr<std::string> ParseRequestId(const std::string& id);
+
+/// Whether the text is so long that it can be no prompt: known before it is tokenized.
+absl::Status CheckTextBytes(const v1::GenerateRequest& message, const RequestRules& rules);
 
 /// Everything but the request's id. INVALID_ARGUMENT names the parameter, its value and what is
 /// allowed; PERMISSION_DENIED names the policy.

@@ -18,6 +18,15 @@
 namespace ziggurat {
 namespace {
 
+// Of the largest messages, that the texts of a kind which wait are together.
+constexpr size_t kMostWaiting = 4;
+
+absl::Status TooManyBytes(const WaitingTexts& waiting, size_t bytes) {
+  return absl::ResourceExhaustedError(
+      absl::StrCat("texts of ", waiting.bytes(), " bytes wait to be tokenized, and with these ",
+                   bytes, " it would be more than ", waiting.most_bytes()));
+}
+
 // Of a request that was refused, or has ended before anything was done for it.
 void End(const std::string& name, absl::Status status, GenerateCall& call) {
   spdlog::info("[{}] {}: {}", name, RefusalReason(status).empty() ? "ended" : "refused",
@@ -48,7 +57,8 @@ ZigguratService::ZigguratService(Engine* engine, Delivery* delivery, Metrics* me
       model_(std::move(model)),
       rules_(std::move(rules)),
       max_open_calls_(max_open_calls),
-      most_waiting_bytes_(size_t{4} * max_message_bytes) {}
+      waiting_prompts_(kMostWaiting * max_message_bytes),
+      waiting_calls_(kMostWaiting * max_message_bytes) {}
 
 grpc::ServerWriteReactor<grpc::ByteBuffer>* ZigguratService::Generate(
     grpc::CallbackServerContext* context, const grpc::ByteBuffer* request) {
@@ -64,22 +74,24 @@ grpc::ServerWriteReactor<grpc::ByteBuffer>* ZigguratService::Generate(
   if (status.ok()) status = name.status();
   if (absl::IsInvalidArgument(status)) status = Refuse(metrics_, "invalid", std::move(status));
   if (status.ok()) status = Admit();
+  const size_t bytes = message->text().size();
+  const bool waits = !TextThread::IsShort(bytes);
+  if (status.ok() && waits) status = LetWait(*message);
   if (!status.ok()) {
     End(name.value_or("-"), std::move(status), *call);
     return call.get();
   }
   call->Accept();
-  const size_t bytes = message->text().size();
-  if (TextThread::IsShort(bytes)) {
+  if (!waits) {
     Submit(Parse(*message), *name, arrived, deadline, call);
     return call.get();
   }
-  metrics_->CountWaitingTexts(1);
-  texts_.Run(bytes, [this, message, name = *name, arrived, deadline, call] {
+  texts_.Run(bytes, [this, bytes, message, name = *name, arrived, deadline, call] {
     const absl::Status waited = engine_->CheckWaited(arrived, deadline, call->is_broken());
     absl::StatusOr<DeliveryRequest> parsed =
         waited.ok() ? Parse(*message) : absl::StatusOr<DeliveryRequest>(waited);
     metrics_->CountWaitingTexts(-1);
+    waiting_prompts_.Leave(bytes);
     Submit(std::move(parsed), name, arrived, deadline, call);
   });
   return call.get();
@@ -91,7 +103,19 @@ absl::Status ZigguratService::Admit() const {
                   absl::ResourceExhaustedError(absl::StrCat("too many streams: ", max_open_calls_,
                                                             " are open, and no more may be")));
   }
-  return engine_->CheckOpen();
+  return engine_->CheckOpen(waiting_prompts_.count());
+}
+
+absl::Status ZigguratService::LetWait(const v1::GenerateRequest& message) {
+  if (absl::Status status = CheckTextBytes(message, rules_); !status.ok()) {
+    return Refuse(metrics_, "invalid", std::move(status));
+  }
+  const size_t bytes = message.text().size();
+  if (!waiting_prompts_.Enter(bytes)) {
+    return Refuse(metrics_, "queue_full", TooManyBytes(waiting_prompts_, bytes));
+  }
+  metrics_->CountWaitingTexts(1);
+  return absl::OkStatus();
 }
 
 void ZigguratService::Submit(absl::StatusOr<DeliveryRequest> request, const std::string& name,
@@ -112,8 +136,9 @@ void ZigguratService::Submit(absl::StatusOr<DeliveryRequest> request, const std:
 absl::StatusOr<DeliveryRequest> ZigguratService::Parse(const v1::GenerateRequest& message) const {
   absl::StatusOr<DeliveryRequest> request = ParseGenerateRequest(message, model_, rules_);
   if (!request.ok()) {
-    const bool is_denied = absl::IsPermissionDenied(request.status());
-    return Refuse(metrics_, is_denied ? "not_allowed" : "invalid", request.status());
+    return absl::IsPermissionDenied(request.status())
+               ? Refuse(metrics_, "not_allowed", request.status())
+               : RefuseInvalid(metrics_, request.status());
   }
   return request;
 }
@@ -131,16 +156,13 @@ grpc::ServerUnaryReactor* ZigguratService::RunUnary(grpc::CallbackServerContext*
     return reactor;
   }
   const size_t bytes = request.Length();
-  const size_t waiting = waiting_bytes_.fetch_add(bytes);
-  if (!TextThread::IsShort(bytes) && waiting + bytes > most_waiting_bytes_) {
-    waiting_bytes_ -= bytes;
-    reactor->Finish(ToGrpcStatus(absl::ResourceExhaustedError(
-        absl::StrCat("calls of ", waiting, " bytes wait for tokens or text, and with these ", bytes,
-                     " it would be more than ", most_waiting_bytes_))));
+  const bool waits = !TextThread::IsShort(bytes);
+  if (waits && !waiting_calls_.Enter(bytes)) {
+    reactor->Finish(ToGrpcStatus(TooManyBytes(waiting_calls_, bytes)));
     return reactor;
   }
-  texts_.Run(bytes, [this, bytes, message, context, reactor, response] {
-    waiting_bytes_ -= bytes;
+  texts_.Run(bytes, [this, bytes, waits, message, context, reactor, response] {
+    if (waits) waiting_calls_.Leave(bytes);
     if (context->IsCancelled()) {
       reactor->Finish(grpc::Status::CANCELLED);
       return;

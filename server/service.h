@@ -1,7 +1,6 @@
 // The gRPC service ziggurat.v1.Ziggurat.
 #pragma once
 
-#include <atomic>
 #include <memory>
 #include <optional>
 #include <string>
@@ -59,6 +58,8 @@ class ZigguratService : public ZigguratServiceBase {
   /// Whether one more call may be made at all. Before anything is done for it: a daemon that is
   /// full has better things to do.
   absl::Status Admit() const;
+  /// Whether its text, which is long, may wait to be tokenized; from then on it counts as waiting.
+  absl::Status LetWait(const v1::GenerateRequest& message);
   /// Submits on behalf of `call`, or ends it.
   void Submit(absl::StatusOr<DeliveryRequest> request, const std::string& name, SteadyTime arrived,
               std::optional<SteadyTime> deadline, const std::shared_ptr<GenerateCall>& call);
@@ -70,9 +71,8 @@ class ZigguratService : public ZigguratServiceBase {
   const ServedModel model_;
   const RequestRules rules_;
   const int max_open_calls_;
-  const size_t most_waiting_bytes_;  ///< of calls with one answer
   OpenCalls open_calls_;
-  std::atomic<size_t> waiting_bytes_ = 0;  ///< of calls with one answer
+  WaitingTexts waiting_prompts_, waiting_calls_;  ///< of Generate, and of calls with one answer
   TextThread texts_;
 };
 

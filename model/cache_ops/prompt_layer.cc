@@ -25,9 +25,11 @@ double Entropy(absl::Span<const float> scores) {
   return sum > 0 ? std::log(sum) - weighted / sum : 0;
 }
 
-/// Gini coefficient of non-negative scores: 0 where all are equal, towards 1 where one has all.
+/// Gini coefficient of non-negative scores: 0 where all are equal, towards 1 where one has all. 0
+/// of scores that are no numbers, which have no order.
 double Gini(absl::Span<const float> scores) {
   std::vector<float> sorted(scores.begin(), scores.end());
+  if (std::any_of(sorted.begin(), sorted.end(), [](float score) { return std::isnan(score); })) return 0;
   std::sort(sorted.begin(), sorted.end());
   const auto n = static_cast<double>(sorted.size());
   double sum = 0, ranked = 0;

@@ -54,7 +54,8 @@ void PageData::AddPointsEverySecond() {
   while (!stopping_) {
     history_.Add(metrics_->Totals(), absl::Now(), std::chrono::steady_clock::now());
     // After a long pause of the machine it goes on from now.
-    next = std::max(next + kPointInterval, std::chrono::steady_clock::now());
+    next += kPointInterval;
+    if (const auto now = std::chrono::steady_clock::now(); next < now) next = now + kPointInterval;
     stop_changed_.wait_until(lock, next, [this] { return stopping_; });
   }
 }

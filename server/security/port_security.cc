@@ -71,7 +71,11 @@ void ReloadedFiles<T>::Poll() {
   const Look look = LookAtFiles();
   const bool is_calm = look.digest == seen_;
   seen_ = look.digest;
-  if (!is_calm || look.digest == settled_) return;
+  if (!is_calm) return;
+  if (look.digest == settled_) {
+    refusal_.clear();  // were the same put there again, it would be said again
+    return;
+  }
   absl::StatusOr<std::shared_ptr<const T>> parsed =
       look.files.ok() ? parse_(*look.files) : look.files.status();
   if (!parsed.ok()) {

@@ -410,6 +410,17 @@ TEST(EngineTest, WhoHasAPlaceAlreadyIsNotInTheQueue) {
   EXPECT_TRUE(harness.engine->CheckOpen().ok());
 }
 
+TEST(EngineTest, WhoIsStillToBeSubmittedHasHisPlaceBeforeOthers) {
+  EngineOptions options = Options(200);
+  options.max_running = 3;
+  options.max_queue = 2;
+  EngineHarness harness(options);
+  for (int before = 0; before < 3 + 2; ++before) {
+    EXPECT_TRUE(harness.engine->CheckOpen(before).ok()) << before;
+  }
+  EXPECT_EQ(RefusalReason(harness.engine->CheckOpen(3 + 2)), "queue_full");
+}
+
 TEST(EngineTest, ALargeRequestIsOvertakenOnlySoOften) {
   EngineOptions options = Options(40);
   options.max_overtakes = 2;

@@ -8,6 +8,7 @@
 #include <thread>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "compression/policy.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -17,6 +18,8 @@
 
 namespace ziggurat {
 namespace {
+
+using ::testing::HasSubstr;
 
 const std::vector<int32_t> kPrompt = {10, 20, 30, 40, 50};
 
@@ -161,6 +164,69 @@ TEST_F(LongTextTest, TheWaitIsSeenAndTimed) {
   EXPECT_GT(got.result.timings().queue_seconds(), took.count() / 2);
   EXPECT_GT(got.result.timings().first_token_seconds(), took.count() / 2);
   EXPECT_TRUE(Shows(daemon_, "ziggurat_requests_waiting 0"));
+}
+
+TEST_F(LongTextTest, WhatIsTooLongForAnyPromptDoesNotWait) {
+  const v1::GenerateRequest request = TextRequest(Letters(4 * kLongTextBytes), 3);
+  int fewest_texts = std::numeric_limits<int>::max();
+  for (int i = 0; i < 10 && fewest_texts > 1; ++i) {
+    const int before = texts_done_;
+    const grpc::Status status = daemon_.Generate(request).status;
+    EXPECT_EQ(status.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+    EXPECT_THAT(status.error_message(), HasSubstr("text has 4194304 bytes: at most"));
+    fewest_texts = std::min(fewest_texts, texts_done_ - before);
+  }
+  EXPECT_LE(fewest_texts, 1);
+}
+
+class FullLongTextTest : public LongTextTest {
+ protected:
+  FullLongTextTest() : LongTextTest(Config()) {}
+  static ServeConfig Config() {
+    ServeConfig config = ConfigForLongPrompts();
+    config.max_running = 1;
+    config.max_queue = 1;
+    return config;
+  }
+};
+
+TEST_F(FullLongTextTest, TextsThatWaitAreTheQueue) {
+  int refused = 0;
+  for (int tries = 0; tries < 10 && refused == 0; ++tries) {
+    std::vector<std::future<Generated>> answers;
+    for (int i = 0; i < 6; ++i) {
+      answers.push_back(std::async(
+          std::launch::async, [this] { return daemon_.Generate(TextRequest(LongPrompt(), 3)); }));
+    }
+    int answered = 0;
+    for (auto& answer : answers) {
+      const grpc::Status status = answer.get().status;
+      if (status.ok()) {
+        ++answered;
+        continue;
+      }
+      EXPECT_EQ(status.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
+      EXPECT_THAT(status.error_message(), HasSubstr("the queue is full"));
+      ++refused;
+    }
+    EXPECT_GE(answered, 1);
+  }
+  EXPECT_GE(refused, 1);
+  EXPECT_TRUE(Shows(
+      daemon_, absl::StrCat("ziggurat_admissions_refused_total{reason=\"queue_full\"} ", refused)));
+  EXPECT_TRUE(Shows(daemon_, "ziggurat_requests_waiting 0"));
+}
+
+TEST(WaitingTexts, HoldNoMoreBytesThanTheyMay) {
+  WaitingTexts texts(100);
+  EXPECT_TRUE(texts.Enter(60));
+  EXPECT_FALSE(texts.Enter(41));
+  EXPECT_TRUE(texts.Enter(40));
+  EXPECT_EQ(texts.count(), 2);
+  texts.Leave(60);
+  EXPECT_EQ(texts.count(), 1);
+  EXPECT_EQ(texts.bytes(), 40u);
+  EXPECT_TRUE(texts.Enter(60));
 }
 
 class ImpatientLongTextTest : public LongTextTest {
