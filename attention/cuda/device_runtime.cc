@@ -92,7 +92,12 @@ absl::StatusOr<DeviceFacts> OpenDevice(int ordinal) {
         absl::StrCat("there is no device cuda:", ordinal, "; there ", count == 1 ? "is" : "are",
                      " cuda:0", count == 1 ? "" : absl::StrCat(" to cuda:", count - 1)));
   }
-  BindDevice(ordinal);
+  // It makes the context, for which the card may have no memory, or be another process's alone.
+  if (const cudaError_t unbound = cudaSetDevice(ordinal); unbound != cudaSuccess) {
+    cudaGetLastError();  // it is answered here
+    return absl::FailedPreconditionError(
+        absl::StrCat("cuda:", ordinal, " cannot be used: ", cudaGetErrorString(unbound)));
+  }
   cudaDeviceProp properties;
   CheckCall(cudaGetDeviceProperties(&properties, ordinal), "cudaGetDeviceProperties");
   if (const char* why = WhyKernelsCannotRun(); why != nullptr) {

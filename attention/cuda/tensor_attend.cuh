@@ -219,7 +219,8 @@ struct TensorAttend : TensorState<kEncoding, kMaxDim> {
                                  const uint32_t (&weights)[4]) {
     ZIGGURAT_UNROLL
     for (int cell = 0; cell < Traits::kPieceCells; ++cell) {
-      if (IsGrouped(kEncoding) && cell > 0 && run.segment->group < Traits::kPieceChannels) {
+      // Where not all channels of the piece are of one group.
+      if (IsGrouped(kEncoding) && cell > 0 && run.segment->group % Traits::kPieceChannels != 0) {
         LoadValueScales(run, values.channel + cell * Cell::kChannels, values);
         __syncwarp();  // lanes that have nothing to load are ahead
       }

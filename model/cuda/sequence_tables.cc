@@ -196,18 +196,14 @@ absl::Status SequenceTables::UpdateRow(int row_index, const DecodeInput& input) 
   if (row.changed_at == input.changed_at && input.changed_at != DecodeInput::kUnknown) {
     return absl::OkStatus();
   }
-  bool same_kinds = true;
   for (int layer = 0; layer < num_layers_; ++layer) {
     if (row.as_of[layer] == input.layers[layer].as_of) continue;
-    const StepKinds before = row.layers[layer].kinds;
     if (!UpdateLayer(row_index, layer, input)) {
       return absl::ResourceExhaustedError(
           absl::StrCat("the device's table of ", table_.capacity_words(), " words is full"));
     }
-    same_kinds = same_kinds && row.layers[layer].kinds == before;
   }
   row.changed_at = input.changed_at;
-  if (same_kinds) return absl::OkStatus();
   row.kinds = {};
   for (const Layer& layer : row.layers) row.kinds.Add(layer.kinds);
   return absl::OkStatus();

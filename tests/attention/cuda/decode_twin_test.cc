@@ -109,6 +109,32 @@ TEST(CudaDecodeWork, GoesThroughManyChunksOfCodes) {
   }
 }
 
+// A lane of the tensor-core kernels takes a piece of some channels of a value, and its scales of
+// that piece's groups.
+TEST(CudaDecodeWork, TakesGroupsThatEndWithinWhatALaneLoads) {
+  LargestDeviation seen("cuda decode of groups that end within pieces");
+  const auto agrees = [&](int head_dim, Encoding encoding, int group) {
+    const AttentionShape shape = Shape(4, 2, head_dim);
+    const CacheFormat format{encoding, static_cast<uint16_t>(group)};
+    Batch batch(format, shape, {2 * group, 5 * group});
+    ExpectTwins(shape, batch, ElementType::kBf16, &seen,
+                absl::StrCat(Name(format), " D=", head_dim));
+  };
+  for (const auto& [head_dim, group] : {std::pair{80, 40},
+                                        {80, 16},
+                                        {96, 24},
+                                        {96, 48},
+                                        {112, 56},
+                                        {120, 40},
+                                        {160, 40},
+                                        {160, 80},
+                                        {192, 48},
+                                        {224, 112}}) {
+    agrees(head_dim, Encoding::kInt4, group);
+    if (group % 16 == 0) agrees(head_dim, Encoding::kInt2, group);
+  }
+}
+
 /// Every scale (zeros stay) of a plane of grouped codes becomes one of `scales`, in turn.
 void SetScales(TestPool& pool, const PlaneView& plane, const SegmentView& segment, int head_dim,
                const std::vector<float>& scales) {
