@@ -122,7 +122,8 @@ absl::StatusOr<std::byte*> CudaSteps::AllocatePool(size_t num_blocks, size_t blo
   if (const size_t free = FreeDeviceBytes(); pool_bytes + table_bytes + kDriverBytes > free) {
     return absl::ResourceExhaustedError(
         absl::StrCat("the KV cache takes ", pool_bytes, " bytes and the table of it ", table_bytes,
-                     "; ", free, " are free, of which kernels and graphs need ", kDriverBytes));
+                     "; ", free, " are free, of which kernels and graphs need ", kDriverBytes,
+                     ". Besides the KV cache it is for: ", options_.besides));
   }
   auto pool = DeviceMemory::Allocate(MemoryKind::kDevice, pool_bytes, "KV cache");
   if (!pool.ok()) return pool.status();

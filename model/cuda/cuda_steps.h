@@ -7,6 +7,7 @@
 #pragma once
 
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "absl/functional/function_ref.h"
@@ -30,6 +31,8 @@ struct CudaStepsOptions {
   AttentionShape heads;
   float norm_epsilon = 0;
   std::vector<float> inverse_frequencies;  ///< [head_dim / 2]
+  /// What the device's memory is for besides the KV cache, for messages.
+  std::string besides;
 };
 
 class CudaSteps final : public StepDecoder {
