@@ -186,6 +186,7 @@ class FullLongTextTest : public LongTextTest {
     ServeConfig config = ConfigForLongPrompts();
     config.max_running = 1;
     config.max_queue = 1;
+    config.max_streams = 64;
     return config;
   }
 };
