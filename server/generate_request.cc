@@ -205,6 +205,10 @@ absl::StatusOr<DeliveryRequest> ParseGenerateRequest(const v1::GenerateRequest& 
   absl::StatusOr<std::vector<int32_t>> prompt = ParsePrompt(message, model, rules);
   if (!prompt.ok()) return prompt.status();
   engine.prompt = *std::move(prompt);
+  if (message.has_token_ids()) {  // a text is whole
+    const size_t last = std::min(engine.prompt.size(), StreamingDetokenizer::Options::kLastTokens);
+    request.text.prompt_end.assign(engine.prompt.end() - last, engine.prompt.end());
+  }
 
   if (absl::Status status = SuitPolicyToPrompt(message, model, &engine); !status.ok()) {
     return status;

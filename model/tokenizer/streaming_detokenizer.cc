@@ -2,7 +2,17 @@
 
 #include <string_view>
 
+#include "absl/strings/match.h"
+
 namespace ziggurat {
+namespace {
+
+bool EndsWithinCharacter(const Tokenizer& tokenizer, absl::Span<const int32_t> ids) {
+  const absl::StatusOr<std::string> text = tokenizer.Decode(ids);
+  return text.ok() && absl::EndsWith(*text, "\uFFFD");
+}
+
+}  // namespace
 
 StreamingDetokenizer::StreamingDetokenizer(const Tokenizer& tokenizer, const Options& options)
     : tokenizer_(tokenizer), options_(options), stream_(tokenizer.NewDecoderStream()) {
@@ -11,6 +21,10 @@ StreamingDetokenizer::StreamingDetokenizer(const Tokenizer& tokenizer, const Opt
     // certain, so nothing of it stays behind.
     std::string before;
     stream_.Push("a", &before).IgnoreError();
+    if (EndsWithinCharacter(tokenizer, options_.last_tokens)) {
+      for (const int32_t id : options_.last_tokens) Push(id).IgnoreError();
+    }
+    options_.last_tokens = {};
   }
 }
 

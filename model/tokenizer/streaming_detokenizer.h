@@ -6,6 +6,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/types/span.h"
 #include "model/tokenizer/decoder_stream.h"
 #include "model/tokenizer/tokenizer.h"
 
@@ -21,6 +22,11 @@ class StreamingDetokenizer {
     /// The text continues another (a completion that follows its prompt): the space before its
     /// first word is kept, which SentencePiece's tokenizers drop at the beginning of a text.
     bool continues_text = false;
+    /// The last tokens of that text: where they end within a character, it comes with its last
+    /// byte.
+    absl::Span<const int32_t> last_tokens = {};
+    /// So many are enough: a character has up to four bytes, and a token one at least.
+    static constexpr size_t kLastTokens = 3;
   };
 
   /// `tokenizer` must outlive this.

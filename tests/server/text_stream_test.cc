@@ -1,5 +1,6 @@
 #include "server/text_stream.h"
 
+#include <algorithm>
 #include <string>
 #include <vector>
 
@@ -38,6 +39,23 @@ TEST(TextStreamTest, LeavesOutSpecialTokensUnlessAsked) {
   EXPECT_EQ(without.Append(kEos) + without.Flush(), "");
   TextStream with(BundledTokenizer().get(), {.stop_strings = {}, .include_special_tokens = true});
   EXPECT_EQ(with.Append(kEos) + with.Flush(), "<|eos|>");
+}
+
+TEST(TextStreamTest, EndsTheCharacterThatThePromptHasBegun) {
+  const std::vector<int32_t> ids = Ids("ab🚀c");
+  int within = 0;
+  for (size_t cut = 1; cut < ids.size(); ++cut) {
+    const size_t last = std::min<size_t>(cut, 3);
+    TextStream stream(BundledTokenizer().get(),
+                      {.prompt_end = {ids.begin() + cut - last, ids.begin() + cut}});
+    std::string text;
+    for (size_t i = cut; i < ids.size(); ++i) text += stream.Append(ids[i]);
+    text += stream.Flush();
+    const std::string before = *BundledTokenizer()->Decode({ids.data(), cut});
+    within += before.ends_with("\uFFFD") ? 1 : 0;
+    EXPECT_EQ(text, before == "a" ? "b🚀c" : before == "ab🚀" ? "c" : "🚀c") << before;
+  }
+  EXPECT_GE(within, 1);
 }
 
 TEST(TextStreamTest, GivesNoTextForAnIdThatIsNoToken) {
