@@ -1,11 +1,7 @@
 #include "server/config.h"
 
 #include <algorithm>
-#include <cerrno>
 #include <charconv>
-#include <cstring>
-#include <fstream>
-#include <iterator>
 #include <limits>
 #include <system_error>
 
@@ -14,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "compression/registry.h"
+#include "model/input_file.h"
 #include "server/byte_size.h"
 #include "server/log.h"
 
@@ -121,21 +118,12 @@ absl::StatusOr<std::vector<std::shared_ptr<const PodGroups>>> LoadPodGroups(
       return absl::InvalidArgumentError(absl::StrCat("--pod-groups names '", name, "' twice"));
     }
     const std::filesystem::path path = text.substr(equals + 1);
-    std::error_code error;
-    const uintmax_t size = std::filesystem::file_size(path, error);
-    std::ifstream file(path, std::ios::binary);
-    if (error || !file) {
-      return absl::NotFoundError(absl::StrCat("--pod-groups ", name, ": cannot read ",
-                                              path.string(), ": ",
-                                              error ? error.message() : std::strerror(errno)));
+    const absl::StatusOr<std::string> json = ReadInputFile(path, kMaxFileBytes);
+    if (!json.ok()) {
+      return absl::Status(json.status().code(),
+                          absl::StrCat("--pod-groups ", name, ": ", json.status().message()));
     }
-    if (size > kMaxFileBytes) {
-      return absl::InvalidArgumentError(absl::StrCat("--pod-groups ", name, ": ", path.string(),
-                                                     " has ", size, " bytes, at most ",
-                                                     kMaxFileBytes, " are allowed"));
-    }
-    const std::string json{std::istreambuf_iterator<char>(file), {}};
-    auto groups = ParsePodGroups(name, json);
+    auto groups = ParsePodGroups(name, *json);
     if (!groups.ok()) {
       return absl::Status(groups.status().code(),
                           absl::StrCat("--pod-groups ", name, ", ", path.string(), ": ",

@@ -16,6 +16,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "google/protobuf/stubs/logging.h"
 #include "grpc/support/log.h"
 #include "server/printable.h"
 #include "spdlog/pattern_formatter.h"
@@ -119,6 +120,7 @@ void SetUpLogging(spdlog::level::level_enum level) {
   logger->set_level(level);
   spdlog::set_default_logger(std::move(logger));
   gpr_set_log_function(LogForGrpc);
+  google::protobuf::SetLogHandler(nullptr);  // of messages that are none, which clients are told
 }
 
 bool HasPortFailed() { return has_port_failed; }

@@ -1,5 +1,6 @@
 #include "server/settings_file.h"
 
+#include <yaml-cpp/eventhandler.h>
 #include <yaml-cpp/yaml.h>
 
 #include <algorithm>
@@ -7,6 +8,7 @@
 #include <cstring>
 #include <fstream>
 #include <iterator>
+#include <sstream>
 
 #include "absl/strings/str_cat.h"
 
@@ -68,17 +70,55 @@ absl::StatusOr<std::vector<FileSetting>> ReadMapping(const YAML::Node& root,
   return settings;
 }
 
+/// Notes where documents begin.
+class DocumentMarks : public YAML::EventHandler {
+ public:
+  const std::vector<YAML::Mark>& marks() const { return marks_; }
+
+  void OnDocumentStart(const YAML::Mark& mark) override { marks_.push_back(mark); }
+  void OnDocumentEnd() override {}
+  void OnNull(const YAML::Mark& /*mark*/, YAML::anchor_t /*anchor*/) override {}
+  void OnAlias(const YAML::Mark& /*mark*/, YAML::anchor_t /*anchor*/) override {}
+  void OnScalar(const YAML::Mark& /*mark*/, const std::string& /*tag*/, YAML::anchor_t /*anchor*/,
+                const std::string& /*value*/) override {}
+  void OnSequenceStart(const YAML::Mark& /*mark*/, const std::string& /*tag*/,
+                       YAML::anchor_t /*anchor*/, YAML::EmitterStyle::value /*style*/) override {}
+  void OnSequenceEnd() override {}
+  void OnMapStart(const YAML::Mark& /*mark*/, const std::string& /*tag*/, YAML::anchor_t /*anchor*/,
+                  YAML::EmitterStyle::value /*style*/) override {}
+  void OnMapEnd() override {}
+
+ private:
+  std::vector<YAML::Mark> marks_;
+};
+
+/// Where the first document begins, and the second. Asked one by one: of a comma outside of
+/// brackets the library makes documents without end.
+std::vector<YAML::Mark> FirstDocuments(const std::string& text) {
+  std::istringstream stream(text);
+  YAML::Parser parser(stream);
+  DocumentMarks documents;
+  while (documents.marks().size() < 2 && parser.HandleNextDocument(documents)) {
+  }
+  return documents.marks();
+}
+
 }  // namespace
 
 absl::StatusOr<std::vector<FileSetting>> ParseSettingsFile(std::string_view text,
                                                            const std::string& path) {
   try {
-    const std::vector<YAML::Node> documents = YAML::LoadAll(std::string(text));
+    const std::string whole(text);
+    const std::vector<YAML::Mark> documents = FirstDocuments(whole);
     if (documents.empty()) return std::vector<FileSetting>();
     if (documents.size() > 1) {
-      return WrongAt(path, documents[1].Mark(), "a second document begins: there must be one");
+      const size_t at = static_cast<size_t>(documents[1].pos);
+      return WrongAt(path, documents[1],
+                     at < whole.size() && whole[at] == ','
+                         ? "no YAML: a comma outside of brackets"
+                         : "a second document begins: there must be one");
     }
-    return ReadMapping(documents[0], path);
+    return ReadMapping(YAML::Load(whole), path);
   } catch (const YAML::Exception& error) {
     return WrongAt(path, error.mark, absl::StrCat("no YAML: ", error.msg));
   }

@@ -4,7 +4,7 @@
 
 #include <algorithm>
 #include <array>
-#include <cstdlib>
+#include <cstdint>
 #include <iterator>
 #include <string_view>
 #include <utility>
@@ -51,7 +51,7 @@ bool IsLater(char32_t character) {
 /// The four normal forms of Unicode (UAX 15).
 class UnicodeNormalizer : public Normalizer {
  public:
-  explicit UnicodeNormalizer(int options) : options_(options) {}
+  explicit UnicodeNormalizer(int options) : options_(static_cast<utf8proc_option_t>(options)) {}
 
   absl::Status Normalize(std::string* text) const override {
     const auto is_ascii = [](char c) { return static_cast<unsigned char>(c) < 0x80; };
@@ -74,21 +74,50 @@ class UnicodeNormalizer : public Normalizer {
  private:
   absl::Status Append(std::string_view part, std::string* out) const {
     if (part.empty()) return absl::OkStatus();
-    utf8proc_uint8_t* normalized = nullptr;
-    const utf8proc_ssize_t size =
-        utf8proc_map(reinterpret_cast<const utf8proc_uint8_t*>(part.data()),
-                     static_cast<utf8proc_ssize_t>(part.size()), &normalized,
-                     static_cast<utf8proc_option_t>(options_));
+    // Not by utf8proc_map: it puts marks in order by swapping neighbours, for minutes where there
+    // are many.
+    std::vector<int32_t> characters = Decompose(part);
+    PutMarksInOrder(&characters);
+    const utf8proc_ssize_t size = utf8proc_normalize_utf32(
+        characters.data(), static_cast<utf8proc_ssize_t>(characters.size()), options_);
     if (size < 0) {
       return absl::InternalError(
           absl::StrCat("the text cannot be normalized: ", utf8proc_errmsg(size)));
     }
-    out->append(reinterpret_cast<const char*>(normalized), static_cast<size_t>(size));
-    std::free(normalized);
+    for (utf8proc_ssize_t i = 0; i < size; ++i) {
+      AppendUtf8(static_cast<char32_t>(characters[i]), out);
+    }
     return absl::OkStatus();
   }
 
-  int options_;
+  std::vector<int32_t> Decompose(std::string_view part) const {
+    std::vector<int32_t> characters;
+    characters.reserve(part.size());
+    for (size_t position = 0; position < part.size();) {
+      constexpr int kMost = 32;  // U+FDFA becomes 18
+      int32_t decomposed[kMost];
+      int unused = 0;
+      const utf8proc_ssize_t count = utf8proc_decompose_char(
+          static_cast<int32_t>(ReadUtf8(part, &position)), decomposed, kMost, options_, &unused);
+      characters.insert(characters.end(), decomposed,
+                        decomposed + std::clamp<utf8proc_ssize_t>(count, 0, kMost));
+    }
+    return characters;
+  }
+
+  /// Those that follow each other, by their combining class.
+  static void PutMarksInOrder(std::vector<int32_t>* characters) {
+    const auto class_of = [](int32_t c) { return utf8proc_get_property(c)->combining_class; };
+    const auto is_mark = [&](int32_t c) { return class_of(c) > 0; };
+    for (auto begin = characters->begin(); begin != characters->end();) {
+      begin = std::find_if(begin, characters->end(), is_mark);
+      const auto end = std::find_if_not(begin, characters->end(), is_mark);
+      std::stable_sort(begin, end, [&](int32_t a, int32_t b) { return class_of(a) < class_of(b); });
+      begin = end;
+    }
+  }
+
+  utf8proc_option_t options_;
 };
 
 class PrependNormalizer : public Normalizer {

@@ -47,6 +47,12 @@ absl::Status Replacement::Apply(std::string* text) const {
   std::vector<ByteRange> matches;
   if (absl::Status status = pattern_.FindAll(*text, &matches); !status.ok()) return status;
   if (matches.empty()) return absl::OkStatus();
+  // A few that follow each other, "a" by "aa", make of one letter more than any memory holds.
+  constexpr size_t kMostBytes = size_t{1} << 28;
+  if (text->size() + matches.size() * content_.size() > kMostBytes) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("Replace makes more than ", kMostBytes, " bytes of a text"));
+  }
   std::string replaced;
   replaced.reserve(text->size());
   size_t done = 0;

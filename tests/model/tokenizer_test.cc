@@ -8,6 +8,7 @@
 #include <sstream>
 #include <thread>
 
+#include "model/tokenizer/normalizer.h"
 #include "model/tokenizer/tokenize_command.h"
 #include "tests/model/tokenizer_files.h"
 
@@ -320,6 +321,33 @@ TEST(NormalizerTest, NormalFormsAreThoseOfUnicode9) {
             "\u1abf\u00e9\u1abf\u1abf\u00e9");
   EXPECT_EQ(normalized("NFC", "\U00011935\U00011930"), "\U00011935\U00011930");
   EXPECT_EQ(normalized("NFD", "\U00011938"), "\U00011938");
+}
+
+// By their combining class, in a time that does not grow with the square of their number: these
+// would take minutes.
+TEST(NormalizerTest, ManyMarksAreSoonInOrder) {
+  constexpr int kCount = 100'000;
+  std::string upper, lower;
+  for (int i = 0; i < kCount; ++i) upper += "\u0301", lower += "\u0316";
+  const auto normalized = [&](const char* form, std::string text) {
+    const auto normalizer = ParseNormalizer(json{{"type", form}});
+    EXPECT_TRUE((*normalizer)->Normalize(&text).ok());
+    return text;
+  };
+  EXPECT_TRUE(normalized("NFD", "e" + upper + lower) == "e" + lower + upper);
+  EXPECT_TRUE(normalized("NFC", "e" + lower + upper) == "\u00e9" + lower + upper.substr(2));
+  EXPECT_EQ(normalized("NFD", "\u0f73\u0f73"), "\u0f71\u0f71\u0f72\u0f72");
+}
+
+TEST(NormalizerTest, ReplacementsThatMakeTooMuchAreRefused) {
+  json steps = json::array();
+  for (int i = 0; i < 40; ++i) {
+    steps.push_back({{"type", "Replace"}, {"pattern", {{"String", "a"}}}, {"content", "aa"}});
+  }
+  const auto normalizer = ParseNormalizer(json{{"type", "Sequence"}, {"normalizers", steps}});
+  ASSERT_TRUE(normalizer.ok()) << normalizer.status();
+  std::string text = "a";
+  EXPECT_EQ((*normalizer)->Normalize(&text).code(), absl::StatusCode::kResourceExhausted);
 }
 
 TEST(NormalizerTest, ComposesReplacesAndStrips) {

@@ -224,5 +224,19 @@ TEST_F(EvalResume, OthersResultsAreNotMixedInAndAreNamed) {
   EXPECT_THAT(text, HasSubstr("4 are of policies, prompts or settings"));
 }
 
+TEST_F(EvalResume, NumbersOfResultsAreWholeAndFit) {
+  const std::string line = ToJsonLine(MakeResult(0, 0));
+  ASSERT_TRUE(ParseResult(line).ok());
+  for (const char* key : {"index", "max_tokens", "prompt_tokens", "blocks"}) {
+    const size_t value = line.find(':', line.find(absl::StrCat("\"", key, "\"")));
+    ASSERT_NE(value, std::string::npos) << key;
+    const size_t end = line.find_first_of(",}", value);
+    for (const char* wrong : {"1e30", "1.9", "true", "-18446744073709551616"}) {
+      const std::string other = absl::StrCat(line.substr(0, value + 1), wrong, line.substr(end));
+      EXPECT_THAT(std::string(ParseResult(other).status().message()), HasSubstr(key)) << other;
+    }
+  }
+}
+
 }  // namespace
 }  // namespace ziggurat::eval

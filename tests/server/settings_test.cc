@@ -152,7 +152,10 @@ TEST(SettingsTest, WhatIsWrongIsNamedWithItsPlace) {
       {"max-running: 1\nmax-running: 2", {here, "line 1 already"}},
       {"\n  - max-running", {here, "no mapping"}},
       {"max-running: 3\n\"x: [", {here, "no YAML"}},
-      {"max-running: 3\n---\nmax-running: 3", {"second document"}}};
+      {"max-running: 3\n---\nmax-running: 3", {"second document"}},
+      {"\n,", {here, "no YAML: a comma outside of brackets"}},
+      {"{max-running: 3},", {"no YAML: a comma outside of brackets"}},
+      {"\n, max-running: 3", {"no YAML: a comma"}}};
   for (const auto& [file, words] : cases) {
     for (const std::string& word : words) {
       EXPECT_THAT(Example().Refusal({}, file), HasSubstr(word)) << file;

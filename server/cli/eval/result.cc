@@ -1,7 +1,9 @@
 #include "server/cli/eval/result.h"
 
 #include <cmath>
+#include <exception>
 #include <limits>
+#include <stdexcept>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -25,18 +27,29 @@ Json ToJson(const CacheFigures& cache) {
           {"skipped_attentions", cache.skipped_attentions}};
 }
 
+/// Whole numbers that fit; the library makes some number of any.
+template <typename Int>
+void ReadInteger(const Json& json, const char* key, Int& to) {
+  const Json& value = json.at(key);
+  const bool fits = value.is_number_unsigned()
+                        ? std::in_range<Int>(value.get<uint64_t>())
+                        : value.is_number_integer() && std::in_range<Int>(value.get<int64_t>());
+  if (!fits) throw std::out_of_range(absl::StrCat("'", key, "' is no whole number that fits"));
+  to = value.get<Int>();
+}
+
 CacheFigures ParseCache(const Json& json) {
   CacheFigures cache;
-  json.at("bytes").get_to(cache.bytes);
-  json.at("blocks").get_to(cache.blocks);
-  json.at("full_blocks").get_to(cache.full_blocks);
-  json.at("lazy_layers").get_to(cache.lazy_layers);
-  json.at("evicted_tokens").get_to(cache.evicted_tokens);
-  json.at("merged_tokens").get_to(cache.merged_tokens);
-  json.at("distant_tokens").get_to(cache.distant_tokens);
-  json.at("quantized_tokens").get_to(cache.quantized_tokens);
-  json.at("distant_attentions").get_to(cache.distant_attentions);
-  json.at("skipped_attentions").get_to(cache.skipped_attentions);
+  ReadInteger(json, "bytes", cache.bytes);
+  ReadInteger(json, "blocks", cache.blocks);
+  ReadInteger(json, "full_blocks", cache.full_blocks);
+  ReadInteger(json, "lazy_layers", cache.lazy_layers);
+  ReadInteger(json, "evicted_tokens", cache.evicted_tokens);
+  ReadInteger(json, "merged_tokens", cache.merged_tokens);
+  ReadInteger(json, "distant_tokens", cache.distant_tokens);
+  ReadInteger(json, "quantized_tokens", cache.quantized_tokens);
+  ReadInteger(json, "distant_attentions", cache.distant_attentions);
+  ReadInteger(json, "skipped_attentions", cache.skipped_attentions);
   return cache;
 }
 
@@ -47,9 +60,9 @@ Result FromJson(const Json& json) {
   json.at("dtype").get_to(key.dtype);
   json.at("policy").get_to(key.policy);
   json.at("tasks").get_to(key.tasks);
-  json.at("index").get_to(key.index);
-  json.at("max_tokens").get_to(key.max_tokens);
-  json.at("held_back").get_to(key.held_back);
+  ReadInteger(json, "index", key.index);
+  ReadInteger(json, "max_tokens", key.max_tokens);
+  ReadInteger(json, "held_back", key.held_back);
   json.at("stop").get_to(key.stop);
   json.at("file").get_to(result.file);
   json.at("version").get_to(result.version);
@@ -60,8 +73,8 @@ Result FromJson(const Json& json) {
     return result;
   }
   json.at("text").get_to(result.text);
-  json.at("prompt_tokens").get_to(result.prompt_tokens);
-  json.at("completion_tokens").get_to(result.completion_tokens);
+  ReadInteger(json, "prompt_tokens", result.prompt_tokens);
+  ReadInteger(json, "completion_tokens", result.completion_tokens);
   json.at("queue_seconds").get_to(result.queue_seconds);
   json.at("first_token_seconds").get_to(result.first_token_seconds);
   json.at("total_seconds").get_to(result.total_seconds);
@@ -133,10 +146,10 @@ std::string ToJsonLine(const Result& result) {
 absl::StatusOr<Result> ParseResult(std::string_view line) {
   const Json json = Json::parse(line, nullptr, /*allow_exceptions=*/false);
   if (json.is_discarded()) return absl::InvalidArgumentError("not JSON");
-  // The library's getters throw; nothing else here does.
+  // As the library's getters do, ReadInteger throws; nothing else here does.
   try {
     return FromJson(json);
-  } catch (const Json::exception& error) {
+  } catch (const std::exception& error) {
     return absl::InvalidArgumentError(absl::StrCat("not a result: ", error.what()));
   }
 }

@@ -1,11 +1,7 @@
 #include "server/cli/eval/task_file.h"
 
 #include <algorithm>
-#include <cerrno>
-#include <cstring>
 #include <filesystem>
-#include <fstream>
-#include <iterator>
 #include <map>
 #include <tuple>
 #include <utility>
@@ -15,6 +11,7 @@
 #include "absl/strings/str_format.h"
 #include "nlohmann/json.hpp"
 #include "server/cli/json_value.h"
+#include "server/cli/read_file.h"
 
 namespace ziggurat::eval {
 namespace {
@@ -107,17 +104,15 @@ absl::StatusOr<TaskFile> ParseTaskFile(const std::string& path, std::string_view
 }
 
 absl::StatusOr<TaskFile> ReadTaskFile(const std::string& path) {
+  constexpr size_t kMaxBytes = size_t{2} << 30;
   std::error_code error;
   if (std::filesystem::is_directory(path, error)) {
     return absl::InvalidArgumentError(
         absl::StrCat(path, ": a folder; name the files in it, e.g. ", path, "/*.jsonl"));
   }
-  std::ifstream stream(path, std::ios::binary);
-  if (!stream) return absl::NotFoundError(absl::StrCat(path, ": ", std::strerror(errno)));
-  const std::string content((std::istreambuf_iterator<char>(stream)),
-                            std::istreambuf_iterator<char>());
-  if (stream.bad()) return absl::NotFoundError(absl::StrCat(path, ": cannot be read"));
-  return ParseTaskFile(path, content);
+  const absl::StatusOr<std::string> content = ReadFile(path, kMaxBytes);
+  if (!content.ok()) return content.status();
+  return ParseTaskFile(path, *content);
 }
 
 std::vector<size_t> SpreadOverDepths(const std::vector<Question>& questions, size_t limit) {

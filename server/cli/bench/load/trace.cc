@@ -1,12 +1,7 @@
 #include "server/cli/bench/load/trace.h"
 
 #include <algorithm>
-#include <cerrno>
 #include <cmath>
-#include <cstring>
-#include <filesystem>
-#include <fstream>
-#include <iterator>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/numbers.h"
@@ -15,6 +10,7 @@
 #include "absl/time/time.h"
 #include "nlohmann/json.hpp"
 #include "server/cli/json_value.h"
+#include "server/cli/read_file.h"
 
 namespace ziggurat::bench {
 namespace {
@@ -140,16 +136,10 @@ absl::StatusOr<std::vector<TraceEntry>> ParseTrace(const std::string& path,
 }
 
 absl::StatusOr<std::vector<TraceEntry>> ReadTrace(const std::string& path) {
-  std::error_code error;
-  if (std::filesystem::is_directory(path, error)) {
-    return absl::InvalidArgumentError(absl::StrCat(path, ": a folder; name a file in it"));
-  }
-  std::ifstream stream(path, std::ios::binary);
-  if (!stream) return absl::NotFoundError(absl::StrCat(path, ": ", std::strerror(errno)));
-  const std::string content((std::istreambuf_iterator<char>(stream)),
-                            std::istreambuf_iterator<char>());
-  if (stream.bad()) return absl::NotFoundError(absl::StrCat(path, ": cannot be read"));
-  return ParseTrace(path, content);
+  constexpr size_t kMaxBytes = size_t{2} << 30;
+  const absl::StatusOr<std::string> content = ReadFile(path, kMaxBytes);
+  if (!content.ok()) return content.status();
+  return ParseTrace(path, *content);
 }
 
 }  // namespace ziggurat::bench
