@@ -12,8 +12,8 @@
 namespace ziggurat {
 
 struct TextStreamOptions {
-  std::vector<std::string> stop_strings;  ///< none empty
-  int min_tokens = 0;                     ///< no stop string is looked for within so many tokens
+  std::vector<std::string> stop_strings = {};  ///< none empty
+  int min_tokens = 0;  ///< no stop string is looked for within so many tokens
   bool include_special_tokens = false;
   /// The last tokens of a prompt that may end within a character.
   std::vector<int32_t> prompt_end = {};
