@@ -340,9 +340,10 @@ TEST(NormalizerTest, ManyMarksAreSoonInOrder) {
 }
 
 TEST(NormalizerTest, ReplacementsThatMakeTooMuchAreRefused) {
+  const std::string many(1024, 'a');
   json steps = json::array();
   for (int i = 0; i < 40; ++i) {
-    steps.push_back({{"type", "Replace"}, {"pattern", {{"String", "a"}}}, {"content", "aa"}});
+    steps.push_back({{"type", "Replace"}, {"pattern", {{"String", "a"}}}, {"content", many}});
   }
   const auto normalizer = ParseNormalizer(json{{"type", "Sequence"}, {"normalizers", steps}});
   ASSERT_TRUE(normalizer.ok()) << normalizer.status();
