@@ -91,8 +91,8 @@ struct LayerPlan {
   LayerEdit edit;
   std::optional<LazyTest> lazy;
   MergeRole merge = MergeRole::kNone;  ///< kUpper: with the layer below
-  /// Upper bound of the prompt's tokens per KV head that the edit keeps. A lazy layer keeps what its
-  /// ring holds instead, which may be more.
+  /// Upper bound of the prompt's tokens per KV head that the edit keeps. A lazy layer keeps what
+  /// its ring holds instead, which may be more.
   size_t prompt_tokens_kept = 0;
 };
 

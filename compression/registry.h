@@ -20,7 +20,7 @@ const PolicyDescriptor* FindPolicy(std::string_view name);
 /// "snapkv(budget=,window=32,kernel=5,pool=avg)".
 std::string DescribeUsage(const PolicyDescriptor& policy);
 
-/// Several lines for --help: each of them, what it keeps, and its parameters with ranges.
+/// Several lines for --help: each policy, what it keeps, and its parameters with ranges.
 std::string DescribePolicies(absl::Span<const PolicyDescriptor* const> policies = AllPolicies());
 
 }  // namespace ziggurat

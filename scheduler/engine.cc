@@ -86,8 +86,8 @@ class Engine::Impl {
   absl::Status Submit(RequestId id, EngineRequest request);
   absl::Status CheckOpen(int before) const {
     std::lock_guard lock(status_.mutex);
-    const int places = status_.open.requests;
-    return CheckOpenLocked(places > before && HasPlace(/*blocks=*/1), std::max(before - places, 0));
+    const int places = HasPlace(/*blocks=*/1) ? status_.open.requests : 0;
+    return CheckOpenLocked(places > before, std::max(before - places, 0));
   }
   absl::Status CheckWaited(SteadyTime arrived, std::optional<SteadyTime> deadline,
                            bool has_left) const;

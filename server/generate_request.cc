@@ -206,7 +206,7 @@ absl::StatusOr<DeliveryRequest> ParseGenerateRequest(const v1::GenerateRequest& 
   if (!prompt.ok()) return prompt.status();
   engine.prompt = *std::move(prompt);
   if (message.has_token_ids()) {  // a text is whole
-    const size_t last = std::min(engine.prompt.size(), StreamingDetokenizer::Options::kLastTokens);
+    const size_t last = std::min(engine.prompt.size(), StreamingDetokenizer::kLastTokens);
     request.text.prompt_end.assign(engine.prompt.end() - last, engine.prompt.end());
   }
 

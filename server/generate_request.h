@@ -39,7 +39,8 @@ struct RequestRules {
 /// log line.
 absl::StatusOr<std::string> ParseRequestId(const std::string& id);
 
-/// Whether the text is so long that it can be no prompt: known before it is tokenized.
+/// INVALID_ARGUMENT for a text of so many bytes that it can be no prompt: known before it is
+/// tokenized.
 absl::Status CheckTextBytes(const v1::GenerateRequest& message, const RequestRules& rules);
 
 /// Everything but the request's id. INVALID_ARGUMENT names the parameter, its value and what is

@@ -39,6 +39,13 @@ void LogForGrpc(gpr_log_func_args* line) {
   }
 }
 
+// So does protobuf, of messages that are none; their senders are told.
+void LogForProtobuf(google::protobuf::LogLevel level, const char* /*file*/, int /*line*/,
+                    const std::string& message) {
+  const bool is_fatal = level == google::protobuf::LOGLEVEL_FATAL;
+  spdlog::log(is_fatal ? spdlog::level::err : spdlog::level::debug, "protobuf: {}", message);
+}
+
 // A message is one line, whatever file or client gave its words.
 class OneLineFormatter : public spdlog::formatter {
  public:
@@ -120,7 +127,7 @@ void SetUpLogging(spdlog::level::level_enum level) {
   logger->set_level(level);
   spdlog::set_default_logger(std::move(logger));
   gpr_set_log_function(LogForGrpc);
-  google::protobuf::SetLogHandler(nullptr);  // of messages that are none, which clients are told
+  google::protobuf::SetLogHandler(LogForProtobuf);
 }
 
 bool HasPortFailed() { return has_port_failed; }

@@ -23,8 +23,8 @@ constexpr size_t kMostWaiting = 4;
 
 absl::Status TooManyBytes(const WaitingTexts& waiting, size_t bytes) {
   return absl::ResourceExhaustedError(
-      absl::StrCat("texts of ", waiting.bytes(), " bytes wait to be tokenized, and with these ",
-                   bytes, " it would be more than ", waiting.most_bytes()));
+      absl::StrCat("with the ", bytes, " bytes of this one calls of more than ",
+                   waiting.most_bytes(), " bytes would wait for tokens or text"));
 }
 
 // Of a request that was refused, or has ended before anything was done for it.
@@ -74,9 +74,9 @@ grpc::ServerWriteReactor<grpc::ByteBuffer>* ZigguratService::Generate(
   if (status.ok()) status = name.status();
   if (absl::IsInvalidArgument(status)) status = Refuse(metrics_, "invalid", std::move(status));
   if (status.ok()) status = Admit();
-  const size_t bytes = message->text().size();
-  const bool waits = !TextThread::IsShort(bytes);
-  if (status.ok() && waits) status = LetWait(*message);
+  const bool waits = !TextThread::IsShort(message->text().size());
+  const size_t bytes = request->Length();  // all that is held meanwhile
+  if (status.ok() && waits) status = LetWait(*message, bytes);
   if (!status.ok()) {
     End(name.value_or("-"), std::move(status), *call);
     return call.get();
@@ -91,8 +91,8 @@ grpc::ServerWriteReactor<grpc::ByteBuffer>* ZigguratService::Generate(
     absl::StatusOr<DeliveryRequest> parsed =
         waited.ok() ? Parse(*message) : absl::StatusOr<DeliveryRequest>(waited);
     metrics_->CountWaitingTexts(-1);
-    waiting_prompts_.Leave(bytes);
     Submit(std::move(parsed), name, arrived, deadline, call);
+    waiting_prompts_.Leave(bytes);  // until then its place in the queue is kept
   });
   return call.get();
 }
@@ -106,11 +106,10 @@ absl::Status ZigguratService::Admit() const {
   return engine_->CheckOpen(waiting_prompts_.count());
 }
 
-absl::Status ZigguratService::LetWait(const v1::GenerateRequest& message) {
+absl::Status ZigguratService::LetWait(const v1::GenerateRequest& message, size_t bytes) {
   if (absl::Status status = CheckTextBytes(message, rules_); !status.ok()) {
     return Refuse(metrics_, "invalid", std::move(status));
   }
-  const size_t bytes = message.text().size();
   if (!waiting_prompts_.Enter(bytes)) {
     return Refuse(metrics_, "queue_full", TooManyBytes(waiting_prompts_, bytes));
   }

@@ -58,8 +58,9 @@ class ZigguratService : public ZigguratServiceBase {
   /// Whether one more call may be made at all. Before anything is done for it: a daemon that is
   /// full has better things to do.
   absl::Status Admit() const;
-  /// Whether its text, which is long, may wait to be tokenized; from then on it counts as waiting.
-  absl::Status LetWait(const v1::GenerateRequest& message);
+  /// Whether a message of so many bytes, whose text is long, may wait to be tokenized; from then on
+  /// it counts as waiting.
+  absl::Status LetWait(const v1::GenerateRequest& message, size_t bytes);
   /// Submits on behalf of `call`, or ends it.
   void Submit(absl::StatusOr<DeliveryRequest> request, const std::string& name, SteadyTime arrived,
               std::optional<SteadyTime> deadline, const std::shared_ptr<GenerateCall>& call);

@@ -5,9 +5,9 @@
 namespace ziggurat {
 
 TextStream::TextStream(const Tokenizer* tokenizer, const TextStreamOptions& options)
-    : detokenizer_(*tokenizer, {.skip_special = !options.include_special_tokens,
-                                .continues_text = true,
-                                .last_tokens = options.prompt_end}),
+    : detokenizer_(*tokenizer,
+                   {.skip_special = !options.include_special_tokens, .continues_text = true},
+                   options.prompt_end),
       matcher_(options.stop_strings),
       tokens_until_stops_count_(options.min_tokens) {}
 

@@ -12,7 +12,7 @@
 
 namespace ziggurat {
 
-/// Texts of one kind that wait to be tokenized: how many, and how many bytes they hold together.
+/// Calls of one kind that wait for tokens or text: how many, and how many bytes they hold together.
 /// Any thread.
 class WaitingTexts {
  public:

@@ -95,8 +95,8 @@ absl::StatusOr<DeviceFacts> OpenDevice(int ordinal) {
   // It makes the context, for which the card may have no memory, or be another process's alone.
   if (const cudaError_t unbound = cudaSetDevice(ordinal); unbound != cudaSuccess) {
     cudaGetLastError();  // it is answered here
-    return absl::FailedPreconditionError(
-        absl::StrCat("cuda:", ordinal, " cannot be used: ", cudaGetErrorString(unbound)));
+    return absl::UnavailableError(
+        absl::StrCat("cuda:", ordinal, " cannot be used now: ", cudaGetErrorString(unbound)));
   }
   cudaDeviceProp properties;
   CheckCall(cudaGetDeviceProperties(&properties, ordinal), "cudaGetDeviceProperties");

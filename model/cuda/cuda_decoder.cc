@@ -9,7 +9,6 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 #include "attention/cuda/cuda_backend.h"
 #include "block_manager/check.h"
 #include "model/cache_ops/cache_edit.h"
@@ -55,13 +54,6 @@ struct Plan {
   }
 };
 
-/// "weights 123, scratch memory 45".
-std::string Listed(const std::vector<MemoryPart>& parts) {
-  return absl::StrJoin(parts, ", ", [](std::string* text, const MemoryPart& part) {
-    absl::StrAppend(text, part.what, " ", part.bytes);
-  });
-}
-
 /// `prompts` may be null.
 Plan MakePlan(const ModelConfig& config, const CudaDecoderOptions& options,
               const cuda::DeviceFacts& device, const cuda::PromptLibrary* prompts) {
@@ -98,7 +90,7 @@ Plan MakePlan(const ModelConfig& config, const CudaDecoderOptions& options,
   plan.workspace_bytes =
       WorkspaceCapacityBytes(MakePrefillLanes(plan.steps.shape, options.decoder));
   if (prompts != nullptr) plan.prompt_library_bytes = prompts->WorkspaceBytes(heads, tokens);
-  plan.steps.besides = Listed(plan.Parts());
+  plan.steps.besides_pool = plan.Parts();
   return plan;
 }
 
@@ -107,9 +99,9 @@ absl::Status CheckMemory(const Plan& plan, int device) {
   for (const MemoryPart& part : plan.Parts()) needed += part.bytes;
   const size_t free = cuda::FreeDeviceBytes();
   if (needed <= free) return absl::OkStatus();
-  return absl::ResourceExhaustedError(absl::StrCat("cuda:", device, " has ", free,
-                                                   " bytes free, the model needs ", needed,
-                                                   " besides its KV cache: ", plan.steps.besides));
+  return absl::ResourceExhaustedError(
+      absl::StrCat("cuda:", device, " has ", free, " bytes free, the model needs ", needed,
+                   " besides its KV cache: ", cuda::ListParts(plan.Parts())));
 }
 
 /// So that the library allocates nothing behind the KV cache, which takes what is left.

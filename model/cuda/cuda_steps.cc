@@ -123,7 +123,7 @@ absl::StatusOr<std::byte*> CudaSteps::AllocatePool(size_t num_blocks, size_t blo
     return absl::ResourceExhaustedError(
         absl::StrCat("the KV cache takes ", pool_bytes, " bytes and the table of it ", table_bytes,
                      "; ", free, " are free, of which kernels and graphs need ", kDriverBytes,
-                     ". Besides the KV cache it is for: ", options_.besides));
+                     "; the rest of its memory is for: ", ListParts(options_.besides_pool)));
   }
   auto pool = DeviceMemory::Allocate(MemoryKind::kDevice, pool_bytes, "KV cache");
   if (!pool.ok()) return pool.status();

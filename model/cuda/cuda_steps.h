@@ -7,7 +7,6 @@
 #pragma once
 
 #include <memory>
-#include <string>
 #include <vector>
 
 #include "absl/functional/function_ref.h"
@@ -31,8 +30,7 @@ struct CudaStepsOptions {
   AttentionShape heads;
   float norm_epsilon = 0;
   std::vector<float> inverse_frequencies;  ///< [head_dim / 2]
-  /// What the device's memory is for besides the KV cache, for messages.
-  std::string besides;
+  std::vector<MemoryPart> besides_pool;    ///< what else the device's memory is for
 };
 
 class CudaSteps final : public StepDecoder {

@@ -50,7 +50,7 @@ absl::Status Replacement::Apply(std::string* text) const {
   // A few that follow each other, "a" by "aa", make of one letter more than any memory holds.
   constexpr size_t kMostBytes = size_t{1} << 28;
   if (text->size() + matches.size() * content_.size() > kMostBytes) {
-    return absl::ResourceExhaustedError(
+    return absl::InvalidArgumentError(
         absl::StrCat("Replace makes more than ", kMostBytes, " bytes of a text"));
   }
   std::string replaced;

@@ -140,12 +140,13 @@ absl::StatusOr<ModelPair> LoadModels(const std::string& serialized,
   return models;
 }
 
-/// Special tokens that the model finds in a text itself, wherever it is told to look for none.
-std::vector<int32_t> SpecialUserDefined(const SentencePieceModel& model,
-                                        const std::vector<AddedToken>& tokens) {
+/// Special tokens that are ordinary pieces: the model finds them in a text by itself, where nobody
+/// looks for special tokens too.
+std::vector<int32_t> SpecialPieces(const SentencePieceModel& model,
+                                   const std::vector<AddedToken>& tokens) {
   std::vector<int32_t> ids;
   for (const AddedToken& token : tokens) {
-    if (token.special && token.id < model.size() && model.IsUserDefined(token.id)) {
+    if (token.special && token.id < model.size() && model.IsOrdinary(token.id)) {
       ids.push_back(token.id);
     }
   }
@@ -171,7 +172,7 @@ absl::StatusOr<LoadedTokenizer> LoadSentencePiece(const std::filesystem::path& p
   status = Describe(model, config, prefix, *vocabulary, &loaded);
   if (!status.ok()) return status;
   ModelPair plain;
-  if (const auto special = SpecialUserDefined(model, loaded.added_tokens); !special.empty()) {
+  if (const auto special = SpecialPieces(model, loaded.added_tokens); !special.empty()) {
     absl::StatusOr<ModelPair> without = LoadModels(*serialized, special);
     if (!without.ok()) return without.status();
     plain = *std::move(without);

@@ -93,7 +93,7 @@ bool SentencePieceModel::Index(std::string* error) {
       if (byte == 256) return refuse(absl::StrCat("byte piece ", id, " is no byte"));
       byte_ids_[byte] = id;
     }
-    if (!IsOrdinary(piece.type)) continue;
+    if (!ziggurat::IsOrdinary(piece.type)) continue;
     if (!pieces_.emplace(piece.text, id).second) {
       return refuse(absl::StrCat("piece ", id, " comes twice"));
     }
@@ -110,6 +110,10 @@ bool SentencePieceModel::Index(std::string* error) {
 bool SentencePieceModel::IsSpecial(int id) const {
   const PieceType type = proto_.pieces[id].type;
   return type == PieceType::kControl || type == PieceType::kUnknown;
+}
+
+bool SentencePieceModel::IsOrdinary(int id) const {
+  return ziggurat::IsOrdinary(proto_.pieces[id].type);
 }
 
 std::optional<int32_t> SentencePieceModel::IdOfType(const std::string& piece,

@@ -34,8 +34,8 @@ class SentencePieceModel {
   const std::string& Piece(int id) const { return proto_.pieces[id].text; }
   /// Control and unknown tokens: they never come from ordinary text, or stand for no text.
   bool IsSpecial(int id) const;
-  /// Found in a text wherever it stands.
-  bool IsUserDefined(int id) const { return proto_.pieces[id].type == PieceType::kUserDefined; }
+  /// A piece that text may become.
+  bool IsOrdinary(int id) const;
 
   bool falls_back_to_bytes() const { return proto_.byte_fallback; }
   bool removes_extra_whitespaces() const { return proto_.remove_extra_whitespaces; }

@@ -14,17 +14,17 @@ bool EndsWithinCharacter(const Tokenizer& tokenizer, absl::Span<const int32_t> i
 
 }  // namespace
 
-StreamingDetokenizer::StreamingDetokenizer(const Tokenizer& tokenizer, const Options& options)
+StreamingDetokenizer::StreamingDetokenizer(const Tokenizer& tokenizer, const Options& options,
+                                           absl::Span<const int32_t> last_tokens)
     : tokenizer_(tokenizer), options_(options), stream_(tokenizer.NewDecoderStream()) {
   if (options_.continues_text) {
     // A letter brings every decoder past the beginning of its text; it needs no second token to be
     // certain, so nothing of it stays behind.
     std::string before;
     stream_.Push("a", &before).IgnoreError();
-    if (EndsWithinCharacter(tokenizer, options_.last_tokens)) {
-      for (const int32_t id : options_.last_tokens) Push(id).IgnoreError();
+    if (EndsWithinCharacter(tokenizer, last_tokens)) {
+      for (const int32_t id : last_tokens) Push(id).IgnoreError();
     }
-    options_.last_tokens = {};
   }
 }
 

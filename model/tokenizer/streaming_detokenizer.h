@@ -22,17 +22,17 @@ class StreamingDetokenizer {
     /// The text continues another (a completion that follows its prompt): the space before its
     /// first word is kept, which SentencePiece's tokenizers drop at the beginning of a text.
     bool continues_text = false;
-    /// The last tokens of that text: where they end within a character, it comes with its last
-    /// byte.
-    absl::Span<const int32_t> last_tokens = {};
-    /// So many are enough: a character has up to four bytes, and a token one at least.
-    static constexpr size_t kLastTokens = 3;
   };
+  /// So many tokens at the end of a text have all bytes of a character that is not complete.
+  static constexpr size_t kLastTokens = 3;
 
   /// `tokenizer` must outlive this.
   explicit StreamingDetokenizer(const Tokenizer& tokenizer)
       : StreamingDetokenizer(tokenizer, Options()) {}
-  StreamingDetokenizer(const Tokenizer& tokenizer, const Options& options);
+  ///   last_tokens  of the text that is continued: where they end within a character, that comes
+  ///                with its last byte
+  StreamingDetokenizer(const Tokenizer& tokenizer, const Options& options,
+                       absl::Span<const int32_t> last_tokens = {});
 
   /// The text that the next token makes certain; often empty. OUT_OF_RANGE if no token has the id:
   /// then nothing has changed.

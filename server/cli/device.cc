@@ -21,7 +21,8 @@ absl::StatusOr<int> ChooseDevice(const std::string& flag) {
     spdlog::info("cuda:{}: {}", choice->ordinal, *card);
     return choice->ordinal;
   }
-  if (choice->is_auto) {
+  // A card that is there and busy is no reason to serve without it, slowly and for good.
+  if (choice->is_auto && !absl::IsUnavailable(card.status())) {
     spdlog::info("on the CPU: {}", std::string(card.status().message()));
     return DeviceChoice::kCpu;
   }

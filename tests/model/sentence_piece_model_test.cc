@@ -125,20 +125,24 @@ TEST(SentencePieceModelTest, BpeNeverMergesUserDefinedPieces) {
   EXPECT_THAT(model.Pieces("hello"), ElementsAre("<s>", "▁", "he", "l", "lo"));
 }
 
-TEST(SentencePieceModelTest, SpecialTokensAmongUserDefinedPiecesStayTextWhereTheyAreToBe) {
-  const std::string pieces = BpePieces() + Piece("<|", -11) + Piece("<", -12) + Piece("|", -13) +
-                             Piece("<|im|>", 0, kUserDefined) + Piece("lo", 0, kUserDefined);
-  for (const int algorithm : {kBpe, kUnigram}) {
-    const Loaded model(Model(algorithm, pieces, /*byte_fallback=*/true),
-                       {{"additional_special_tokens", {"<|im|>"}}});
-    const int32_t special = *model.tokenizer->PieceToId("<|im|>");
-    const int32_t ordinary = *model.tokenizer->PieceToId("lo");
-    EXPECT_THAT(*model.tokenizer->Encode("lo<|im|>lo"),
-                ElementsAre(1, *model.tokenizer->PieceToId("▁"), ordinary, special, _, ordinary));
-    const auto plain = *model.tokenizer->Encode("lo<|im|>lo", {.parse_special = false});
-    EXPECT_THAT(plain, Not(Contains(special)));
-    EXPECT_THAT(plain, Contains(ordinary).Times(2));
-    EXPECT_EQ(model.tokenizer->Decode(plain).value(), "lo<|im|>lo");
+TEST(SentencePieceModelTest, SpecialTokensThatArePiecesStayTextWhereTheyAreToBe) {
+  for (const Type type : {kUserDefined, kNormal}) {
+    // Where it is an ordinary one, merges lead to it.
+    const std::string pieces = BpePieces() + Piece("<|", -11) + Piece("<", -12) + Piece("|", -13) +
+                               Piece("|>", -14) + Piece(">", -15) + Piece("<||>", -1, type) +
+                               Piece("lo", 0, kUserDefined);
+    for (const int algorithm : {kBpe, kUnigram}) {
+      const Loaded model(Model(algorithm, pieces, /*byte_fallback=*/true),
+                         {{"additional_special_tokens", {"<||>"}}});
+      const int32_t special = *model.tokenizer->PieceToId("<||>");
+      const int32_t ordinary = *model.tokenizer->PieceToId("lo");
+      EXPECT_THAT(*model.tokenizer->Encode("lo<||>lo"),
+                  ElementsAre(1, *model.tokenizer->PieceToId("▁"), ordinary, special, _, ordinary));
+      const auto plain = *model.tokenizer->Encode("lo<||>lo", {.parse_special = false});
+      EXPECT_THAT(plain, Not(Contains(special))) << type << ", " << algorithm;
+      EXPECT_THAT(plain, Contains(ordinary).Times(2));
+      EXPECT_EQ(model.tokenizer->Decode(plain).value(), "lo<||>lo");
+    }
   }
 }
 

@@ -69,7 +69,6 @@ class GrowingSequence {
     return next;
   }
   int slots() const { return slots_; }
-  int step() const { return input_.step; }
 
  private:
   std::vector<BlockId> blocks_;

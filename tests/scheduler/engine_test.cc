@@ -171,6 +171,7 @@ TEST(EngineTest, APlanThatIsTooLowIsRefused) {
     EXPECT_EQ(status.message(),
               absl::StrCat("wrong planned that layer ", layer,
                            " keeps up to 200 of 200 tokens, and its prompt_tokens_kept says 1"));
+    EXPECT_EQ(RefusalReason(status), "") << "it is not the request that is wrong";
   }
   harness.ExpectEmptyPool();
 }
@@ -419,6 +420,20 @@ TEST(EngineTest, WhoIsStillToBeSubmittedHasHisPlaceBeforeOthers) {
     EXPECT_TRUE(harness.engine->CheckOpen(before).ok()) << before;
   }
   EXPECT_EQ(RefusalReason(harness.engine->CheckOpen(3 + 2)), "queue_full");
+}
+
+TEST(EngineTest, WithoutBlocksThereIsNoPlaceForWhoIsStillToBeSubmitted) {
+  EngineOptions options = Options(64);
+  options.max_running = 100;
+  options.max_queue = 2;
+  EngineHarness harness(options);
+  harness.control->decode_delay_us = 10'000;
+  const RequestId all = harness.MustSubmit(harness.Request(64, 300));
+  harness.AwaitTokens(all, 1);
+  EXPECT_TRUE(harness.engine->CheckOpen(1).ok());
+  EXPECT_EQ(RefusalReason(harness.engine->CheckOpen(2)), "queue_full");
+  harness.engine->Cancel(all, FinishReason::kCancelled);
+  harness.Await(all);
 }
 
 TEST(EngineTest, ALargeRequestIsOvertakenOnlySoOften) {

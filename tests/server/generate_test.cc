@@ -97,6 +97,9 @@ TEST(GenerateTest, EndsAtAStopStringSpreadOverTokensAndLeaksNoneOfIt) {
   EXPECT_THAT(told, ::testing::Not(HasSubstr("three")));
   daemon.WaitIdle();
   EXPECT_EQ(daemon.Cache().used_blocks(), 0u);
+  EXPECT_THAT(HttpGet(daemon, "/metrics").body,
+              HasSubstr(absl::StrCat("\nziggurat_request_generated_tokens_sum ",
+                                     got.token_ids.size(), "\n")));
 }
 
 TEST(GenerateTest, LooksForNoStopStringWithinTheLeastNumberOfTokens) {

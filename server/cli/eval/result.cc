@@ -1,7 +1,6 @@
 #include "server/cli/eval/result.h"
 
 #include <cmath>
-#include <exception>
 #include <limits>
 #include <stdexcept>
 #include <utility>
@@ -34,7 +33,7 @@ void ReadInteger(const Json& json, const char* key, Int& to) {
   const bool fits = value.is_number_unsigned()
                         ? std::in_range<Int>(value.get<uint64_t>())
                         : value.is_number_integer() && std::in_range<Int>(value.get<int64_t>());
-  if (!fits) throw std::out_of_range(absl::StrCat("'", key, "' is no whole number that fits"));
+  if (!fits) throw std::invalid_argument(absl::StrCat("'", key, "' is no whole number that fits"));
   to = value.get<Int>();
 }
 
@@ -149,7 +148,9 @@ absl::StatusOr<Result> ParseResult(std::string_view line) {
   // As the library's getters do, ReadInteger throws; nothing else here does.
   try {
     return FromJson(json);
-  } catch (const std::exception& error) {
+  } catch (const Json::exception& error) {
+    return absl::InvalidArgumentError(absl::StrCat("not a result: ", error.what()));
+  } catch (const std::invalid_argument& error) {
     return absl::InvalidArgumentError(absl::StrCat("not a result: ", error.what()));
   }
 }
