@@ -423,7 +423,7 @@ TEST(EngineTest, WhoIsStillToBeSubmittedHasHisPlaceBeforeOthers) {
 }
 
 TEST(EngineTest, WithoutBlocksThereIsNoPlaceForWhoIsStillToBeSubmitted) {
-  EngineOptions options = Options(64);
+  EngineOptions options = Options(4 * 23);  // layers, and blocks of 16 for 64 + 299 tokens
   options.max_running = 100;
   options.max_queue = 2;
   EngineHarness harness(options);
