@@ -18,7 +18,7 @@
 namespace ziggurat {
 namespace {
 
-// Of the largest messages, that the texts of a kind which wait are together.
+// Calls of a kind that wait may hold as many bytes as so many of the largest messages.
 constexpr size_t kMostWaiting = 4;
 
 absl::Status TooManyBytes(const WaitingTexts& waiting, size_t bytes) {
