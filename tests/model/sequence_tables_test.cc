@@ -197,6 +197,43 @@ class TablesOnDevice {
   size_t patches_of_update_ = 0;
 };
 
+/// Sequences that come and go at random.
+class Crowd {
+ public:
+  /// One comes in every `coming` steps while there is room, of up to `most_slots`, and one in every
+  /// `going` goes.
+  Crowd(uint32_t seed, uint32_t coming, uint32_t going, int most_slots)
+      : random_(seed), coming_(coming), going_(going), most_slots_(most_slots) {}
+
+  /// Those of the next step, in any order.
+  std::vector<GrowingSequence*> Next() {
+    if (live_.size() < kRows && random_() % coming_ == 0) {
+      live_.push_back(std::make_unique<GrowingSequence>(++count_, 1 + random_() % most_slots_));
+    }
+    if (!live_.empty() && random_() % going_ == 0) {
+      live_.erase(live_.begin() + random_() % live_.size());
+    }
+    std::shuffle(live_.begin(), live_.end(), random_);
+    std::vector<GrowingSequence*> all;
+    for (const auto& sequence : live_) all.push_back(sequence.get());
+    return all;
+  }
+  /// Two thirds of them, of which some will be gone.
+  std::vector<GrowingSequence*> SomeOf(std::vector<GrowingSequence*> all) {
+    std::erase_if(all, [&](GrowingSequence*) { return random_() % 3 == 0; });
+    return all;
+  }
+  /// How many have come.
+  uint64_t count() const { return count_; }
+
+ private:
+  std::mt19937 random_;
+  uint32_t coming_, going_;
+  int most_slots_;
+  std::vector<std::unique_ptr<GrowingSequence>> live_;
+  uint64_t count_ = 0;
+};
+
 TEST(SequenceTables, CountOnWithoutAPatchUntilABlockIsTaken) {
   TablesOnDevice tables;
   const uint32_t empty = tables.used_words();
@@ -233,23 +270,14 @@ TEST(SequenceTables, HaveNothingToFindInAStepThatWasPrepared) {
 }
 
 TEST(SequenceTables, GoOnWhereTheTableWasFull) {
-  std::mt19937 random(7);
   int refused = 0;
   for (const uint32_t words : {700, 850, 1000, 1200, 1500}) {
     TablesOnDevice tables(words);
-    std::vector<std::unique_ptr<GrowingSequence>> live;
-    uint64_t next_id = 1;
+    Crowd crowd(/*seed=*/words, /*coming=*/2, /*going=*/6, /*most_slots=*/300);
     for (int step = 0; step < 250; ++step) {
-      if (live.size() < kRows && random() % 2 == 0) {
-        live.push_back(std::make_unique<GrowingSequence>(next_id++, 1 + random() % 300));
-      }
-      if (!live.empty() && random() % 6 == 0) live.erase(live.begin() + random() % live.size());
-      std::shuffle(live.begin(), live.end(), random);
-      std::vector<GrowingSequence*> batch;
-      for (const auto& sequence : live) batch.push_back(sequence.get());
+      const std::vector<GrowingSequence*> batch = crowd.Next();
       refused += tables.StepInParts(batch, AppendTo(batch));
-      std::erase_if(batch, [&](GrowingSequence*) { return random() % 3 == 0; });
-      tables.Prepare(batch);
+      tables.Prepare(crowd.SomeOf(batch));
       if (HasFailure()) FAIL() << words << " words, step " << step;
     }
   }
@@ -258,24 +286,14 @@ TEST(SequenceTables, GoOnWhereTheTableWasFull) {
 
 TEST(SequenceTables, FollowSequencesThatComeAndGo) {
   TablesOnDevice tables;
-  std::mt19937 random(5);
-  std::vector<std::unique_ptr<GrowingSequence>> live;
-  uint64_t next_id = 1;
+  Crowd crowd(/*seed=*/5, /*coming=*/3, /*going=*/5, /*most_slots=*/40);
   size_t prepared = 0;
   for (int step = 0; step < 400; ++step) {
-    if (live.size() < kRows && random() % 3 == 0) {
-      live.push_back(std::make_unique<GrowingSequence>(next_id++, 1 + random() % 40));
-    }
-    if (!live.empty() && random() % 5 == 0) live.erase(live.begin() + random() % live.size());
-    std::shuffle(live.begin(), live.end(), random);
-    std::vector<GrowingSequence*> batch;
-    for (const auto& sequence : live) batch.push_back(sequence.get());
+    const std::vector<GrowingSequence*> batch = crowd.Next();
     tables.Step(batch);
-    // Some of them, of which some will be gone.
-    std::erase_if(batch, [&](GrowingSequence*) { return random() % 3 == 0; });
-    prepared += tables.Prepare(batch);
+    prepared += tables.Prepare(crowd.SomeOf(batch));
   }
-  EXPECT_GT(next_id, 20u);
+  EXPECT_GE(crowd.count(), 20u);
   EXPECT_GT(prepared, 5u);
 }
 
