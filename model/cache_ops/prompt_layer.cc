@@ -29,8 +29,8 @@ double Entropy(absl::Span<const float> scores) {
 /// of scores that are no numbers, which have no order.
 double Gini(absl::Span<const float> scores) {
   std::vector<float> sorted(scores.begin(), scores.end());
-  if (std::any_of(sorted.begin(), sorted.end(), [](float score) { return std::isnan(score); }))
-    return 0;
+  const auto is_nan = [](float score) { return std::isnan(score); };
+  if (std::any_of(sorted.begin(), sorted.end(), is_nan)) return 0;
   std::sort(sorted.begin(), sorted.end());
   const auto n = static_cast<double>(sorted.size());
   double sum = 0, ranked = 0;
