@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <limits>
+#include <memory>
 #include <string>
 #include <utility>
 
@@ -15,36 +16,27 @@
 namespace ziggurat {
 namespace {
 
-/// Appended to a serialized ModelProto, this sets normalizer_spec.add_dummy_prefix (fields 3 and 3)
-/// to false: protobuf merges what comes later into what came before.
-constexpr char kNoDummyPrefix[] = {0x1A, 0x02, 0x18, 0x00};
-
 /// When the space is put before a section.
 enum class PrefixSpace { kEverySection, kFirstSection, kNever };
 
-/// One model, with the space before a section and without.
-struct ModelPair {
-  std::unique_ptr<SentencePieceModel> with_prefix;
-  std::unique_ptr<SentencePieceModel> without_prefix;
-};
-
 class SentencePieceEncoder : public SectionEncoder {
  public:
-  ///   plain  where special tokens are to stay ordinary text; null: `models` never finds any
-  SentencePieceEncoder(ModelPair models, ModelPair plain, PrefixSpace prefix, Vocabulary vocabulary)
-      : models_(std::move(models)),
+  ///   plain  where special tokens are to stay ordinary text; null: `model` never finds any
+  SentencePieceEncoder(std::unique_ptr<SentencePieceModel> model,
+                       std::unique_ptr<SentencePieceModel> plain, PrefixSpace prefix,
+                       Vocabulary vocabulary)
+      : model_(std::move(model)),
         plain_(std::move(plain)),
         prefix_(prefix),
         vocabulary_(std::move(vocabulary)) {}
 
   absl::Status Encode(std::string_view section, bool begins_the_input, bool parse_special,
                       std::vector<int32_t>* ids) const override {
-    const bool wants_prefix = prefix_ == PrefixSpace::kEverySection ||
-                              (prefix_ == PrefixSpace::kFirstSection && begins_the_input);
-    const ModelPair& pair = parse_special || plain_.with_prefix == nullptr ? models_ : plain_;
-    const SentencePieceModel& model = wants_prefix ? *pair.with_prefix : *pair.without_prefix;
+    const bool may_add_space = prefix_ == PrefixSpace::kEverySection ||
+                               (prefix_ == PrefixSpace::kFirstSection && begins_the_input);
+    const SentencePieceModel& model = parse_special || plain_ == nullptr ? *model_ : *plain_;
     std::string error;
-    if (!model.Encode(section, ids, &error)) {
+    if (!model.Encode(section, may_add_space, ids, &error)) {
       return absl::InternalError(absl::StrCat("SentencePiece: ", error));
     }
     return absl::OkStatus();
@@ -53,7 +45,7 @@ class SentencePieceEncoder : public SectionEncoder {
   const Vocabulary& vocabulary() const override { return vocabulary_; }
 
  private:
-  ModelPair models_, plain_;
+  std::unique_ptr<SentencePieceModel> model_, plain_;
   PrefixSpace prefix_;
   Vocabulary vocabulary_;
 };
@@ -67,7 +59,7 @@ PrefixSpace ChoosePrefix(const TokenizerConfig& config) {
 absl::StatusOr<bool> AddsPrefixSpace(const SentencePieceModel& model) {
   std::vector<int32_t> ids;
   std::string error;
-  if (!model.Encode("a", &ids, &error)) {
+  if (!model.Encode("a", /*may_add_space=*/true, &ids, &error)) {
     return absl::InvalidArgumentError(absl::StrCat("the model cannot encode: ", error));
   }
   return !ids.empty() && absl::StartsWith(model.Piece(ids[0]), "\u2581");
@@ -125,19 +117,15 @@ absl::Status Describe(const SentencePieceModel& model, const TokenizerConfig& co
   return absl::OkStatus();
 }
 
-absl::StatusOr<ModelPair> LoadModels(const std::string& serialized,
-                                     const std::vector<int32_t>& never_found = {}) {
-  ModelPair models;
+absl::StatusOr<std::unique_ptr<SentencePieceModel>> LoadModel(
+    std::string_view serialized, const std::vector<int32_t>& never_found = {}) {
   std::string error;
-  models.with_prefix = SentencePieceModel::Load(serialized, &error, never_found);
-  if (models.with_prefix != nullptr) {
-    models.without_prefix = SentencePieceModel::Load(
-        serialized + std::string(kNoDummyPrefix, sizeof(kNoDummyPrefix)), &error, never_found);
-  }
-  if (models.without_prefix == nullptr) {
+  std::unique_ptr<SentencePieceModel> model =
+      SentencePieceModel::Load(serialized, &error, never_found);
+  if (model == nullptr) {
     return absl::InvalidArgumentError(absl::StrCat("not a SentencePiece model: ", error));
   }
-  return models;
+  return model;
 }
 
 /// Special tokens that are ordinary pieces: the model finds them in a text by itself, where nobody
@@ -159,9 +147,9 @@ absl::StatusOr<LoadedTokenizer> LoadSentencePiece(const std::filesystem::path& p
                                                   const TokenizerConfig& config) {
   const absl::StatusOr<std::string> serialized = ReadTokenizerFile(path);
   if (!serialized.ok()) return serialized.status();
-  absl::StatusOr<ModelPair> models = LoadModels(*serialized);
-  if (!models.ok()) return models.status();
-  const SentencePieceModel& model = *models->with_prefix;
+  absl::StatusOr<std::unique_ptr<SentencePieceModel>> loaded_model = LoadModel(*serialized);
+  if (!loaded_model.ok()) return loaded_model.status();
+  const SentencePieceModel& model = **loaded_model;
 
   LoadedTokenizer loaded;
   absl::StatusOr<Vocabulary> vocabulary = ReadVocabulary(model, &loaded.added_tokens);
@@ -171,14 +159,14 @@ absl::StatusOr<LoadedTokenizer> LoadSentencePiece(const std::filesystem::path& p
   const PrefixSpace prefix = ChoosePrefix(config);
   status = Describe(model, config, prefix, *vocabulary, &loaded);
   if (!status.ok()) return status;
-  ModelPair plain;
+  std::unique_ptr<SentencePieceModel> plain;
   if (const auto special = SpecialPieces(model, loaded.added_tokens); !special.empty()) {
-    absl::StatusOr<ModelPair> without = LoadModels(*serialized, special);
+    absl::StatusOr<std::unique_ptr<SentencePieceModel>> without = LoadModel(*serialized, special);
     if (!without.ok()) return without.status();
     plain = *std::move(without);
   }
-  loaded.encoder = std::make_unique<SentencePieceEncoder>(*std::move(models), std::move(plain),
-                                                          prefix, *std::move(vocabulary));
+  loaded.encoder = std::make_unique<SentencePieceEncoder>(
+      *std::move(loaded_model), std::move(plain), prefix, *std::move(vocabulary));
   return loaded;
 }
 

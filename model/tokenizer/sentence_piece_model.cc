@@ -129,9 +129,9 @@ int32_t SentencePieceModel::Find(std::string_view text) const {
   return found == pieces_.end() ? -1 : found->second;
 }
 
-bool SentencePieceModel::Encode(std::string_view text, std::vector<int32_t>* ids,
-                                std::string* error) const {
-  const std::string normalized = normalizer_.Normalize(text);
+bool SentencePieceModel::Encode(std::string_view text, bool may_add_space,
+                                std::vector<int32_t>* ids, std::string* error) const {
+  const std::string normalized = normalizer_.Normalize(text, may_add_space);
   return AppendIds(proto_.algorithm == SentencePieceAlgorithm::kBpe ? SplitBpe(normalized)
                                                                     : SplitUnigram(normalized),
                    ids, error);

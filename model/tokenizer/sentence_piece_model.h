@@ -28,7 +28,9 @@ class SentencePieceModel {
 
   /// Appends the ids of `text`, which must be valid UTF-8. False where a character has no id: then
   /// `*error` says which.
-  bool Encode(std::string_view text, std::vector<int32_t>* ids, std::string* error) const;
+  ///   may_add_space  false: no space comes before the text, whatever the model wants
+  bool Encode(std::string_view text, bool may_add_space, std::vector<int32_t>* ids,
+              std::string* error) const;
 
   int size() const { return static_cast<int>(proto_.pieces.size()); }
   const std::string& Piece(int id) const { return proto_.pieces[id].text; }

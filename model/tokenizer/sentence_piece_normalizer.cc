@@ -71,7 +71,7 @@ SentencePieceNormalizer::Rewrite SentencePieceNormalizer::RewriteFirst(
   return {text.substr(0, bytes), bytes};
 }
 
-std::string SentencePieceNormalizer::Normalize(std::string_view text) const {
+std::string SentencePieceNormalizer::Normalize(std::string_view text, bool may_add_space) const {
   if (remove_extra_whitespaces_) {
     while (!text.empty()) {
       const Rewrite first = RewriteFirst(text);
@@ -82,7 +82,7 @@ std::string SentencePieceNormalizer::Normalize(std::string_view text) const {
   std::string normalized;
   if (text.empty()) return normalized;
   const std::string_view space = escape_whitespaces_ ? kSpaceSymbol : " ";
-  if (add_dummy_prefix_) normalized += space;
+  if (add_dummy_prefix_ && may_add_space) normalized += space;
   bool after_space = remove_extra_whitespaces_;
   while (!text.empty()) {
     Rewrite rewrite = RewriteFirst(text);

@@ -22,7 +22,8 @@ class SentencePieceNormalizer {
   static absl::StatusOr<SentencePieceNormalizer> Create(const SentencePieceProto& proto);
 
   /// `text` must be valid UTF-8.
-  std::string Normalize(std::string_view text) const;
+  ///   may_add_space  false: no space comes before the text, whatever the model wants
+  std::string Normalize(std::string_view text, bool may_add_space) const;
   /// Bytes of the longest user-defined piece that `text` begins with, or 0: it stays as it is.
   size_t LongestUserDefined(std::string_view text) const {
     return user_defined_.Longest(text).length;

@@ -5,6 +5,7 @@
 #include <iterator>
 #include <random>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "gtest/gtest.h"
@@ -39,16 +40,23 @@ std::vector<std::string> RandomTexts(int count) {
   return texts;
 }
 
+/// Appended to a serialized ModelProto, this sets normalizer_spec.add_dummy_prefix (fields 3 and 3)
+/// to false: protobuf merges what comes later into what came before.
+constexpr std::string_view kNoDummyPrefix("\x1A\x02\x18\x00", 4);
+
 void ExpectSameIds(const std::string& serialized, const std::vector<std::string>& texts) {
   ASSERT_FALSE(serialized.empty());
   std::string error;
   const auto ours = SentencePieceModel::Load(serialized, &error);
   ASSERT_NE(ours, nullptr) << error;
-  const SentencePieceLibrary theirs(serialized);
-  for (const std::string& text : texts) {
-    std::vector<int32_t> ids;
-    ASSERT_TRUE(ours->Encode(text, &ids, &error)) << error;
-    ASSERT_EQ(ids, theirs.Encode(text)) << "text: '" << text << "'";
+  for (const bool may_add_space : {true, false}) {
+    const SentencePieceLibrary theirs(may_add_space ? serialized
+                                                    : serialized + std::string(kNoDummyPrefix));
+    for (const std::string& text : texts) {
+      std::vector<int32_t> ids;
+      ASSERT_TRUE(ours->Encode(text, may_add_space, &ids, &error)) << error;
+      ASSERT_EQ(ids, theirs.Encode(text)) << "text: '" << text << "', " << may_add_space;
+    }
   }
 }
 
