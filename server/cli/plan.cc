@@ -114,6 +114,7 @@ Command AddPlan(CLI::App& app) {
       ->type_name("TYPE")
       ->capture_default_str();
   command->add_option("--max-running", config.max_running, "As for serve")->capture_default_str();
+  command->add_option("--max-queue", config.max_queue, "As for serve")->capture_default_str();
   command->add_option("--max-prompt-tokens", config.max_prompt_tokens, "As for serve")
       ->capture_default_str();
   command->add_option("--prefill-tokens", options.prefill_tokens, "As for serve")

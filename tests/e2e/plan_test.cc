@@ -251,7 +251,10 @@ TEST(PlanFigure, TheDaemonTakesTheMemoryThatWasPlanned) {
     })) << "the pool was never full";
   }
   const auto resident = static_cast<double>(ResidentBytes(daemon.pid()));
-  const double planned = plan["memory"]["total_bytes"];
+  const json& memory = plan["memory"];
+  // Few run and none waits.
+  const double planned =
+      memory["total_bytes"].get<double>() - memory["requests_bytes"].get<double>();
   std::printf("planned %.0f MiB, resident %.0f MiB (%+.1f %%)\n", planned / (1 << 20),
               resident / (1 << 20), 100 * (resident - planned) / planned);
   EXPECT_NEAR(resident, planned, 0.1 * planned);
@@ -279,6 +282,8 @@ TEST(Plan, SaysWhatIsWrongWithWhatItIsAsked) {
   expect({"--model", model, "--input-tokens", "long"}, 2, "--input-tokens: 'long' is no length");
   expect({"--model", model, "--compression", "snap"}, 2, "--compression: ");
   expect({"--model", model, "--rate", "3"}, 2, "--request-seconds");
+  expect({"--model", model, "--rate", "2000", "--request-seconds", "60"}, 2,
+         "120000 requests at once; at most 65536");
   expect({"--model", model, "--trace", "/no/trace"}, 1, "/no/trace");
   expect({"--model", model, "--trace", "/no/trace", "--input-tokens", "5"}, 2, "--input-tokens");
   expect({"--model", model, "--length-scale", "2"}, 2, "--trace");
@@ -326,6 +331,58 @@ TEST(Plan, LayersThatAreNotLazyKeepWhatTheOtherPolicySelects) {
   EXPECT_EQ(either["request"]["blocks"], plan["policies"][1]["request"]["blocks"]);
   EXPECT_EQ(either["request_if_lazy"]["blocks"], plan["policies"][2]["request"]["blocks"]);
   EXPECT_GT(either["request_if_lazy"]["blocks"], either["request"]["blocks"]);
+}
+
+/// A plan for a pool of 16 MiB and requests of 10 + 5 tokens, of which `large` of every 100 have
+/// 1,900,000 tokens, which no such pool holds.
+json PlanWithLarge(int large) {
+  const TemporaryFolder folder;
+  json config = json::parse(ReadFile(NeedleLlama() / "config.json"));
+  config["max_position_embeddings"] = 2000000;
+  WriteFile(folder / "config.json", config.dump());
+  std::string trace;
+  for (int i = 0; i < 100; ++i) {
+    absl::StrAppend(&trace, "{\"timestamp\": ", 1000 * i,
+                    ", \"input_length\": ", i < large ? 1900000 : 10, ", \"output_length\": 5}\n");
+  }
+  WriteFile(folder / "trace.jsonl", trace);
+  const CommandResult result =
+      RunZiggurat({"plan", "--model", folder.path(), "--json", "--compression", "full",
+                   "--kv-cache-memory", "16MiB", "--trace", folder / "trace.jsonl"});
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  return result.exit_code == 0 ? json::parse(result.out)["policies"][0]["at_once"] : json();
+}
+
+TEST(Plan, RequestsThatNeverFitTakeNothingFromTheOthers) {
+  const json none = PlanWithLarge(0);
+  ASSERT_FALSE(none.is_null());
+  // A block of 4 KiB in each of 8 layers.
+  EXPECT_EQ(none["mean"], 512);
+  for (const int large : {2, 20, 75}) {
+    const json some = PlanWithLarge(large);
+    ASSERT_FALSE(some.is_null());
+    EXPECT_EQ(some["mean"], none["mean"]) << large;
+    EXPECT_NEAR(some["sustained"], none["sustained"], 1) << large;
+    EXPECT_NEAR(some["never_fits_share"], large / 100., 0.03) << large;
+  }
+}
+
+TEST(Plan, NothingOfTheTrafficIsTooLargeForThePoolThatIsSuggested) {
+  const std::vector<std::string> flags = {"--input-tokens",  "p50:100,p95:300,p100:3900",
+                                          "--output-tokens", "50",
+                                          "--compression",   "full"};
+  for (const char* clients : {"1", "2", "4"}) {
+    std::vector<std::string> first = flags;
+    first.insert(first.end(), {"--clients", clients});
+    const json plan = Plan(first);
+    ASSERT_FALSE(plan.is_null());
+    const uint64_t pool = plan["policies"][0]["kv_cache_bytes_for_clients"];
+    std::vector<std::string> second = flags;
+    second.insert(second.end(), {"--kv-cache-memory", absl::StrCat(pool)});
+    const json again = Plan(second);
+    ASSERT_FALSE(again.is_null());
+    EXPECT_EQ(again["policies"][0]["at_once"]["never_fits_share"], 0) << clients;
+  }
 }
 
 TEST(Plan, SuggestsWhatIsLeftOnlyWhereThePoolIsThat) {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <functional>
+#include <limits>
 #include <queue>
 
 #include "server/cli/bench/load/distribution.h"
@@ -64,6 +65,10 @@ int ReservedTokens(const Traffic& traffic, const bench::Lengths& lengths) {
   return static_cast<int>(std::clamp<int64_t>(wanted, 1, std::max<int64_t>(1, room)));
 }
 
+size_t RequestsToDescribe(const Traffic& traffic) {
+  return traffic.workload.trace.empty() ? kDescribed : traffic.workload.trace.size();
+}
+
 TrafficFigures::Side SideOf(const std::vector<double>& lengths) {
   const bench::Distribution figures = bench::Describe(lengths);
   return {figures.mean, figures.p50, figures.p95, figures.p99, figures.max};
@@ -72,7 +77,7 @@ TrafficFigures::Side SideOf(const std::vector<double>& lengths) {
 }  // namespace
 
 TrafficFigures DescribeTraffic(const Traffic& traffic) {
-  const size_t count = traffic.workload.trace.empty() ? kDescribed : traffic.workload.trace.size();
+  const size_t count = RequestsToDescribe(traffic);
   Stream stream(traffic, 0);
   std::vector<double> prompts, answers;
   TrafficFigures figures;
@@ -114,14 +119,16 @@ absl::StatusOr<int> Capacity::FillOnce(const Traffic& traffic, uint64_t draw, si
                                        int max_running, double* refused_share) {
   Stream stream(traffic, draw);
   size_t taken = 0;
-  int running = 0, refused = 0;
-  while (running < max_running && refused - running < kHopeless) {
+  int running = 0, refused = 0, in_a_row = 0;
+  while (running < max_running && in_a_row < kHopeless) {
     const auto forecast = Forecast(traffic, stream.Next().lengths);
     if (!forecast.ok()) return forecast.status();
     if (forecast->admitted_blocks > pool_blocks) {
       ++refused;
+      ++in_a_row;
       continue;
     }
+    in_a_row = 0;
     if (taken + forecast->admitted_blocks > pool_blocks) break;
     taken += forecast->settled_blocks;
     ++running;
@@ -161,7 +168,7 @@ absl::StatusOr<AtOnce> Capacity::Fill(const Traffic& traffic, size_t pool_blocks
 absl::StatusOr<double> Capacity::Sustain(const Traffic& traffic, size_t pool_blocks,
                                          int max_running, int expected) {
   if (7 * expected > kForecasts) {  // so many take what they take in the mean
-    const absl::StatusOr<Running> weighed = Weigh(traffic);
+    const absl::StatusOr<Running> weighed = Weigh(traffic, pool_blocks);
     if (!weighed.ok()) return weighed.status();
     const auto blocks = static_cast<double>(pool_blocks - std::min(pool_blocks, weighed->beyond));
     return std::min<double>(max_running, blocks / std::max(1.0, weighed->mean));
@@ -207,7 +214,7 @@ absl::StatusOr<double> Capacity::Sustain(const Traffic& traffic, size_t pool_blo
   return counted == 0 ? 0 : sum / static_cast<double>(counted);
 }
 
-absl::StatusOr<Capacity::Running> Capacity::Weigh(const Traffic& traffic) {
+absl::StatusOr<Capacity::Running> Capacity::Weigh(const Traffic& traffic, size_t most_blocks) {
   // Of those that run, as many have answers of a length as such answers are long.
   Running weighed;
   double steps = 0, square = 0;
@@ -216,6 +223,7 @@ absl::StatusOr<Capacity::Running> Capacity::Weigh(const Traffic& traffic) {
     const bench::Lengths lengths = stream.Next().lengths;
     const auto forecast = Forecast(traffic, lengths);
     if (!forecast.ok()) return forecast.status();
+    if (forecast->admitted_blocks > most_blocks) continue;
     const auto weight = static_cast<double>(lengths.output);
     const auto blocks = static_cast<double>(forecast->settled_blocks);
     steps += weight;
@@ -223,16 +231,41 @@ absl::StatusOr<Capacity::Running> Capacity::Weigh(const Traffic& traffic) {
     square += weight * blocks * blocks;
     weighed.beyond = std::max(weighed.beyond, forecast->admitted_blocks - forecast->settled_blocks);
   }
+  if (steps == 0) return weighed;
   weighed.mean /= steps;
   weighed.deviation = std::sqrt(std::max(0.0, square / steps - weighed.mean * weighed.mean));
   return weighed;
 }
 
+absl::StatusOr<size_t> Capacity::LargestAdmitted(const Traffic& traffic) {
+  Stream stream(traffic, 0);
+  bench::Lengths longest_prompt, longest;
+  const auto tokens = [&](const bench::Lengths& lengths) {
+    return lengths.input + ReservedTokens(traffic, lengths);
+  };
+  for (size_t i = 0; i < RequestsToDescribe(traffic); ++i) {
+    const bench::Lengths lengths = stream.Next().lengths;
+    if (lengths.input > longest_prompt.input) longest_prompt = lengths;
+    if (tokens(lengths) > tokens(longest)) longest = lengths;
+  }
+  size_t largest = 0;
+  for (const bench::Lengths& lengths : {longest_prompt, longest}) {
+    const auto forecast = Forecast(traffic, lengths);
+    if (!forecast.ok()) return forecast.status();
+    largest = std::max(largest, forecast->admitted_blocks);
+  }
+  return largest;
+}
+
 absl::StatusOr<size_t> Capacity::PoolFor(const Traffic& traffic, int requests) {
-  const absl::StatusOr<Running> running = Weigh(traffic);
+  const absl::StatusOr<Running> running =
+      Weigh(traffic, /*most_blocks=*/std::numeric_limits<size_t>::max());
   if (!running.ok()) return running.status();
+  const absl::StatusOr<size_t> largest = LargestAdmitted(traffic);
+  if (!largest.ok()) return largest.status();
   const double spread = 2 * running->deviation * std::sqrt(requests);
-  return running->beyond + static_cast<size_t>(std::ceil(requests * running->mean + spread - 1e-6));
+  const double kept = std::ceil(requests * running->mean + spread - 1e-6);
+  return std::max(*largest, running->beyond + static_cast<size_t>(kept));
 }
 
 }  // namespace ziggurat::plan

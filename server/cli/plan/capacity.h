@@ -53,7 +53,7 @@ struct AtOnce {
 /// Forecasts of one policy, each length's once. Not thread-safe.
 class Capacity {
  public:
-  /// `context`: tokens of the model's, for limits that requests set. All outlive this.
+  /// All outlive this.
   Capacity(std::shared_ptr<const Policy> policy, const ModelShape& shape,
            const CacheGeometry& geometry, double lazy_share)
       : policy_(std::move(policy)), shape_(shape), geometry_(geometry), lazy_share_(lazy_share) {}
@@ -66,7 +66,7 @@ class Capacity {
   absl::StatusOr<AtOnce> Fill(const Traffic& traffic, size_t pool_blocks, int max_running);
 
   /// Blocks of a pool in which `requests` run at once while it goes on, with two standard
-  /// deviations of what they happen to take.
+  /// deviations of what they happen to take, and none is too large for it.
   absl::StatusOr<size_t> PoolFor(const Traffic& traffic, int requests);
 
  private:
@@ -80,7 +80,10 @@ class Capacity {
     double deviation = 0;
     size_t beyond = 0;  ///< the most of a plan behind what is kept of it
   };
-  absl::StatusOr<Running> Weigh(const Traffic& traffic);
+  /// Without requests whose plans take more than `most_blocks`: those never run.
+  absl::StatusOr<Running> Weigh(const Traffic& traffic, size_t most_blocks);
+  /// The most blocks that a request of the traffic must find free.
+  absl::StatusOr<size_t> LargestAdmitted(const Traffic& traffic);
   absl::StatusOr<double> Sustain(const Traffic& traffic, size_t pool_blocks, int max_running,
                                  int expected);
 

@@ -13,6 +13,10 @@ namespace {
 // What a daemon has besides what this command has when it starts: gRPC, its threads and its
 // buffers, the tokenizer, compiled products. Measured (docs/operations.md).
 constexpr size_t kServingBytes = size_t{16} << 20;
+// What a request takes besides its blocks: gRPC's stream and the engine's records; and each token
+// of its prompt, in the message and as an id. Measured (docs/operations.md).
+constexpr size_t kRequestBytes = size_t{22} << 10;
+constexpr size_t kPromptTokenBytes = 6;
 
 }  // namespace
 
@@ -47,6 +51,8 @@ MemoryParts EstimateMemory(const ModelConfig& model, const ServeConfig& config, 
   }
   parts.workspace = in_first_lane + in_second;
   parts.decode = DecodeStepBytes(shape, config.max_running);
+  parts.requests = (static_cast<size_t>(config.max_running) + config.max_queue) *
+                   (kRequestBytes + kPromptTokenBytes * prompts.usual);
   return parts;
 }
 

@@ -17,12 +17,13 @@ struct MemoryParts {
   size_t workspace = 0;           ///< that prefill batches of the traffic make resident
   size_t workspace_capacity = 0;  ///< addresses that are set aside for it
   size_t decode = 0;              ///< activations and logits of a step
+  size_t requests = 0;            ///< their streams and prompts, as many as may run and wait
   size_t spare = 0;               ///< kept free on purpose
   size_t pool = 0;                ///< the KV cache
   size_t block_counts = 0;        ///< what the pool remembers of its blocks
 
   size_t besides_pool() const {
-    return program + weights + workspace + decode + spare + block_counts;
+    return program + weights + workspace + decode + requests + spare + block_counts;
   }
   size_t total() const { return besides_pool() + pool; }
 };

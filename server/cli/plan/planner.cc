@@ -62,7 +62,7 @@ int ClientsOf(const PlanOptions& flags) {
   if (!flags.rate) return 0;
   const double mean = *flags.rate * *flags.request_seconds;
   const double clients = std::ceil(mean + 2 * std::sqrt(mean));
-  return static_cast<int>(std::clamp(clients, 1.0, static_cast<double>(kMostRunning)));
+  return static_cast<int>(std::max(clients, 1.0));
 }
 
 std::string WrongFlags(const PlanOptions& flags) {
@@ -70,6 +70,10 @@ std::string WrongFlags(const PlanOptions& flags) {
     return "--rate and --request-seconds go together: how many come, and how long each takes";
   }
   if (flags.rate && flags.clients) return "name one of --clients and --rate";
+  if (flags.rate && *flags.rate * *flags.request_seconds > kMostRunning) {
+    return absl::StrCat("--rate times --request-seconds: ", *flags.rate * *flags.request_seconds,
+                        " requests at once; at most ", kMostRunning, " are planned for");
+  }
   return "";
 }
 
@@ -130,6 +134,16 @@ absl::Status FillRow(const PlannedPolicy& planned, const ModelShape& shape, cons
                  &row->pool_for_clients_lazy);
 }
 
+/// All but the KV cache.
+std::string PartsText(const MemoryParts& parts) {
+  return absl::StrCat("weights ", FormatByteSize(parts.weights), ", prefill workspace ",
+                      FormatByteSize(parts.workspace), ", decode step (--max-running) ",
+                      FormatByteSize(parts.decode), ", requests (--max-queue) ",
+                      FormatByteSize(parts.requests), ", program ", FormatByteSize(parts.program),
+                      ", block counts ", FormatByteSize(parts.block_counts), ", spare (--spare) ",
+                      FormatByteSize(parts.spare));
+}
+
 /// Pool and spare out of what there is, and what the pool costs besides its blocks.
 absl::Status DivideMemory(const PlanOptions& flags, Plan* plan) {
   MemoryParts& parts = plan->memory;
@@ -165,15 +179,13 @@ absl::Status DivideMemory(const PlanOptions& flags, Plan* plan) {
     return absl::ResourceExhaustedError(
         absl::StrCat(FormatByteSize(pool), " are left for the KV cache, less than a block of ",
                      FormatByteSize(block_bytes), " for each of ", plan->geometry.num_layers,
-                     " layers: weights ", FormatByteSize(parts.weights), ", prefill workspace ",
-                     FormatByteSize(parts.workspace), ", program ", FormatByteSize(parts.program),
-                     ", spare ", FormatByteSize(parts.spare)));
+                     " layers: ", PartsText(parts)));
   }
   if (plan->memory_bytes > 0 && parts.total() > plan->memory_bytes) {
     return absl::ResourceExhaustedError(absl::StrCat(
         "with --kv-cache-memory ", flags.kv_cache_memory, " it takes ",
-        FormatByteSize(parts.total()), " in all, of ", FormatByteSize(plan->memory_bytes), " (",
-        FormatByteSize(parts.spare), " of which are to stay free: --spare)"));
+        FormatByteSize(parts.total()), " in all, of ", FormatByteSize(plan->memory_bytes), ": ",
+        PartsText(parts), ", KV cache ", FormatByteSize(parts.pool)));
   }
   return absl::OkStatus();
 }
@@ -197,6 +209,7 @@ absl::Status DescribeModel(const ModelConfig& model, const ModelShape& shape, Pl
 
 void DescribeLoad(const PlanOptions& flags, const Traffic& traffic, Plan* plan) {
   plan->max_running = flags.config.max_running;
+  plan->max_queue = flags.config.max_queue;
   plan->max_tokens = flags.max_tokens;
   plan->clients = ClientsOf(flags);
   plan->traffic = DescribeTraffic(traffic);

@@ -43,6 +43,9 @@ std::string MemoryText(const Plan& plan) {
   line("prefill workspace", parts.workspace,
        absl::StrCat("of ", FormatByteSize(parts.workspace_capacity), " set aside"));
   line("decode step", parts.decode, absl::StrCat(plan.max_running, " requests (--max-running)"));
+  line("requests", parts.requests,
+       absl::StrCat("streams and prompts of ", plan.max_running, " that run and ", plan.max_queue,
+                    " that wait (--max-queue)"));
   line("program", parts.program, "code, libraries, threads");
   line("block counts", parts.block_counts, "");
   if (parts.spare > 0) line("spare", parts.spare, "kept free on purpose");
@@ -202,6 +205,7 @@ Json PlanJson(const Plan& plan) {
                  {"workspace_bytes", parts.workspace},
                  {"workspace_capacity_bytes", parts.workspace_capacity},
                  {"decode_bytes", parts.decode},
+                 {"requests_bytes", parts.requests},
                  {"program_bytes", parts.program},
                  {"block_counts_bytes", parts.block_counts},
                  {"spare_bytes", parts.spare},

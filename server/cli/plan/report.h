@@ -36,6 +36,7 @@ struct Plan {
   size_t blocks = 0;
   int block_tokens = 0;  ///< that a block holds of one layer, as they are computed
   int max_running = 0;
+  int max_queue = 0;
   TrafficFigures traffic;
   bench::Lengths usual;    ///< mean prompt and answer
   size_t full_blocks = 0;  ///< that `full` holds of them

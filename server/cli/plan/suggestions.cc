@@ -15,6 +15,10 @@ constexpr double kMuchWaste = 0.15;
 
 std::string InMib(size_t bytes) { return absl::StrCat(bytes >> 20, "MiB"); }
 
+std::string Percent(double share) {
+  return share < 0.0005 ? "under 0.1 %" : absl::StrFormat("%.1f %%", 100 * share);
+}
+
 void SuggestPool(const Plan& plan, std::vector<std::string>* out) {
   if (plan.is_pool_what_is_left) {
     out->push_back(absl::StrCat("--kv-cache-memory ", InMib(plan.memory.pool), ": what is left of ",
@@ -51,16 +55,15 @@ void SuggestForClients(const Plan& plan, std::vector<std::string>* out) {
 
 void SuggestForTraffic(const Plan& plan, std::vector<std::string>* out) {
   if (plan.traffic.cut_share > 0) {
-    out->push_back(
-        absl::StrFormat("%.1f %% of the requests are longer than the model's context and were cut",
-                        100 * plan.traffic.cut_share));
+    out->push_back(absl::StrCat(Percent(plan.traffic.cut_share),
+                                " of the requests are longer than the model's context and were "
+                                "cut"));
   }
   for (const PolicyRow& row : plan.policies) {
     if (row.at_once.refused_share == 0) continue;
-    out->push_back(absl::StrFormat(
-        "%.1f %% of the requests can never fit this pool with %s and would be refused: it needs "
-        "to be larger, or the policy to keep less",
-        100 * row.at_once.refused_share, row.policy));
+    out->push_back(absl::StrCat(
+        Percent(row.at_once.refused_share), " of the requests can never fit this pool with ",
+        row.policy, " and would be refused: it needs to be larger, or the policy to keep less"));
   }
   if (plan.traffic.reserved > 2 * plan.traffic.answer.mean) {
     out->push_back(absl::StrFormat(
