@@ -232,6 +232,9 @@ int Eval(const EvalFlags& flags) {
   }
   const absl::StatusOr<std::unique_ptr<ResultLog>> log = ResultLog::Open(flags.out);
   if (!log.ok()) return Fail(Message(log.status()));
+  if (absl::Status status = CheckReport(flags.out); !status.ok()) {
+    return Fail(Message(status), absl::IsInvalidArgument(status) ? kExitUsage : kExitFailure);
+  }
 
   RunInfo info{.command = CommandLine(flags),
                .server = flags.server.address,

@@ -37,13 +37,21 @@ int Finish(std::ofstream* stream, const std::string& content) {
   return errno != 0 ? errno : EIO;
 }
 
+/// Replaces what `path` held.
+absl::Status WriteInto(const fs::path& path, const std::string& content) {
+  errno = 0;
+  std::ofstream stream(path, std::ios::binary | std::ios::trunc);
+  const int failed = Finish(&stream, content);
+  return failed == 0 ? absl::OkStatus() : CannotWrite(path, failed);
+}
+
 /// Where `error` says that nothing can be put into the place of `path`, as where nothing may be
 /// made in its folder, or it is a mount of its own. Not where a disk is full: what is there would
 /// be lost.
 absl::Status WriteWhereNoneFitsBeside(const fs::path& path, int error, const std::string& content) {
   const bool is_in_the_way = error == EACCES || error == EPERM || error == EROFS ||
                              error == ENAMETOOLONG || error == EBUSY;
-  return is_in_the_way ? WriteFile(path, content) : CannotWrite(path, error);
+  return is_in_the_way ? WriteInto(path, content) : CannotWrite(path, error);
 }
 
 }  // namespace
@@ -62,7 +70,7 @@ absl::Status CheckReplaceable(const fs::path& path) {
 }
 
 absl::Status ReplaceFile(const fs::path& path, const std::string& content) {
-  if (IsWrittenInto(path)) return WriteFile(path, content);
+  if (IsWrittenInto(path)) return WriteInto(path, content);
   const fs::path partial = Beside(path);
   errno = 0;
   std::ofstream stream(partial, std::ios::binary | std::ios::trunc);
@@ -75,13 +83,6 @@ absl::Status ReplaceFile(const fs::path& path, const std::string& content) {
   fs::remove(partial, ignored);
   return failed == 0 ? WriteWhereNoneFitsBeside(path, error.value(), content)
                      : CannotWrite(path, failed);
-}
-
-absl::Status WriteFile(const std::filesystem::path& path, const std::string& content) {
-  errno = 0;
-  std::ofstream stream(path, std::ios::binary | std::ios::trunc);
-  const int failed = Finish(&stream, content);
-  return failed == 0 ? absl::OkStatus() : CannotWrite(path, failed);
 }
 
 }  // namespace ziggurat

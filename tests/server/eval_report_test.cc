@@ -195,13 +195,15 @@ TEST_F(EvalReport, RowsThatHoldNearlyEverythingAreMarked) {
   const Summary summary = Summarize();
   EXPECT_FALSE(summary.overall[1].too_little());
   EXPECT_TRUE(summary.overall[2].too_little());
+  int rows = 0;
   for (const std::string& line : std::vector<std::string>(absl::StrSplit(Markdown(), '\n'))) {
-    if (!absl::StrContains(line, "12") || !absl::StartsWith(line, "| `")) continue;
-    if (!absl::StrContains(line, " to ")) continue;  // a table of answers
+    if (!absl::StartsWith(line, "| `") || !absl::StrContains(line, " to ")) continue;
+    ++rows;
     EXPECT_EQ(absl::StrContains(line, "does not count: compresses too little"),
               absl::StartsWith(line, "| `snapkv(budget=9000)`"))
         << line;
   }
+  EXPECT_GE(rows, 3) << "of the table of all tasks at least";
   const auto json = nlohmann::json::parse(JsonReport(Info(), summary));
   std::vector<bool> marks;
   for (const auto& row : json["all_tasks"]) marks.push_back(row["compresses_too_little"]);

@@ -1,6 +1,9 @@
 // Questions to a whole daemon around the stub model: asked, written down, failed, broken off.
 #include <atomic>
 #include <filesystem>
+#include <fstream>
+#include <memory>
+#include <nlohmann/json.hpp>
 #include <thread>
 
 #include "absl/time/clock.h"
@@ -137,6 +140,65 @@ TEST_F(EvalRunner, AnswersOfOneTokenAreAskedWithTheEndHeldBack) {
   Asking all{.file = &file_, .index = 0};
   ASSERT_TRUE(PrepareAsking(daemon_->stub(), options_, all).ok());
   EXPECT_EQ(all.prompt_token_ids.size(), 1u) << "something must be left to send";
+}
+
+TEST_F(EvalRunner, WhatIsHeldBackBeginsWithACharacter) {
+  Start();
+  file_.questions.push_back(
+      {.task = "agg", .length = 64, .prompt = "Which colour?：", .answer = " blue"});
+  Asking asking{.file = &file_, .index = 0};
+  ASSERT_TRUE(PrepareAsking(daemon_->stub(), options_, asking).ok());
+  EXPECT_EQ(asking.held_back_text, "：");
+  EXPECT_EQ(asking.held_back, 3) << "a token for each byte";
+  EXPECT_EQ(asking.max_tokens, 4);
+
+  file_.questions.push_back({.task = "agg", .length = 64, .prompt = "：", .answer = " blue"});
+  Asking alone{.file = &file_, .index = 1};
+  ASSERT_TRUE(PrepareAsking(daemon_->stub(), options_, alone).ok());
+  EXPECT_EQ(alone.held_back_text, "：");
+  EXPECT_EQ(alone.prompt_token_ids.size(), 1u) << "BOS";
+}
+
+/// A tokenizer of Llama's kind, which puts a space before every text: it has bytes, letters and
+/// " t".
+std::shared_ptr<const Tokenizer> SpaceFirstTokenizer(const std::filesystem::path& folder) {
+  nlohmann::json vocabulary = {{"<unk>", 0}, {"▁", 1}, {"▁t", 2}};
+  for (char letter = 'a'; letter <= 'z'; ++letter) {
+    vocabulary[std::string(1, letter)] = 3 + letter - 'a';
+  }
+  const nlohmann::json tokenizer = {
+      {"added_tokens", nlohmann::json::array()},
+      {"normalizer",
+       {{"type", "Sequence"},
+        {"normalizers",
+         {{{"type", "Prepend"}, {"prepend", "▁"}},
+          {{"type", "Replace"}, {"pattern", {{"String", " "}}}, {"content", "▁"}}}}}},
+      {"pre_tokenizer", nullptr},
+      {"post_processor", nullptr},
+      {"decoder",
+       {{"type", "Sequence"},
+        {"decoders",
+         {{{"type", "Replace"}, {"pattern", {{"String", "▁"}}}, {"content", " "}},
+          {{"type", "Fuse"}},
+          {{"type", "Strip"}, {"content", " "}, {"start", 1}, {"stop", 0}}}}}},
+      {"model",
+       {{"type", "BPE"}, {"unk_token", "<unk>"}, {"vocab", vocabulary}, {"merges", {"▁ t"}}}}};
+  std::filesystem::create_directories(folder);
+  std::ofstream(folder / "tokenizer.json") << tokenizer.dump();
+  auto loaded = Tokenizer::Load(folder);
+  EXPECT_TRUE(loaded.ok()) << loaded.status();
+  return loaded.ok() ? std::shared_ptr<const Tokenizer>(*std::move(loaded)) : nullptr;
+}
+
+TEST_F(EvalRunner, TheSpaceBeforeATextIsNoTokenOfTheAnswer) {
+  StubDaemon daemon(StubDaemon::DefaultConfig(), StubDaemon::DefaultModel(), {},
+                    SpaceFirstTokenizer(folder_));
+  file_.questions.push_back({.task = "t", .length = 9, .prompt = "once upon a", .answer = " t"});
+  Asking asking{.file = &file_, .index = 0};
+  ASSERT_TRUE(PrepareAsking(daemon.stub(), options_, asking).ok());
+  EXPECT_EQ(asking.answer_tokens, 1) << "alone it is two";
+  EXPECT_EQ(asking.held_back, 1);
+  EXPECT_EQ(asking.held_back_text, "a");
 }
 
 TEST_F(EvalRunner, StopsThatTheAnswerHoldsAreLeftOut) {

@@ -34,7 +34,8 @@ StubModelOptions StubDaemon::DefaultModel() {
 }
 
 StubDaemon::StubDaemon(const ServeConfig& config, const StubModelOptions& model,
-                       std::vector<int32_t> eos_token_ids)
+                       std::vector<int32_t> eos_token_ids,
+                       std::shared_ptr<const Tokenizer> tokenizer)
     : model_(model) {
   if (!model_.control) model_.control = std::make_shared<StubControl>();
   control_ = model_.control;
@@ -46,7 +47,7 @@ StubDaemon::StubDaemon(const ServeConfig& config, const StubModelOptions& model,
                                               .architecture = "StubForTests",
                                               .backend = "none",
                                               .eos_token_ids = std::move(eos_token_ids),
-                                              .tokenizer = BundledTokenizer()});
+                                              .tokenizer = std::move(tokenizer)});
   EXPECT_TRUE(status.ok()) << status;
   grpc::ChannelArguments arguments;
   arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);

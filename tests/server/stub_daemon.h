@@ -36,7 +36,8 @@ class StubDaemon {
 
   explicit StubDaemon(const ServeConfig& config = DefaultConfig(),
                       const StubModelOptions& model = DefaultModel(),
-                      std::vector<int32_t> eos_token_ids = {});
+                      std::vector<int32_t> eos_token_ids = {},
+                      std::shared_ptr<const Tokenizer> tokenizer = BundledTokenizer());
 
   Daemon& daemon() { return *daemon_; }
   Engine& engine() { return daemon_->engine(); }

@@ -54,7 +54,7 @@ TEST_F(WriteFileTest, ReplacesAFileAndLeavesNothingBeside) {
 
 TEST_F(WriteFileTest, CheckingChangesNothing) {
   const fs::path there = folder_ / "there";
-  ASSERT_TRUE(WriteFile(there, "old").ok());
+  ASSERT_TRUE(ReplaceFile(there, "old").ok());
   EXPECT_TRUE(CheckReplaceable(there).ok());
   EXPECT_TRUE(CheckReplaceable(folder_ / "absent").ok());
   EXPECT_EQ(Read(there), "old");

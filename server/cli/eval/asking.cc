@@ -2,11 +2,9 @@
 
 #include <algorithm>
 #include <chrono>
-#include <memory>
 #include <utility>
 
-#include "absl/status/statusor.h"
-#include "compression/policy.h"
+#include "absl/strings/match.h"
 #include "server/cli/call_status.h"
 
 namespace ziggurat::eval {
@@ -16,12 +14,12 @@ constexpr auto kTokenizeDeadline = std::chrono::seconds(60);
 constexpr auto kCheckDeadline = std::chrono::seconds(60);
 
 grpc::Status Tokenize(v1::Ziggurat::StubInterface& stub, const std::string& text,
-                      bool add_special_tokens, std::vector<int32_t>& ids) {
+                      std::vector<int32_t>& ids) {
   grpc::ClientContext context;
   context.set_deadline(std::chrono::system_clock::now() + kTokenizeDeadline);
   v1::TokenizeRequest request;
   request.set_text(text);
-  request.set_add_special_tokens(add_special_tokens);
+  request.set_add_special_tokens(true);
   v1::TokenizeResponse response;
   grpc::Status status = stub.Tokenize(&context, request, &response);
   ids.assign(response.token_ids().begin(), response.token_ids().end());
@@ -40,29 +38,31 @@ grpc::Status Detokenize(v1::Ziggurat::StubInterface& stub, const std::vector<int
   return status;
 }
 
-grpc::Status HoldBack(v1::Ziggurat::StubInterface& stub, int tokens, Asking& asking) {
-  std::vector<int32_t>& ids = asking.prompt_token_ids;
-  grpc::Status status = Tokenize(stub, asking.question().prompt, true, ids);
-  if (!status.ok()) return status;
-  // Something must be left to send.
-  asking.held_back = std::min(tokens, std::max(0, static_cast<int>(ids.size()) - 1));
+// Ends the prompt `tokens` earlier, or more: where a character begins, so that the model's text can
+// be compared.
+grpc::Status HoldBack(v1::Ziggurat::StubInterface& stub, int tokens, std::vector<int32_t> ids,
+                      Asking& asking) {
   std::string whole;
-  status = Detokenize(stub, ids, whole);
+  grpc::Status status = Detokenize(stub, ids, whole);
   if (!status.ok()) return status;
-  ids.resize(ids.size() - static_cast<size_t>(asking.held_back));
+  const int all = static_cast<int>(ids.size());
+  int left = std::max(1, all - tokens);  // something must be left to send
   std::string sent;
-  status = Detokenize(stub, ids, sent);
+  for (;; --left) {
+    ids.resize(static_cast<size_t>(left));
+    status = Detokenize(stub, ids, sent);
+    if (!status.ok()) return status;
+    if (absl::StartsWith(whole, sent)) break;
+    if (left == 1) {
+      return {grpc::StatusCode::INVALID_ARGUMENT,
+              "no token at the end of the prompt can be held back: its text is one character"};
+    }
+  }
+  asking.held_back = all - left;
   // What the last tokens add to the text, which is not always the text of these tokens alone.
-  asking.held_back_text = whole.substr(std::min(sent.size(), whole.size()));
+  asking.held_back_text = whole.substr(sent.size());
+  asking.prompt_token_ids = std::move(ids);
   return status;
-}
-
-// The text with every parameter of a policy that depends on the prompt; empty for others. What the
-// daemon reports of such a policy is what it became for one prompt.
-std::string TextOfAnyPrompt(const std::string& text) {
-  const absl::StatusOr<std::shared_ptr<const Policy>> policy = ParsePolicy(text);
-  // Of other builds, and of groups of layers that the daemon has and we do not, it knows better.
-  return policy.ok() && (*policy)->wants_prompt_text() ? (*policy)->ToString() : "";
 }
 
 }  // namespace
@@ -89,13 +89,16 @@ grpc::Status CheckPolicy(v1::Ziggurat::StubInterface& stub, const std::string& t
 grpc::Status PrepareAsking(v1::Ziggurat::StubInterface& stub, const AskingOptions& options,
                            Asking& asking) {
   const std::string& answer = asking.question().answer;
-  std::vector<int32_t> answer_ids;
-  grpc::Status status = Tokenize(stub, answer, false, answer_ids);
+  std::vector<int32_t> prompt, with_answer;
+  grpc::Status status = Tokenize(stub, asking.question().prompt, prompt);
+  if (status.ok()) status = Tokenize(stub, asking.question().prompt + answer, with_answer);
   if (!status.ok()) return status;
-  asking.answer_tokens = std::max(1, static_cast<int>(answer_ids.size()));
+  // Behind the prompt: alone, SentencePiece puts a space before it.
+  asking.answer_tokens =
+      std::max(1, static_cast<int>(with_answer.size()) - static_cast<int>(prompt.size()));
   const int hold_back = options.hold_back.value_or(asking.answer_tokens == 1 ? 1 : 0);
-  if (hold_back > 0) {
-    status = HoldBack(stub, hold_back, asking);
+  if (hold_back > 0 && prompt.size() > 1) {
+    status = HoldBack(stub, hold_back, std::move(prompt), asking);
     if (!status.ok()) return status;
   }
   asking.max_tokens = options.max_tokens.value_or(asking.answer_tokens + asking.held_back);

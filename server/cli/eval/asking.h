@@ -20,7 +20,8 @@ struct AskingOptions {
   std::optional<int> max_tokens = {};
   /// Tokens at the end of the prompt that are not sent, so that the model must write them first.
   /// The first token that is generated comes out of the prefill, which no policy compresses, so
-  /// nothing would be measured where it is the whole answer. Absent: 1 there, else 0.
+  /// nothing would be measured where it is the whole answer. Absent: 1 there, else 0. More where
+  /// they would end within a character.
   std::optional<int> hold_back = {};
   bool attention_recall = false;
 };

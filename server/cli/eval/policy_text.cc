@@ -2,12 +2,14 @@
 
 #include <algorithm>
 #include <array>
+#include <memory>
 #include <tuple>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/numbers.h"
+#include "compression/policy.h"
 
 namespace ziggurat::eval {
 namespace {
@@ -74,6 +76,11 @@ std::vector<double> Amounts(std::string_view text) {
 }
 
 }  // namespace
+
+std::string TextOfAnyPrompt(const std::string& text) {
+  const absl::StatusOr<std::shared_ptr<const Policy>> policy = ParsePolicy(text);
+  return policy.ok() && (*policy)->wants_prompt_text() ? (*policy)->ToString() : "";
+}
 
 std::string PolicyFamily(std::string_view text) {
   std::string family;

@@ -1,4 +1,4 @@
-// Policies by their text alone, whatever the daemon knows by it.
+// Policies by their text.
 #pragma once
 
 #include <string>
@@ -11,6 +11,11 @@ struct EvalPolicy {
   std::string canonical = {};  ///< with every parameter; what is sent
   std::string name = {};       ///< as it was asked for, without spaces: short
 };
+
+/// The text with every parameter of a policy that depends on the prompt (windowkv's task=auto),
+/// which the daemon reports as what it became for one prompt; empty for others, and for policies
+/// that only the daemon knows.
+std::string TextOfAnyPrompt(const std::string& text);
 
 /// Both need a text of the form `name(parameter=value,...)+name...`; of others they make something
 /// harmless.

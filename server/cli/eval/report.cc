@@ -41,6 +41,16 @@ std::string ShortReport(const Summary& summary) {
   return text;
 }
 
+absl::Status CheckReport(const std::string& folder) {
+  const PictureNames pictures;
+  for (const std::string& name : {std::string("report.md"), std::string("report.json"),
+                                  pictures.accuracy, pictures.accuracy_by_task}) {
+    absl::Status status = CheckReplaceable(std::filesystem::path(folder) / name);
+    if (!status.ok()) return status;
+  }
+  return absl::OkStatus();
+}
+
 absl::Status WriteReport(const std::string& folder, const RunInfo& info, const Summary& summary) {
   const PictureNames pictures = NamePictures(summary);
   const std::filesystem::path path(folder);
@@ -59,7 +69,7 @@ absl::Status WriteReport(const std::string& folder, const RunInfo& info, const S
     files.emplace_back(pictures.attention_recall, DrawAttentionRecall(summary));
   }
   for (const auto& [name, content] : files) {
-    if (absl::Status status = WriteFile(path / name, content); !status.ok()) return status;
+    if (absl::Status status = ReplaceFile(path / name, content); !status.ok()) return status;
   }
   return absl::OkStatus();
 }

@@ -45,7 +45,10 @@ std::string JsonReport(const RunInfo& info, const Summary& summary);
 /// A few lines for the terminal: every policy over all questions.
 std::string ShortReport(const Summary& summary);
 
-/// Writes report.md, report.json and the pictures. The error names the file.
+/// Whether WriteReport will be able to write what every report has: for asking before long work.
+/// INVALID_ARGUMENT or FAILED_PRECONDITION as CheckReplaceable.
+absl::Status CheckReport(const std::string& folder);
+/// Writes report.md, report.json and the pictures, each as a whole. The error names the file.
 absl::Status WriteReport(const std::string& folder, const RunInfo& info, const Summary& summary);
 
 }  // namespace ziggurat::eval

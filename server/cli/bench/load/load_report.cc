@@ -174,7 +174,7 @@ absl::Status WriteLoadReport(const std::string& folder, const LoadResult& result
       absl::StrFormat("%s (%s), %s\n%s", result.setting.model.name(), result.setting.model.dtype(),
                       DescribeLoad(result.setting), result.summary.compression);
   for (const ReportFile& file : kFiles) {
-    absl::Status status = WriteFile(path / file.name, file.content(result, subtitle));
+    absl::Status status = ReplaceFile(path / file.name, file.content(result, subtitle));
     if (!status.ok()) return status;
   }
   return absl::OkStatus();
