@@ -94,7 +94,7 @@ class Cutter {
     }
   }
 
-  /// A line such as "B. text" or "(c) text" of capital letters A to H.
+  /// A line such as "B. text" or "(C) text" of capital letters A to H.
   bool TakeOption() {
     if (at_ > 0 && text_[at_ - 1] != '\n') {
       return false;

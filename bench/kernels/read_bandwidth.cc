@@ -93,13 +93,16 @@ double MeasureReadBandwidth(const std::byte* data, size_t bytes, int threads, in
   for (int kind = 0; kind < kKinds; ++kind) {
     for (int repeat = 0; repeat < repeats; ++repeat) {
       const double start = omp_get_wtime();
+      int team = 0;  // a limit may leave fewer than were asked for
 #pragma omp parallel num_threads(threads)
       {
+#pragma omp single nowait
+        team = omp_get_num_threads();
         const std::byte* own = data + part * omp_get_thread_num();
         const uint64_t total = read(kind, own, part);
         asm volatile("" : : "r"(total));  // the result counts as used
       }
-      best = std::max(best, static_cast<double>(part) * threads / (omp_get_wtime() - start));
+      best = std::max(best, static_cast<double>(part) * team / (omp_get_wtime() - start));
     }
   }
   omp_pause_resource_all(omp_pause_soft);  // other threads' teams are not to wait for this one's

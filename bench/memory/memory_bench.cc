@@ -63,7 +63,7 @@ std::vector<Row> Rows(const Shape& s) {
                   half * s.Kivi(n, 4, 32) + half / 2 * coded_pair});
   // 22 of 32 layers follow; their distant tokens are values alone.
   for (const int recent : {4080, 256}) {
-    const double near = 16 + recent;
+    const double near = std::min(16.0 + recent, n);
     rows.push_back({"PoD, recent " + std::to_string(recent),
                     "pod(groups=tenth,sinks=16,recent=" + std::to_string(recent) + ")",
                     recent == 256 ? "35 % saved" : "(35 % saved, longer prompts)",

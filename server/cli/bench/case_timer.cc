@@ -2,6 +2,8 @@
 
 #include <string>
 
+#include "absl/strings/str_cat.h"
+
 namespace ziggurat::bench {
 namespace {
 
@@ -83,7 +85,14 @@ void CaseTimer::Add(const std::vector<EngineOutput>& outputs) {
 void CaseTimer::Advance() {
   switch (stage_) {
     case Stage::kPrefill:
-      if (progress_.all_started() || (case_.fills_pool && progress_.is_pool_full())) EndPrefill();
+      if (progress_.all_started() || (case_.fills_pool && progress_.is_pool_full())) {
+        EndPrefill();
+      } else if (case_.decode_tokens > 0 && progress_.any_finished()) {
+        failure_.Update(absl::ResourceExhaustedError(absl::StrCat(
+            "of ", case_.batch, " requests of ", case_.context, " tokens only ",
+            progress_.started(),
+            " had begun when the first one ended; a larger pool or a smaller batch helps")));
+      }
       break;
     case Stage::kFirstStep:
       // What a step took is noted after its tokens have gone out: that of prefill is now.

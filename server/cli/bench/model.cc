@@ -278,6 +278,8 @@ int RunModelBench(const ModelBenchFlags& flags) {
                            {"weight_bytes", (*bench)->weight_bytes()},
                            {on_gpu ? "copy_bytes_per_second" : "read_bytes_per_second", *bandwidth},
                            {"rows", nlohmann::json::array()}};
+  // Each row is kept at once, whatever becomes of the next one.
+  report["error"] = "broken off";
   PrintHead(flags, on_gpu);
   for (const int context : flags.contexts) {
     for (const int batch : flags.batches) {
@@ -289,7 +291,6 @@ int RunModelBench(const ModelBenchFlags& flags) {
                                       .fills_pool = flags.fill};
         const auto figures = RunBest(**bench, which, flags.repeats);
         if (!figures.ok()) {
-          // What has been measured is not lost, nor a report of before for nothing.
           report["error"] = std::string(figures.status().message());
           const absl::Status written =
               report["rows"].empty() ? absl::OkStatus() : WriteReport(flags, report);
@@ -298,9 +299,12 @@ int RunModelBench(const ModelBenchFlags& flags) {
         }
         PrintRow(flags, policy.text, which, *figures, on_gpu);
         report["rows"].push_back(ToJson(policy.text, which, *figures, on_gpu));
+        absl::Status status = WriteReport(flags, report);
+        if (!status.ok()) return Fail(flags, status);
       }
     }
   }
+  report.erase("error");
   if (absl::Status status = WriteReport(flags, report); !status.ok()) return Fail(flags, status);
   return kExitOk;
 }

@@ -106,6 +106,9 @@ class Panel {
     }
     if (series.points.size() > 1) {
       svg.Polyline(points, SeriesColor(series.color), series.dashed ? "5 4" : "");
+    } else if (series.points.size() == 1) {
+      const PlotPoint& only = series.points.front();
+      svg.Marker(X(only.x), Y(only.y), /*shape=*/0, SeriesColor(series.color));
     }
   }
 

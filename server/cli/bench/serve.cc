@@ -20,6 +20,7 @@
 #include "server/cli/bench/subcommands.h"
 #include "server/cli/call_status.h"
 #include "server/cli/client.h"
+#include "server/cli/eval/policy_text.h"
 #include "server/cli/eval/progress.h"
 #include "server/cli/failure.h"
 #include "server/cli/on_signal.h"
@@ -232,6 +233,11 @@ int Serve(const ServeFlags& flags) {
   result.records = runner.TakeRecords();
   result.setting.broken_off = !ended.ok();
   result.summary = Summarize(result.records, result.cache, flags.goals);
+  const std::string& policy =
+      flags.compression.empty() ? model.default_compression() : flags.compression;
+  if (std::string any = eval::TextOfAnyPrompt(policy); !any.empty()) {
+    result.summary.compression = std::move(any);
+  }
 
   std::printf("%s", LoadText(result).c_str());
   if (!flags.out.empty()) {

@@ -78,7 +78,7 @@ void AddLoadFlags(CLI::App& serve, ServeFlags& flags) {
       ->type_name("N");
   serve
       .add_option("--duration", flags.duration,
-                  "Sends none after so many seconds; those under way are waited for")
+                  "Sends none that is due after so many seconds; those under way are waited for")
       ->check(PositiveNumber())
       ->type_name("SECONDS");
   serve

@@ -92,6 +92,12 @@ PlotPanel OverTime(std::string title, std::vector<PlotSeries> series, double dur
           .series = std::move(series)};
 }
 
+/// How many seconds a point of DrawThroughput stands for: a round number, so that there are 20 to
+/// 50 of them; fewer in runs of less than 5 s.
+double ThroughputBin(double duration_seconds) {
+  return std::max(0.25, RoundUp(duration_seconds / 50));
+}
+
 }  // namespace
 
 std::string DrawLatency(const std::vector<RequestRecord>& records, const Goals& goals,
@@ -117,10 +123,6 @@ std::string DrawLatency(const std::vector<RequestRecord>& records, const Goals& 
                                  Cumulative("mean of a request", 2, std::move(mean_itl)),
                                  Cumulative("worst of a request", 1, std::move(worst_itl))},
                                 goals.itl_seconds, "ITL goal")});
-}
-
-double ThroughputBin(double duration_seconds) {
-  return std::max(0.25, RoundUp(duration_seconds / 50));
 }
 
 std::string DrawThroughput(const std::vector<RequestRecord>& records, const LoadSummary& summary,

@@ -22,8 +22,4 @@ std::string DrawThroughput(const std::vector<RequestRecord>& records, const Load
 std::string DrawCacheOverTime(const CacheSamples& cache, const LoadSummary& summary,
                               const std::string& subtitle);
 
-/// How many seconds a point of DrawThroughput stands for: a round number, 0.25 at least, so that
-/// there are 20 to 50 of them.
-double ThroughputBin(double duration_seconds);
-
 }  // namespace ziggurat::bench

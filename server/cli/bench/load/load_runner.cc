@@ -45,7 +45,6 @@ class LoadRunner::Call : public grpc::ClientReadReactor<v1::GenerateResponse> {
     const double now = runner_->Now();
     if (const int tokens = response_.chunk().token_ids_size(); tokens > 0) {
       record_.arrivals.push_back({.seconds = now, .tokens = tokens});
-      runner_->output_tokens_ += tokens;
     }
     if (response_.has_result()) TakeResult(response_.result());
     StartRead(&response_);
@@ -115,9 +114,7 @@ bool LoadRunner::IsOver() const {
 
 LoadProgress LoadRunner::progress() const {
   std::lock_guard lock(mutex_);
-  LoadProgress progress = progress_;
-  progress.output_tokens = output_tokens_;
-  return progress;
+  return progress_;
 }
 
 bool LoadRunner::finished() const {
@@ -171,7 +168,8 @@ LoadRunner::Clock::time_point LoadRunner::Arrival(const PlannedRequest& plan) co
 
 void LoadRunner::SendArrivals() {
   std::unique_lock lock(mutex_);
-  while (!IsOver()) {
+  // What is due in time is sent, and be it late: else who cannot keep up would make a smaller load.
+  while (!stopping_) {
     const std::optional<PlannedRequest> plan = workload_.Next();
     if (!plan || plan->arrival_seconds > options_.duration_seconds.value_or(1e30)) return;
     if (changed_.wait_until(lock, Arrival(*plan), [this] { return stopping_; })) return;

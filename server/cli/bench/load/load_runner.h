@@ -1,7 +1,6 @@
 // Puts a daemon under load.
 #pragma once
 
-#include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <cstdint>
@@ -24,7 +23,7 @@ struct LoadOptions {
   /// Of a closed loop, each of which sends its next request when its last one has ended; one that
   /// was refused or failed waits up to kPause first. 0: every request is sent when it arrives.
   int clients = 0;
-  /// No request is sent after this; those under way are waited for.
+  /// No request that is due after this is sent; those under way are waited for.
   std::optional<double> duration_seconds = {};
   std::optional<double> timeout_seconds = {};  ///< of a request
   std::string compression = {};                ///< empty: the daemon's choice
@@ -35,7 +34,6 @@ struct LoadProgress {
   int64_t sent = 0;
   int64_t ended = 0;
   int64_t done = 0;
-  int64_t output_tokens = 0;  ///< that have come, of all requests
 };
 
 /// Starts at once, with one thread of its own that sends what arrives; answers are taken by the
@@ -87,7 +85,6 @@ class LoadRunner {
   const LoadOptions options_;
   const Clock::time_point start_;
 
-  std::atomic<int64_t> output_tokens_ = 0;
   mutable std::mutex mutex_;
   std::condition_variable changed_;
   Workload workload_;       // guarded by mutex_, as all that follows
