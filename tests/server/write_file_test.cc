@@ -33,6 +33,9 @@ class WriteFileTest : public ::testing::Test {
     std::ifstream file(path, std::ios::binary);
     return {std::istreambuf_iterator<char>(file), {}};
   }
+  static void Write(const fs::path& path, const std::string& content) {
+    std::ofstream(path, std::ios::binary) << content;
+  }
   /// So that none is left behind.
   int Files() const {
     return static_cast<int>(
@@ -81,7 +84,7 @@ TEST_F(WriteFileTest, WritesIntoDevices) {
 TEST_F(WriteFileTest, WritesIntoAFileThatCannotBeReplaced) {
   // Longer names than this one there are none, so no file can be made beside it.
   const fs::path path = folder_ / std::string(250, 'n');
-  ASSERT_TRUE(WriteFile(path, "old").ok());
+  Write(path, "old");
   EXPECT_TRUE(CheckReplaceable(path).ok());
   ASSERT_TRUE(ReplaceFile(path, "new").ok());
   EXPECT_EQ(Read(path), "new");
@@ -90,7 +93,7 @@ TEST_F(WriteFileTest, WritesIntoAFileThatCannotBeReplaced) {
 
 TEST_F(WriteFileTest, AFullDiskLeavesWhatWasThere) {
   const fs::path path = folder_ / "report.json";
-  ASSERT_TRUE(WriteFile(path, "old").ok());
+  Write(path, "old");
   // A limit of the size of files stands for the disk.
   struct rlimit before;
   ASSERT_EQ(::getrlimit(RLIMIT_FSIZE, &before), 0);
@@ -109,7 +112,7 @@ TEST_F(WriteFileTest, AFullDiskLeavesWhatWasThere) {
 TEST_F(WriteFileTest, SaysBeforehandWhatCannotBeWritten) {
   EXPECT_EQ(CheckReplaceable(folder_).code(), absl::StatusCode::kInvalidArgument);
   EXPECT_THAT(std::string(CheckReplaceable(folder_).message()), HasSubstr("is a folder"));
-  ASSERT_TRUE(WriteFile(folder_ / "file", "").ok());
+  Write(folder_ / "file", "");
   for (const fs::path& path : {folder_ / "no" / "file", folder_ / "file" / "below"}) {
     const absl::Status status = CheckReplaceable(path);
     EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition) << path;
@@ -124,7 +127,7 @@ TEST_F(ReadFileTest, TakesTheWholeOfAFileOfAnySizeThatIsAllowed) {
   const std::string path = (folder_ / "file").string();
   for (const size_t bytes : {0, 1, 1 << 20, (1 << 20) + 1}) {
     const std::string content(bytes, 'x');
-    ASSERT_TRUE(WriteFile(path, content).ok());
+    Write(path, content);
     const auto read = ReadFile(path, bytes);
     ASSERT_TRUE(read.ok()) << read.status();
     EXPECT_TRUE(*read == content) << bytes;
