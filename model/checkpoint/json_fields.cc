@@ -131,11 +131,12 @@ std::vector<int32_t> FieldReader::Ids(const char* key, int max) {
   const nlohmann::json& value = object_.at(key);
   const nlohmann::json list = value.is_array() ? value : nlohmann::json::array({value});
   for (const nlohmann::json& id : list) {
-    if (!IsIntegerIn(id, -1, max)) {
-      Fail(key, absl::StrCat("must be a token id, or a list of them, in [0, ", max, "]"));
+    if (!IsIntegerIn(id, -1, std::numeric_limits<int32_t>::max())) {
+      Fail(key, "must be a token id, or a list of them");
       return {};
     }
-    if (id.get<int32_t>() >= 0) ids.push_back(id.get<int32_t>());
+    const int64_t number = id.get<int64_t>();
+    if (number >= 0 && number <= max) ids.push_back(static_cast<int32_t>(number));
   }
   return ids;
 }

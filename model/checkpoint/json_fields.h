@@ -42,7 +42,8 @@ class FieldReader {
                 std::optional<double> fallback = std::nullopt);
   bool Bool(const char* key, bool fallback);
   std::string String(const char* key, std::string_view fallback);
-  /// An integer or a list of integers, each -1 ("none", left out) or in [0, max].
+  /// An integer or a list of integers. Left out are -1 ("none") and those above `max`, as models
+  /// have them whose vocabulary was cut.
   std::vector<int32_t> Ids(const char* key, int max);
 
   /// Records: <where>: "<key>" is <value>; <allowed>.

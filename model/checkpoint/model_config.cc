@@ -180,9 +180,19 @@ absl::Status ReadRope(FieldReader& fields, ModelConfig& config) {
   return fields.status();
 }
 
+/// Qwen2: whether any layer slides where a window is in use.
+bool AnyLayerSlides(FieldReader& fields, int num_layers) {
+  constexpr int kClassDefault = 28;
+  // Layers from this one on, unless each is listed.
+  const int first = fields.Int("max_window_layers", 0, kMaxLayers, kClassDefault);
+  if (!fields.Has("layer_types")) return first < num_layers;
+  const nlohmann::json& types = fields.Value("layer_types");
+  return !types.is_array() ||
+         std::find(types.begin(), types.end(), "sliding_attention") != types.end();
+}
+
 /// Mistral: every layer slides where a window is given; 4096 is the default of its class, and only
-/// null switches it off. Qwen2: where use_sliding_window is set, taken to hold for some layer
-/// whatever max_window_layers says. Llama has none.
+/// null switches it off. Qwen2: some layers, where use_sliding_window is set. Llama has none.
 void ReadSlidingWindow(FieldReader& fields, ModelConfig& config) {
   constexpr int kClassDefault = 4096;
   const int window = fields.Int("sliding_window", kMinPositions, kMaxPositions, kClassDefault);
@@ -191,9 +201,11 @@ void ReadSlidingWindow(FieldReader& fields, ModelConfig& config) {
   if (config.architecture == Architecture::kMistral) {
     slides = !is_null;
   } else if (config.architecture == Architecture::kQwen2) {
-    slides = fields.Bool("use_sliding_window", false) && !is_null;
+    slides = fields.Bool("use_sliding_window", false) && !is_null &&
+             AnyLayerSlides(fields, config.num_layers);
   } else if (const bool uses = fields.Bool("use_sliding_window", false);
-             uses || fields.Has("sliding_window")) {
+             uses || (fields.Has("sliding_window") && !fields.Has("use_sliding_window") &&
+                      window < config.max_position_embeddings)) {
     fields.Fail(fields.Has("sliding_window") ? "sliding_window" : "use_sliding_window",
                 "LlamaForCausalLM has no sliding window", absl::StatusCode::kUnimplemented);
   }
@@ -245,7 +257,6 @@ void ReadQuantization(FieldReader& fields, ModelConfig& config) {
 }
 
 void ReadTokens(FieldReader& fields, ModelConfig& config) {
-  (void)fields.Ids("bos_token_id", config.vocab_size - 1);  // only checked: tokenizers add it
   config.eos_token_ids = fields.Ids("eos_token_id", config.vocab_size - 1);
   std::sort(config.eos_token_ids.begin(), config.eos_token_ids.end());
 }
@@ -257,7 +268,10 @@ std::string_view ArchitectureName(Architecture architecture) {
 }
 
 int ModelConfig::MaxContextTokens() const {
-  return std::min(max_position_embeddings, sliding_window.value_or(max_position_embeddings));
+  double positions = max_position_embeddings;
+  if (rope_scaling.kind == RopeScaling::Kind::kLinear) positions *= rope_scaling.factor;
+  const int most = static_cast<int>(std::min<double>(positions, kMaxPositions));
+  return std::min(most, sliding_window.value_or(most));
 }
 
 std::string ModelConfig::Describe() const {
@@ -267,6 +281,8 @@ std::string ModelConfig::Describe() const {
       ", FFN ", intermediate_size, ", vocabulary ", vocab_size, ", context ", MaxContextTokens());
   if (MaxContextTokens() < max_position_embeddings) {
     absl::StrAppend(&text, " (limited from ", max_position_embeddings, " to the sliding window)");
+  } else if (MaxContextTokens() > max_position_embeddings) {
+    absl::StrAppend(&text, " (", max_position_embeddings, " by the factor of linear RoPE)");
   }
   return text;
 }

@@ -52,19 +52,13 @@ absl::Status BpeModel::AddMerge(std::string_view left, std::string_view right) {
   return absl::OkStatus();
 }
 
-absl::Status BpeModel::Prepare() {
+void BpeModel::Prepare() {
   for (int byte = 0; byte < 256; ++byte) {
     byte_ids_[static_cast<size_t>(byte)] =
         vocabulary_.FindModelPiece(absl::StrFormat("<0x%02X>", byte)).value_or(-1);
   }
-  if (options_.unk_token.has_value()) {
-    unk_id_ = vocabulary_.FindModelPiece(*options_.unk_token);
-    if (!unk_id_) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("the unknown token '", *options_.unk_token, "' is not in the vocabulary"));
-    }
-  }
-  return absl::OkStatus();
+  // One that is no piece is no mistake where none is needed: GPT-2's files name one.
+  if (options_.unk_token.has_value()) unk_id_ = vocabulary_.FindModelPiece(*options_.unk_token);
 }
 
 const BpeModel::Merge* BpeModel::FindMerge(int32_t left, int32_t right) const {
@@ -81,7 +75,7 @@ bool BpeModel::AppendByteFallback(std::string_view character, std::vector<Symbol
   return true;
 }
 
-std::vector<BpeModel::Symbol> BpeModel::Characters(std::string_view word) const {
+absl::StatusOr<std::vector<BpeModel::Symbol>> BpeModel::Characters(std::string_view word) const {
   std::vector<Symbol> symbols;
   symbols.reserve(word.size());
   // An unknown token waits until the next known character, so that those in a row can be fused.
@@ -98,7 +92,12 @@ std::vector<BpeModel::Symbol> BpeModel::Characters(std::string_view word) const 
       continue;
     }
     if (options_.byte_fallback && AppendByteFallback(character, &symbols)) continue;
-    if (!unk_id_) continue;
+    if (!options_.unk_token.has_value()) continue;
+    if (!unk_id_) {
+      return absl::InvalidArgumentError(absl::StrCat("no token is '", AbslView(character),
+                                                     "', nor is the unknown token '",
+                                                     *options_.unk_token, "' in the vocabulary"));
+    }
     if (unknown_waits && !options_.fuse_unk) symbols.push_back({*unk_id_});
     unknown_waits = true;
   }
@@ -143,19 +142,21 @@ void BpeModel::ApplyMerges(std::vector<Symbol>* symbols) const {
   }
 }
 
-void BpeModel::Tokenize(std::string_view word, std::vector<int32_t>* ids) const {
-  if (word.empty()) return;
+absl::Status BpeModel::Tokenize(std::string_view word, std::vector<int32_t>* ids) const {
+  if (word.empty()) return absl::OkStatus();
   if (options_.ignore_merges) {
     if (const std::optional<int32_t> id = vocabulary_.FindModelPiece(word)) {
       ids->push_back(*id);
-      return;
+      return absl::OkStatus();
     }
   }
-  std::vector<Symbol> symbols = Characters(word);
-  ApplyMerges(&symbols);
-  for (const Symbol& symbol : symbols) {
+  absl::StatusOr<std::vector<Symbol>> symbols = Characters(word);
+  if (!symbols.ok()) return symbols.status();
+  ApplyMerges(&*symbols);
+  for (const Symbol& symbol : *symbols) {
     if (!symbol.merged_away) ids->push_back(symbol.id);
   }
+  return absl::OkStatus();
 }
 
 }  // namespace ziggurat

@@ -33,13 +33,13 @@ class BpeModel {
   absl::Status AddMerge(std::string_view left, std::string_view right);
   void ReserveMerges(size_t merges) { merges_.reserve(merges); }
 
-  /// Must be called once, before the first `Tokenize`. INVALID_ARGUMENT if the unknown token is no
-  /// piece.
-  absl::Status Prepare();
+  /// Must be called once, before the first `Tokenize`.
+  void Prepare();
 
   /// Appends the ids of one word, which is valid UTF-8. O(n log n) for n characters. A character
   /// that has no piece, where there is neither byte fallback nor an unknown token, is dropped.
-  void Tokenize(std::string_view word, std::vector<int32_t>* ids) const;
+  /// INVALID_ARGUMENT if it would become an unknown token that is no piece itself.
+  absl::Status Tokenize(std::string_view word, std::vector<int32_t>* ids) const;
 
   std::optional<int32_t> unk_id() const { return unk_id_; }
   const Vocabulary& vocabulary() const { return vocabulary_; }
@@ -59,7 +59,7 @@ class BpeModel {
   }
   const Merge* FindMerge(int32_t left, int32_t right) const;
   /// The characters of `word` as symbols, before any merge.
-  std::vector<Symbol> Characters(std::string_view word) const;
+  absl::StatusOr<std::vector<Symbol>> Characters(std::string_view word) const;
   bool AppendByteFallback(std::string_view character, std::vector<Symbol>* symbols) const;
   void ApplyMerges(std::vector<Symbol>* symbols) const;
 

@@ -121,7 +121,6 @@ absl::StatusOr<CharacterSet> PatternReader::TakeProperty(bool is_caseless) {
 
 absl::StatusOr<CharacterSet> PatternReader::TakePosixSet() {
   const size_t end = Rest().find(":]");
-  if (Peek(1) != ':' || end == absl::string_view::npos) return Refuse("a class inside a class");
   absl::string_view name = Rest().substr(2, end - 2);
   CharacterSet set{"", name.substr(0, 1) == "^"};
   if (set.is_negated) name.remove_prefix(1);

@@ -52,6 +52,9 @@ class PatternReader {
   absl::StatusOr<CharacterSet> TakeSet(bool is_caseless);
   /// [:name:] or [:^name:]
   absl::StatusOr<CharacterSet> TakePosixSet();
+  bool IsAtPosixSet() const {
+    return Rest().substr(0, 2) == "[:" && Rest().find(":]") != absl::string_view::npos;
+  }
 
  private:
   /// \uHHHH, \x{H...}, \xHH

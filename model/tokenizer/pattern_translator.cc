@@ -305,6 +305,24 @@ class Translator {
     return Ok();
   }
 
+  /// A class inside a class, whose members become the outer one's.
+  absl::Status InnerClass(std::string* text) {
+    if (is_caseless() || ++class_depth_ > kMaxClassDepth || reader_.Peek(1) == '^') {
+      return reader_.Refuse(is_caseless() ? "a class inside a class without regard to case"
+                            : class_depth_ > kMaxClassDepth ? "classes that lie too deep"
+                                                            : "a negated class inside a class");
+    }
+    reader_.Skip(1);
+    if (reader_.Take("]")) text->append("\\]");
+    while (reader_.Peek() != ']') {
+      if (reader_.is_at_end()) return reader_.Refuse("a class that does not end");
+      if (absl::Status status = Members(text); !status.ok()) return status;
+    }
+    reader_.Skip(1);
+    --class_depth_;
+    return Ok();
+  }
+
   bool IsAtRange() const { return reader_.Peek() == '-' && reader_.Peek(1) != ']'; }
 
   /// One character, range or set of a class.
@@ -338,6 +356,10 @@ class Translator {
   /// A character, or nothing where a set was appended instead.
   absl::StatusOr<std::optional<char32_t>> TakeMember(std::string* text) {
     absl::StatusOr<CharacterSet> set = CharacterSet();
+    if (reader_.Peek() == '[' && !reader_.IsAtPosixSet()) {
+      if (absl::Status status = InnerClass(text); !status.ok()) return status;
+      return std::optional<char32_t>();
+    }
     if (reader_.Peek() == '[') {
       set = reader_.TakePosixSet();
     } else if (reader_.Peek() != '\\') {
@@ -368,8 +390,10 @@ class Translator {
     return std::optional<char32_t>(character);
   }
 
+  static constexpr int kMaxClassDepth = 16;
   PatternReader reader_;
   std::string out_;
+  int class_depth_ = 0;                    ///< of classes inside a class
   std::vector<Group> groups_ = {Group()};  ///< the whole pattern, then those that are open
   size_t atom_begin_ = 0;                  ///< in out_, of what a repetition would repeat
   Last last_ = Last::kNothing;

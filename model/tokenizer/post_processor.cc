@@ -12,7 +12,8 @@ namespace ziggurat {
 namespace {
 
 constexpr absl::string_view kWhere = "post_processor";
-constexpr absl::string_view kSupported = "TemplateProcessing, ByteLevel, Sequence";
+constexpr absl::string_view kSupported =
+    "TemplateProcessing, RobertaProcessing, BertProcessing, ByteLevel, Sequence";
 
 /// Appends the ids that the special token called `name` stands for.
 absl::Status AppendSpecialToken(const nlohmann::json& component, const std::string& name,
@@ -63,6 +64,23 @@ absl::StatusOr<PostProcessor> ParseTemplate(const nlohmann::json& component) {
   return processor;
 }
 
+/// RobertaProcessing and BertProcessing: "cls" before the text and "sep" behind it, each a token
+/// and its id.
+absl::StatusOr<PostProcessor> ParseClsSep(const nlohmann::json& component, absl::string_view type) {
+  PostProcessor processor;
+  for (const auto& [key, ids] :
+       {std::pair("cls", &processor.prefix_ids), std::pair("sep", &processor.suffix_ids)}) {
+    const nlohmann::json& token = Member(component, key);
+    if (!token.is_array() || token.size() != 2 || !token[0].is_string() ||
+        !token[1].is_number_unsigned() || token[1].get<uint64_t>() > Vocabulary::kMaxTokenId) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("\"", key, "\" of ", type, " must be a token and its id"));
+    }
+    ids->push_back(token[1].get<int32_t>());
+  }
+  return processor;
+}
+
 absl::Status Append(const nlohmann::json& component, int depth, PostProcessor* all);
 
 absl::Status AppendSequence(const nlohmann::json& component, int depth, PostProcessor* all) {
@@ -79,13 +97,13 @@ absl::Status AppendSequence(const nlohmann::json& component, int depth, PostProc
   return absl::OkStatus();
 }
 
-absl::Status AppendTemplate(const nlohmann::json& component, PostProcessor* all) {
-  absl::StatusOr<PostProcessor> processor = ParseTemplate(component);
+absl::Status AppendTokens(absl::StatusOr<PostProcessor> processor, absl::string_view type,
+                          PostProcessor* all) {
   if (!processor.ok()) return processor.status();
   // The original takes what the first one has added for texts: two are a pair to it, more crash it.
   if (!all->prefix_ids.empty() || !all->suffix_ids.empty()) {
-    return absl::UnimplementedError(
-        "the post_processor 'TemplateProcessing' is not supported behind another that adds tokens");
+    return absl::UnimplementedError(absl::StrCat(
+        "the post_processor '", type, "' is not supported behind another that adds tokens"));
   }
   *all = *std::move(processor);
   return absl::OkStatus();
@@ -94,7 +112,10 @@ absl::Status AppendTemplate(const nlohmann::json& component, PostProcessor* all)
 absl::Status Append(const nlohmann::json& component, int depth, PostProcessor* all) {
   const absl::StatusOr<std::string> type = ComponentType(component, kWhere);
   if (!type.ok()) return type.status();
-  if (*type == "TemplateProcessing") return AppendTemplate(component, all);
+  if (*type == "TemplateProcessing") return AppendTokens(ParseTemplate(component), *type, all);
+  if (*type == "RobertaProcessing" || *type == "BertProcessing") {
+    return AppendTokens(ParseClsSep(component, *type), *type, all);
+  }
   if (*type == "ByteLevel") return absl::OkStatus();  // it concerns offsets only
   if (*type == "Sequence") return AppendSequence(component, depth, all);
   return UnsupportedComponent(kWhere, *type, kSupported);

@@ -74,16 +74,16 @@ absl::Status CheckAdded(const TokenizerConfig& config, const char* name,
 void ApplyFlags(const TokenizerConfig& config, std::optional<int32_t> bos_id,
                 std::optional<int32_t> eos_id, PostProcessor* processor) {
   std::vector<int32_t>& prefix = processor->prefix_ids;
-  if (bos_id.has_value() && config.add_bos_token.has_value()) {
+  if (const std::optional<bool> adds = config.adds_bos(); adds && bos_id) {
     const bool has_bos = !prefix.empty() && prefix.front() == *bos_id;
-    if (*config.add_bos_token && !has_bos) prefix.insert(prefix.begin(), *bos_id);
-    if (!*config.add_bos_token && has_bos) prefix.erase(prefix.begin());
+    if (*adds && !has_bos) prefix.insert(prefix.begin(), *bos_id);
+    if (!*adds && has_bos) prefix.erase(prefix.begin());
   }
   std::vector<int32_t>& suffix = processor->suffix_ids;
-  if (eos_id.has_value() && config.add_eos_token.has_value()) {
+  if (const std::optional<bool> adds = config.adds_eos(); adds && eos_id) {
     const bool has_eos = !suffix.empty() && suffix.back() == *eos_id;
-    if (*config.add_eos_token && !has_eos) suffix.push_back(*eos_id);
-    if (!*config.add_eos_token && has_eos) suffix.pop_back();
+    if (*adds && !has_eos) suffix.push_back(*eos_id);
+    if (!*adds && has_eos) suffix.pop_back();
   }
 }
 
@@ -95,11 +95,15 @@ Tokenizer::~Tokenizer() = default;
 absl::StatusOr<std::unique_ptr<Tokenizer>> Tokenizer::Load(const std::filesystem::path& model_dir) {
   const absl::StatusOr<std::filesystem::path> path = FindTokenizerFile(model_dir);
   if (!path.ok()) return path.status();
-  const absl::StatusOr<TokenizerConfig> config = TokenizerConfig::Read(path->parent_path());
+  absl::StatusOr<TokenizerConfig> config = TokenizerConfig::Read(path->parent_path());
   if (!config.ok()) return config.status();
-  absl::StatusOr<LoadedTokenizer> loaded = path->extension() == ".json"
-                                               ? LoadTokenizerJson(*path, *config)
-                                               : LoadSentencePiece(*path, *config);
+  const bool is_json = path->extension() == ".json";
+  if (!is_json && config->added_tokens.empty()) {
+    absl::Status status = config->ReadAddedTokensFile(path->parent_path());
+    if (!status.ok()) return status;
+  }
+  absl::StatusOr<LoadedTokenizer> loaded =
+      is_json ? LoadTokenizerJson(*path, *config) : LoadSentencePiece(*path, *config);
   if (!loaded.ok()) return NameFile(loaded.status(), *path, config->path);
 
   auto parts = std::make_unique<Parts>();

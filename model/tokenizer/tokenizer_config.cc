@@ -15,6 +15,7 @@ namespace {
 
 constexpr std::string_view kConfigFile = "tokenizer_config.json";
 constexpr std::string_view kSpecialTokensFile = "special_tokens_map.json";
+constexpr std::string_view kAddedTokensFile = "added_tokens.json";
 
 /// A special token is written as its content, or as an object with its options.
 absl::StatusOr<std::optional<AddedToken>> ParseSpecialToken(const nlohmann::json& value,
@@ -97,8 +98,45 @@ absl::Status ReadConfigFile(const nlohmann::json& object, TokenizerConfig* confi
   for (const auto& [key, flag] : flags) {
     if (absl::Status status = ReadFlag(object, key, flag); !status.ok()) return status;
   }
+  const absl::StatusOr<std::string> class_name =
+      StringMember(object, "tokenizer_class", "", "the tokenizer");
+  if (!class_name.ok()) return class_name.status();
+  config->tokenizer_class = *class_name;
   if (absl::Status status = ReadSpecialTokens(object, config); !status.ok()) return status;
   return ReadAddedTokens(object, config);
+}
+
+std::vector<AddedToken> SpecialTokens(const TokenizerConfig& config) {
+  std::vector<AddedToken> tokens = config.additional_special_tokens;
+  for (const auto& token : {config.bos, config.eos, config.unk, config.pad}) {
+    if (token.has_value()) tokens.push_back(*token);
+  }
+  return tokens;
+}
+
+/// {"<|im_start|>": 32001, ...}
+absl::Status ReadLegacyAddedTokens(const nlohmann::json& object, TokenizerConfig* config) {
+  const std::vector<AddedToken> special = SpecialTokens(*config);
+  for (const auto& [content, id] : object.items()) {
+    if (content.empty() || !id.is_number_unsigned() ||
+        id.get<uint64_t>() > Vocabulary::kMaxTokenId) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("the added token '", content, "' has no valid id"));
+    }
+    AddedToken token;
+    token.content = content;
+    token.id = id.get<int32_t>();
+    token.special = std::any_of(special.begin(), special.end(), [&](const AddedToken& other) {
+      return other.content == token.content;
+    });
+    token.normalized = !token.special;
+    config->added_tokens.push_back(std::move(token));
+  }
+  return absl::OkStatus();
+}
+
+bool IsLlamaClass(const std::string& name) {
+  return name == "LlamaTokenizer" || name == "LlamaTokenizerFast";
 }
 
 using Reader = absl::Status (*)(const nlohmann::json&, TokenizerConfig*);
@@ -146,6 +184,17 @@ absl::StatusOr<TokenizerConfig> TokenizerConfig::Read(const std::filesystem::pat
   return config;
 }
 
+absl::Status TokenizerConfig::ReadAddedTokensFile(const std::filesystem::path& model_dir) {
+  return ReadIfPresent(model_dir / kAddedTokensFile, ReadLegacyAddedTokens, this);
+}
+
+std::optional<bool> TokenizerConfig::adds_bos() const {
+  return !add_bos_token && IsLlamaClass(tokenizer_class) ? true : add_bos_token;
+}
+std::optional<bool> TokenizerConfig::adds_eos() const {
+  return !add_eos_token && IsLlamaClass(tokenizer_class) ? false : add_eos_token;
+}
+
 absl::Status CompleteAddedTokens(const TokenizerConfig& config, Vocabulary* vocabulary,
                                  std::vector<AddedToken>* tokens) {
   const auto find = [tokens](const AddedToken& token) {
@@ -173,11 +222,7 @@ absl::Status CompleteAddedTokens(const TokenizerConfig& config, Vocabulary* voca
       return i < of_the_file ? status : InFile(config.path, status);
     }
   }
-  std::vector<AddedToken> special = config.additional_special_tokens;
-  for (const auto& token : {config.bos, config.eos, config.unk, config.pad}) {
-    if (token.has_value()) special.push_back(*token);
-  }
-  for (AddedToken& token : special) {
+  for (AddedToken& token : SpecialTokens(config)) {
     const std::optional<int32_t> id = vocabulary->Find(token.content);
     if (!id.has_value() || find(token) != tokens->end()) continue;
     token.id = *id;

@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <nlohmann/json_fwd.hpp>
 #include <optional>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -22,15 +23,26 @@ struct TokenizerConfig {
   /// A prefix space before every section, not only before the first. Concerns tokenizer.model only.
   std::optional<bool> legacy;
 
+  /// Of transformers, which defaults depend on; empty: not named.
+  std::string tokenizer_class;
+
   /// By their contents; the ids follow from the vocabulary.
   std::optional<AddedToken> bos, eos, unk, pad;
   std::vector<AddedToken> additional_special_tokens;
 
   std::vector<AddedToken> added_tokens;  ///< "added_tokens_decoder", with ids
 
+  /// LlamaTokenizer adds BOS and no EOS unless it is told otherwise, whatever the post processor of
+  /// tokenizer.json does; the other classes leave that to the post processor.
+  std::optional<bool> adds_bos() const;
+  std::optional<bool> adds_eos() const;
+
   /// Either file may be absent. What tokenizer_config.json leaves open special_tokens_map.json may
   /// say. Errors name the file.
   static absl::StatusOr<TokenizerConfig> Read(const std::filesystem::path& model_dir);
+  /// Beside a tokenizer.model of before "added_tokens_decoder": added_tokens.json, contents and
+  /// ids.
+  absl::Status ReadAddedTokensFile(const std::filesystem::path& model_dir);
 };
 
 /// Reads "content", "special", "lstrip", ... of one added token; no id.

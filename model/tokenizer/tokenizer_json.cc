@@ -49,7 +49,9 @@ class BpeEncoder : public SectionEncoder {
       if (pre_tokenizer_ != nullptr) {
         if (absl::Status status = pre_tokenizer_->Split(&words); !status.ok()) return status;
       }
-      for (const Word& word : words) model_.Tokenize(word.text, ids);
+      for (const Word& word : words) {
+        if (absl::Status status = model_.Tokenize(word.text, ids); !status.ok()) return status;
+      }
     }
     return absl::OkStatus();
   }
@@ -157,7 +159,7 @@ absl::StatusOr<BpeModel> ParseModel(const nlohmann::json& model) {
     if (IsVersion(merges[i])) continue;
     if (absl::Status status = AddMerge(merges[i], i, &bpe); !status.ok()) return status;
   }
-  if (absl::Status status = bpe.Prepare(); !status.ok()) return status;
+  bpe.Prepare();
   return bpe;
 }
 

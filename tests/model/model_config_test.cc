@@ -111,15 +111,45 @@ TEST(ModelConfig, ASlidingWindowLimitsTheContext) {
   qwen["sliding_window"] = 256;
   EXPECT_EQ(Parse(qwen)->MaxContextTokens(), 512) << "not in use";
   qwen["use_sliding_window"] = true;
+  EXPECT_EQ(Parse(qwen)->MaxContextTokens(), 512) << "layers slide from the 28th on";
+  qwen["max_window_layers"] = 1;
   EXPECT_EQ(Parse(qwen)->MaxContextTokens(), 256);
+  qwen["max_window_layers"] = Parse(qwen)->num_layers;
+  EXPECT_EQ(Parse(qwen)->MaxContextTokens(), 512) << "no layer slides";
+  qwen["layer_types"] = {"full_attention", "sliding_attention"};
+  EXPECT_EQ(Parse(qwen)->MaxContextTokens(), 256) << "the list is what counts";
+  qwen["max_window_layers"] = 0;
+  qwen["layer_types"] = {"full_attention", "full_attention"};
+  EXPECT_EQ(Parse(qwen)->MaxContextTokens(), 512);
 
   json llama = Llama();
   llama["sliding_window"] = 256;
   EXPECT_EQ(Parse(llama).status().code(), absl::StatusCode::kUnimplemented);
+  llama["use_sliding_window"] = false;
+  EXPECT_EQ(Parse(llama)->MaxContextTokens(), 512) << "left over";
+  llama.erase("use_sliding_window");
+  llama["sliding_window"] = 512;
+  EXPECT_EQ(Parse(llama)->MaxContextTokens(), 512) << "it never slides";
   llama.erase("sliding_window");
   llama["use_sliding_window"] = true;
   EXPECT_EQ(Parse(llama).status().code(), absl::StatusCode::kUnimplemented);
   EXPECT_THAT(Message(Parse(llama).status()), HasSubstr("\"use_sliding_window\" is true"));
+}
+
+TEST(ModelConfig, LinearRopeMakesTheContextLonger) {
+  json llama = Llama();
+  llama["rope_scaling"] = {{"type", "linear"}, {"factor", 2.5}};
+  EXPECT_EQ(Parse(llama)->MaxContextTokens(), 1280);
+  EXPECT_THAT(Parse(llama)->Describe(), HasSubstr("context 1280 (512 by the factor"));
+  llama["rope_scaling"]["factor"] = 1e6;
+  EXPECT_EQ(Parse(llama)->MaxContextTokens(), 1 << 24);
+}
+
+TEST(ModelConfig, TokensThatTheVocabularyLacksAreLeftOut) {
+  json llama = Llama();
+  llama["eos_token_id"] = {2, 320, 128001};
+  llama["bos_token_id"] = 128000;
+  EXPECT_THAT(Parse(llama)->eos_token_ids, ElementsAre(2));
 }
 
 TEST(ModelConfig, AContextHoldsAPromptAndWhatFollowsIt) {
@@ -285,10 +315,10 @@ INSTANTIATE_TEST_SUITE_P(
                    "{\"rope_type\": \"llama3\", \"factor\": 8, \"low_freq_factor\": 4,"
                    " \"high_freq_factor\": 4, \"original_max_position_embeddings\": 8192}"},
         WrongField{"tie_word_embeddings", "1"}, WrongField{"attention_bias", "\"yes\""},
-        WrongField{"eos_token_id", "320"}, WrongField{"eos_token_id", "-2"},
-        WrongField{"eos_token_id", "[2, \"x\"]"}, WrongField{"eos_token_id", "[[2]]"},
-        WrongField{"architectures", "\"LlamaForCausalLM\""}, WrongField{"architectures", "[]"},
-        WrongField{"torch_dtype", "16"}, WrongField{"quantization_config", "8"}));
+        WrongField{"eos_token_id", "-2"}, WrongField{"eos_token_id", "[2, \"x\"]"},
+        WrongField{"eos_token_id", "[[2]]"}, WrongField{"architectures", "\"LlamaForCausalLM\""},
+        WrongField{"architectures", "[]"}, WrongField{"torch_dtype", "16"},
+        WrongField{"quantization_config", "8"}));
 
 TEST(ModelConfig, RefusesWhatIsNoJsonObject) {
   for (const char* text : {"", "{", "[]", "null", "{\"rms_norm_eps\": NaN}", "\xff\xfe",
@@ -346,7 +376,7 @@ TEST(ModelConfig, StopTokensOfGenerationConfigWin) {
   EXPECT_THAT(LoadModelConfig(dir.path())->eos_token_ids, ElementsAre(3));
   WriteFile(dir / "generation_config.json", R"({"do_sample": true})");
   EXPECT_THAT(LoadModelConfig(dir.path())->eos_token_ids, ElementsAre(2, 7));
-  WriteFile(dir / "generation_config.json", R"({"eos_token_id": 320})");
+  WriteFile(dir / "generation_config.json", R"({"eos_token_id": [2, true]})");
   EXPECT_THAT(Message(LoadModelConfig(dir.path()).status()), HasSubstr("generation_config.json"));
 }
 

@@ -113,6 +113,18 @@ TEST(Regex, MembersOfClassesStandForThemselves) {
   });
 }
 
+TEST(Regex, AClassInsideAClassAddsItsMembers) {
+  ExpectMatches({
+      {"[a[b-d]x]+", "abcdx-[]", {"abcdx"}},
+      {"[[a][b[c]]]", "abc[", {"a", "b", "c"}},
+      {"[[]a]]", "a]b", {"a", "]"}},
+      // Of BLOOM and of Viking.
+      {" ?[^(\\s|[.,!?…。，、।۔،])]+",
+       "Hello (big) world… it's",
+       {"Hello", "big", " world", " it's"}},
+  });
+}
+
 TEST(Regex, ThePatternsOfWellKnownModelsAreRead) {
   const std::string contractions = "(?i:'s|'t|'re|'ve|'m|'ll|'d)";
   const std::string rest = "\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+";
@@ -147,7 +159,11 @@ TEST(Regex, ThePatternsOfWellKnownModelsAreRead) {
 
 TEST(Regex, WhatIsNotKnownToMeanTheSameIsRefusedByName) {
   const std::pair<const char*, const char*> refused[] = {
-      {"[a[b]]", "a class inside a class"},
+      {"[a[^b]]", "a negated class inside a class"},
+      {"(?i:[a[b]])", "a class inside a class without regard to case"},
+      {"[a[b]", "a class that does not end"},
+      {"[[a-c]-x]", "a range that begins in a class"},
+      {"[[[[[[[[[[[[[[[[[[a]]]]]]]]]]]]]]]]]]", "classes that lie too deep"},
       {"[[:graph:]]", "'[:graph:]'"},
       {"[a&&b]", "the intersection of classes"},
       {"[\\W]", "\\W"},

@@ -146,6 +146,36 @@ TEST(SentencePieceModelTest, SpecialTokensThatArePiecesStayTextWhereTheyAreToBe)
   }
 }
 
+TEST(SentencePieceModelTest, AddedTokensOfEarlierVersionsJoinTheVocabulary) {
+  const TokenizerDir dir;
+  const std::string model = Model(kBpe, BpePieces());
+  dir.Write("tokenizer.model", std::string_view(model));
+  dir.Write("special_tokens_map.json", json{{"eos_token", "<|im_end|>"}});
+  dir.Write("added_tokens.json", json{{"<|im_end|>", 14}, {"<|im_start|>", 13}});
+  auto tokenizer = Tokenizer::Load(dir.path());
+  ASSERT_TRUE(tokenizer.ok()) << tokenizer.status();
+  EXPECT_THAT((*tokenizer)->Encode("<|im_start|>hello<|im_end|>").value(),
+              ElementsAre(1, 13, 7, 14));
+  EXPECT_EQ((*tokenizer)->eos_id(), 14);
+  EXPECT_TRUE((*tokenizer)->IsSpecial(14));
+  EXPECT_FALSE((*tokenizer)->IsSpecial(13)) << "no file says so";
+
+  // What tokenizer_config.json lists is all there is.
+  dir.Write("tokenizer_config.json",
+            json{{"added_tokens_decoder", {{"15", {{"content", "<|new|>"}}}}}});
+  tokenizer = Tokenizer::Load(dir.path());
+  ASSERT_TRUE(tokenizer.ok()) << tokenizer.status();
+  EXPECT_EQ((*tokenizer)->PieceToId("<|im_start|>"), std::nullopt);
+
+  dir.Write("tokenizer_config.json", json::object());
+  for (const json& wrong : {json{{"<|x|>", "13"}}, json{{"", 13}}, json{{"<|x|>", -1}}}) {
+    dir.Write("added_tokens.json", wrong);
+    const absl::Status status = Tokenizer::Load(dir.path()).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << wrong;
+    EXPECT_THAT(std::string(status.message()), HasSubstr("added_tokens.json"));
+  }
+}
+
 TEST(SentencePieceModelTest, UnigramGivesUserDefinedPiecesTheScoreOfTheLibrary) {
   // A user-defined piece scores -0.1, however long: "xyz" beats "xy" + "z" = -0.2.
   const Loaded model(Model(kUnigram, Piece("▁", -4) + Piece("xy", -0.1f) + Piece("z", -0.1f) +

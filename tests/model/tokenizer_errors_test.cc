@@ -94,9 +94,9 @@ TEST(TokenizerErrors, WhatIsNotSupportedIsRefusedByName) {
        [](json* j) {
          (*j)["pre_tokenizer"] = {{"type", "Whitespace"}};
        }},
-      {"RobertaProcessing",
+      {"PairProcessing",
        [](json* j) {
-         (*j)["post_processor"] = {{"type", "RobertaProcessing"}};
+         (*j)["post_processor"] = {{"type", "PairProcessing"}};
        }},
       {"'CTC'",
        [](json* j) {
@@ -107,10 +107,10 @@ TEST(TokenizerErrors, WhatIsNotSupportedIsRefusedByName) {
          (*j)["pre_tokenizer"] = {
              {"type", "Split"}, {"pattern", {{"String", "-"}}}, {"behavior", "Odd"}};
        }},
-      {"a class inside a class",
+      {"a negated class inside a class",
        [](json* j) {
          (*j)["pre_tokenizer"] = {{"type", "Split"},
-                                  {"pattern", {{"Regex", "[^(\\s|[.,!])]+"}}},
+                                  {"pattern", {{"Regex", "[(\\s|[^.,!])]+"}}},
                                   {"behavior", "Isolated"}};
        }},
       {"prepend_scheme",
@@ -178,7 +178,6 @@ TEST(TokenizerErrors, WhatMakesNoSenseIsRefused) {
       {"not in the vocabulary", [](json* j) { (*j)["model"]["merges"].push_back("q zz"); }},
       {"merge number 5", [](json* j) { (*j)["model"]["merges"].push_back("q"); }},
       {"merge number 5", [](json* j) { (*j)["model"]["merges"].push_back(7); }},
-      {"unknown token", [](json* j) { (*j)["model"]["unk_token"] = "<nothing>"; }},
       {"\"added_tokens\"", [](json* j) { (*j)["added_tokens"] = 7; }},
       {"\"content\"", [](json* j) { (*j)["added_tokens"][0].erase("content"); }},
       {"\"id\"", [](json* j) { (*j)["added_tokens"][0]["id"] = -7; }},
@@ -198,6 +197,16 @@ TEST(TokenizerErrors, WhatMakesNoSenseIsRefused) {
       {"once",
        [](json* j) {
          (*j)["post_processor"] = {{"type", "TemplateProcessing"}, {"single", json::array()}};
+       }},
+      {"\"sep\" of RobertaProcessing",
+       [](json* j) {
+         (*j)["post_processor"] = {
+             {"type", "RobertaProcessing"}, {"cls", {"h", 1}}, {"sep", {"e", -1}}};
+       }},
+      {"the id 9999",
+       [](json* j) {
+         (*j)["post_processor"] = {
+             {"type", "BertProcessing"}, {"cls", {"h", 1}}, {"sep", {"e", 9999}}};
        }},
       {"the id 9999",
        [](json* j) {
