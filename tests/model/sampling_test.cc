@@ -231,6 +231,22 @@ TEST(Sampling, OfEqualTokensTopKAndTopPKeepTheLowest) {
   EXPECT_EQ(Drawn(p, std::vector<float>(8, 1.0f)), (std::set<int>{0, 1, 2, 3}));
 }
 
+TEST(Sampling, FiltersThatAreMetExactlyKeepWhatMeetsThem) {
+  SamplingParameters p = Seeded();
+  p.top_k = 8;
+  p.top_p = 0.5f;
+  EXPECT_EQ(Drawn(p, std::vector<float>(9, 1.0f)), (std::set<int>{0, 1, 2, 3}))
+      << "four of eight are the half";
+  p = Seeded();
+  p.top_k = 3;
+  p.min_p = 1;
+  EXPECT_EQ(Drawn(p, std::vector<float>(9, 1.0f)), (std::set<int>{0, 1, 2}))
+      << "all are as probable as the best";
+  p = Seeded();
+  p.top_k = 3;
+  EXPECT_EQ(Drawn(p, {1, 0, 1, 1}), (std::set<int>{0, 2, 3})) << "one less than the vocabulary";
+}
+
 TEST(Sampling, WhatAFilterLeavesKeepsItsProportions) {
   const std::vector<float> logits = Logits({0.05, 0.4, 0.1, 0.25, 0.2});
   SamplingParameters p = Seeded();
@@ -428,6 +444,14 @@ TEST(Sampling, TokensOfASeedAreFixedForAllTime) {
   }
 }
 
+TEST(Sampling, NumbersOfADrawAreOnAGridOfTheFinestThatADoubleHasBelowOne) {
+  Sampler sampler(Seeded(7), {}, 2);
+  std::mt19937_64 random(7);
+  for (int i = 0; i < 100; ++i) {
+    EXPECT_EQ(sampler.DrawNumber(), static_cast<double>(random() >> 11) * 0x1p-53) << i;
+  }
+}
+
 TEST(Sampling, WithoutASeedTwoSequencesDiffer) {
   SamplingParameters p;
   p.temperature = 1;
@@ -442,6 +466,37 @@ TEST(Penalties, RepetitionDividesPositiveAndMultipliesNegativeLogitsOfPromptAndO
   EXPECT_EQ(SampleOnce(sampler, {3, 2, 1, 0}), 1) << "3 / 2, once for all occurrences";
   EXPECT_EQ(SampleOnce(sampler, {3, 2.5, 1.6f, 0}), 2) << "the output counts as well";
   EXPECT_EQ(SampleOnce(sampler, {-1, -1.5f, -2, -1.9f}), 3) << "-2, -3, -4 and untouched";
+}
+
+TEST(Penalties, RepetitionCountsATokenOfBothOnce) {
+  SamplingParameters p;
+  p.repetition_penalty = 2;
+  Sampler sampler(p, std::vector<int32_t>{0}, 2);
+  EXPECT_EQ(SampleOnce(sampler, {9, 1}), 0);
+  EXPECT_EQ(SampleOnce(sampler, {9, 4}), 0) << "4.5, of prompt and output; twice would be 2.25";
+  EXPECT_EQ(SampleOnce(sampler, {9, 5}), 1);
+}
+
+TEST(Penalties, SeenAreTheTokensThatTheyConcern) {
+  const std::vector<int32_t> prompt = {2, 0, 2};
+  const auto seen = [](const Sampler& sampler) {
+    std::map<int, int> counts;
+    for (const Sampler::Seen& of : sampler.seen()) counts[of.id] = of.output_count;
+    EXPECT_EQ(sampler.num_seen(), static_cast<int>(counts.size()));
+    return counts;
+  };
+  SamplingParameters p;
+  p.repetition_penalty = 2;
+  Sampler repetition(p, prompt, 4);
+  EXPECT_EQ(seen(repetition), (std::map<int, int>{{0, 0}, {2, 0}}));
+  for (const int32_t id : {2, 3, 3}) repetition.Took(id);
+  EXPECT_EQ(seen(repetition), (std::map<int, int>{{0, 0}, {2, 1}, {3, 2}}));
+  p = {};
+  p.presence_penalty = 1;
+  Sampler presence(p, prompt, 4);
+  EXPECT_EQ(seen(presence), (std::map<int, int>{})) << "the prompt does not count";
+  for (const int32_t id : {2, 3, 3}) presence.Took(id);
+  EXPECT_EQ(seen(presence), (std::map<int, int>{{2, 1}, {3, 2}}));
 }
 
 TEST(Penalties, PresenceAndFrequencyCountTheOutputOnly) {
@@ -499,6 +554,14 @@ TEST(Logprobs, OfGreedyAndOfSmallVocabularies) {
   logits = {kNaN, kNaN};
   token = Sampler(p, {}, 2).Sample(absl::MakeSpan(logits), {});
   EXPECT_EQ(token.logprob, -kInfinity);
+  logits = {1, kNaN};
+  token = Sampler(p, {}, 2).Sample(absl::MakeSpan(logits), std::vector<int32_t>{0});
+  EXPECT_EQ(token.token_id, 1) << "the only one that is allowed";
+  EXPECT_EQ(token.logprob, -kInfinity);
+  logits = {1, kInfinity};
+  token = Sampler(p, {}, 2).Sample(absl::MakeSpan(logits), {});
+  EXPECT_EQ(token.token_id, 1);
+  EXPECT_EQ(token.logprob, 0) << "it counts as the largest number";
 }
 
 TEST(BestToken, IsTheFirstOfTheLargestWhereverItStands) {
