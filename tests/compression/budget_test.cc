@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <functional>
+#include <limits>
 #include <numeric>
 #include <vector>
 
@@ -69,6 +70,12 @@ TEST(SpillUpward, KeepsNothingWhereThereIsNoRoom) {
   std::vector<int64_t> pairs = {90, 60};
   SpillUpward(0, absl::MakeSpan(pairs));
   EXPECT_THAT(pairs, ElementsAre(0, 0));
+}
+
+TEST(WeightedShares, OfWeightsWhoseSumIsNoNumberAreInProportion) {
+  constexpr double kMost = std::numeric_limits<double>::max();
+  const double weights[] = {kMost, kMost, kMost / 2, 0};
+  EXPECT_THAT(WeightedShares(10, weights), ElementsAre(16, 16, 8, 0));
 }
 
 // ---- Properties --------------------------------------------------------------------------------

@@ -35,6 +35,16 @@ TEST(ClusterInThree, FindsTheBestWayWhereCentresThatMoveEndInAWorseOne) {
   EXPECT_THAT(Cluster({.89, .32, .80, .42}), Optional(ElementsAre(2, 0, 2, 1)));
 }
 
+TEST(ClusterInThree, TakesTheLowestCutsOfEquallyGoodWays) {
+  for (const double step : {0.01, 0.03, 0.07, 0.1, 0.3, 1.0}) {
+    for (int first = 0; first < 10; ++first) {
+      std::vector<double> values;
+      for (int i = first; i < first + 4; ++i) values.push_back(i * step);
+      EXPECT_THAT(Cluster(values), Optional(ElementsAre(0, 1, 2, 2))) << first << " * " << step;
+    }
+  }
+}
+
 TEST(ClusterInThree, KeepsEqualValuesTogether) {
   EXPECT_THAT(Cluster({1, 1, 1, 2, 9}), Optional(ElementsAre(0, 0, 0, 1, 2)));
 }

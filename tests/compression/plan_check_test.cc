@@ -185,6 +185,32 @@ TEST(PlanCheck, APlanMustBeCompleted) {
                 HasSubstr("CompletePlan was not called last"))
         << text;
   }
+  const auto without = [](std::string_view text, const std::function<void(PrefillNeeds&)>& change) {
+    return Said(
+        text, [&](CachePlan& plan) { change(plan.needs); }, false);
+  };
+  const std::string windows = "windowkv(budget=64,task=aggregation)",
+                    entropy = "pyramidkv(budget=64,shape=entropy)";
+  for (const std::string& said :
+       {without("h2o(heavy=32,recent=32)",
+                [](PrefillNeeds& needs) { needs.window_rows = kPrompt; }),
+        without(windows, [](PrefillNeeds& needs) { --needs.window_rows; }),
+        without(windows, [](PrefillNeeds& needs) { --needs.score_heads; }),
+        without(windows, [](PrefillNeeds& needs) { needs.selects = false; }),
+        without(entropy, [](PrefillNeeds& needs) { --needs.stored_score_layers; })}) {
+    EXPECT_THAT(said, HasSubstr("CompletePlan was not called last"));
+  }
+  EXPECT_EQ(without(windows, [](PrefillNeeds& needs) { needs.window_rows = -1; }), "")
+      << "all rows are more than any number";
+}
+
+TEST(PlanCheck, CompletedPlansNeedWhatTheirMostDemandingLayerNeeds) {
+  std::vector<LayerPlan> layers = {PlanKeepBest(kLimits, {.window = 8}, 64),
+                                   PlanKeepHeavy(kLimits, {32, 32}),
+                                   PlanKeepBest(kLimits, {.window = 16}, 64)};
+  EXPECT_EQ(CompletePlan(TestModel(3), kLimits, layers).needs.window_rows, -1) << "all rows";
+  layers[1] = PlanKeepAll(kLimits);
+  EXPECT_EQ(CompletePlan(TestModel(3), kLimits, layers).needs.window_rows, 16);
 }
 
 }  // namespace

@@ -64,6 +64,14 @@ TEST(PodPlan, IsFullWhereNoLayersShareOrNothingIsEverDistant) {
   EXPECT_TRUE(Plan("pod(groups=g,sinks=4,recent=60)", 4, 40, 26, kAlike).distant.has_value());
 }
 
+TEST(PodPlan, StoresCodesOfGroupsAlikeHoweverLongTheAnswerMayBe) {
+  for (const int answer : {1, 26}) {
+    EXPECT_TRUE(Plan("pod(groups=g,sinks=4,recent=60)+kivi", 4, 40, answer, kAlike).distant);
+  }
+  EXPECT_FALSE(Plan("pod(groups=g,sinks=4,recent=60)+kivi", 4, 40, 26, kSingle).distant);
+  EXPECT_FALSE(Plan("pod(groups=g,sinks=4,recent=60)+int8", 4, 40, 1, kAlike).distant);
+}
+
 TEST(PodPlan, BorrowsQueriesInPrefillOnlyWhereThePromptHasDistantTokens) {
   EXPECT_FALSE(Plan("pod(groups=g,sinks=4,recent=60)", 4, 64, 100, kAlike).needs.group_qk);
   EXPECT_TRUE(Plan("pod(groups=g,sinks=4,recent=60)", 4, 65, 100, kAlike).needs.group_qk);

@@ -12,6 +12,7 @@
 namespace ziggurat {
 namespace {
 
+using ::testing::AnyOf;
 using ::testing::Each;
 using ::testing::ElementsAre;
 
@@ -35,6 +36,9 @@ TEST(SqueezePlan, HoldsThePromptWholeUntilTheLastLayer) {
   EXPECT_EQ(plan.importance, LayerImportance::kCosine);
   EXPECT_THAT(Kept(plan), Each(1000u));
   EXPECT_EQ(plan.needs.window_rows, 0);
+  EXPECT_EQ(plan.decided.mean_tokens, 100);
+  EXPECT_EQ(Plan("squeeze(budget=100)", 4, 50, 11).decided.mean_tokens, 60) << "no more will come";
+  EXPECT_EQ(Plan("squeeze(budget=100)", 3, 1000, 50).decide, DecideAt::kPrompt);
 }
 
 TEST(SqueezePlan, TakesFromTheLayersThatChangeLeast) {
@@ -72,6 +76,16 @@ TEST(SqueezePlan, OfAShortPromptGrowsIntoItsRing) {
   const auto layers = Parse("squeeze(budget=100)")
                           ->Decide(TestModel(3), 40, 500, std::vector<double>{0.1, 0.5, 0.9});
   EXPECT_THAT(Kept(layers), ElementsAre(40, 40, 30));
+}
+
+TEST(SqueezePlan, SurvivesTheLargestNumbers) {
+  // The one layer that changes most gets what 299 others leave: more than an int can say.
+  std::vector<double> cosines(300, 0.9);
+  cosines[0] = 0.1;
+  cosines[1] = 0.5;
+  const std::vector<size_t> budgets = Decide("squeeze(budget=16777216,p=0.01)", 1000, 50, cosines);
+  EXPECT_THAT(std::vector(budgets.begin(), budgets.begin() + 2), Each(16777220u));
+  EXPECT_THAT(std::vector(budgets.begin() + 2, budgets.end()), Each(AnyOf(167772u, 167773u)));
 }
 
 RC_GTEST_PROP(SqueezeProperty, BudgetsSumToTheMeanTimesTheLayers, ()) {

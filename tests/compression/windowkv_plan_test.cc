@@ -46,6 +46,7 @@ TEST(WindowKvPlan, TakesWhatIsSetInsteadOfDefaults) {
   EXPECT_EQ(edit.review, 24);
   EXPECT_EQ(edit.best, 3);
   EXPECT_EQ(LeaderOf("windowkv(budget=512,task=aggregation,review=24)", "").best, 12);
+  EXPECT_EQ(LeaderOf("windowkv(budget=512,task=aggregation,review=5)", "").best, 2);
   EXPECT_EQ(LeaderOf("windowkv(budget=512,task=aggregation,review=1)", "").best, 1);
 }
 
