@@ -193,6 +193,17 @@ TEST_F(ShrinkingSegmentTest, TruncatedSegmentMadeARingNeedsNoBlockAnyMore) {
   }
 }
 
+TEST_F(ShrinkingSegmentTest, RingGivesBackTheBlockThatWasTakenAheadOfItsEnd) {
+  LayerBlockTable table = MakeTable();
+  ASSERT_TRUE(table.Extend(table.AddSegment({}), 32).ok());
+  ASSERT_TRUE(table.TakeAhead(0));
+  EXPECT_EQ(table.blocks(), 3u);
+  table.MakeRing(0, {4, 28});
+  EXPECT_EQ(table.blocks(), 2u);
+  ExpectConserved({&table});
+  EXPECT_EQ(table.AppendSlot(0).value(), 4);
+}
+
 TEST_F(ShrinkingSegmentTest, RingMadeLargerThanTheSegmentGrowsToItsSizeFirst) {
   LayerBlockTable table = MakeTable();
   ASSERT_TRUE(table.Extend(table.AddSegment({}), 10).ok());

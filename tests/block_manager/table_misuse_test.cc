@@ -87,6 +87,8 @@ TEST_F(LayerBlockTableDeathTest, KeysOfAnotherKind) {
   EXPECT_DEATH(high.AddValuesSegment({.format = values}, low, merged), "without their norms");
   EXPECT_DEATH(low.AddValuesSegment({.format = values}, low, 0), "another layer's keys");
   EXPECT_DEATH(high.AddValuesSegment({.format = values}, low, head), "covers these KV heads");
+  EXPECT_DEATH(high.AddValuesSegment({.format = values, .num_kv_heads = 1}, low, head),
+               "covers these KV heads");
   const int borrower =
       high.AddValuesSegment({.format = values, .first_kv_head = 2, .num_kv_heads = 1}, low, head);
   LayerBlockTable third = MakeTable();
