@@ -12,6 +12,12 @@ std::unique_ptr<Sequence> Waiting(RequestId id, size_t blocks) {
   return sequence;
 }
 
+/// The request that is admitted into so many blocks; 0: none.
+RequestId Next(WaitingQueue& queue, size_t available_blocks) {
+  const std::unique_ptr<Sequence> sequence = queue.PopFitting(available_blocks);
+  return sequence == nullptr ? 0 : sequence->id;
+}
+
 TEST(WaitingQueueTest, TheFirstComesFirstWhenAllFit) {
   WaitingQueue queue(4);
   for (RequestId id = 1; id <= 3; ++id) queue.Push(Waiting(id, 10));
@@ -28,6 +34,29 @@ TEST(WaitingQueueTest, ALargeRequestIsPassedOverAtMostTheLimit) {
   EXPECT_EQ(queue.PopFitting(50), nullptr) << "request 1 was passed over twice";
   EXPECT_EQ(queue.PopFitting(100)->id, 1u);
   EXPECT_EQ(queue.PopFitting(50)->id, 4u);
+}
+
+TEST(WaitingQueueTest, OnlyThoseBeforeItArePassedOver) {
+  WaitingQueue queue(1);
+  queue.Push(Waiting(1, 10));
+  queue.Push(Waiting(2, 100));
+  queue.Push(Waiting(3, 10));
+  queue.Push(Waiting(4, 10));
+  EXPECT_EQ(Next(queue, 50), 1u);
+  EXPECT_EQ(Next(queue, 50), 3u) << "request 2 was not passed over yet";
+  EXPECT_EQ(Next(queue, 50), 0u);
+}
+
+TEST(WaitingQueueTest, OneBlockMoreMayBeTheOneThatWasMissing) {
+  WaitingQueue queue(4);
+  queue.Push(Waiting(1, 51));
+  EXPECT_EQ(Next(queue, 50), 0u);
+  EXPECT_EQ(Next(queue, 50), 0u);
+  EXPECT_EQ(Next(queue, 51), 1u);
+  queue.Push(Waiting(2, 51));
+  EXPECT_EQ(Next(queue, 50), 0u);
+  queue.Push(Waiting(3, 50));
+  EXPECT_EQ(Next(queue, 50), 3u) << "it was not there before";
 }
 
 TEST(WaitingQueueTest, ARemovedRequestNoLongerBlocksOthers) {
@@ -53,6 +82,24 @@ TEST(WaitingQueueTest, ExpiredRequestsLeave) {
   ASSERT_EQ(expired.size(), 1u);
   EXPECT_EQ(expired[0]->id, 4u);
   EXPECT_EQ(queue.size(), 3u);
+}
+
+TEST(WaitingQueueTest, ThoseThatAreLeftExpireInTheirTurn) {
+  WaitingQueue queue(0);
+  const SteadyTime now = std::chrono::steady_clock::now();
+  for (RequestId id = 1; id <= 3; ++id) {
+    auto sequence = Waiting(id, id < 3 ? 100 : 10);
+    sequence->request.deadline = now + std::chrono::seconds(id);
+    queue.Push(std::move(sequence));
+  }
+  EXPECT_EQ(Next(queue, 50), 0u);
+  for (RequestId id = 1; id < 3; ++id) {
+    EXPECT_TRUE(queue.RemoveExpired(now + std::chrono::milliseconds(1000 * id - 1)).empty());
+    const auto expired = queue.RemoveExpired(now + std::chrono::seconds(id));
+    ASSERT_EQ(expired.size(), 1u);
+    EXPECT_EQ(expired[0]->id, id);
+  }
+  EXPECT_EQ(Next(queue, 50), 3u) << "nothing is before it any more";
 }
 
 }  // namespace
