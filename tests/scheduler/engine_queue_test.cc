@@ -97,5 +97,85 @@ TEST(EngineQueueTest, WhoWaitsTooLongIsTurnedAway) {
   EXPECT_EQ(harness.metrics.Totals().refused, 2);
 }
 
+TEST(EngineQueueTest, NoMoreRunThanMay) {
+  EngineOptions options = Options(400);
+  options.max_running = 2;
+  EngineHarness harness(options);
+  harness.control->decode_delay_us = 1000;
+  std::vector<RequestId> ids;
+  for (int i = 0; i < 6; ++i) ids.push_back(harness.MustSubmit(harness.Request(100, 20)));
+  for (const RequestId id : ids) EXPECT_TRUE(harness.Await(id).last.status.ok());
+  EXPECT_EQ(harness.control->largest_batch, 2);
+}
+
+/// Four requests have a place: one that runs, and three that come while a step is under way.
+void PromiseThreePlaces(EngineOptions options) {
+  options.max_queue = 1;
+  EngineHarness harness(options);
+  harness.control->decode_delay_us = 200'000;
+  std::vector<RequestId> ids = {harness.MustSubmit(harness.Request(100, 20))};
+  harness.AwaitTokens(ids[0], 1);
+  for (int i = 0; i < 4; ++i) ids.push_back(harness.MustSubmit(harness.Request(100, 20)));
+  EXPECT_EQ(RefusalReason(harness.engine->CheckOpen()), "queue_full") << "the fourth waits";
+  harness.AwaitTokens(ids[0], 3);  // the first two came together
+  EXPECT_EQ(RefusalReason(harness.engine->CheckOpen()), "queue_full") << "they are being let in";
+  harness.control->decode_delay_us = 0;
+  for (const RequestId id : ids) EXPECT_TRUE(harness.Await(id).last.status.ok());
+  harness.ExpectEmptyPool();
+}
+
+TEST(EngineQueueTest, PlacesThatArePromisedAreNobodyElses) {
+  EngineOptions options = Options(400);
+  options.max_running = 4;
+  PromiseThreePlaces(options);
+}
+
+TEST(EngineQueueTest, BlocksThatArePromisedAreNobodyElses) {
+  PromiseThreePlaces(Options(4 * 32));  // 119 tokens are 8 blocks in each of 4 layers
+}
+
+TEST(EngineQueueTest, BehindOneThatWaitsNobodyHasAPlace) {
+  EngineOptions options = Options(40);
+  options.max_queue = 1;
+  EngineHarness harness(options);
+  harness.control->decode_delay_us = 20'000;
+  const RequestId running = harness.MustSubmit(harness.Request(60, 20));  // 20 of 40 blocks
+  harness.AwaitTokens(running, 1);
+  const RequestId large = harness.MustSubmit(harness.Request(140, 10));  // 40 blocks
+  AwaitCounts(harness, 1, 1);
+  EXPECT_EQ(RefusalReason(harness.engine->Submit(harness.Request(10, 2)).status()), "queue_full");
+  harness.control->decode_delay_us = 0;
+  for (const RequestId id : {running, large}) EXPECT_TRUE(harness.Await(id).last.status.ok());
+}
+
+TEST(EngineQueueTest, EveryDeadlineEndsItsRequestInItsTurn) {
+  EngineHarness harness(Options(8000));
+  harness.control->decode_delay_us = 1000;
+  std::vector<RequestId> ids;
+  for (const int milliseconds : {30, 60, 90}) {
+    EngineRequest request = harness.Request(10, 4000);
+    request.deadline = std::chrono::steady_clock::now() + std::chrono::milliseconds(milliseconds);
+    ids.push_back(harness.MustSubmit(request));
+  }
+  for (const RequestId id : ids) {
+    EXPECT_EQ(harness.Await(id).last.reason, FinishReason::kDeadline);
+  }
+  harness.ExpectEmptyPool();
+}
+
+TEST(EngineQueueTest, AnEngineThatHasEndedWhatWasLeftSleeps) {
+  EngineHarness harness(Options(8000));
+  harness.control->decode_delay_us = 1000;
+  const RequestId id = harness.MustSubmit(harness.Request(50, 4000));
+  harness.AwaitTokens(id, 1);
+  harness.engine->Drain(absl::Now());
+  EXPECT_EQ(harness.Await(id).last.reason, FinishReason::kUnavailable);
+  harness.ExpectEmptyPool();
+  absl::SleepFor(absl::Milliseconds(20));  // until the step is over
+  const std::shared_ptr<const EngineSnapshot> before = harness.engine->Snapshot();
+  absl::SleepFor(absl::Milliseconds(50));
+  EXPECT_EQ(harness.engine->Snapshot(), before) << "an idle engine makes one in every step";
+}
+
 }  // namespace
 }  // namespace ziggurat
