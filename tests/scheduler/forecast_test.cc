@@ -116,6 +116,16 @@ TEST(ForecastTest, APolicyThatDoesNotSuitTheModelIsRefused) {
   const auto forecast =
       ForecastRequest(*MustParse("kivi(group=3)"), shape, GeometryOf(shape), {.prompt_tokens = 9});
   EXPECT_TRUE(absl::IsInvalidArgument(forecast.status())) << forecast.status();
+  // Norms of eight heads are 128 bytes a token, keys and values of size 6 fill blocks of 192.
+  ModelShape odd = shape;
+  odd.num_q_heads = odd.num_kv_heads = 8;
+  odd.head_dim = 6;
+  const CacheGeometry geometry = {odd.num_layers, 8, 6, 192};
+  EXPECT_EQ(ForecastRequest(*MustParse("full"), odd, geometry, {.prompt_tokens = 9}).status(),
+            absl::OkStatus());
+  const auto merged =
+      ForecastRequest(*MustParse("minicache(start=0)"), odd, geometry, {.prompt_tokens = 9});
+  EXPECT_TRUE(absl::IsInvalidArgument(merged.status())) << merged.status();
 }
 
 /// A policy that is told of random importance where it decides late.

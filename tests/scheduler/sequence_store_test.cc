@@ -4,12 +4,14 @@
 
 #include <gtest/gtest.h>
 
+#include <functional>
 #include <memory>
 #include <optional>
 #include <vector>
 
 #include "block_manager/block_pool.h"
 #include "compression/registry.h"
+#include "scheduler/null_model.h"
 #include "scheduler/sequence.h"
 
 namespace ziggurat {
@@ -21,25 +23,26 @@ constexpr int kPrompt = 10;
 /// A sequence under a policy, in a pool of `blocks` blocks.
 class SmallSequence {
  public:
-  /// Of the prompt layer l keeps `kept_less` l tokens less.
+  /// Of the prompt layer l keeps `kept_less` l tokens less; `measure` says what else is measured.
   explicit SmallSequence(size_t blocks, const char* policy_text = "full", int new_tokens = 50,
-                         int prompt = kPrompt, int kept_less = 0)
+                         int prompt = kPrompt, int kept_less = 0,
+                         const std::function<void(int layer, LayerMeasured*)>& measure = {})
       : ledger_(kLayers) {
     pool_ = *BlockPool::Create(blocks, geometry_.block_bytes);
     cache_.emplace(pool_.get(), &geometry_);
-    ModelShape shape;
-    shape.num_layers = kLayers;
-    shape.num_q_heads = shape.num_kv_heads = geometry_.num_kv_heads;
-    shape.head_dim = geometry_.head_dim;
-    shape.max_context_tokens = prompt + new_tokens;
-    const auto policy = *ParsePolicy(policy_text, {});
-    plan_ = *PlanBlocks(*policy, shape, geometry_, prompt, new_tokens);
+    shape_.num_layers = kLayers;
+    shape_.num_q_heads = shape_.num_kv_heads = geometry_.num_kv_heads;
+    shape_.head_dim = geometry_.head_dim;
+    shape_.max_context_tokens = prompt + new_tokens;
+    policy_ = *ParsePolicy(policy_text, {});
+    plan_ = *PlanBlocks(*policy_, shape_, geometry_, prompt, new_tokens);
     reservation_ = ledger_.Reserve(plan_.layer_blocks);
     store_.emplace(plan_.plan, geometry_, ElementType::kBf16, prompt, new_tokens - 1, &*cache_,
                    &reservation_, &ledger_);
     for (int layer = 0; layer < kLayers; ++layer) {
       LayerMeasured measured;
       measured.kept_tokens = measured.first_tokens = prompt - kept_less * layer;
+      if (measure) measure(layer, &measured);
       LayerWrite write;
       EXPECT_TRUE(store_->FillLayer(layer, measured, &write).ok());
     }
@@ -52,6 +55,11 @@ class SmallSequence {
     EXPECT_TRUE(edits.empty());
     return store_->Append(position);
   }
+  /// As the engine does it after the first token.
+  absl::Status Decide(int tokens, int to_come) {
+    NullModel model(shape_);
+    return store_->Decide(*policy_, PolicyContextOf(shape_), tokens, to_come, {}, &model);
+  }
   SequenceStore& store() { return *store_; }
   SequenceCache& cache() { return *cache_; }
   BlockPool& pool() { return *pool_; }
@@ -60,6 +68,8 @@ class SmallSequence {
   const CacheGeometry geometry_ = {kLayers, 1, 32, CacheGeometry::DefaultBlockBytes(1, 32)};
   std::unique_ptr<BlockPool> pool_;
   std::optional<SequenceCache> cache_;
+  ModelShape shape_;
+  std::shared_ptr<const Policy> policy_;
   BlockPlan plan_;
   ReservationLedger ledger_;
   Reservation reservation_;
@@ -188,6 +198,45 @@ TEST(SequenceStore, ALayerWhoseBoundBreaksEndsTheSequenceAndNothingElse) {
   EXPECT_EQ(sequence.pool().used_blocks(), 0u);
 }
 
+TEST(SequenceStore, EditsAreNotMadeAheadWhereAnyLayerWouldLoseATokenByThem) {
+  constexpr int kLongPrompt = 60;
+  const char* const policy = "simlayerkv(sinks=2,recent=30)+kivi(group=8,residual=8)";
+  const auto filled = [&](int lazy_layer) {
+    return std::make_unique<SmallSequence>(1000, policy, 50, kLongPrompt, 0,
+                                           [&](int layer, LayerMeasured* measured) {
+                                             measured->lazy = layer == lazy_layer;
+                                             if (measured->lazy)
+                                               measured->KeepFirstAndLast(2, 30, kLongPrompt);
+                                           });
+  };
+  EXPECT_TRUE(filled(-1)->store().MayEditAhead()) << "whole tokens become codes";
+  for (int layer = 0; layer < kLayers; ++layer) {
+    EXPECT_FALSE(filled(layer)->store().MayEditAhead()) << layer << ": groups are overwritten";
+  }
+}
+
+TEST(SequenceStore, RecallIsNotMeasuredOfWhatIsDecidedLater) {
+  constexpr int kLongPrompt = 60;
+  SmallSequence sequence(1000, "simlayerkv(threshold=0.5,sinks=2,recent=30,decide=decode)", 50,
+                         kLongPrompt, 0, [](int /*layer*/, LayerMeasured* measured) {
+                           measured->attention_recall = 1;
+                           measured->distant = {.attended = 3, .skipped = 2};
+                         });
+  SequenceStore& store = sequence.store();
+  EXPECT_EQ(store.distant_counts.attended, 3u * kLayers);
+  EXPECT_EQ(store.distant_counts.skipped, 2u * kLayers);
+  ASSERT_TRUE(store.IsUndecided());
+  ASSERT_EQ(store.Append(kLongPrompt).status(), absl::OkStatus());
+  for (int layer = 0; layer < kLayers; ++layer) store.lazy_mass()[layer] = layer == 1 ? 1 : 0;
+  ASSERT_EQ(sequence.Decide(kLongPrompt + 1, 49), absl::OkStatus());
+  for (int layer = 0; layer < kLayers; ++layer) {
+    const LayerFacts& facts = store.facts(layer);
+    EXPECT_EQ(facts.lazy, layer == 1) << layer;
+    EXPECT_EQ(facts.kept_tokens, layer == 1 ? 31u : 60u) << layer;
+    EXPECT_EQ(facts.attention_recall, layer == 1 ? -1 : 1) << layer;
+  }
+}
+
 struct Looks {
   int count = 0;           ///< steps in which any layer was looked at
   std::vector<int> edits;  ///< steps before which something was moved
@@ -231,6 +280,19 @@ Looks LooksOf(const LooksCase& of) {
   looks.blocks = sequence.cache().blocks();
   sequence.cache().Clear();
   return looks;
+}
+
+TEST(SequenceStore, ARingOfCodesKeepsToItsBoundWhereItsTailFillsABlock) {
+  // One token stays open and groups are of 16: the tail has at most 16, which are a block.
+  for (const int prompt : {2, 3, 18, 19}) {
+    for (const bool prepares : {false, true}) {
+      const Looks looks =
+          LooksOf({.policy = "streaming(sinks=2,recent=17)+kivi(group=16,residual=1)",
+                   .prepares = prepares,
+                   .prompt = prompt});
+      EXPECT_GE(looks.edits.size(), 11u) << prompt << ": a group of 16 in 200 steps";
+    }
+  }
 }
 
 TEST(SequenceStore, LooksAtLayersOnlyWhenABlockIsTakenOrSomethingMoves) {
