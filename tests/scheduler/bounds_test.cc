@@ -9,6 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "compression/registry.h"
+#include "scheduler/sequence.h"
 #include "scheduler/store/layer_store.h"
 #include "tests/scheduler/cache_lab.h"
 
@@ -26,7 +27,18 @@ LabOptions Options(const std::string& policy, int prompt, int new_tokens) {
 }
 
 size_t PlannedBlocks(const std::string& policy, int prompt, int new_tokens) {
-  return CacheLab(Options(policy, prompt, new_tokens)).planned_blocks();
+  const LabOptions options = Options(policy, prompt, new_tokens);
+  ModelShape shape;
+  shape.num_layers = kLayers;
+  shape.num_q_heads = options.num_q_heads;
+  shape.num_kv_heads = kHeads;
+  shape.head_dim = kHeadDim;
+  const auto parsed = ParsePolicy(policy, options.resources);
+  EXPECT_TRUE(parsed.ok()) << parsed.status();
+  if (!parsed.ok()) return 0;
+  const auto plan = PlanBlocks(**parsed, shape, kGeometry, prompt, new_tokens);
+  EXPECT_TRUE(plan.ok()) << plan.status();
+  return plan.ok() ? plan->total_blocks : 0;
 }
 
 // A token that leaves the near window leaves its slot to a new one, so the parts only grow.
