@@ -49,6 +49,12 @@ TEST(EnginePrefillTest, DecodingGoesOnBetweenTheLayersOfALongPrefillOfADevice) {
   EngineHarness harness(options, device);
   harness.control->decode_delay_us = 500;
   EXPECT_GE(StepsBeside(harness, harness.Request(2000, 1)), kLayers - 1);
+  options = Options(8000);
+  options.device_slice_token_layers = 3999;  // not two layers yet
+  device.shape.num_layers = 3 * kLayers;
+  EngineHarness other(options, device);
+  other.control->decode_delay_us = 500;
+  EXPECT_GE(StepsBeside(other, other.Request(2000, 1)), 3 * kLayers - 1);
 }
 
 TEST(EnginePrefillTest, DecodingGoesOnInsideALayerOfALongPrefill) {
@@ -91,6 +97,26 @@ void AwaitPrefilling(const EngineHarness& harness, RequestId id) {
     absl::SleepFor(absl::Milliseconds(1));
   }
   ASSERT_EQ(StateOf(harness, id), RequestState::kPrefilling);
+}
+
+TEST(EnginePrefillTest, EveryPromptOfABatchIsDecidedByWhatWasMeasuredOfIt) {
+  EngineHarness harness(ShortestSlices(4000));
+  harness.control->prefill_layer_delay_us = 50000;
+  AwaitPrefilling(harness, harness.MustSubmit(harness.Request(10, 1)));
+  // Behind it the two come together.
+  const EngineRequest request = harness.Request(100, 2, "squeeze(budget=40,p=0.5)");
+  const RequestId ids[] = {harness.MustSubmit(request), harness.MustSubmit(request)};
+  for (int prompt = 0; prompt < 2; ++prompt) {
+    const Collected result = harness.Await(ids[prompt]);
+    ASSERT_EQ(result.last.cache.layers.size(), size_t{kLayers});
+    for (int layer = 0; layer < kLayers; ++layer) {
+      // The stub's cosines rise from 0 to 0.5 over three layers, and begin one layer earlier in
+      // each prompt; the layers of the highest keep half of the budget.
+      const bool is_highest = (layer + prompt) % 3 == 2;
+      EXPECT_EQ(result.last.cache.layers[layer].budget_tokens == 20, is_highest)
+          << "prompt " << prompt << ", layer " << layer;
+    }
+  }
 }
 
 TEST(EnginePrefillTest, ShortPromptsDoNotWaitForALongOne) {

@@ -191,15 +191,19 @@ TEST(EnginePrepareTest, EditsThatFailEndTheFewThatTheyAreMadeWithAlone) {
   const EngineRequest request = harness.Request(40, 30, "kivi(group=8,residual=8)");
   harness.control->failing_edits_ahead = 1;
   harness.control->decode_delay_us = 10000;  // so that all are there when the first group is full
-  std::vector<RequestId> ids;
-  for (int i = 0; i < kRequests; ++i) ids.push_back(harness.MustSubmit(request));
+  std::vector<std::pair<RequestId, EngineRequest>> sent;
+  for (int i = 0; i < kRequests; ++i) {
+    EngineRequest one = request;
+    one.prompt.back() = 1 + i;  // none has another's answer
+    sent.emplace_back(harness.MustSubmit(one), one);
+  }
   int failed = 0;
-  for (const RequestId id : ids) {
+  for (const auto& [id, one] : sent) {
     const Collected result = harness.Await(id);
     if (result.last.reason == FinishReason::kError) {
       ++failed;
     } else {
-      EXPECT_EQ(result.tokens, harness.Expected(request));
+      EXPECT_EQ(result.tokens, harness.Expected(one));
     }
   }
   EXPECT_GE(failed, 1);

@@ -146,6 +146,21 @@ TEST(EngineTest, APyramidHoldsItsBudgetsRoundedUpToBlocksLayerByLayer) {
   EXPECT_EQ(result.last.cache.full_blocks, kLayers * ((509u + 15) / 16));
 }
 
+TEST(EngineTest, ReportsCountWhatIsKeptOfThePromptAndMeansOfHeads) {
+  EngineHarness harness(Options(400));
+  const std::string lazy = "simlayerkv(threshold=0.5,sinks=2,recent=30,decide=decode)";
+  Collected result = harness.Await(harness.MustSubmit(harness.Request(100, 20, lazy)));
+  for (const LayerCacheReport& layer : result.last.cache.layers) {
+    EXPECT_EQ(layer.budget_tokens, layer.lazy ? 31u : 100u)
+        << "the first token is not the prompt's";
+  }
+  const std::string pod = "pod(groups=head,sinks=2,recent=20)";
+  result = harness.Await(harness.MustSubmit(harness.Request(101, 1, pod)));
+  // One of two heads reads the keys of 79 tokens in the layer below.
+  EXPECT_EQ(result.last.cache.layers[0].distant_tokens, 0u);
+  EXPECT_EQ(result.last.cache.layers[1].distant_tokens, 40u);
+}
+
 TEST(EngineTest, ARequestThatCanNeverFitIsRefusedWithNeededAndAvailableBlocks) {
   EngineHarness harness(Options(20));
   const auto refused = harness.engine->Submit(harness.Request(100, 20));
@@ -153,6 +168,11 @@ TEST(EngineTest, ARequestThatCanNeverFitIsRefusedWithNeededAndAvailableBlocks) {
   // 119 cached tokens are 8 blocks in each of 4 layers.
   EXPECT_THAT(std::string(refused.status().message()), HasSubstr("needs 32 blocks"));
   EXPECT_THAT(std::string(refused.status().message()), HasSubstr("the pool has 20"));
+  // 128 are no more: the last token drawn is never cached.
+  EXPECT_THAT(harness.engine->Submit(harness.Request(100, 29)).status().ToString(),
+              HasSubstr("needs 32 blocks"));
+  EXPECT_THAT(harness.engine->Submit(harness.Request(100, 30)).status().ToString(),
+              HasSubstr("needs 36 blocks"));
   // With less of a cache the same prompt fits.
   harness.Await(harness.MustSubmit(harness.Request(100, 20, "snapkv(budget=40,window=8)")));
   harness.ExpectEmptyPool();
@@ -280,7 +300,7 @@ TEST(EngineTest, CancellingFreesTheBlocksBeforeTheNextStep) {
 
 TEST(EngineTest, CancellingWorksInEveryState) {
   EngineHarness harness(ShortestSlices(40));
-  harness.control->prefill_layer_delay_us = 5000;
+  harness.control->prefill_layer_delay_us = 50000;
   const RequestId prefilling = harness.MustSubmit(harness.Request(100, 20));
   const RequestId waiting = harness.MustSubmit(harness.Request(100, 20));
   harness.engine->Cancel(waiting, FinishReason::kCancelled);
@@ -324,6 +344,11 @@ TEST(EngineTest, StopTokensEndARequestUnlessBeforeTheMinimum) {
   result = harness.Await(harness.MustSubmit(request));
   EXPECT_GE(result.tokens.size(), 8u);
   EXPECT_NE(result.tokens[4], all[4]) << "a stop token is not drawn before the minimum";
+  request.min_new_tokens = 5;
+  result = harness.Await(harness.MustSubmit(request));
+  EXPECT_NE(result.tokens[4], all[4]) << "nor as its last token";
+  request.min_new_tokens = 4;
+  EXPECT_EQ(harness.Await(harness.MustSubmit(request)).tokens.size(), 4u);
 }
 
 TEST(EngineTest, AModelErrorEndsItsRequestsAndNothingElse) {

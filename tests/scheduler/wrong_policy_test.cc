@@ -24,18 +24,30 @@ class WrongPolicy : public Policy {
   std::string_view name() const override { return "wrong"; }
 };
 
-/// Holds everything, and decides after the prompt what no layer can become by then.
+/// Holds everything, and decides after the prompt, or the first token, what no layer can become by
+/// then.
 class WrongDecider final : public WrongPolicy {
  public:
-  explicit WrongDecider(LayerEdit edit) : edit_(edit) {}
+  explicit WrongDecider(LayerEdit edit, DecideAt decide = DecideAt::kPrompt, int mean_tokens = 16)
+      : edit_(edit), decide_(decide), mean_tokens_(mean_tokens) {}
   CachePlan Plan(const PolicyContext& context, int prompt_tokens,
                  int max_new_tokens) const override {
     const SequenceLimits limits{prompt_tokens, max_new_tokens};
     CachePlan plan;
     plan.layers.assign(context.num_layers, PlanKeepAll(limits));
-    plan.importance = LayerImportance::kCosine;
-    plan.decide = DecideAt::kPrompt;
-    plan.decided.mean_tokens = 16;
+    plan.decide = decide_;
+    if (decide_ == DecideAt::kPrompt) {
+      plan.importance = LayerImportance::kCosine;
+      for (LayerPlan& layer : plan.layers) {
+        if (std::holds_alternative<KeepBest>(edit_) && mean_tokens_ > 16) {
+          layer.statistic = WindowScoreStatistic{.window = 8};
+        }
+      }
+    } else {
+      plan.importance = LayerImportance::kLazyMass;
+      plan.first_token_test = {.sinks = 0, .recent = 8, .last = 1, .threshold = 0.5};
+    }
+    plan.decided.mean_tokens = mean_tokens_;
     return CompletePlan(context, limits, std::move(plan));
   }
   std::vector<LayerPlan> Decide(const PolicyContext& context, int tokens, int max_new_tokens,
@@ -47,6 +59,8 @@ class WrongDecider final : public WrongPolicy {
 
  private:
   LayerEdit edit_;
+  DecideAt decide_;
+  int mean_tokens_;
 };
 
 /// A prompt of `policy`, with `others` right ones around it in the same batch: it ends with
@@ -56,16 +70,23 @@ void ExpectItAloneToEnd(EngineHarness& harness, std::shared_ptr<const Policy> po
   // While the first prompt is slow, those behind it come together in one batch.
   harness.control->prefill_layer_delay_us = 20000;
   const RequestId slow = harness.MustSubmit(harness.Request(30, 1));
-  const EngineRequest good = harness.Request(50, 10);
   EngineRequest bad = harness.Request(prompt_tokens, 10);
   bad.policy = std::move(policy);
-  std::vector<RequestId> right;
-  for (int i = 0; i < others / 2; ++i) right.push_back(harness.MustSubmit(good));
+  std::vector<std::pair<RequestId, EngineRequest>> right;
+  const auto submit_right = [&](int count) {
+    for (int i = 0; i < count; ++i) {
+      EngineRequest good = harness.Request(50, 10);
+      good.prompt.back() = 1 + static_cast<int32_t>(right.size());  // none has another's answer
+      const RequestId id = harness.MustSubmit(good);
+      right.emplace_back(id, std::move(good));
+    }
+  };
+  submit_right(others / 2);
   const RequestId wrong = harness.MustSubmit(bad);
-  for (int i = others / 2; i < others; ++i) right.push_back(harness.MustSubmit(good));
+  submit_right(others - others / 2);
   harness.Await(slow);
   harness.control->prefill_layer_delay_us = 0;
-  for (const RequestId id : right) {
+  for (const auto& [id, good] : right) {
     const Collected result = harness.Await(id);
     EXPECT_TRUE(result.last.status.ok()) << result.last.status;
     EXPECT_EQ(result.tokens, harness.Expected(good));
@@ -91,7 +112,56 @@ TEST(EngineTest, AWrongDecisionEndsItsRequestAndNoOtherOfItsBatch) {
   for (const auto& [edit, message] : wrong) {
     ExpectItAloneToEnd(harness, std::make_shared<WrongDecider>(edit), 60, 2, message);
   }
+  ExpectItAloneToEnd(harness,
+                     std::make_shared<WrongDecider>(KeepBest{8, 8}, DecideAt::kFirstToken, 100), 60,
+                     2, "keeps its best tokens, but its plan stored");
   harness.ExpectEmptyPool();
+}
+
+TEST(EngineTest, ADecisionThatIsWrongByOneIsWrong) {
+  EngineHarness harness(Options(6000));
+  const auto decide = [](LayerEdit edit, int mean_tokens) {
+    return std::make_shared<WrongDecider>(edit, DecideAt::kPrompt, mean_tokens);
+  };
+  ExpectItAloneToEnd(harness, decide(KeepRing{1, 16}, 100), 60, 0, "layer 3 has 1 sinks");
+  ExpectItAloneToEnd(harness, decide(KeepBest{8, 4}, 100), 60, 0,
+                     "keeps 8 + 4 tokens by scores of a window of 8");
+  // Three layers of 60 tokens and 9 more, and the ring.
+  ExpectItAloneToEnd(harness, decide(KeepRing{0, 18}, 56), 60, 0,
+                     "come to hold 225 tokens, its plan said at most 224");
+  EngineRequest right = harness.Request(60, 10);
+  right.policy = decide(KeepRing{0, 17}, 56);
+  const Collected result = harness.Await(harness.MustSubmit(right));
+  EXPECT_TRUE(result.last.status.ok()) << result.last.status;
+  harness.ExpectEmptyPool();
+}
+
+/// Notes how it is asked after the first token, and keeps everything.
+class NotingDecider final : public WrongPolicy {
+ public:
+  CachePlan Plan(const PolicyContext& context, int prompt_tokens,
+                 int max_new_tokens) const override {
+    return WrongDecider(KeepAll{}, DecideAt::kFirstToken, prompt_tokens + max_new_tokens - 1)
+        .Plan(context, prompt_tokens, max_new_tokens);
+  }
+  std::vector<LayerPlan> Decide(const PolicyContext& context, int tokens, int max_new_tokens,
+                                absl::Span<const double> /*importance*/) const override {
+    *asked_ = {tokens, max_new_tokens};
+    return std::vector<LayerPlan>(context.num_layers, PlanKeepAll({tokens, max_new_tokens}));
+  }
+  std::pair<int, int> asked() const { return *asked_; }
+
+ private:
+  std::unique_ptr<std::pair<int, int>> asked_ = std::make_unique<std::pair<int, int>>();
+};
+
+TEST(EngineTest, APolicyThatDecidesAfterTheFirstTokenIsToldOfIt) {
+  EngineHarness harness(Options(400));
+  auto policy = std::make_shared<NotingDecider>();
+  EngineRequest request = harness.Request(60, 10);
+  request.policy = policy;
+  EXPECT_EQ(harness.Await(harness.MustSubmit(request)).tokens, harness.Expected(request));
+  EXPECT_EQ(policy->asked(), std::pair(61, 9)) << "tokens held, tokens to come";
 }
 
 /// Says of a layer that it keeps less than it does.

@@ -313,7 +313,9 @@ absl::StatusOr<bool> StubModel::Batch::FinishLayer(int layer, PauseTest pause,
                                                    std::vector<double>* cosines) {
   if (absl::Status status = CheckTurn(layer, Stage::kFinish); !status.ok()) return status;
   if (!WorkOn(pause)) return false;
-  cosines->assign(prompts_.size(), layer % 3 * 0.25);
+  for (size_t i = 0; i < prompts_.size(); ++i) {
+    (*cosines)[i] = (layer + i) % 3 * 0.25;  // no two neighbours have the same
+  }
   stage_ = Stage::kAttend;
   ++next_layer_;
   ++model_.options_.control->prefill_layers;
