@@ -133,11 +133,13 @@ TEST_P(PromptWrite, ARingIsWrittenAcrossTheGapBetweenSinksAndRecentTokens) {
   blocks.Add(0, 3);   // and in parts, one of which spans the gap
   blocks.Add(0, 4);
   blocks.Add(0, 18);
-  ASSERT_TRUE(lab.prompt()
-                  .Write(lab.tensors(), blocks.pool->view(),
-                         WriteOf(blocks.view(0),
-                                 {{0, 0, 0, 25}, {1, 0, 0, 3}, {2, 0, 3, 4}, {3, 0, 7, 18}}))
-                  .ok());
+  blocks.Add(0, 6);  // and one token over it
+  ASSERT_TRUE(
+      lab.prompt()
+          .Write(lab.tensors(), blocks.pool->view(),
+                 WriteOf(blocks.view(0),
+                         {{0, 0, 0, 25}, {1, 0, 0, 3}, {2, 0, 3, 4}, {3, 0, 7, 18}, {4, 0, 0, 6}}))
+          .ok());
   const auto token = [&](int i) { return i < 5 ? i : options_.tokens - 25 + i; };
   for (int head = 0; head < options_.num_kv_heads; ++head) {
     for (int i = 0; i < 25; ++i) {
@@ -146,6 +148,7 @@ TEST_P(PromptWrite, ARingIsWrittenAcrossTheGapBetweenSinksAndRecentTokens) {
                                    : i < 7 ? std::pair(2, i - 3)
                                            : std::pair(3, i - 7);
       ExpectToken(lab, blocks, 0, blocks.view(0)[segment], head, slot, token(i));
+      if (i < 6) ExpectToken(lab, blocks, 0, blocks.view(0)[4], head, i, token(i));
     }
   }
 }
