@@ -109,6 +109,8 @@ TEST(ForecastTest, LazyLayersGiveBack) {
   EXPECT_LT(all.settled_blocks * 10, none.settled_blocks);
   EXPECT_TRUE(all.depends_on_content);
   EXPECT_FALSE(MustForecast("snapkv(budget=64)", options).depends_on_content);
+  EXPECT_FALSE(MustForecast("minicache(start=0)", options).depends_on_content);
+  EXPECT_TRUE(MustForecast("minicache(start=0,retain_by=threshold)", options).depends_on_content);
 }
 
 TEST(ForecastTest, APolicyThatDoesNotSuitTheModelIsRefused) {
