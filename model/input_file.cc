@@ -19,6 +19,11 @@ absl::Status Wrong(const std::filesystem::path& path, absl::string_view what) {
   return absl::InvalidArgumentError(absl::StrCat(path.string(), ": ", what));
 }
 
+absl::Status Unreadable(const std::filesystem::path& path, int error) {
+  return absl::FailedPreconditionError(
+      absl::StrCat(path.string(), ": cannot be read: ", std::strerror(error)));
+}
+
 bool ReadAll(int descriptor, std::string* text) {
   for (size_t done = 0; done < text->size();) {
     const ssize_t count = ::read(descriptor, text->data() + done, text->size() - done);
@@ -39,7 +44,7 @@ absl::StatusOr<bool> IsThere(const std::filesystem::path& path) {
     return Wrong(path, "a symbolic link that leads nowhere");
   }
   if (error == ENOENT || error == ENOTDIR) return false;
-  return Wrong(path, std::strerror(error));
+  return Unreadable(path, error);
 }
 
 absl::StatusOr<InputFile> InputFile::Open(const std::filesystem::path& path) {
@@ -50,7 +55,7 @@ absl::StatusOr<InputFile> InputFile::Open(const std::filesystem::path& path) {
   InputFile file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK), 0);
   struct stat found = {};
   if (file.descriptor_ < 0 || ::fstat(file.descriptor_, &found) != 0) {
-    return Wrong(path, absl::StrCat("cannot be read: ", std::strerror(errno)));
+    return Unreadable(path, errno);
   }
   if (!S_ISREG(found.st_mode)) return Wrong(path, "not a regular file");
   file.bytes_ = static_cast<size_t>(found.st_size);

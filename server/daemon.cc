@@ -1,12 +1,20 @@
 #include "server/daemon.h"
 
+#include <netdb.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
 #include <algorithm>
+#include <cerrno>
 #include <chrono>
+#include <cstring>
+#include <string>
 #include <thread>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "compression/plan_check.h"
 #include "compression/registry.h"
 #include "grpcpp/ext/proto_server_reflection_plugin.h"
 #include "grpcpp/health_check_service_interface.h"
@@ -35,6 +43,25 @@ void EnableStandardServices() {
     return true;
   }();
   (void)done;
+}
+
+// gRPC says only that it cannot listen: what the system says to whoever tries to.
+std::string WhyNotBound(const Endpoint& endpoint) {
+  addrinfo hints = {};
+  hints.ai_flags = AI_PASSIVE;
+  hints.ai_socktype = SOCK_STREAM;
+  addrinfo* found = nullptr;
+  const std::string port = absl::StrCat(endpoint.port);
+  if (const int error = getaddrinfo(endpoint.host.c_str(), port.c_str(), &hints, &found);
+      error != 0) {
+    return gai_strerror(error);
+  }
+  const int descriptor = socket(found->ai_family, found->ai_socktype | SOCK_CLOEXEC, 0);
+  const bool is_bound = descriptor >= 0 && bind(descriptor, found->ai_addr, found->ai_addrlen) == 0;
+  std::string why = is_bound ? "the address is not ours, or in use" : std::strerror(errno);
+  freeaddrinfo(found);
+  if (descriptor >= 0) close(descriptor);
+  return why;
 }
 
 }  // namespace
@@ -109,11 +136,18 @@ absl::Status Daemon::Serve(std::unique_ptr<ModelRunner> runner, ServedModel mode
   return absl::OkStatus();
 }
 
-/// The default policy must suit the model, so that not every request is refused.
+/// The default policy must suit the model, and its plans the rules, so that not every request is
+/// refused.
 absl::Status Daemon::CheckDefaultPolicy() const {
   const auto policy = ParsePolicy(config_.compression, config_.resources);
   if (!policy.ok()) return policy.status();
-  absl::Status status = (*policy)->Check(PolicyContextOf(engine_->model_shape()));
+  const PolicyContext context = PolicyContextOf(engine_->model_shape());
+  absl::Status status = (*policy)->Check(context);
+  if (status.ok()) {
+    const int prompt_tokens = engine_->options().max_prompt_tokens;
+    status = AskForPlan(**policy, context, {.prompt_tokens = prompt_tokens, .max_new_tokens = 1})
+                 .status();
+  }
   if (status.ok()) return status;
   return absl::InvalidArgumentError(
       absl::StrCat("--compression '", config_.compression, "': ", status.message()));
@@ -160,7 +194,7 @@ absl::Status Daemon::StartGrpc() {
   if (server_ == nullptr || grpc_port_ == 0) {
     server_.reset();
     return absl::UnavailableError(
-        absl::StrCat("cannot listen on ", address, ": the address is not ours, or in use"));
+        absl::StrCat("cannot listen on ", address, ": ", WhyNotBound(config_.grpc)));
   }
   server_->GetHealthCheckService()->SetServingStatus(kServiceName, true);
   return absl::OkStatus();

@@ -46,7 +46,8 @@ absl::StatusOr<std::unique_ptr<HttpEndpoint>> HttpEndpoint::Start(
   auto http = std::unique_ptr<HttpEndpoint>(new HttpEndpoint());
   http->impl_ = std::make_unique<Impl>();
   const char* scheme = security->has_tls() ? "https://" : "http://";
-  http->impl_->server = std::make_unique<HttpServer>(security, IsLoopback(endpoint.host));
+  http->impl_->server = std::make_unique<HttpServer>(
+      security, IsLoopback(endpoint.host), [metrics] { metrics->CountRefused("unauthenticated"); });
   HttpServer& server = *http->impl_->server;
   server.new_task_queue = [] { return new httplib::ThreadPool(kThreads); };
   server.set_socket_options(SetSocketOptions);

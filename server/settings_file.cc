@@ -70,17 +70,20 @@ absl::StatusOr<std::vector<FileSetting>> ReadMapping(const YAML::Node& root,
   return settings;
 }
 
-/// Notes where documents begin.
+/// Notes where documents begin, and values in quotes.
 class DocumentMarks : public YAML::EventHandler {
  public:
   const std::vector<YAML::Mark>& marks() const { return marks_; }
+  const std::vector<YAML::Mark>& quoted() const { return quoted_; }
 
   void OnDocumentStart(const YAML::Mark& mark) override { marks_.push_back(mark); }
   void OnDocumentEnd() override {}
   void OnNull(const YAML::Mark& /*mark*/, YAML::anchor_t /*anchor*/) override {}
   void OnAlias(const YAML::Mark& /*mark*/, YAML::anchor_t /*anchor*/) override {}
-  void OnScalar(const YAML::Mark& /*mark*/, const std::string& /*tag*/, YAML::anchor_t /*anchor*/,
-                const std::string& /*value*/) override {}
+  void OnScalar(const YAML::Mark& mark, const std::string& tag, YAML::anchor_t /*anchor*/,
+                const std::string& /*value*/) override {
+    if (tag == "!") quoted_.push_back(mark);
+  }
   void OnSequenceStart(const YAML::Mark& /*mark*/, const std::string& /*tag*/,
                        YAML::anchor_t /*anchor*/, YAML::EmitterStyle::value /*style*/) override {}
   void OnSequenceEnd() override {}
@@ -89,18 +92,30 @@ class DocumentMarks : public YAML::EventHandler {
   void OnMapEnd() override {}
 
  private:
-  std::vector<YAML::Mark> marks_;
+  std::vector<YAML::Mark> marks_, quoted_;
 };
 
-/// Where the first document begins, and the second. Asked one by one: of a comma outside of
-/// brackets the library makes documents without end.
-std::vector<YAML::Mark> FirstDocuments(const std::string& text) {
+/// The first document, and the second. Asked one by one: of a comma outside of brackets the library
+/// makes documents without end.
+DocumentMarks FirstDocuments(const std::string& text) {
   std::istringstream stream(text);
   YAML::Parser parser(stream);
   DocumentMarks documents;
   while (documents.marks().size() < 2 && parser.HandleNextDocument(documents)) {
   }
-  return documents.marks();
+  return documents;
+}
+
+/// The library takes a quote that nothing closes for one that the end of the file closes.
+bool IsClosedOnItsLine(const std::string& text, const YAML::Mark& mark) {
+  const auto at = static_cast<size_t>(mark.pos);
+  if (at >= text.size() || (text[at] != '"' && text[at] != '\'')) return true;
+  const char quote = text[at];
+  for (size_t i = at + 1; i < text.size() && text[i] != '\n'; ++i) {
+    if (text[i] == quote) return true;  // a doubled one is followed by another
+    if (text[i] == '\\' && quote == '"') ++i;
+  }
+  return false;
 }
 
 }  // namespace
@@ -109,8 +124,13 @@ absl::StatusOr<std::vector<FileSetting>> ParseSettingsFile(std::string_view text
                                                            const std::string& path) {
   try {
     const std::string whole(text);
-    const std::vector<YAML::Mark> documents = FirstDocuments(whole);
+    const DocumentMarks marks = FirstDocuments(whole);
+    const std::vector<YAML::Mark>& documents = marks.marks();
     if (documents.empty()) return std::vector<FileSetting>();
+    for (const YAML::Mark& quote : marks.quoted()) {
+      if (IsClosedOnItsLine(whole, quote)) continue;
+      return WrongAt(path, quote, "no YAML: a quote that does not end on its line");
+    }
     if (documents.size() > 1) {
       const size_t at = static_cast<size_t>(documents[1].pos);
       return WrongAt(path, documents[1],

@@ -230,12 +230,6 @@ int Eval(const EvalFlags& flags) {
     return Fail(Message(files.status()),
                 absl::IsInvalidArgument(files.status()) ? kExitUsage : kExitFailure);
   }
-  const absl::StatusOr<std::unique_ptr<ResultLog>> log = ResultLog::Open(flags.out);
-  if (!log.ok()) return Fail(Message(log.status()));
-  if (absl::Status status = CheckReport(flags.out); !status.ok()) {
-    return Fail(Message(status), absl::IsInvalidArgument(status) ? kExitUsage : kExitFailure);
-  }
-
   RunInfo info{.command = CommandLine(flags),
                .server = flags.server.address,
                .time = absl::Now(),
@@ -255,6 +249,11 @@ int Eval(const EvalFlags& flags) {
   if (!status.ok()) return FailCall(status, flags);
   std::vector<EvalPolicy> policies;
   if (const int code = CheckPolicies(stub, flags, policies); code != kExitOk) return code;
+  const absl::StatusOr<std::unique_ptr<ResultLog>> log = ResultLog::Open(flags.out);
+  if (!log.ok()) return Fail(Message(log.status()));
+  if (absl::Status report = CheckReport(flags.out); !report.ok()) {
+    return Fail(Message(report), absl::IsInvalidArgument(report) ? kExitUsage : kExitFailure);
+  }
   std::vector<Asking> askings;
   status = Prepare(stub, flags, *files, askings, info);
   if (!status.ok()) return FailCall(status, flags);

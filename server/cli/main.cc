@@ -1,8 +1,10 @@
 // The binary `ziggurat`.
+#include <fcntl.h>
 #include <signal.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
@@ -126,6 +128,20 @@ void EndWithoutFile(int signal, siginfo_t* info, void* /*context*/) {
   }
   raise(signal);
 }
+
+/// So that no file or socket gets the number of a standard stream that the caller has closed, and
+/// with it what is printed.
+void OpenStandardStreams() {
+  for (const int descriptor : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) {
+    if (fcntl(descriptor, F_GETFD) != -1 || errno != EBADF) continue;
+    // The lowest number that is free is this one.
+    if (open("/dev/null", descriptor == STDIN_FILENO ? O_RDONLY : O_WRONLY) < 0) return;
+  }
+}
+
+// Libraries open descriptors as they are loaded: this is called before.
+[[gnu::section(".preinit_array"),
+  gnu::used]] void (*const open_standard_streams)() = OpenStandardStreams;
 
 int Main(int argc, char** argv) {
   std::set_terminate(EndWithoutResources);

@@ -17,6 +17,8 @@ namespace {
 
 using Handled = httplib::Server::HandlerResponse;
 
+constexpr int kUnauthorized = 401;
+
 // Asked for every connection, so that it gets what the files say now.
 int ShowCurrentIdentity(SSL* ssl, void* security) {
   const auto identity = static_cast<const PortSecurity*>(security)->Identity();
@@ -90,7 +92,7 @@ Handled Check(const PortSecurity& security, bool asks_for_own_name, const httpli
   if (security.asks_for_token() && !ShowsToken(security, request)) {
     response.set_header("WWW-Authenticate",
                         R"(Basic realm="Ziggurat: any name, and a token as password")");
-    return Refuse(response, 401,
+    return Refuse(response, kUnauthorized,
                   "a valid token is needed: 'Authorization: Bearer TOKEN', or as a password\n");
   }
   return Handled::Unhandled;
@@ -98,14 +100,18 @@ Handled Check(const PortSecurity& security, bool asks_for_own_name, const httpli
 
 }  // namespace
 
-HttpServer::HttpServer(std::shared_ptr<const PortSecurity> security, bool is_local)
+HttpServer::HttpServer(std::shared_ptr<const PortSecurity> security, bool is_local,
+                       std::function<void()> on_refused)
     : security_(std::move(security)),
       asks_for_own_name_(is_local && !security_->asks_for_certificate() &&
                          !security_->asks_for_token()),
       context_(NewContext(*security_)) {
   // Asked before a body would be read.
-  set_pre_routing_handler([this](const httplib::Request& request, httplib::Response& response) {
-    return Check(*security_, asks_for_own_name_, request, response);
+  set_pre_routing_handler([this, on_refused = std::move(on_refused)](
+                              const httplib::Request& request, httplib::Response& response) {
+    const Handled handled = Check(*security_, asks_for_own_name_, request, response);
+    if (response.status == kUnauthorized) on_refused();
+    return handled;
   });
   set_expect_100_continue_handler([](const httplib::Request&, httplib::Response&) { return 417; });
 }

@@ -3,6 +3,7 @@
 
 #include <openssl/ssl.h>
 
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <set>
@@ -21,7 +22,9 @@ class HttpServer final : public httplib::Server {
   /// is_local  only this machine reaches it. Where nothing is asked of who does, it answers no
   ///           request for a host of another name: a web site could give its own name this
   ///           machine's address, and its pages could then read ours (DNS rebinding).
-  HttpServer(std::shared_ptr<const PortSecurity> security, bool is_local);
+  /// on_refused  called for every request without a valid token. Any thread.
+  HttpServer(std::shared_ptr<const PortSecurity> security, bool is_local,
+             std::function<void()> on_refused);
 
   /// False where there is no memory for TLS.
   bool is_valid() const override { return !security_->has_tls() || context_ != nullptr; }

@@ -199,6 +199,7 @@ TEST(Cli, WrongFlagsAreNamedWithWhatIsAllowed) {
       {{"generate", "--server", ":50051", "x"}, "--server: ':50051' has no host: must be"},
       {{"generate", "--server", "[::1:50051", "x"}, "--server: '[::1:50051' has no host: must be"},
       {{"generate", "--seed", "-1", "x"}, "'-1' must be an integer from 0 to 18446744073709551615"},
+      {{"bench", "serve", "--seed", "-1"}, "'-1' must be an integer from 0 to"},
       {{"generate", "--max-tokens", "010", "x"}, "'010' must be a decimal integer"},
       {{"serve", "--page", "maybe"},
        "ziggurat serve: --page: 'maybe' is no switch: must be on or off"},
@@ -260,6 +261,36 @@ TEST(Cli, OutputThatIsLostIsNoSuccess) {
     EXPECT_EQ((*shell)->Wait(absl::Seconds(60)), 1) << command;
     EXPECT_THAT((*shell)->stderr_text(), testing::HasSubstr("could not be written"));
   }
+}
+
+TEST(Cli, StandardStreamsMayBeClosed) {
+  const TemporaryFolder folder;
+  const std::string out = (folder / "out").string();
+  const auto run = [&](const std::string& command) {
+    auto shell = ChildProcess::Start({"/bin/sh", "-c", command, Binary(), NeedleLlama(), out});
+    EXPECT_TRUE(shell.ok()) << shell.status();
+    return shell.ok() ? (*shell)->Wait(absl::Seconds(60)) : -1;
+  };
+  EXPECT_EQ(run(R"("$0" tokenize --tokenizer "$1" < /dev/null > "$2" 2>&-)"), 0);
+  EXPECT_EQ(run(R"("$0" tokenize --tokenizer "$1" > "$2" <&-)"), 0) << "an empty text";
+  EXPECT_EQ(run(R"("$0" plan --model "$1" >&-)"), 0);
+  // What is written goes to no file that is opened meanwhile.
+  EXPECT_EQ(run(R"("$0" bench decode --model "$1" --batch 1 --context 8 --tokens 4 --repeats 1 )"
+                R"(--kv-cache-memory 4MiB --json "$2" <&- >&- 2>&-)"),
+            0);
+  EXPECT_FALSE(nlohmann::json::parse(ReadFile(out), nullptr, false).is_discarded());
+}
+
+TEST(Cli, AFolderMayHaveAnyName) {
+  const TemporaryFolder folder;
+  const std::filesystem::path model = folder /
+                                      "mod\xff"
+                                      "el";
+  std::filesystem::create_directory(model);
+  std::filesystem::copy(NeedleLlama() / "config.json", model / "config.json");
+  const CommandResult plan = RunZiggurat({"plan", "--model", model, "--json"});
+  EXPECT_EQ(plan.exit_code, 0) << plan.err;
+  EXPECT_FALSE(nlohmann::json::parse(plan.out, nullptr, false).is_discarded());
 }
 
 TEST(Cli, AnAnswerThatNobodyTakesIsCancelled) {

@@ -91,10 +91,14 @@ TEST(Tokens, AreNeverLoggedAndRefusalsAreCounted) {
   EXPECT_THAT(daemon.log(), Not(HasSubstr(kOld)));
   EXPECT_THAT(daemon.log(), Not(HasSubstr(kWrong)));
   httplib::Client http("127.0.0.1", daemon.http_port());
+  EXPECT_EQ(http.Get("/metrics")->status, 401);
+  EXPECT_EQ(http.Get("/", {{"Authorization", Bearer(kWrong)}})->status, 401);
+  EXPECT_EQ(http.Get("/readyz")->status, 200) << "asks for none";
   const auto page = http.Get("/metrics", {{"Authorization", Bearer(kOld)}});
   ASSERT_TRUE(page);
   const MetricSamples samples = ParseMetrics(page->body);
-  EXPECT_EQ(samples.at("ziggurat_admissions_refused_total{reason=\"unauthenticated\"}"), 3);
+  EXPECT_EQ(samples.at("ziggurat_admissions_refused_total{reason=\"unauthenticated\"}"), 5)
+      << "of both ports";
 }
 
 TEST(Tokens, ChangeWithTheFile) {

@@ -152,6 +152,8 @@ TEST(SettingsTest, WhatIsWrongIsNamedWithItsPlace) {
       {"max-running: 1\nmax-running: 2", {here, "line 1 already"}},
       {"\n  - max-running", {here, "no mapping"}},
       {"max-running: 3\n\"x: [", {here, "no YAML"}},
+      {"\ngroups: \"a=1\nmax-running: 3\n", {here, "a quote that does not end on its line"}},
+      {"\ngroups: \"a\\\"\n", {here, "a quote that does not end on its line"}},
       {"max-running: 3\n---\nmax-running: 3", {"second document"}},
       {"\n,", {here, "no YAML: a comma outside of brackets"}},
       {"{max-running: 3},", {"no YAML: a comma outside of brackets"}},

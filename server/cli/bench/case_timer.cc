@@ -1,5 +1,6 @@
 #include "server/cli/bench/case_timer.h"
 
+#include <algorithm>
 #include <string>
 
 #include "absl/strings/str_cat.h"
@@ -155,7 +156,8 @@ void CaseTimer::EndAllSteps() {
   const StepParts all = PartsSoFar(metrics_) - decode_from_;
   figures_.decode_parts = Scaled(steady_.steps == 0 ? all : steady_, all.steps);
   const StepParts& steps = figures_.decode_parts;
-  figures_.edges_seconds = all.schedule + all.sample - steps.schedule - steps.sample;
+  // A difference of two times that a busy machine may have made longer.
+  figures_.edges_seconds = std::max(0.0, all.schedule + all.sample - steps.schedule - steps.sample);
 }
 
 }  // namespace ziggurat::bench

@@ -42,7 +42,8 @@ the GPU waits for the host, by its own clock: from the tokens of one step to the
 next, less "edits", in which it copies and merges cached tokens. The share of attention is not known:
 the engine thread does not wait for the parts of a step.
 
-With --fill a row is as many requests as the pool holds at once, of --batch at most:
+With --fill a row is as many requests as the pool holds at once, of --batch at most, with room
+for 256 tokens more than are timed:
   ziggurat bench decode --model /tmp/llama-160m --fill --batch 64 --context 2048 \
       --kv-cache-memory 1GiB --compression full --compression 'pyramidkv(budget=512)')";
 
@@ -238,7 +239,10 @@ int Fail(const ModelBenchFlags& flags, const absl::Status& status) {
 
 absl::Status WriteReport(const ModelBenchFlags& flags, const nlohmann::json& report) {
   if (flags.json.empty()) return absl::OkStatus();
-  return Prefixed("--json", ReplaceFile(flags.json, report.dump(2) + '\n'));
+  return Prefixed(
+      "--json",
+      ReplaceFile(flags.json,
+                  report.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + '\n'));
 }
 
 int RunModelBench(const ModelBenchFlags& flags) {

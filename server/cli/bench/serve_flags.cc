@@ -94,8 +94,7 @@ void AddLoadFlags(CLI::App& serve, ServeFlags& flags) {
   serve
       .add_option("--seed", flags.seed,
                   "Of arrivals, lengths and prompts: the same seed makes the same load")
-      ->capture_default_str()
-      ->type_name("N");
+      ->capture_default_str();
 }
 
 }  // namespace

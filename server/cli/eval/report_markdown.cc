@@ -215,10 +215,10 @@ std::string GroupSections(const Summary& summary, const PictureNames& pictures) 
   for (const Group& group : summary.groups) {
     if (TaskKind(group.task) != kind) {
       kind = TaskKind(group.task);
-      absl::StrAppend(&text, "## ", KindTitle(kind), "\n\n");
+      absl::StrAppend(&text, "## ", Cell(KindTitle(kind)), "\n\n");
       if (kind == "single") text += HeatMapSection(summary, pictures);
     }
-    absl::StrAppend(&text, "### ", group.task, ", ", group.length, " tokens\n\n",
+    absl::StrAppend(&text, "### ", Cell(group.task), ", ", group.length, " tokens\n\n",
                     GroupRemarks(group), AnswerTable(summary, group), WorkTable(summary, group));
   }
   return text;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <memory>
 #include <utility>
 
@@ -164,7 +165,10 @@ absl::Status DivideMemory(const PlanOptions& flags, Plan* plan) {
   } else if (plan->memory_bytes > 0) {
     const size_t others = parts.besides_pool();
     pool = plan->memory_bytes > others ? plan->memory_bytes - others : 0;
-    pool = pool / (block_bytes + kCountBytes) * block_bytes;
+    // No pool has more blocks (CheckPoolBytes).
+    pool =
+        std::min<size_t>(pool / (block_bytes + kCountBytes), std::numeric_limits<uint32_t>::max()) *
+        block_bytes;
     plan->is_pool_what_is_left = true;
   }
   plan->blocks = pool / block_bytes;
