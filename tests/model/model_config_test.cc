@@ -70,6 +70,17 @@ TEST(ModelConfig, AbsentFieldsGetTheDefaultsOfTransformers) {
   EXPECT_EQ(Parse(mistral)->num_kv_heads, 8);
   mistral["num_key_value_heads"] = nullptr;
   EXPECT_EQ(Parse(mistral)->num_kv_heads, 16);
+  mistral["sliding_window"] = nullptr;
+  mistral.erase("max_position_embeddings");
+  EXPECT_EQ(Parse(mistral)->max_position_embeddings, 131072);
+
+  json qwen = Of("Qwen2ForCausalLM", "qwen2");
+  qwen["hidden_size"] = 512;
+  qwen["num_attention_heads"] = 64;
+  qwen.erase("num_key_value_heads");
+  qwen.erase("max_position_embeddings");
+  EXPECT_EQ(Parse(qwen)->num_kv_heads, 32);
+  EXPECT_EQ(Parse(qwen)->max_position_embeddings, 32768);
 }
 
 TEST(ModelConfig, HeadDimNeedNotBeHiddenSizeOverHeads) {
@@ -93,6 +104,14 @@ TEST(ModelConfig, BiasesFollowTheArchitecture) {
   EXPECT_FALSE(Parse(mistral)->qkv_bias);
   mistral["attention_bias"] = true;
   EXPECT_THAT(Message(Parse(mistral).status()), HasSubstr("attention_bias"));
+  mistral.erase("attention_bias");
+  for (json config : {mistral, Of("Qwen2ForCausalLM", "qwen2")}) {
+    config["mlp_bias"] = true;
+    EXPECT_EQ(Parse(config).status().code(), absl::StatusCode::kUnimplemented) << config;
+    EXPECT_THAT(Message(Parse(config).status()), HasSubstr("\"mlp_bias\" is true"));
+    config["mlp_bias"] = false;
+    EXPECT_TRUE(Parse(config).ok()) << config;
+  }
 }
 
 TEST(ModelConfig, ASlidingWindowLimitsTheContext) {
@@ -199,6 +218,8 @@ TEST(ModelConfig, ReadsEverySpellingOfDtype) {
   config.erase("torch_dtype");
   config["dtype"] = "float32";
   EXPECT_EQ(Parse(config)->dtype, "float32");
+  config["torch_dtype"] = "bfloat16";
+  EXPECT_EQ(Parse(config)->dtype, "float32") << "the newer spelling wins";
 }
 
 TEST(ModelConfig, RefusesKindsOfRopeByName) {
@@ -224,6 +245,27 @@ TEST(ModelConfig, RefusesTwoTypesOfRopeThatContradict) {
     config[where]["type"] = 3;
     EXPECT_THAT(Message(Parse(config).status()), HasSubstr("\"type\" is 3; must be a string"));
   }
+}
+
+TEST(ModelConfig, RefusesTwoBasesOfRopeThatContradict) {
+  for (const char* where : {"rope_scaling", "rope_parameters"}) {
+    json config = Llama();
+    config[where] = {{"rope_type", "default"}, {"rope_theta", 500000.0}};
+    EXPECT_EQ(Parse(config).status().code(), absl::StatusCode::kInvalidArgument) << where;
+    EXPECT_THAT(Message(Parse(config).status()),
+                HasSubstr(std::string("contradicts the one in \"") + where + "\" (500000)"));
+    config["rope_theta"] = 500000.0;
+    EXPECT_EQ(Parse(config)->rope_theta, 500000) << where;
+  }
+}
+
+TEST(ModelConfig, RefusesHeadsThatRopeTurnsInPartOnly) {
+  json config = Llama();
+  config["partial_rotary_factor"] = 0.5;
+  EXPECT_EQ(Parse(config).status().code(), absl::StatusCode::kUnimplemented);
+  EXPECT_THAT(Message(Parse(config).status()), HasSubstr("\"partial_rotary_factor\" is 0.5"));
+  config["partial_rotary_factor"] = 1.0;
+  EXPECT_TRUE(Parse(config).ok());
 }
 
 TEST(ModelConfig, RefusesScalingOfRopeWithoutAType) {
@@ -272,6 +314,8 @@ TEST(ModelConfig, RefusesOtherActivations) {
   json config = Llama();
   config["hidden_act"] = "gelu";
   EXPECT_THAT(Message(Parse(config).status()), HasSubstr("\"hidden_act\" is \"gelu\""));
+  config["hidden_act"] = "swish";
+  EXPECT_TRUE(Parse(config).ok()) << "another name of silu";
 }
 
 struct WrongField {

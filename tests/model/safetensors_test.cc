@@ -245,6 +245,13 @@ TEST_F(ShardedCheckpoint, NamesTheFileOfATensor) {
   }
 }
 
+TEST_F(ShardedCheckpoint, GivesWayToASingleFile) {
+  WriteFile(dir_ / "model.safetensors", GoodFile());
+  const auto checkpoint = Checkpoint::Open(dir_.path());
+  ASSERT_TRUE(checkpoint.ok()) << checkpoint.status();
+  EXPECT_THAT(checkpoint->Names(), ElementsAre("a", "b"));
+}
+
 TEST_F(ShardedCheckpoint, NamesAMissingShard) {
   std::filesystem::remove(dir_ / "model-00002-of-00003.safetensors");
   EXPECT_EQ(Open().code(), absl::StatusCode::kNotFound);
