@@ -499,6 +499,19 @@ TEST(Penalties, SeenAreTheTokensThatTheyConcern) {
   EXPECT_EQ(seen(presence), (std::map<int, int>{{2, 1}, {3, 2}}));
 }
 
+TEST(Penalties, RepetitionGoesBeforePresenceAndFrequency) {
+  SamplingParameters presence;
+  presence.presence_penalty = 1;
+  SamplingParameters frequency;
+  frequency.frequency_penalty = 1;
+  for (SamplingParameters p : {presence, frequency}) {
+    p.repetition_penalty = 2;
+    Sampler sampler(p, {}, 2);
+    EXPECT_EQ(SampleOnce(sampler, {4, 0}), 0);
+    EXPECT_EQ(SampleOnce(sampler, {4, 1.2f}), 1) << "4 / 2 - 1, not (4 - 1) / 2";
+  }
+}
+
 TEST(Penalties, PresenceAndFrequencyCountTheOutputOnly) {
   SamplingParameters p;
   p.presence_penalty = 1;
