@@ -143,6 +143,17 @@ json SentencePieceTokenizer() {
             {"merges", pieces.merges()}}}};
 }
 
+std::vector<std::string> Pieces(const Tokenizer& tokenizer, std::string_view text,
+                                const EncodeOptions& options) {
+  std::vector<std::string> pieces;
+  const auto ids = tokenizer.Encode(text, options);
+  EXPECT_TRUE(ids.ok()) << ids.status();
+  for (const int32_t id : ids.value_or(std::vector<int32_t>())) {
+    pieces.emplace_back(tokenizer.IdToPiece(id).value());
+  }
+  return pieces;
+}
+
 std::unique_ptr<Tokenizer> LoadJson(const json& tokenizer_json) {
   const TokenizerDir dir;
   dir.Write("tokenizer.json", tokenizer_json);

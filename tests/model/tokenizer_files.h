@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "model/tokenizer/tokenizer.h"
 
@@ -40,6 +41,10 @@ nlohmann::json ByteLevelTokenizer();
 /// tokenizer.json in the manner of Llama 2: Prepend and Replace, byte fallback, <unk> <s> </s> = 0
 /// 1 2, bytes 3..258, then characters and the merges of "▁hello" and "▁world".
 nlohmann::json SentencePieceTokenizer();
+
+/// The tokens of `text` as they stand in the vocabulary.
+std::vector<std::string> Pieces(const Tokenizer& tokenizer, std::string_view text,
+                                const EncodeOptions& options = {});
 
 /// Loads a tokenizer.json; the test fails, and null comes back, if that fails.
 std::unique_ptr<Tokenizer> LoadJson(const nlohmann::json& tokenizer_json);

@@ -22,17 +22,6 @@ using ::testing::HasSubstr;
 using ::testing::Not;
 using ::testing::SizeIs;
 
-std::vector<std::string> Pieces(const Tokenizer& tokenizer, std::string_view text,
-                                const EncodeOptions& options = {}) {
-  std::vector<std::string> pieces;
-  const auto ids = tokenizer.Encode(text, options);
-  EXPECT_TRUE(ids.ok()) << ids.status();
-  for (const int32_t id : ids.value_or(std::vector<int32_t>())) {
-    pieces.emplace_back(tokenizer.IdToPiece(id).value());
-  }
-  return pieces;
-}
-
 /// Random text of ASCII, spaces, line ends, letters of several scripts, marks, digits and emoji.
 std::string RandomText(std::mt19937* random, int characters) {
   static const std::vector<std::string> kAlphabet = {
@@ -161,6 +150,18 @@ TEST(SentencePieceStyleTest, UnknownCharactersInARowAreFusedOnlyWhereAsked) {
               ElementsAre("<s>", "▁", "<unk>", "<unk>", "h"));
 }
 
+TEST(SentencePieceStyleTest, UnknownCharactersAreFusedPastPiecesOfByteFallback) {
+  // As Hugging Face's library has it.
+  json tokenizer_json = SentencePieceTokenizer();
+  tokenizer_json["model"]["vocab"].erase("<0xE4>");
+  EXPECT_THAT(Pieces(*LoadJson(tokenizer_json), "世🚀世h"),
+              ElementsAre("<s>", "▁", "<0xF0>", "<0x9F>", "<0x9A>", "<0x80>", "<unk>", "h"));
+  tokenizer_json["model"]["fuse_unk"] = false;
+  EXPECT_THAT(
+      Pieces(*LoadJson(tokenizer_json), "世🚀世h"),
+      ElementsAre("<s>", "▁", "<0xF0>", "<0x9F>", "<0x9A>", "<0x80>", "<unk>", "<unk>", "h"));
+}
+
 TEST(SentencePieceStyleTest, RandomTextComesBackExactly) {
   std::mt19937 random(2);
   const auto tokenizer = LoadJson(SentencePieceTokenizer());
@@ -187,6 +188,17 @@ TEST(MetaspaceTest, PrependSchemesDifferBehindSpecialTokens) {
               ElementsAre("<s>", "▁hello", "</s>", "h", "e", "ll", "o", "▁world"));
   EXPECT_THAT(with_scheme("never"),
               ElementsAre("<s>", "h", "e", "ll", "o", "</s>", "h", "e", "ll", "o", "▁world"));
+}
+
+TEST(MetaspaceTest, WhatFollowsANormalizedTokenIsNotFirst) {
+  json tokenizer_json = SentencePieceTokenizer();
+  tokenizer_json["normalizer"] = nullptr;
+  tokenizer_json["pre_tokenizer"] = {
+      {"type", "Metaspace"}, {"replacement", "▁"}, {"prepend_scheme", "first"}};
+  tokenizer_json["added_tokens"].push_back({{"id", 400}, {"content", "<t>"}, {"normalized", true}});
+  const auto tokenizer = LoadJson(tokenizer_json);
+  EXPECT_THAT(Pieces(*tokenizer, "<t>hello"), ElementsAre("<s>", "<t>", "h", "e", "ll", "o"));
+  EXPECT_THAT(Pieces(*tokenizer, "hello<t>he"), ElementsAre("<s>", "▁hello", "<t>", "h", "e"));
 }
 
 TEST(MetaspaceTest, TheDecoderDropsTheFirstSpaceOnly) {

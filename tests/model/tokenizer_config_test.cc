@@ -1,0 +1,84 @@
+// What tokenizer_config.json changes of what tokenizer.json says.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tests/model/tokenizer_files.h"
+
+namespace ziggurat {
+namespace {
+
+using nlohmann::json;
+using ::testing::ElementsAre;
+
+std::unique_ptr<Tokenizer> LoadWith(const json& tokenizer_json, const json& config) {
+  const TokenizerDir dir;
+  dir.Write("tokenizer.json", tokenizer_json);
+  dir.Write("tokenizer_config.json", config);
+  auto tokenizer = Tokenizer::Load(dir.path());
+  EXPECT_TRUE(tokenizer.ok()) << tokenizer.status();
+  return tokenizer.ok() ? *std::move(tokenizer) : nullptr;
+}
+
+/// A Llama 2 whose template has these special tokens before and behind the text.
+json WithTemplate(const std::vector<std::string>& before, const std::vector<std::string>& behind) {
+  json file = SentencePieceTokenizer();
+  json& post_processor = file["post_processor"];
+  post_processor["single"] = json::array();
+  const auto add = [&](const std::string& token) {
+    post_processor["single"].push_back({{"SpecialToken", {{"id", token}, {"type_id", 0}}}});
+    post_processor["special_tokens"][token]["ids"] = {file["model"]["vocab"][token]};
+  };
+  for (const std::string& token : before) add(token);
+  post_processor["single"].push_back({{"Sequence", {{"id", "A"}, {"type_id", 0}}}});
+  for (const std::string& token : behind) add(token);
+  return file;
+}
+
+TEST(TokenizerConfigTest, AddEosTokenOverrulesTheTemplate) {
+  const json file = WithTemplate({"<s>"}, {"</s>"});
+  json config = {{"eos_token", "</s>"}};
+  EXPECT_THAT(Pieces(*LoadWith(file, config), "hello"), ElementsAre("<s>", "▁hello", "</s>"));
+  config["add_eos_token"] = true;
+  EXPECT_THAT(Pieces(*LoadWith(file, config), "hello"), ElementsAre("<s>", "▁hello", "</s>"));
+  config["add_eos_token"] = false;
+  EXPECT_THAT(Pieces(*LoadWith(file, config), "hello"), ElementsAre("<s>", "▁hello"));
+}
+
+TEST(TokenizerConfigTest, BosIsTheOneTokenBeforeEveryTextWhereNothingNamesIt) {
+  EXPECT_EQ(LoadWith(WithTemplate({"<s>"}, {}), json::object())->bos_id(), 1);
+  EXPECT_EQ(LoadWith(WithTemplate({"</s>"}, {}), json{{"bos_token", "<s>"}})->bos_id(), 1);
+  EXPECT_EQ(LoadWith(WithTemplate({}, {"</s>"}), json::object())->bos_id(), std::nullopt);
+  EXPECT_EQ(LoadWith(WithTemplate({"<s>", "</s>"}, {}), json::object())->bos_id(), std::nullopt);
+}
+
+/// A byte-level tokenizer with the added token "<t>" of these flags, which the configuration's
+/// entry overrules.
+std::unique_ptr<Tokenizer> LoadOverruled(const json& flags_of_file, const json& flags_of_config) {
+  json file = ByteLevelTokenizer();
+  const json id = file["added_tokens"][0]["id"];
+  json in_file = flags_of_file, in_config = flags_of_config;
+  in_file["id"] = id;
+  in_file["content"] = in_config["content"] = "<t>";
+  file["added_tokens"][0] = in_file;
+  return LoadWith(file, json{{"added_tokens_decoder", {{id.dump(), in_config}}}});
+}
+
+TEST(TokenizerConfigTest, AnAddedTokenIsSpecialWhereEitherFileSaysSo) {
+  for (const bool of_file : {false, true}) {
+    for (const bool of_config : {false, true}) {
+      const auto tokenizer = LoadOverruled({{"special", of_file}}, {{"special", of_config}});
+      const int32_t id = tokenizer->PieceToId("<t>").value();
+      EXPECT_EQ(tokenizer->IsSpecial(id), of_file || of_config);
+      EXPECT_EQ(tokenizer->Decode({id}).value(), of_file || of_config ? "" : "<t>");
+    }
+  }
+}
+
+TEST(TokenizerConfigTest, WhetherAnAddedTokenIsASingleWordIsAsTheConfigurationSays) {
+  const json yes = {{"single_word", true}}, no = {{"single_word", false}};
+  EXPECT_THAT(Pieces(*LoadOverruled(no, yes), "he<t>"), ElementsAre("he", "<", "t", ">"));
+  EXPECT_THAT(Pieces(*LoadOverruled(yes, no), "he<t>"), ElementsAre("he", "<t>"));
+}
+
+}  // namespace
+}  // namespace ziggurat
