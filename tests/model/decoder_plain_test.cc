@@ -20,10 +20,12 @@ namespace ziggurat::testing {
 namespace {
 
 constexpr double kTolerance = 1e-5;
+constexpr uint64_t kSeed = 7;  // of weights
 
 struct TinyModel {
   const char* name;
   const char* config;
+  TinyFiles files = {};
 };
 void PrintTo(const TinyModel& model, std::ostream* out) { *out << model.name; }
 
@@ -57,13 +59,19 @@ const TinyModel kModels[] = {
       "num_key_value_heads":2,"vocab_size":70,"max_position_embeddings":256,
       "sliding_window":null,"rms_norm_eps":1e-5,"rope_theta":10000.0,
       "tie_word_embeddings":false})"},
+    // With an epsilon so large that a norm without it gives other logits.
+    {"LinearRope", R"({"architectures":["LlamaForCausalLM"],"model_type":"llama",
+      "hidden_size":48,"intermediate_size":72,"num_hidden_layers":2,"num_attention_heads":2,
+      "num_key_value_heads":1,"head_dim":24,"vocab_size":60,"max_position_embeddings":256,
+      "rope_scaling":{"type":"linear","factor":2.5},
+      "rms_norm_eps":0.05,"rope_theta":10000.0,"tie_word_embeddings":false})"},
 };
 
 std::filesystem::path TinyDir(const TinyModel& model) {
   const std::filesystem::path dir =
       std::filesystem::path(::testing::TempDir()) /
       ("ziggurat-plain-" + std::string(model.name) + "-" + std::to_string(getpid()));
-  if (!std::filesystem::exists(dir)) WriteTinyModel(dir, model.config, 7);
+  if (!std::filesystem::exists(dir)) WriteTinyModel(dir, model.config, kSeed, model.files);
   return dir;
 }
 
@@ -340,6 +348,25 @@ TEST_P(DecoderAgainstPlain, PoliciesThatKeepEverythingEqualFull) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Tiny, DecoderAgainstPlain, ::testing::ValuesIn(kModels),
+                         [](const auto& test) { return std::string(test.param.name); });
+
+const TinyModel kFiles[] = {
+    {"F16", kModels[0].config, {.fits_f16 = true, .is_f16 = true}},
+    {"Shards", kModels[0].config, {.shards = 3}},
+    {"HeadForEmbedding", kModels[1].config, {.head_is_embedding = true}},
+};
+
+class DecoderFiles : public DecoderAgainstPlain {};
+
+TEST_P(DecoderFiles, GiveTheLogitsOfTheSameWeightsInOnePlainFile) {
+  const TinyModel& model = GetParam();
+  WriteTinyModel(dir_ / "plain", model.config, kSeed, {.fits_f16 = model.files.fits_f16});
+  const PlainLlama plain(dir_ / "plain");
+  const auto ids = RandomIds(40, plain.config().vocab_size, 9);
+  ExpectRows("full", ids, 30, plain.Forward(ids));
+}
+
+INSTANTIATE_TEST_SUITE_P(Tiny, DecoderFiles, ::testing::ValuesIn(kFiles),
                          [](const auto& test) { return std::string(test.param.name); });
 
 }  // namespace

@@ -13,7 +13,6 @@
 #include "absl/types/span.h"
 #include "model/checkpoint/checkpoint.h"
 #include "model/checkpoint/tensor_conversion.h"
-#include "model/checkpoint/weights_layout.h"
 
 namespace ziggurat::testing {
 namespace {
@@ -40,32 +39,96 @@ std::vector<float> RandomWeight(const WeightSpec& spec, std::mt19937& random) {
   return values;
 }
 
-}  // namespace
-
-void WriteTinyModel(const std::filesystem::path& dir, const std::string& config_json,
-                    uint64_t seed) {
-  std::filesystem::create_directories(dir);
-  std::ofstream(dir / "config.json") << config_json;
-  const ModelConfig config = Require(ParseModelConfig(config_json, "config.json"));
-  std::mt19937 random(static_cast<uint32_t>(seed));
-  std::string header = "{", data;
-  for (const WeightSpec& spec : ExpectedWeights(config)) {
-    const std::vector<float> values = RandomWeight(spec, random);
-    const size_t begin = data.size();
-    data.append(reinterpret_cast<const char*>(values.data()), values.size() * sizeof(float));
-    absl::StrAppend(&header, header.size() > 1 ? "," : "", "\"", spec.name,
-                    R"(":{"dtype":"F32","shape":[)", absl::StrJoin(spec.shape, ","),
-                    R"(],"data_offsets":[)", begin, ",", data.size(), "]}");
+/// To multiples of 2^-10 below 2: eleven bits, none of them subnormal.
+void RoundToF16(std::vector<float>& values) {
+  for (float& value : values) {
+    value = std::clamp(std::round(value * 1024), -2047.0f, 2047.0f) / 1024;
   }
-  header.push_back('}');
-  header.resize((header.size() + 7) / 8 * 8, ' ');
-  const uint64_t header_bytes = header.size();
-  std::ofstream file(dir / "model.safetensors", std::ios::binary);
-  file.write(reinterpret_cast<const char*>(&header_bytes), sizeof header_bytes);
-  file << header << data;
 }
 
-PlainLlama::PlainLlama(const std::filesystem::path& dir) : config_(Require(LoadModelConfig(dir))) {
+/// Of a value that RoundToF16 made.
+uint16_t F16Bits(float value) {
+  const int sign = std::signbit(value) ? 0x8000 : 0;
+  if (value == 0) return static_cast<uint16_t>(sign);
+  int exponent = 0;
+  const float fraction = std::frexp(std::abs(value), &exponent);
+  return static_cast<uint16_t>(sign | (exponent + 14) << 10 |
+                               static_cast<int>((2 * fraction - 1) * 1024));
+}
+
+/// A safetensors file in the making.
+class TensorFile {
+ public:
+  void Add(const std::string& name, const std::vector<int64_t>& shape,
+           const std::vector<float>& values, bool is_f16) {
+    const size_t begin = data_.size();
+    for (const float value : values) {
+      if (is_f16) {
+        Append(F16Bits(value));
+      } else {
+        Append(value);
+      }
+    }
+    absl::StrAppend(&header_, header_.size() > 1 ? "," : "", "\"", name, R"(":{"dtype":")",
+                    is_f16 ? "F16" : "F32", R"(","shape":[)", absl::StrJoin(shape, ","),
+                    R"(],"data_offsets":[)", begin, ",", data_.size(), "]}");
+  }
+  void Write(const std::filesystem::path& path) const {
+    std::string header = header_ + "}";
+    header.resize((header.size() + 7) / 8 * 8, ' ');
+    const uint64_t header_bytes = header.size();
+    std::ofstream file(path, std::ios::binary);
+    file.write(reinterpret_cast<const char*>(&header_bytes), sizeof header_bytes);
+    file << header << data_;
+  }
+
+ private:
+  template <typename T>
+  void Append(T value) {
+    data_.append(reinterpret_cast<const char*>(&value), sizeof value);
+  }
+
+  std::string header_ = "{", data_;
+};
+
+}  // namespace
+
+void WriteTinyModel(const std::filesystem::path& dir, const std::string& config_json, uint64_t seed,
+                    const TinyFiles& files) {
+  const ModelConfig config = Require(ParseModelConfig(config_json, "config.json"));
+  WriteTinyModel(dir, config_json, ExpectedWeights(config), seed, files);
+}
+
+void WriteTinyModel(const std::filesystem::path& dir, const std::string& config_json,
+                    const std::vector<WeightSpec>& weights, uint64_t seed, const TinyFiles& files) {
+  std::filesystem::create_directories(dir);
+  std::ofstream(dir / "config.json") << config_json;
+  std::mt19937 random(static_cast<uint32_t>(seed));
+  std::vector<TensorFile> shards(files.shards);
+  std::string weight_map;
+  size_t next = 0;
+  for (const WeightSpec& spec : weights) {
+    std::vector<float> values = RandomWeight(spec, random);
+    if (files.fits_f16) RoundToF16(values);
+    const bool renamed = files.head_is_embedding && spec.name == "model.embed_tokens.weight";
+    const std::string name = renamed ? "lm_head.weight" : spec.name;
+    const size_t shard = next++ % shards.size();
+    shards[shard].Add(name, spec.shape, values, files.is_f16);
+    absl::StrAppend(&weight_map, weight_map.empty() ? "" : ",", "\"", name, R"(":"shard-)", shard,
+                    R"(.safetensors")");
+  }
+  if (files.shards == 1) return shards[0].Write(dir / "model.safetensors");
+  for (size_t i = 0; i < shards.size(); ++i) {
+    shards[i].Write(dir / absl::StrCat("shard-", i, ".safetensors"));
+  }
+  std::ofstream(dir / "model.safetensors.index.json") << R"({"weight_map":{)" << weight_map << "}}";
+}
+
+PlainLlama::PlainLlama(const std::filesystem::path& dir)
+    : PlainLlama(Require(LoadModelConfig(dir)), dir) {}
+
+PlainLlama::PlainLlama(const ModelConfig& config, const std::filesystem::path& dir)
+    : config_(config) {
   const Checkpoint checkpoint = Require(Checkpoint::Open(dir));
   for (const std::string& name : checkpoint.Names()) {
     const TensorView view = *checkpoint.Find(name);

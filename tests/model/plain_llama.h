@@ -10,16 +10,32 @@
 #include <vector>
 
 #include "model/checkpoint/model_config.h"
+#include "model/checkpoint/weights_layout.h"
 
 namespace ziggurat::testing {
 
-/// Writes a folder with `config_json` and random f32 weights for it (deterministic in `seed`).
+/// How the weights of a tiny model lie in its folder.
+struct TinyFiles {
+  bool fits_f16 = false;           ///< values that f16 holds as well
+  bool is_f16 = false;             ///< written as f16; they must fit
+  bool head_is_embedding = false;  ///< a tied embedding bears the name of the output head
+  int shards = 1;
+};
+
+/// Writes a folder with `config_json` and these weights, random (deterministic in `seed`), f32 in
+/// one file unless `files` says otherwise.
 void WriteTinyModel(const std::filesystem::path& dir, const std::string& config_json,
-                    uint64_t seed);
+                    const std::vector<WeightSpec>& weights, uint64_t seed,
+                    const TinyFiles& files = {});
+/// The weights that the library expects with `config_json`.
+void WriteTinyModel(const std::filesystem::path& dir, const std::string& config_json, uint64_t seed,
+                    const TinyFiles& files = {});
 
 class PlainLlama {
  public:
   explicit PlainLlama(const std::filesystem::path& dir);
+  /// The weights in `dir`, whatever its config.json says.
+  PlainLlama(const ModelConfig& config, const std::filesystem::path& dir);
 
   const ModelConfig& config() const { return config_; }
 
