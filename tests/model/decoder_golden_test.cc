@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <fstream>
+#include <functional>
 #include <iterator>
 #include <nlohmann/json.hpp>
 
@@ -14,11 +15,12 @@ namespace ziggurat::testing {
 namespace {
 
 constexpr double kNearTie = 1e-3;
-constexpr double kLogitTolerance = 2e-3;
+constexpr double kLogitTolerance = 2e-4;  // 9e-6 to 3e-5 were measured
 
 struct GoldenModel {
   const char* name;
   const char* dir;
+  double bf16_tolerance;  ///< of logits, relative to the largest: 1.5 times what was measured
 };
 void PrintTo(const GoldenModel& model, std::ostream* out) { *out << model.name; }
 
@@ -119,39 +121,76 @@ TEST_P(DecoderGolden, LogitsAfterThePromptAreThoseOfTheFloatReference) {
   EXPECT_LE(worst, kLogitTolerance);
 }
 
-TEST_P(DecoderGolden, ArgMaxInBf16IsThatOfTheFloatReferenceWhereItIsClear) {
-  // 8 bits of mantissa move logits by some hundredths of their range; a step is clear where the
-  // reference's best is ahead by more.
+/// By how much the best logit is ahead of the second.
+double Margin(const Logits& logits) {
+  Logits best(2);
+  std::partial_sort_copy(logits.begin(), logits.end(), best.begin(), best.end(), std::greater<>());
+  return best[0] - best[1];
+}
+
+/// Logits of each step and prompt, [steps][prompts], while the texts are read.
+std::vector<std::vector<Logits>> ReadTexts(const std::filesystem::path& dir, ElementType element,
+                                           const std::vector<std::vector<int32_t>>& prompts,
+                                           const std::vector<std::vector<int32_t>>& texts) {
+  const DecoderOptions options = {.element = element, .max_prefill_tokens = 4096};
+  DecoderHarness harness(dir, options, MakeBestBackend(1));
+  const size_t steps = texts[0].size();
+  std::vector<std::vector<Logits>> logits(1);
+  std::vector<TestSequence> sequences;
+  for (const auto& prompt : prompts) {
+    sequences.push_back(harness.NewSequence("full", prompt.size(), steps));
+    logits[0].push_back(harness.Prefill({&sequences.back()}, {prompt})[0]);
+  }
+  std::vector<TestSequence*> batch;
+  for (TestSequence& sequence : sequences) batch.push_back(&sequence);
+  for (size_t step = 0; step + 1 < steps; ++step) {
+    std::vector<int32_t> tokens;
+    for (const auto& text : texts) tokens.push_back(text[step]);
+    logits.push_back(harness.Decode(batch, tokens));
+  }
+  return logits;
+}
+
+TEST_P(DecoderGolden, LogitsInBf16AreCloseToF32AndAgreeOnTheBestWhereItIsClear) {
   constexpr double kClear = 0.5;
-  DecoderHarness harness(dir_, Options(ElementType::kBf16), MakeBestBackend(2));
-  size_t steps = 0, agreed = 0;
+  constexpr size_t kMostSteps = 32;
+  std::vector<std::vector<int32_t>> prompts, texts;
   for (const auto& prompt : golden_["prompts"]) {
-    if (prompt["min_top1_margin"].get<double>() < kClear && steps > 0) continue;
-    const auto ids = prompt["prompt_ids"].get<std::vector<int32_t>>();
-    auto expected = prompt["greedy_ids"].get<std::vector<int32_t>>();
-    expected.resize(std::min<size_t>(expected.size(), 32));
-    TestSequence sequence = harness.NewSequence("full", ids.size(), expected.size());
-    Logits logits = harness.Prefill({&sequence}, {ids})[0];
-    for (size_t step = 0; step < expected.size(); ++step) {
-      ++steps;
-      agreed += ArgMax(logits) == expected[step];
-      if (step + 1 < expected.size()) {
-        logits = harness.Decode({&sequence}, {expected[step]})[0];  // the reference's text
-      }
+    prompts.push_back(prompt["prompt_ids"]);
+    texts.push_back(prompt["greedy_ids"]);
+  }
+  size_t steps = kMostSteps;
+  for (const auto& text : texts) steps = std::min(steps, text.size());
+  for (auto& text : texts) text.resize(steps);
+  const auto bf16 = ReadTexts(dir_, ElementType::kBf16, prompts, texts);
+  const auto f32 = ReadTexts(dir_, ElementType::kF32, prompts, texts);
+
+  size_t clear = 0, agreed = 0;
+  double worst = 0;
+  for (size_t step = 0; step < steps; ++step) {
+    for (size_t i = 0; i < texts.size(); ++i) {
+      worst = std::max(worst, RelativeDifference(bf16[step][i], f32[step][i]));
+      if (Margin(f32[step][i]) < kClear) continue;
+      ++clear;
+      agreed += ArgMax(bf16[step][i]) == texts[i][step];
     }
   }
-  std::printf("%s: bf16 agrees with f32 in %zu of %zu steps\n", GetParam().name, agreed, steps);
-  EXPECT_GT(steps, 0u);
-  EXPECT_GE(agreed, steps * 97 / 100);
+  std::printf("%s: bf16 logits of %zu steps within %.2e, the best the same in %zu of %zu clear\n",
+              GetParam().name, steps * texts.size(), worst, agreed, clear);
+  EXPECT_LE(worst, GetParam().bf16_tolerance);
+  EXPECT_GT(worst, 1e-3) << "is this bf16 at all?";
+  EXPECT_GT(clear, steps * texts.size() / 2);
+  EXPECT_EQ(agreed, clear);
 }
 
 INSTANTIATE_TEST_SUITE_P(
     Models, DecoderGolden,
     ::testing::Values(
-        GoldenModel{"NeedleLlama", ZIGGURAT_SOURCE_DIR "/models/needle-llama"},
-        GoldenModel{"Stories260K", ZIGGURAT_SOURCE_DIR "/../shared/models/stories260K"},
-        GoldenModel{"TinyStories656K", ZIGGURAT_SOURCE_DIR "/../shared/models/tinystories-656k"},
-        GoldenModel{"TemplateGpt1M", ZIGGURAT_SOURCE_DIR "/../shared/models/templategpt-1m"}),
+        GoldenModel{"NeedleLlama", ZIGGURAT_SOURCE_DIR "/models/needle-llama", 2.2e-2},
+        GoldenModel{"Stories260K", ZIGGURAT_SOURCE_DIR "/../shared/models/stories260K", 2.8e-2},
+        GoldenModel{"TinyStories656K", ZIGGURAT_SOURCE_DIR "/../shared/models/tinystories-656k",
+                    1.8e-2},
+        GoldenModel{"TemplateGpt1M", ZIGGURAT_SOURCE_DIR "/../shared/models/templategpt-1m", 1e-2}),
     [](const auto& test) { return std::string(test.param.name); });
 
 }  // namespace
