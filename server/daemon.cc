@@ -56,11 +56,17 @@ std::string WhyNotBound(const Endpoint& endpoint) {
       error != 0) {
     return gai_strerror(error);
   }
-  const int descriptor = socket(found->ai_family, found->ai_socktype | SOCK_CLOEXEC, 0);
-  const bool is_bound = descriptor >= 0 && bind(descriptor, found->ai_addr, found->ai_addrlen) == 0;
-  std::string why = is_bound ? "the address is not ours, or in use" : std::strerror(errno);
+  std::string why = "gRPC cannot, though the system lets it be bound";
+  for (const addrinfo* one = found; one != nullptr; one = one->ai_next) {
+    const int descriptor = socket(one->ai_family, one->ai_socktype | SOCK_CLOEXEC, 0);
+    const int yes = 1;
+    if (descriptor < 0 || setsockopt(descriptor, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes) != 0 ||
+        bind(descriptor, one->ai_addr, one->ai_addrlen) != 0) {
+      why = std::strerror(errno);
+    }
+    if (descriptor >= 0) close(descriptor);
+  }
   freeaddrinfo(found);
-  if (descriptor >= 0) close(descriptor);
   return why;
 }
 
@@ -144,8 +150,11 @@ absl::Status Daemon::CheckDefaultPolicy() const {
   const PolicyContext context = PolicyContextOf(engine_->model_shape());
   absl::Status status = (*policy)->Check(context);
   if (status.ok()) {
-    const int prompt_tokens = engine_->options().max_prompt_tokens;
-    status = AskForPlan(**policy, context, {.prompt_tokens = prompt_tokens, .max_new_tokens = 1})
+    // Two new tokens: of one, simlayerkv(decide=decode) tests no layer.
+    const int prompt_tokens = std::min(engine_->options().max_prompt_tokens,
+                                       engine_->model_shape().max_context_tokens - 2);
+    status = AskForPlan(**policy, context,
+                        {.prompt_tokens = std::max(1, prompt_tokens), .max_new_tokens = 2})
                  .status();
   }
   if (status.ok()) return status;

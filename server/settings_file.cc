@@ -106,14 +106,25 @@ DocumentMarks FirstDocuments(const std::string& text) {
   return documents;
 }
 
-/// The library takes a quote that nothing closes for one that the end of the file closes.
-bool IsClosedOnItsLine(const std::string& text, const YAML::Mark& mark) {
-  const auto at = static_cast<size_t>(mark.pos);
-  if (at >= text.size() || (text[at] != '"' && text[at] != '\'')) return true;
-  const char quote = text[at];
-  for (size_t i = at + 1; i < text.size() && text[i] != '\n'; ++i) {
-    if (text[i] == quote) return true;  // a doubled one is followed by another
-    if (text[i] == '\\' && quote == '"') ++i;
+/// Whether anything closes the quote of a value whose place is `mark`: the library takes the end of
+/// the file for it.
+bool IsClosed(std::string_view text, const YAML::Mark& mark) {
+  constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF";
+  if (text.starts_with(kByteOrderMark)) text.remove_prefix(kByteOrderMark.size());
+  text.remove_prefix(std::min(static_cast<size_t>(mark.pos), text.size()));
+  while (text.starts_with('&') || text.starts_with('!')) {  // an anchor, a tag
+    text.remove_prefix(std::min(text.find_first_of(" \t\r\n"), text.size()));
+    text.remove_prefix(std::min(text.find_first_not_of(" \t\r\n"), text.size()));
+  }
+  if (!text.starts_with('"') && !text.starts_with('\'')) return true;
+  const char quote = text[0];
+  for (size_t i = 1; i < text.size(); ++i) {
+    if (text[i] == '\\' && quote == '"') {
+      ++i;
+    } else if (text[i] == quote) {
+      if (quote == '"' || !text.substr(i + 1).starts_with('\'')) return true;
+      ++i;  // a doubled one stands for itself
+    }
   }
   return false;
 }
@@ -128,8 +139,7 @@ absl::StatusOr<std::vector<FileSetting>> ParseSettingsFile(std::string_view text
     const std::vector<YAML::Mark>& documents = marks.marks();
     if (documents.empty()) return std::vector<FileSetting>();
     for (const YAML::Mark& quote : marks.quoted()) {
-      if (IsClosedOnItsLine(whole, quote)) continue;
-      return WrongAt(path, quote, "no YAML: a quote that does not end on its line");
+      if (!IsClosed(whole, quote)) return WrongAt(path, quote, "no YAML: a quote that never ends");
     }
     if (documents.size() > 1) {
       const size_t at = static_cast<size_t>(documents[1].pos);

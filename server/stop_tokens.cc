@@ -9,7 +9,9 @@ StopTokens ChooseStopTokens(const std::vector<int32_t>& of_model, const Tokenize
   if (const std::optional<int32_t> eos = tokenizer.eos_id()) {
     return {{*eos}, "EOS of the tokenizer, as config.json names none"};
   }
-  return {{}, "neither does config.json name any, nor has the tokenizer one with an id"};
+  return {{},
+          "neither does config.json name any that the vocabulary has, nor has the tokenizer one "
+          "with an id"};
 }
 
 }  // namespace ziggurat

@@ -130,12 +130,13 @@ void EndWithoutFile(int signal, siginfo_t* info, void* /*context*/) {
 }
 
 /// So that no file or socket gets the number of a standard stream that the caller has closed, and
-/// with it what is printed.
+/// with it what is printed. Input and output stay as good as closed: opened the wrong way round,
+/// they fail. What is said on the way goes nowhere.
 void OpenStandardStreams() {
   for (const int descriptor : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) {
     if (fcntl(descriptor, F_GETFD) != -1 || errno != EBADF) continue;
     // The lowest number that is free is this one.
-    if (open("/dev/null", descriptor == STDIN_FILENO ? O_RDONLY : O_WRONLY) < 0) return;
+    if (open("/dev/null", descriptor == STDOUT_FILENO ? O_RDONLY : O_WRONLY) < 0) return;
   }
 }
 

@@ -23,12 +23,6 @@ fs::path Beside(const fs::path& path) {
   return absl::StrCat(path.string(), ".", ::getpid(), ".partial");
 }
 
-bool IsWrittenInto(const fs::path& path) {
-  std::error_code error;
-  const fs::file_status status = fs::symlink_status(path, error);
-  return fs::exists(status) && !fs::is_regular_file(status);
-}
-
 /// Writes all of it and closes the stream. 0, or the system's reason.
 int Finish(std::ofstream* stream, const std::string& content) {
   *stream << content;
@@ -56,6 +50,12 @@ absl::Status WriteWhereNoneFitsBeside(const fs::path& path, int error, const std
 
 }  // namespace
 
+bool IsReplaced(const fs::path& path) {
+  std::error_code error;
+  const fs::file_status status = fs::symlink_status(path, error);
+  return !fs::exists(status) || fs::is_regular_file(status);
+}
+
 absl::Status CheckReplaceable(const fs::path& path) {
   std::error_code error;
   if (fs::is_directory(path, error)) {
@@ -70,7 +70,7 @@ absl::Status CheckReplaceable(const fs::path& path) {
 }
 
 absl::Status ReplaceFile(const fs::path& path, const std::string& content) {
-  if (IsWrittenInto(path)) return WriteInto(path, content);
+  if (!IsReplaced(path)) return WriteInto(path, content);
   const fs::path partial = Beside(path);
   errno = 0;
   std::ofstream stream(partial, std::ios::binary | std::ios::trunc);

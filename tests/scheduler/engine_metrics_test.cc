@@ -1,5 +1,6 @@
 // What is counted of a request by the way that it takes and the way that it ends.
 #include <chrono>
+#include <optional>
 #include <string>
 
 #include "absl/strings/str_cat.h"
@@ -11,9 +12,7 @@
 namespace ziggurat {
 namespace {
 
-using ::testing::ElementsAre;
 using ::testing::HasSubstr;
-using ::testing::Pair;
 
 std::string Page(const Metrics& metrics) {
   return prometheus::TextSerializer().Serialize(metrics.Collect());
@@ -111,7 +110,9 @@ TEST(EngineMetricsTest, APairsSharedBlocksCountOnceWhileItIsPrefilled) {
   harness.control->prefill_layer_delay_us = 40'000;
   const RequestId id = harness.MustSubmit(harness.Request(100, 1, "minicache(start=0)"));
   int seen = 0;
+  const SteadyTime end = SecondsAgo(-30);
   for (bool is_there = false; !is_there || harness.engine->Snapshot()->running > 0;) {
+    ASSERT_LT(std::chrono::steady_clock::now(), end) << "nobody looked while it was there";
     const std::shared_ptr<const EngineSnapshot> snapshot = harness.engine->Snapshot();
     size_t blocks = 0;
     for (const LayerSnapshot& layer : snapshot->layers) {

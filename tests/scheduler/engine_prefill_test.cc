@@ -101,11 +101,12 @@ void AwaitPrefilling(const EngineHarness& harness, RequestId id) {
 
 TEST(EnginePrefillTest, EveryPromptOfABatchIsDecidedByWhatWasMeasuredOfIt) {
   EngineHarness harness(ShortestSlices(4000));
-  harness.control->prefill_layer_delay_us = 50000;
+  harness.control->hold = true;
   AwaitPrefilling(harness, harness.MustSubmit(harness.Request(10, 1)));
   // Behind it the two come together.
   const EngineRequest request = harness.Request(100, 2, "squeeze(budget=40,p=0.5)");
   const RequestId ids[] = {harness.MustSubmit(request), harness.MustSubmit(request)};
+  harness.control->hold = false;
   for (int prompt = 0; prompt < 2; ++prompt) {
     const Collected result = harness.Await(ids[prompt]);
     ASSERT_EQ(result.last.cache.layers.size(), size_t{kLayers});

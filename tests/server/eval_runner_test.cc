@@ -159,6 +159,19 @@ TEST_F(EvalRunner, WhatIsHeldBackBeginsWithACharacter) {
   EXPECT_EQ(alone.prompt_token_ids.size(), 1u) << "BOS";
 }
 
+TEST_F(EvalRunner, AnAnswerThatSharesATokenWithItsPromptIsCountedAlone) {
+  Start();
+  const auto tokens = [&](const char* prompt, const char* answer) {
+    file_.questions = {{.task = "t", .length = 9, .prompt = prompt, .answer = answer}};
+    Asking asking{.file = &file_, .index = 0};
+    EXPECT_TRUE(PrepareAsking(daemon_->stub(), options_, asking).ok());
+    return asking.answer_tokens;
+  };
+  const int alone = tokens(" Where is it?", " the red stone");
+  EXPECT_GT(alone, 1);
+  EXPECT_GE(tokens(" Where is it? ", "the red stone"), alone) << "the space is a token by itself";
+}
+
 /// A tokenizer of Llama's kind, which puts a space before every text: it has bytes, letters and
 /// " t".
 std::shared_ptr<const Tokenizer> SpaceFirstTokenizer(const std::filesystem::path& folder) {

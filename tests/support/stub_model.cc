@@ -106,6 +106,14 @@ void KeepSome(int prompt_tokens, int best, int recent, int head, std::vector<int
   for (int i = candidates; i < prompt_tokens; ++i) kept->push_back(i);
 }
 
+/// For a minute at most: a test that has failed does not let go.
+void WaitWhileHeld(const StubControl& control) {
+  const auto end = std::chrono::steady_clock::now() + std::chrono::minutes(1);
+  while (control.hold && std::chrono::steady_clock::now() < end) {
+    std::this_thread::sleep_for(std::chrono::microseconds(200));
+  }
+}
+
 void SleepMicroseconds(int64_t us) {
   if (us > 0) std::this_thread::sleep_for(std::chrono::microseconds(us));
 }
@@ -223,6 +231,7 @@ bool StubModel::Batch::WorkOn(PauseTest pause) {
   const int parts = model_.options_.control->prefill_parts;
   while (done_parts_ < parts) {
     const StubControl& control = *model_.options_.control;
+    WaitWhileHeld(control);
     int64_t delay = control.prefill_layer_delay_us;
     for (const Prompt& prompt : prompts_) {
       delay += control.prefill_token_delay_us * static_cast<int64_t>(prompt.tokens.size());
@@ -437,6 +446,7 @@ absl::Status StubModel::Batch::LastLogits(float* logits) {
 
 absl::Status StubModel::Decode(absl::Span<const DecodeInput> inputs, float* logits) {
   StubControl& control = *options_.control;
+  WaitWhileHeld(control);
   SleepMicroseconds(control.decode_delay_us);
   if (control.fail_decode) return absl::InternalError("stub model: told to fail");
   for (const DecodeInput& input : inputs) {

@@ -16,7 +16,8 @@ namespace ziggurat {
 
 /// Turns that a test holds while the engine runs the model. Any thread.
 struct StubControl {
-  std::atomic<int64_t> decode_delay_us = 0;         ///< slept in every decode step
+  std::atomic<bool> hold = false;            ///< steps and layers begin once this is no longer set
+  std::atomic<int64_t> decode_delay_us = 0;  ///< slept in every decode step
   std::atomic<int64_t> prefill_layer_delay_us = 0;  ///< slept in every prefill layer
   std::atomic<int64_t> prefill_token_delay_us = 0;  ///< and for each token of the batch
   std::atomic<int> prefill_parts = 1;        ///< of attention in a layer, and of what is behind it

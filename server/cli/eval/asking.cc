@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
 #include "server/cli/call_status.h"
 
 namespace ziggurat::eval {
@@ -14,12 +15,12 @@ constexpr auto kTokenizeDeadline = std::chrono::seconds(60);
 constexpr auto kCheckDeadline = std::chrono::seconds(60);
 
 grpc::Status Tokenize(v1::Ziggurat::StubInterface& stub, const std::string& text,
-                      std::vector<int32_t>& ids) {
+                      bool add_special_tokens, std::vector<int32_t>& ids) {
   grpc::ClientContext context;
   context.set_deadline(std::chrono::system_clock::now() + kTokenizeDeadline);
   v1::TokenizeRequest request;
   request.set_text(text);
-  request.set_add_special_tokens(true);
+  request.set_add_special_tokens(add_special_tokens);
   v1::TokenizeResponse response;
   grpc::Status status = stub.Tokenize(&context, request, &response);
   ids.assign(response.token_ids().begin(), response.token_ids().end());
@@ -38,30 +39,49 @@ grpc::Status Detokenize(v1::Ziggurat::StubInterface& stub, const std::vector<int
   return status;
 }
 
+// Of the answer behind its prompt. Alone it may be more: SentencePiece puts a space before it.
+// Where a token spans both, the model has to write the answer without that one.
+grpc::Status CountAnswerTokens(v1::Ziggurat::StubInterface& stub, const Question& question,
+                               int& count) {
+  std::vector<int32_t> prompt, with_answer, alone;
+  grpc::Status status = Tokenize(stub, question.prompt, false, prompt);
+  if (status.ok()) status = Tokenize(stub, question.prompt + question.answer, false, with_answer);
+  if (status.ok()) status = Tokenize(stub, question.answer, false, alone);
+  if (!status.ok()) return status;
+  const bool goes_on = with_answer.size() >= prompt.size() &&
+                       std::equal(prompt.begin(), prompt.end(), with_answer.begin());
+  const size_t tokens = goes_on ? with_answer.size() - prompt.size() : alone.size();
+  count = std::max(1, static_cast<int>(tokens));
+  return status;
+}
+
 // Ends the prompt `tokens` earlier, or more: where a character begins, so that the model's text can
 // be compared.
-grpc::Status HoldBack(v1::Ziggurat::StubInterface& stub, int tokens, std::vector<int32_t> ids,
-                      Asking& asking) {
-  std::string whole;
-  grpc::Status status = Detokenize(stub, ids, whole);
+grpc::Status HoldBack(v1::Ziggurat::StubInterface& stub, int tokens, Asking& asking) {
+  constexpr int kMostBytes = 4;  // of a character, each a token at most
+  std::vector<int32_t>& ids = asking.prompt_token_ids;
+  grpc::Status status = Tokenize(stub, asking.question().prompt, true, ids);
   if (!status.ok()) return status;
   const int all = static_cast<int>(ids.size());
-  int left = std::max(1, all - tokens);  // something must be left to send
-  std::string sent;
-  for (;; --left) {
-    ids.resize(static_cast<size_t>(left));
-    status = Detokenize(stub, ids, sent);
-    if (!status.ok()) return status;
-    if (absl::StartsWith(whole, sent)) break;
-    if (left == 1) {
+  if (all <= 1) return status;  // something must be left to send
+  std::string whole;
+  status = Detokenize(stub, ids, whole);
+  for (int left = std::max(1, all - tokens); status.ok(); --left) {
+    if (left == 0 || left < all - tokens - kMostBytes) {
       return {grpc::StatusCode::INVALID_ARGUMENT,
-              "no token at the end of the prompt can be held back: its text is one character"};
+              absl::StrCat("the last ", tokens,
+                           " tokens of the prompt cannot be held back: no character begins with "
+                           "them, or just before")};
     }
+    ids.resize(static_cast<size_t>(left));
+    std::string sent;
+    status = Detokenize(stub, ids, sent);
+    if (!absl::StartsWith(whole, sent)) continue;
+    asking.held_back = all - left;
+    // What the last tokens add to the text, which is not always the text of these tokens alone.
+    asking.held_back_text = whole.substr(sent.size());
+    break;
   }
-  asking.held_back = all - left;
-  // What the last tokens add to the text, which is not always the text of these tokens alone.
-  asking.held_back_text = whole.substr(sent.size());
-  asking.prompt_token_ids = std::move(ids);
   return status;
 }
 
@@ -89,16 +109,11 @@ grpc::Status CheckPolicy(v1::Ziggurat::StubInterface& stub, const std::string& t
 grpc::Status PrepareAsking(v1::Ziggurat::StubInterface& stub, const AskingOptions& options,
                            Asking& asking) {
   const std::string& answer = asking.question().answer;
-  std::vector<int32_t> prompt, with_answer;
-  grpc::Status status = Tokenize(stub, asking.question().prompt, prompt);
-  if (status.ok()) status = Tokenize(stub, asking.question().prompt + answer, with_answer);
+  grpc::Status status = CountAnswerTokens(stub, asking.question(), asking.answer_tokens);
   if (!status.ok()) return status;
-  // Behind the prompt: alone, SentencePiece puts a space before it.
-  asking.answer_tokens =
-      std::max(1, static_cast<int>(with_answer.size()) - static_cast<int>(prompt.size()));
   const int hold_back = options.hold_back.value_or(asking.answer_tokens == 1 ? 1 : 0);
-  if (hold_back > 0 && prompt.size() > 1) {
-    status = HoldBack(stub, hold_back, std::move(prompt), asking);
+  if (hold_back > 0) {
+    status = HoldBack(stub, hold_back, asking);
     if (!status.ok()) return status;
   }
   asking.max_tokens = options.max_tokens.value_or(asking.answer_tokens + asking.held_back);

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <functional>
 #include <limits>
+#include <map>
 #include <queue>
 
 #include "server/cli/bench/load/distribution.h"
@@ -238,18 +239,22 @@ absl::StatusOr<Capacity::Running> Capacity::Weigh(const Traffic& traffic, size_t
 }
 
 absl::StatusOr<size_t> Capacity::LargestAdmitted(const Traffic& traffic) {
+  std::map<int64_t, bench::Lengths, std::greater<>> by_prompt;  // of each, the longest answer
   Stream stream(traffic, 0);
-  bench::Lengths longest_prompt, longest;
-  const auto tokens = [&](const bench::Lengths& lengths) {
-    return lengths.input + ReservedTokens(traffic, lengths);
-  };
-  for (size_t i = 0; i < RequestsToDescribe(traffic); ++i) {
+  const size_t count = RequestsToDescribe(traffic);
+  for (size_t i = 0; i < count; ++i) {
     const bench::Lengths lengths = stream.Next().lengths;
-    if (lengths.input > longest_prompt.input) longest_prompt = lengths;
-    if (tokens(lengths) > tokens(longest)) longest = lengths;
+    const auto [it, is_new] = by_prompt.try_emplace(lengths.input, lengths);
+    if (ReservedTokens(traffic, it->second) < ReservedTokens(traffic, lengths)) {
+      it->second = lengths;
+    }
   }
+  // Those alone that no other one exceeds in both: from the longest prompt down, answers grow.
   size_t largest = 0;
-  for (const bench::Lengths& lengths : {longest_prompt, longest}) {
+  int most_reserved = 0;
+  for (const auto& [prompt, lengths] : by_prompt) {
+    if (ReservedTokens(traffic, lengths) <= most_reserved) continue;
+    most_reserved = ReservedTokens(traffic, lengths);
     const auto forecast = Forecast(traffic, lengths);
     if (!forecast.ok()) return forecast.status();
     largest = std::max(largest, forecast->admitted_blocks);

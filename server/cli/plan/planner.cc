@@ -63,7 +63,7 @@ int ClientsOf(const PlanOptions& flags) {
   if (!flags.rate) return 0;
   const double mean = *flags.rate * *flags.request_seconds;
   const double clients = std::ceil(mean + 2 * std::sqrt(mean));
-  return static_cast<int>(std::max(clients, 1.0));
+  return static_cast<int>(std::clamp(clients, 1.0, 1e9));
 }
 
 std::string WrongFlags(const PlanOptions& flags) {
@@ -71,8 +71,8 @@ std::string WrongFlags(const PlanOptions& flags) {
     return "--rate and --request-seconds go together: how many come, and how long each takes";
   }
   if (flags.rate && flags.clients) return "name one of --clients and --rate";
-  if (flags.rate && *flags.rate * *flags.request_seconds > kMostRunning) {
-    return absl::StrCat("--rate times --request-seconds: ", *flags.rate * *flags.request_seconds,
+  if (flags.rate && ClientsOf(flags) > kMostRunning) {
+    return absl::StrCat("--rate times --request-seconds: ", ClientsOf(flags),
                         " requests at once; at most ", kMostRunning, " are planned for");
   }
   return "";
