@@ -70,19 +70,19 @@ absl::StatusOr<std::vector<FileSetting>> ReadMapping(const YAML::Node& root,
   return settings;
 }
 
-/// Notes where documents begin, and values in quotes.
+/// Notes where documents begin, and keys and values.
 class DocumentMarks : public YAML::EventHandler {
  public:
   const std::vector<YAML::Mark>& marks() const { return marks_; }
-  const std::vector<YAML::Mark>& quoted() const { return quoted_; }
+  const std::vector<YAML::Mark>& scalars() const { return scalars_; }
 
   void OnDocumentStart(const YAML::Mark& mark) override { marks_.push_back(mark); }
   void OnDocumentEnd() override {}
   void OnNull(const YAML::Mark& /*mark*/, YAML::anchor_t /*anchor*/) override {}
   void OnAlias(const YAML::Mark& /*mark*/, YAML::anchor_t /*anchor*/) override {}
-  void OnScalar(const YAML::Mark& mark, const std::string& tag, YAML::anchor_t /*anchor*/,
+  void OnScalar(const YAML::Mark& mark, const std::string& /*tag*/, YAML::anchor_t /*anchor*/,
                 const std::string& /*value*/) override {
-    if (tag == "!") quoted_.push_back(mark);
+    scalars_.push_back(mark);
   }
   void OnSequenceStart(const YAML::Mark& /*mark*/, const std::string& /*tag*/,
                        YAML::anchor_t /*anchor*/, YAML::EmitterStyle::value /*style*/) override {}
@@ -92,7 +92,7 @@ class DocumentMarks : public YAML::EventHandler {
   void OnMapEnd() override {}
 
  private:
-  std::vector<YAML::Mark> marks_, quoted_;
+  std::vector<YAML::Mark> marks_, scalars_;
 };
 
 /// The first document, and the second. Asked one by one: of a comma outside of brackets the library
@@ -106,8 +106,8 @@ DocumentMarks FirstDocuments(const std::string& text) {
   return documents;
 }
 
-/// Whether anything closes the quote of a value whose place is `mark`: the library takes the end of
-/// the file for it.
+/// Whether anything closes the quote of what stands at `mark`, if it is in quotes: the library
+/// takes the end of the file for it.
 bool IsClosed(std::string_view text, const YAML::Mark& mark) {
   constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF";
   if (text.starts_with(kByteOrderMark)) text.remove_prefix(kByteOrderMark.size());
@@ -138,8 +138,9 @@ absl::StatusOr<std::vector<FileSetting>> ParseSettingsFile(std::string_view text
     const DocumentMarks marks = FirstDocuments(whole);
     const std::vector<YAML::Mark>& documents = marks.marks();
     if (documents.empty()) return std::vector<FileSetting>();
-    for (const YAML::Mark& quote : marks.quoted()) {
-      if (!IsClosed(whole, quote)) return WrongAt(path, quote, "no YAML: a quote that never ends");
+    for (const YAML::Mark& scalar : marks.scalars()) {
+      if (!IsClosed(whole, scalar))
+        return WrongAt(path, scalar, "no YAML: a quote that never ends");
     }
     if (documents.size() > 1) {
       const size_t at = static_cast<size_t>(documents[1].pos);

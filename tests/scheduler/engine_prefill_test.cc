@@ -102,7 +102,10 @@ void AwaitPrefilling(const EngineHarness& harness, RequestId id) {
 TEST(EnginePrefillTest, EveryPromptOfABatchIsDecidedByWhatWasMeasuredOfIt) {
   EngineHarness harness(ShortestSlices(4000));
   harness.control->hold = true;
-  AwaitPrefilling(harness, harness.MustSubmit(harness.Request(10, 1)));
+  harness.MustSubmit(harness.Request(10, 1));
+  for (int look = 0; look < 10'000 && !harness.control->is_held; ++look) {
+    absl::SleepFor(absl::Milliseconds(1));
+  }
   // Behind it the two come together.
   const EngineRequest request = harness.Request(100, 2, "squeeze(budget=40,p=0.5)");
   const RequestId ids[] = {harness.MustSubmit(request), harness.MustSubmit(request)};

@@ -155,6 +155,7 @@ TEST(SettingsTest, WhatIsWrongIsNamedWithItsPlace) {
       {"\ngroups: \"a=1\nmax-running: 3\n", {here, "a quote that never ends"}},
       {"\ngroups: \"a\\\"\n", {here, "a quote that never ends"}},
       {"\ngroups: 'a''b\n", {here, "a quote that never ends"}},
+      {"\n\"groups: a\n", {here, "no YAML"}},
       {"\ngroups: !!str &x \"a\n", {here, "a quote that never ends"}},
       {"\xEF\xBB\xBF\ngroups: \"a\n", {here, "a quote that never ends"}},
       {"max-running: 3\n---\nmax-running: 3", {"second document"}},
@@ -169,6 +170,17 @@ TEST(SettingsTest, WhatIsWrongIsNamedWithItsPlace) {
   EXPECT_THAT(Example().Refusal({"ZIGGURAT_MAX_RUNNING=many"}, ""),
               StartsWith("ZIGGURAT_MAX_RUNNING: "));
   EXPECT_THAT(Example().Refusal({}, "# nothing but a remark\n"), "it was taken");
+}
+
+TEST(SettingsTest, QuotedValuesMayBeAnywhereAndOfSeveralLines) {
+  for (const char* file :
+       {"\xEF\xBB\xBFgroups: ['a=1', \"b=2\"]\n", "groups:\n- 'a=1'\n- !!str \"b=2\"\n",
+        "'groups': [\"a\\\n  =1\", &x 'b=2']  # it's \"b\n"}) {
+    Example example;
+    const auto settings = example.Read({}, {}, file);
+    ASSERT_TRUE(settings.ok()) << settings.status() << file;
+    EXPECT_THAT(example.groups, ElementsAre("a=1", "b=2")) << file;
+  }
 }
 
 TEST(SettingsTest, AnEmptyFlagIsNoNumberAndNoName) {

@@ -107,11 +107,13 @@ void KeepSome(int prompt_tokens, int best, int recent, int head, std::vector<int
 }
 
 /// For a minute at most: a test that has failed does not let go.
-void WaitWhileHeld(const StubControl& control) {
+void WaitWhileHeld(StubControl& control) {
   const auto end = std::chrono::steady_clock::now() + std::chrono::minutes(1);
   while (control.hold && std::chrono::steady_clock::now() < end) {
+    control.is_held = true;
     std::this_thread::sleep_for(std::chrono::microseconds(200));
   }
+  control.is_held = false;
 }
 
 void SleepMicroseconds(int64_t us) {
@@ -230,7 +232,7 @@ absl::Status StubModel::Batch::CheckTurn(int layer, Stage stage) const {
 bool StubModel::Batch::WorkOn(PauseTest pause) {
   const int parts = model_.options_.control->prefill_parts;
   while (done_parts_ < parts) {
-    const StubControl& control = *model_.options_.control;
+    StubControl& control = *model_.options_.control;
     WaitWhileHeld(control);
     int64_t delay = control.prefill_layer_delay_us;
     for (const Prompt& prompt : prompts_) {

@@ -17,6 +17,7 @@ namespace ziggurat {
 /// Turns that a test holds while the engine runs the model. Any thread.
 struct StubControl {
   std::atomic<bool> hold = false;            ///< steps and layers begin once this is no longer set
+  std::atomic<bool> is_held = false;         ///< one waits for that
   std::atomic<int64_t> decode_delay_us = 0;  ///< slept in every decode step
   std::atomic<int64_t> prefill_layer_delay_us = 0;  ///< slept in every prefill layer
   std::atomic<int64_t> prefill_token_delay_us = 0;  ///< and for each token of the batch
