@@ -169,5 +169,31 @@ TEST(Bench, AReportThatIsThereStaysUntilThereIsABetterOne) {
   EXPECT_EQ(json::parse(ReadFile(folder / "report.json"))["rows"].size(), 2u);
 }
 
+TEST(Bench, ABatchThatIsNeverTogetherEndsWithItsFirst) {
+  const TemporaryFolder folder;
+  const std::string file = folder / "report.json";
+  const CommandResult result = RunZiggurat(
+      {"bench", "decode", "--model", NeedleLlama().string(), "--batch", "1,64", "--context", "2000",
+       "--tokens", "8", "--repeats", "1", "--kv-cache-memory", "16MiB", "--json", file});
+  EXPECT_EQ(result.exit_code, 1);
+  EXPECT_THAT(result.err, HasSubstr("had begun when the first one ended"));
+  const json report = json::parse(ReadFile(file));
+  EXPECT_EQ(report["rows"].size(), 1u) << "what was measured before is kept";
+  EXPECT_THAT(report["error"], HasSubstr("had begun"));
+}
+
+TEST(Bench, JsonGoesIntoAPipeOnce) {
+  const std::string command =
+      R"("$0" bench decode --model "$1" --batch 1,2 --context 16 --tokens 4 --repeats 1 )"
+      "--kv-cache-memory 8MiB --json /dev/stderr > /dev/null";
+  auto shell = ChildProcess::Start({"/bin/sh", "-c", command, Binary(), NeedleLlama()});
+  ASSERT_TRUE(shell.ok()) << shell.status();
+  EXPECT_EQ((*shell)->Wait(absl::Seconds(60)), 0);
+  const json report = json::parse((*shell)->stderr_text(), nullptr, /*allow_exceptions=*/false);
+  ASSERT_TRUE(report.is_object()) << (*shell)->stderr_text();
+  EXPECT_EQ(report["rows"].size(), 2u);
+  EXPECT_FALSE(report.contains("error"));
+}
+
 }  // namespace
 }  // namespace ziggurat::e2e

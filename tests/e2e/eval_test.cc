@@ -202,6 +202,7 @@ TEST_F(Eval, WrongInputIsSaidBeforeAnythingRuns) {
   WriteFile(folder_ / "file", "");
   const std::string single = folder_ / "single.jsonl";
   const std::string server = daemon.grpc_address();
+  std::filesystem::create_directories(folder_ / "taken" / "report.md");
   const struct {
     std::vector<std::string> arguments;
     int exit_code;
@@ -214,6 +215,9 @@ TEST_F(Eval, WrongInputIsSaidBeforeAnythingRuns) {
        2,
        "garbled.jsonl:2: not JSON"},
       {{"--server", server, "--out", folder_ / "file", "--tasks", single}, 1, "file"},
+      {{"--server", server, "--out", folder_ / "taken", "--tasks", single},
+       2,
+       "report.md is a folder"},
       {{"--server", "127.0.0.1:1", "--out", out(), "--tasks", single}, 1, "Is a daemon serving"},
       {{"--server", server, "--out", out(), "--tasks", single, "--compression", "snapkv(bugdet=9)"},
        2,
@@ -234,6 +238,7 @@ TEST_F(Eval, WrongInputIsSaidBeforeAnythingRuns) {
     EXPECT_EQ(result.exit_code, wrong.exit_code) << result.err;
     EXPECT_THAT(result.err, HasSubstr(wrong.message));
     EXPECT_THAT(result.err, Not(HasSubstr("requests to make")));
+    EXPECT_FALSE(std::filesystem::exists(out())) << wrong.message;
   }
 }
 
