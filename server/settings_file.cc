@@ -139,8 +139,9 @@ absl::StatusOr<std::vector<FileSetting>> ParseSettingsFile(std::string_view text
     const std::vector<YAML::Mark>& documents = marks.marks();
     if (documents.empty()) return std::vector<FileSetting>();
     for (const YAML::Mark& scalar : marks.scalars()) {
-      if (!IsClosed(whole, scalar))
+      if (!IsClosed(whole, scalar)) {
         return WrongAt(path, scalar, "no YAML: a quote that never ends");
+      }
     }
     if (documents.size() > 1) {
       const size_t at = static_cast<size_t>(documents[1].pos);
