@@ -50,7 +50,7 @@ class PatternReader {
   std::optional<absl::StatusOr<char32_t>> TakeEscapedCharacter();
   /// \s, \d, \h, \p{...} and their opposites.
   absl::StatusOr<CharacterSet> TakeSet(bool is_caseless);
-  /// [:name:] or [:^name:]
+  /// [:name:] or [:^name:], which it must be at.
   absl::StatusOr<CharacterSet> TakePosixSet();
   bool IsAtPosixSet() const {
     return Rest().substr(0, 2) == "[:" && Rest().find(":]") != absl::string_view::npos;

@@ -294,33 +294,33 @@ class Translator {
     if (is_caseless() && text.size() > 1) {
       return reader_.Refuse("a negated class without regard to case");
     }
-    // A bracket that closes at once would be an empty class: it stands for itself.
-    if (reader_.Take("]")) text.append("\\]");
-    while (reader_.Peek() != ']') {
-      if (reader_.is_at_end()) return reader_.Refuse("a class that does not end");
-      if (absl::Status status = Members(&text); !status.ok()) return status;
-    }
-    reader_.Skip(1);
+    if (absl::Status status = ClassBody(&text); !status.ok()) return status;
     AppendAtom(absl::StrCat(text, "]"));
     return Ok();
   }
 
-  /// A class inside a class, whose members become the outer one's.
-  absl::Status InnerClass(std::string* text) {
-    if (is_caseless() || ++class_depth_ > kMaxClassDepth || reader_.Peek(1) == '^') {
-      return reader_.Refuse(is_caseless() ? "a class inside a class without regard to case"
-                            : class_depth_ > kMaxClassDepth ? "classes that lie too deep"
-                                                            : "a negated class inside a class");
-    }
-    reader_.Skip(1);
+  /// What stands between the brackets of a class, and the one that closes it.
+  absl::Status ClassBody(std::string* text) {
+    // A bracket that closes at once would be an empty class: it stands for itself.
     if (reader_.Take("]")) text->append("\\]");
     while (reader_.Peek() != ']') {
       if (reader_.is_at_end()) return reader_.Refuse("a class that does not end");
       if (absl::Status status = Members(text); !status.ok()) return status;
     }
     reader_.Skip(1);
-    --class_depth_;
     return Ok();
+  }
+
+  /// A class inside a class, whose members become the outer one's.
+  absl::Status InnerClass(std::string* text) {
+    if (is_caseless()) return reader_.Refuse("a class inside a class without regard to case");
+    if (reader_.Peek(1) == '^') return reader_.Refuse("a negated class inside a class");
+    if (class_depth_ == kMaxClassDepth) return reader_.Refuse("classes that lie too deep");
+    ++class_depth_;
+    reader_.Skip(1);
+    absl::Status status = ClassBody(text);
+    --class_depth_;
+    return status;
   }
 
   bool IsAtRange() const { return reader_.Peek() == '-' && reader_.Peek(1) != ']'; }
@@ -356,12 +356,11 @@ class Translator {
   /// A character, or nothing where a set was appended instead.
   absl::StatusOr<std::optional<char32_t>> TakeMember(std::string* text) {
     absl::StatusOr<CharacterSet> set = CharacterSet();
-    if (reader_.Peek() == '[' && !reader_.IsAtPosixSet()) {
+    if (reader_.IsAtPosixSet()) {
+      set = reader_.TakePosixSet();
+    } else if (reader_.Peek() == '[') {
       if (absl::Status status = InnerClass(text); !status.ok()) return status;
       return std::optional<char32_t>();
-    }
-    if (reader_.Peek() == '[') {
-      set = reader_.TakePosixSet();
     } else if (reader_.Peek() != '\\') {
       return TakenMember(reader_.TakeCharacter());
     } else if (const auto character = reader_.TakeEscapedCharacter()) {

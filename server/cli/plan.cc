@@ -1,9 +1,9 @@
 // `ziggurat plan`: what fits, before there is a daemon.
 #include <cstdio>
 #include <memory>
-#include <nlohmann/json.hpp>
 #include <string>
 
+#include "server/cache_json.h"
 #include "server/cli/command.h"
 #include "server/cli/failure.h"
 #include "server/cli/plan/planner.h"
@@ -29,18 +29,13 @@ struct PlanFlags {
   bool json = false;
 };
 
-/// Names of folders may be of any bytes.
-std::string ToText(const nlohmann::ordered_json& json) {
-  return json.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
-}
-
 int RunPlan(const PlanFlags& flags) {
   const absl::StatusOr<plan::Plan> plan = plan::MakePlan(flags.options);
   if (!plan.ok()) {
     return SayFailure("plan", plan.status(),
                       absl::IsInvalidArgument(plan.status()) ? kExitUsage : kExitFailure);
   }
-  std::printf("%s%s", (flags.json ? ToText(PlanJson(*plan)) : PlanText(*plan)).c_str(),
+  std::printf("%s%s", (flags.json ? JsonText(PlanJson(*plan), 2) : PlanText(*plan)).c_str(),
               flags.json ? "\n" : "");
   return kExitOk;
 }

@@ -1,4 +1,5 @@
-// What tokenizer_config.json changes of what tokenizer.json says.
+// What tokenizer_config.json changes of what tokenizer.json says, and what either names that is not
+// there.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -9,15 +10,7 @@ namespace {
 
 using nlohmann::json;
 using ::testing::ElementsAre;
-
-std::unique_ptr<Tokenizer> LoadWith(const json& tokenizer_json, const json& config) {
-  const TokenizerDir dir;
-  dir.Write("tokenizer.json", tokenizer_json);
-  dir.Write("tokenizer_config.json", config);
-  auto tokenizer = Tokenizer::Load(dir.path());
-  EXPECT_TRUE(tokenizer.ok()) << tokenizer.status();
-  return tokenizer.ok() ? *std::move(tokenizer) : nullptr;
-}
+using ::testing::HasSubstr;
 
 /// A Llama 2 whose template has these special tokens before and behind the text.
 json WithTemplate(const std::vector<std::string>& before, const std::vector<std::string>& behind) {
@@ -37,18 +30,18 @@ json WithTemplate(const std::vector<std::string>& before, const std::vector<std:
 TEST(TokenizerConfigTest, AddEosTokenOverrulesTheTemplate) {
   const json file = WithTemplate({"<s>"}, {"</s>"});
   json config = {{"eos_token", "</s>"}};
-  EXPECT_THAT(Pieces(*LoadWith(file, config), "hello"), ElementsAre("<s>", "▁hello", "</s>"));
+  EXPECT_THAT(Pieces(*LoadJson(file, config), "hello"), ElementsAre("<s>", "▁hello", "</s>"));
   config["add_eos_token"] = true;
-  EXPECT_THAT(Pieces(*LoadWith(file, config), "hello"), ElementsAre("<s>", "▁hello", "</s>"));
+  EXPECT_THAT(Pieces(*LoadJson(file, config), "hello"), ElementsAre("<s>", "▁hello", "</s>"));
   config["add_eos_token"] = false;
-  EXPECT_THAT(Pieces(*LoadWith(file, config), "hello"), ElementsAre("<s>", "▁hello"));
+  EXPECT_THAT(Pieces(*LoadJson(file, config), "hello"), ElementsAre("<s>", "▁hello"));
 }
 
 TEST(TokenizerConfigTest, BosIsTheOneTokenBeforeEveryTextWhereNothingNamesIt) {
-  EXPECT_EQ(LoadWith(WithTemplate({"<s>"}, {}), json::object())->bos_id(), 1);
-  EXPECT_EQ(LoadWith(WithTemplate({"</s>"}, {}), json{{"bos_token", "<s>"}})->bos_id(), 1);
-  EXPECT_EQ(LoadWith(WithTemplate({}, {"</s>"}), json::object())->bos_id(), std::nullopt);
-  EXPECT_EQ(LoadWith(WithTemplate({"<s>", "</s>"}, {}), json::object())->bos_id(), std::nullopt);
+  EXPECT_EQ(LoadJson(WithTemplate({"<s>"}, {}), json::object())->bos_id(), 1);
+  EXPECT_EQ(LoadJson(WithTemplate({"</s>"}, {}), json{{"bos_token", "<s>"}})->bos_id(), 1);
+  EXPECT_EQ(LoadJson(WithTemplate({}, {"</s>"}), json::object())->bos_id(), std::nullopt);
+  EXPECT_EQ(LoadJson(WithTemplate({"<s>", "</s>"}, {}), json::object())->bos_id(), std::nullopt);
 }
 
 /// A byte-level tokenizer with the added token "<t>" of these flags, which the configuration's
@@ -60,7 +53,7 @@ std::unique_ptr<Tokenizer> LoadOverruled(const json& flags_of_file, const json& 
   in_file["id"] = id;
   in_file["content"] = in_config["content"] = "<t>";
   file["added_tokens"][0] = in_file;
-  return LoadWith(file, json{{"added_tokens_decoder", {{id.dump(), in_config}}}});
+  return LoadJson(file, json{{"added_tokens_decoder", {{id.dump(), in_config}}}});
 }
 
 TEST(TokenizerConfigTest, AnAddedTokenIsSpecialWhereEitherFileSaysSo) {
@@ -78,6 +71,55 @@ TEST(TokenizerConfigTest, WhetherAnAddedTokenIsASingleWordIsAsTheConfigurationSa
   const json yes = {{"single_word", true}}, no = {{"single_word", false}};
   EXPECT_THAT(Pieces(*LoadOverruled(no, yes), "he<t>"), ElementsAre("he", "<", "t", ">"));
   EXPECT_THAT(Pieces(*LoadOverruled(yes, no), "he<t>"), ElementsAre("he", "<t>"));
+}
+
+TEST(TokenizerClass, LlamasAddsBosAndNoEosWhateverTheFileSays) {
+  json bare = SentencePieceTokenizer();
+  bare["post_processor"] = nullptr;
+  const json both = WithTemplate({"<s>"}, {"</s>"});
+  json named = {{"bos_token", "<s>"}, {"eos_token", "</s>"}};
+  for (const char* name : {"LlamaTokenizer", "LlamaTokenizerFast"}) {
+    named["tokenizer_class"] = name;
+    for (const json& file : {bare, both}) {
+      const auto tokenizer = LoadJson(file, named);
+      EXPECT_THAT(tokenizer->prefix_ids(), ElementsAre(1)) << name;
+      EXPECT_THAT(tokenizer->suffix_ids(), ElementsAre()) << name;
+    }
+  }
+  json otherwise = named;
+  otherwise.update({{"add_bos_token", false}, {"add_eos_token", true}});
+  EXPECT_THAT(LoadJson(both, otherwise)->prefix_ids(), ElementsAre());
+  EXPECT_THAT(LoadJson(both, otherwise)->suffix_ids(), ElementsAre(2));
+
+  named["tokenizer_class"] = "PreTrainedTokenizerFast";
+  EXPECT_THAT(LoadJson(bare, named)->prefix_ids(), ElementsAre());
+  EXPECT_THAT(LoadJson(both, named)->suffix_ids(), ElementsAre(2));
+}
+
+TEST(TokenizerClass, ClsAndSepSurroundTheText) {
+  for (const char* type : {"RobertaProcessing", "BertProcessing"}) {
+    json file = SentencePieceTokenizer();
+    file["post_processor"] = {{"type", type}, {"cls", {"<s>", 1}}, {"sep", {"</s>", 2}}};
+    const auto tokenizer = LoadJson(file);
+    EXPECT_THAT(tokenizer->prefix_ids(), ElementsAre(1)) << type;
+    EXPECT_THAT(tokenizer->suffix_ids(), ElementsAre(2)) << type;
+  }
+}
+
+TEST(TokenizerClass, AnUnknownTokenMustBeThereOnlyWhereItIsNeeded) {
+  json bytes = ByteLevelTokenizer();
+  bytes["model"]["unk_token"] = "<nothing>";
+  EXPECT_TRUE(LoadJson(bytes)->Encode("hello é").ok()) << "it has all bytes";
+
+  json letters = SentencePieceTokenizer();
+  letters["model"]["unk_token"] = "<nothing>";
+  letters["model"]["byte_fallback"] = false;
+  const auto tokenizer = LoadJson(letters);
+  EXPECT_TRUE(tokenizer->Encode("hello").ok());
+  const absl::Status status = tokenizer->Encode("hello 漢").status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(status.message()),
+              HasSubstr("no token is '漢', nor is the unknown token '<nothing>'"));
 }
 
 }  // namespace

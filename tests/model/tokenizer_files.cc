@@ -154,9 +154,10 @@ std::vector<std::string> Pieces(const Tokenizer& tokenizer, std::string_view tex
   return pieces;
 }
 
-std::unique_ptr<Tokenizer> LoadJson(const json& tokenizer_json) {
+std::unique_ptr<Tokenizer> LoadJson(const json& tokenizer_json, const json& config) {
   const TokenizerDir dir;
   dir.Write("tokenizer.json", tokenizer_json);
+  if (!config.is_null()) dir.Write("tokenizer_config.json", config);
   absl::StatusOr<std::unique_ptr<Tokenizer>> tokenizer = Tokenizer::Load(dir.path());
   EXPECT_TRUE(tokenizer.ok()) << tokenizer.status();
   return tokenizer.ok() ? *std::move(tokenizer) : nullptr;

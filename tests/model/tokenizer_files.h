@@ -46,7 +46,9 @@ nlohmann::json SentencePieceTokenizer();
 std::vector<std::string> Pieces(const Tokenizer& tokenizer, std::string_view text,
                                 const EncodeOptions& options = {});
 
-/// Loads a tokenizer.json; the test fails, and null comes back, if that fails.
-std::unique_ptr<Tokenizer> LoadJson(const nlohmann::json& tokenizer_json);
+/// Loads a tokenizer.json, with a tokenizer_config.json beside it unless that is null; the test
+/// fails, and null comes back, if that fails.
+std::unique_ptr<Tokenizer> LoadJson(const nlohmann::json& tokenizer_json,
+                                    const nlohmann::json& config = nullptr);
 
 }  // namespace ziggurat

@@ -1,9 +1,6 @@
 // Questions to a whole daemon around the stub model: asked, written down, failed, broken off.
 #include <atomic>
 #include <filesystem>
-#include <fstream>
-#include <memory>
-#include <nlohmann/json.hpp>
 #include <thread>
 
 #include "absl/time/clock.h"
@@ -11,6 +8,7 @@
 #include "gtest/gtest.h"
 #include "server/cli/eval/progress.h"
 #include "server/cli/eval/resume.h"
+#include "tests/model/tokenizer_files.h"
 #include "tests/server/stub_daemon.h"
 
 namespace ziggurat::eval {
@@ -172,46 +170,16 @@ TEST_F(EvalRunner, AnAnswerThatSharesATokenWithItsPromptIsCountedAlone) {
   EXPECT_GE(tokens(" Where is it? ", "the red stone"), alone) << "the space is a token by itself";
 }
 
-/// A tokenizer of Llama's kind, which puts a space before every text: it has bytes, letters and
-/// " t".
-std::shared_ptr<const Tokenizer> SpaceFirstTokenizer(const std::filesystem::path& folder) {
-  nlohmann::json vocabulary = {{"<unk>", 0}, {"▁", 1}, {"▁t", 2}};
-  for (char letter = 'a'; letter <= 'z'; ++letter) {
-    vocabulary[std::string(1, letter)] = 3 + letter - 'a';
-  }
-  const nlohmann::json tokenizer = {
-      {"added_tokens", nlohmann::json::array()},
-      {"normalizer",
-       {{"type", "Sequence"},
-        {"normalizers",
-         {{{"type", "Prepend"}, {"prepend", "▁"}},
-          {{"type", "Replace"}, {"pattern", {{"String", " "}}}, {"content", "▁"}}}}}},
-      {"pre_tokenizer", nullptr},
-      {"post_processor", nullptr},
-      {"decoder",
-       {{"type", "Sequence"},
-        {"decoders",
-         {{{"type", "Replace"}, {"pattern", {{"String", "▁"}}}, {"content", " "}},
-          {{"type", "Fuse"}},
-          {{"type", "Strip"}, {"content", " "}, {"start", 1}, {"stop", 0}}}}}},
-      {"model",
-       {{"type", "BPE"}, {"unk_token", "<unk>"}, {"vocab", vocabulary}, {"merges", {"▁ t"}}}}};
-  std::filesystem::create_directories(folder);
-  std::ofstream(folder / "tokenizer.json") << tokenizer.dump();
-  auto loaded = Tokenizer::Load(folder);
-  EXPECT_TRUE(loaded.ok()) << loaded.status();
-  return loaded.ok() ? std::shared_ptr<const Tokenizer>(*std::move(loaded)) : nullptr;
-}
-
 TEST_F(EvalRunner, TheSpaceBeforeATextIsNoTokenOfTheAnswer) {
   StubDaemon daemon(StubDaemon::DefaultConfig(), StubDaemon::DefaultModel(), {},
-                    SpaceFirstTokenizer(folder_));
-  file_.questions.push_back({.task = "t", .length = 9, .prompt = "once upon a", .answer = " t"});
+                    LoadJson(SentencePieceTokenizer()));
+  file_.questions.push_back(
+      {.task = "t", .length = 9, .prompt = "hello world", .answer = " hello"});
   Asking asking{.file = &file_, .index = 0};
   ASSERT_TRUE(PrepareAsking(daemon.stub(), options_, asking).ok());
   EXPECT_EQ(asking.answer_tokens, 1) << "alone it is two";
   EXPECT_EQ(asking.held_back, 1);
-  EXPECT_EQ(asking.held_back_text, "a");
+  EXPECT_EQ(asking.held_back_text, " world");
 }
 
 TEST_F(EvalRunner, StopsThatTheAnswerHoldsAreLeftOut) {
