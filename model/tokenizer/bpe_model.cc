@@ -5,7 +5,6 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_format.h"
 #include "model/absl_view.h"
 #include "model/tokenizer/utf8.h"
 
@@ -33,14 +32,20 @@ struct BpeModel::Candidate {
 };
 
 BpeModel::BpeModel(const BpeOptions& options, Vocabulary vocabulary)
-    : options_(options), vocabulary_(std::move(vocabulary)) {}
+    : WordModel(std::move(vocabulary)), options_(options) {
+  if (options_.byte_fallback) bytes_.emplace(this->vocabulary());
+  // One that is no piece is no mistake where none is needed: GPT-2's files name one.
+  if (options_.unk_token.has_value()) {
+    unk_id_ = this->vocabulary().FindModelPiece(*options_.unk_token);
+  }
+}
 
 absl::Status BpeModel::AddMerge(std::string_view left, std::string_view right) {
   const std::array<std::string, 3> pieces = {std::string(left), std::string(right),
                                              absl::StrCat(AbslView(left), AbslView(right))};
   std::array<int32_t, 3> ids{};
   for (size_t i = 0; i < pieces.size(); ++i) {
-    const std::optional<int32_t> id = vocabulary_.FindModelPiece(pieces[i]);
+    const std::optional<int32_t> id = vocabulary().FindModelPiece(pieces[i]);
     if (!id) {
       return absl::InvalidArgumentError(absl::StrCat("the merge of '", pieces[0], "' and '",
                                                      pieces[1], "' needs the token '", pieces[i],
@@ -52,32 +57,17 @@ absl::Status BpeModel::AddMerge(std::string_view left, std::string_view right) {
   return absl::OkStatus();
 }
 
-void BpeModel::Prepare() {
-  for (int byte = 0; byte < 256; ++byte) {
-    byte_ids_[static_cast<size_t>(byte)] =
-        vocabulary_.FindModelPiece(absl::StrFormat("<0x%02X>", byte)).value_or(-1);
-  }
-  // One that is no piece is no mistake where none is needed: GPT-2's files name one.
-  if (options_.unk_token.has_value()) unk_id_ = vocabulary_.FindModelPiece(*options_.unk_token);
-}
-
-const BpeModel::Merge* BpeModel::FindMerge(int32_t left, int32_t right) const {
+const BpeModel::Merge* BpeModel::FindMerge(int32_t left, int32_t right, bool finds_special) const {
   const auto found = merges_.find(PairKey(left, right));
-  return found == merges_.end() ? nullptr : &found->second;
+  if (found == merges_.end()) return nullptr;
+  return finds_special || !vocabulary().IsSpecial(found->second.id) ? &found->second : nullptr;
 }
 
-bool BpeModel::AppendByteFallback(std::string_view character, std::vector<Symbol>* symbols) const {
-  const auto id_of = [this](char byte) { return byte_ids_[static_cast<unsigned char>(byte)]; };
-  if (std::any_of(character.begin(), character.end(), [&](char c) { return id_of(c) < 0; })) {
-    return false;
-  }
-  for (const char byte : character) symbols->push_back({id_of(byte)});
-  return true;
-}
-
-absl::StatusOr<std::vector<BpeModel::Symbol>> BpeModel::Characters(std::string_view word) const {
+absl::StatusOr<std::vector<BpeModel::Symbol>> BpeModel::Characters(std::string_view word,
+                                                                   bool finds_special) const {
   std::vector<Symbol> symbols;
   symbols.reserve(word.size());
+  std::vector<int32_t> byte_ids;
   // An unknown token waits until the next known character, so that those in a row can be fused.
   // Pieces of byte fallback do not end the wait: so it is in the original.
   bool unknown_waits = false;
@@ -85,13 +75,17 @@ absl::StatusOr<std::vector<BpeModel::Symbol>> BpeModel::Characters(std::string_v
     const size_t begin = position;
     ReadUtf8(word, &position);
     const std::string_view character = word.substr(begin, position - begin);
-    if (const std::optional<int32_t> id = vocabulary_.FindModelPiece(character)) {
+    if (const auto id = vocabulary().FindPieceOfText(character, finds_special)) {
       if (unknown_waits) symbols.push_back({*unk_id_});
       unknown_waits = false;
       symbols.push_back({*id});
       continue;
     }
-    if (options_.byte_fallback && AppendByteFallback(character, &symbols)) continue;
+    if (bytes_.has_value() && bytes_->Append(character, &byte_ids)) {
+      for (const int32_t id : byte_ids) symbols.push_back({id});
+      byte_ids.clear();
+      continue;
+    }
     if (!options_.unk_token.has_value()) continue;
     if (!unk_id_) {
       return absl::InvalidArgumentError(absl::StrCat("no token is '", AbslView(character),
@@ -105,7 +99,7 @@ absl::StatusOr<std::vector<BpeModel::Symbol>> BpeModel::Characters(std::string_v
   return symbols;
 }
 
-void BpeModel::ApplyMerges(std::vector<Symbol>* symbols) const {
+void BpeModel::ApplyMerges(bool finds_special, std::vector<Symbol>* symbols) const {
   const int32_t count = static_cast<int32_t>(symbols->size());
   const auto at = [symbols](int32_t i) -> Symbol& { return (*symbols)[static_cast<size_t>(i)]; };
   std::vector<Candidate> initial;
@@ -114,14 +108,14 @@ void BpeModel::ApplyMerges(std::vector<Symbol>* symbols) const {
     at(i).previous = i - 1;
     at(i).next = i + 1 < count ? i + 1 : -1;
     if (i + 1 == count) break;
-    if (const Merge* merge = FindMerge(at(i).id, at(i + 1).id)) {
+    if (const Merge* merge = FindMerge(at(i).id, at(i + 1).id, finds_special)) {
       initial.push_back({merge->rank, i, merge->id});
     }
   }
   std::priority_queue<Candidate> queue(std::less<Candidate>(), std::move(initial));
   const auto consider = [&](int32_t left, int32_t right) {
     if (left < 0 || right < 0) return;
-    if (const Merge* merge = FindMerge(at(left).id, at(right).id)) {
+    if (const Merge* merge = FindMerge(at(left).id, at(right).id, finds_special)) {
       queue.push({merge->rank, left, merge->id});
     }
   };
@@ -131,7 +125,7 @@ void BpeModel::ApplyMerges(std::vector<Symbol>* symbols) const {
     Symbol& left = at(best.position);
     if (left.merged_away || left.next < 0) continue;
     Symbol& right = at(left.next);
-    const Merge* merge = FindMerge(left.id, right.id);
+    const Merge* merge = FindMerge(left.id, right.id, finds_special);
     if (merge == nullptr || merge->id != best.id) continue;  // a neighbour has changed since
     left.id = best.id;
     left.next = right.next;
@@ -142,17 +136,18 @@ void BpeModel::ApplyMerges(std::vector<Symbol>* symbols) const {
   }
 }
 
-absl::Status BpeModel::Tokenize(std::string_view word, std::vector<int32_t>* ids) const {
+absl::Status BpeModel::Tokenize(std::string_view word, bool finds_special,
+                                std::vector<int32_t>* ids) const {
   if (word.empty()) return absl::OkStatus();
   if (options_.ignore_merges) {
-    if (const std::optional<int32_t> id = vocabulary_.FindModelPiece(word)) {
+    if (const auto id = vocabulary().FindPieceOfText(word, finds_special)) {
       ids->push_back(*id);
       return absl::OkStatus();
     }
   }
-  absl::StatusOr<std::vector<Symbol>> symbols = Characters(word);
+  absl::StatusOr<std::vector<Symbol>> symbols = Characters(word, finds_special);
   if (!symbols.ok()) return symbols.status();
-  ApplyMerges(&*symbols);
+  ApplyMerges(finds_special, &*symbols);
   for (const Symbol& symbol : *symbols) {
     if (!symbol.merged_away) ids->push_back(symbol.id);
   }

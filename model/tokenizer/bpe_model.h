@@ -1,7 +1,6 @@
 // Byte pair encoding (Sennrich et al., 2016) as Hugging Face's tokenizers do it.
 #pragma once
 
-#include <array>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -11,7 +10,8 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "model/tokenizer/vocabulary.h"
+#include "model/tokenizer/byte_fallback.h"
+#include "model/tokenizer/word_model.h"
 
 namespace ziggurat {
 
@@ -23,8 +23,8 @@ struct BpeOptions {
 };
 
 /// Splits words into pieces: starts from characters and applies merges, always the one that was
-/// learnt first, leftmost first, until none applies. Immutable; thread-safe.
-class BpeModel {
+/// learnt first, leftmost first, until none applies.
+class BpeModel : public WordModel {
  public:
   BpeModel(const BpeOptions& options, Vocabulary vocabulary);
 
@@ -33,18 +33,12 @@ class BpeModel {
   absl::Status AddMerge(std::string_view left, std::string_view right);
   void ReserveMerges(size_t merges) { merges_.reserve(merges); }
 
-  /// Must be called once, before the first `Tokenize`.
-  void Prepare();
-
-  /// Appends the ids of one word, which is valid UTF-8. O(n log n) for n characters. A character
-  /// that has no piece, where there is neither byte fallback nor an unknown token, is dropped.
-  /// INVALID_ARGUMENT if it would become an unknown token that is no piece itself.
-  absl::Status Tokenize(std::string_view word, std::vector<int32_t>* ids) const;
-
-  std::optional<int32_t> unk_id() const { return unk_id_; }
-  const Vocabulary& vocabulary() const { return vocabulary_; }
-  /// For added tokens, which share the ids of the model but are no pieces of it.
-  Vocabulary& mutable_vocabulary() { return vocabulary_; }
+  /// O(n log n) for n characters. A character that has no piece, where there is neither byte
+  /// fallback nor an unknown token, is dropped. INVALID_ARGUMENT if it would become an unknown
+  /// token that is no piece itself.
+  absl::Status Tokenize(std::string_view word, bool finds_special,
+                        std::vector<int32_t>* ids) const override;
+  std::optional<int32_t> unk_id() const override { return unk_id_; }
 
  private:
   struct Merge {
@@ -57,17 +51,15 @@ class BpeModel {
   static uint64_t PairKey(int32_t left, int32_t right) {
     return (uint64_t{static_cast<uint32_t>(left)} << 32) | static_cast<uint32_t>(right);
   }
-  const Merge* FindMerge(int32_t left, int32_t right) const;
+  const Merge* FindMerge(int32_t left, int32_t right, bool finds_special) const;
   /// The characters of `word` as symbols, before any merge.
-  absl::StatusOr<std::vector<Symbol>> Characters(std::string_view word) const;
-  bool AppendByteFallback(std::string_view character, std::vector<Symbol>* symbols) const;
-  void ApplyMerges(std::vector<Symbol>* symbols) const;
+  absl::StatusOr<std::vector<Symbol>> Characters(std::string_view word, bool finds_special) const;
+  void ApplyMerges(bool finds_special, std::vector<Symbol>* symbols) const;
 
   BpeOptions options_;
-  Vocabulary vocabulary_;
   absl::flat_hash_map<uint64_t, Merge> merges_;  ///< by the ids of the pair
   int32_t next_rank_ = 0;
-  std::array<int32_t, 256> byte_ids_{};  ///< of <0x00>..<0xFF>; -1: no such piece
+  std::optional<ByteFallback> bytes_;
   std::optional<int32_t> unk_id_;
 };
 

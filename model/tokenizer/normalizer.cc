@@ -10,9 +10,11 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "model/tokenizer/json_reader.h"
+#include "model/tokenizer/precompiled_charsmap.h"
 #include "model/tokenizer/regex.h"
 #include "model/tokenizer/replacement.h"
 #include "model/tokenizer/utf8.h"
@@ -22,7 +24,8 @@ namespace {
 
 constexpr absl::string_view kWhere = "normalizer";
 constexpr absl::string_view kSupported =
-    "NFC, NFD, NFKC, NFKD, Prepend, Replace, Strip, Lowercase, Sequence";
+    "NFC, NFD, NFKC, NFKD, Nmt, Precompiled, Prepend, Replace, Strip, StripAccents, Lowercase, "
+    "Sequence";
 
 /// Hugging Face's normal forms know the characters of Unicode 9. These came later: here they would
 /// be decomposed, composed or put into another order, there nothing happens to them.
@@ -163,23 +166,107 @@ class StripNormalizer : public Normalizer {
   bool right_;
 };
 
-class LowercaseNormalizer : public Normalizer {
+/// Writes something else, or nothing, for each character.
+class CharacterNormalizer : public Normalizer {
  public:
+  using Rewrite = void (*)(char32_t character, std::string* out);
+  explicit CharacterNormalizer(Rewrite rewrite) : rewrite_(rewrite) {}
+
   absl::Status Normalize(std::string* text) const override {
-    std::string lower;
-    lower.reserve(text->size());
+    std::string rewritten;
+    rewritten.reserve(text->size());
     for (size_t position = 0; position < text->size();) {
-      const char32_t character = ReadUtf8(*text, &position);
-      if (character == U'\u0130') {  // the one character whose lower case is two: i and a dot above
-        lower.append("i\u0307");
-        continue;
-      }
-      AppendUtf8(static_cast<char32_t>(utf8proc_tolower(static_cast<utf8proc_int32_t>(character))),
-                 &lower);
+      rewrite_(ReadUtf8(*text, &position), &rewritten);
     }
-    *text = std::move(lower);
+    *text = std::move(rewritten);
     return absl::OkStatus();
   }
+
+ private:
+  Rewrite rewrite_;
+};
+
+void Lowercase(char32_t character, std::string* out) {
+  if (character == U'\u0130') {  // the one character whose lower case is two: i and a dot above
+    out->append("i\u0307");
+    return;
+  }
+  AppendUtf8(static_cast<char32_t>(utf8proc_tolower(static_cast<utf8proc_int32_t>(character))),
+             out);
+}
+
+void StripAccents(char32_t character, std::string* out) {
+  switch (utf8proc_category(static_cast<utf8proc_int32_t>(character))) {
+    case UTF8PROC_CATEGORY_MN:
+    case UTF8PROC_CATEGORY_MC:
+    case UTF8PROC_CATEGORY_ME:
+      return;
+    default:
+      AppendUtf8(character, out);
+  }
+}
+
+/// SentencePiece's rules for machine translation: what of them are not compatible forms.
+void Nmt(char32_t c, std::string* out) {
+  if ((c >= 0x1 && c <= 0x8) || c == 0xB || (c >= 0xE && c <= 0x1F) || c == 0x7F || c == 0x8F ||
+      c == 0x9F) {
+    return;
+  }
+  const bool is_space = c == '\t' || c == '\n' || c == '\f' || c == '\r' || c == 0x1680 ||
+                        (c >= 0x200B && c <= 0x200F) || c == 0x2028 || c == 0x2029 || c == 0x2581 ||
+                        c == 0xFEFF || c == 0xFFFD;
+  AppendUtf8(is_space ? U' ' : c, out);
+}
+
+/// SentencePiece's compiled rules as Hugging Face applies them: to grapheme clusters, of which a
+/// short one is replaced as a whole where a rule fits its beginning, and to characters.
+class PrecompiledNormalizer : public Normalizer {
+ public:
+  explicit PrecompiledNormalizer(PrecompiledCharsmap rules) : rules_(std::move(rules)) {}
+
+  absl::Status Normalize(std::string* text) const override {
+    std::string rewritten;
+    rewritten.reserve(text->size());
+    for (std::string_view rest = *text; !rest.empty();) {
+      const std::string_view cluster = FirstCluster(rest);
+      rest.remove_prefix(cluster.size());
+      constexpr size_t kShort = 6;  // bytes
+      if (cluster.size() < kShort && Append(cluster, &rewritten)) continue;
+      for (size_t position = 0; position < cluster.size();) {
+        const size_t begin = position;
+        ReadUtf8(cluster, &position);
+        const std::string_view character = cluster.substr(begin, position - begin);
+        if (!Append(character, &rewritten)) rewritten.append(character);
+      }
+    }
+    *text = std::move(rewritten);
+    return absl::OkStatus();
+  }
+
+ private:
+  /// False where there is no rule.
+  bool Append(std::string_view part, std::string* out) const {
+    const PrecompiledCharsmap::Rule rule = rules_.Shortest(part);
+    out->append(rule.to);
+    return rule.length > 0;
+  }
+
+  /// The grapheme cluster (UAX 29) that `text` begins with.
+  static std::string_view FirstCluster(std::string_view text) {
+    size_t end = 0;
+    utf8proc_int32_t state = 0;
+    auto before = static_cast<utf8proc_int32_t>(ReadUtf8(text, &end));
+    while (end < text.size()) {
+      size_t next = end;
+      const auto character = static_cast<utf8proc_int32_t>(ReadUtf8(text, &next));
+      if (utf8proc_grapheme_break_stateful(before, character, &state)) break;
+      before = character;
+      end = next;
+    }
+    return text.substr(0, end);
+  }
+
+  PrecompiledCharsmap rules_;
 };
 
 class SequenceNormalizer : public Normalizer {
@@ -206,6 +293,20 @@ absl::StatusOr<std::unique_ptr<Normalizer>> ParseStrip(const nlohmann::json& com
   absl::StatusOr<Regex> spaces = Regex::Compile("\\s+");
   if (!spaces.ok()) return spaces.status();
   return std::make_unique<StripNormalizer>(*std::move(spaces), *left, *right);
+}
+
+absl::StatusOr<std::unique_ptr<Normalizer>> ParsePrecompiled(const nlohmann::json& component) {
+  const absl::StatusOr<std::string> encoded =
+      StringMember(component, "precompiled_charsmap", "", "Precompiled");
+  if (!encoded.ok()) return encoded.status();
+  std::string table;
+  if (encoded->empty() || !absl::Base64Unescape(*encoded, &table)) {
+    return absl::InvalidArgumentError(
+        "\"precompiled_charsmap\" of Precompiled must be a table in base64");
+  }
+  absl::StatusOr<PrecompiledCharsmap> rules = PrecompiledCharsmap::Parse(table);
+  if (!rules.ok()) return rules.status();
+  return std::make_unique<PrecompiledNormalizer>(*std::move(rules));
 }
 
 absl::StatusOr<std::unique_ptr<Normalizer>> ParseSequence(const nlohmann::json& component,
@@ -253,7 +354,10 @@ absl::StatusOr<std::unique_ptr<Normalizer>> ParseNormalizer(const nlohmann::json
     return std::make_unique<ReplaceNormalizer>(*std::move(replacement));
   }
   if (*type == "Strip") return ParseStrip(component);
-  if (*type == "Lowercase") return std::make_unique<LowercaseNormalizer>();
+  if (*type == "Lowercase") return std::make_unique<CharacterNormalizer>(Lowercase);
+  if (*type == "StripAccents") return std::make_unique<CharacterNormalizer>(StripAccents);
+  if (*type == "Nmt") return std::make_unique<CharacterNormalizer>(Nmt);
+  if (*type == "Precompiled") return ParsePrecompiled(component);
   if (*type == "Sequence") return ParseSequence(component, depth);
   return UnsupportedComponent(kWhere, *type, kSupported);
 }

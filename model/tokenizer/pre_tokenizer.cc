@@ -17,7 +17,8 @@ namespace ziggurat {
 namespace {
 
 constexpr absl::string_view kWhere = "pre_tokenizer";
-constexpr absl::string_view kSupported = "ByteLevel, Split, Metaspace, Digits, Sequence";
+constexpr absl::string_view kSupported =
+    "ByteLevel, Split, Metaspace, Digits, Punctuation, WhitespaceSplit, Sequence";
 
 /// GPT-2's words (Radford et al., 2019).
 constexpr std::string_view kGpt2Pattern =
@@ -187,15 +188,16 @@ class SequencePreTokenizer : public PreTokenizer {
   std::vector<std::unique_ptr<PreTokenizer>> parts_;
 };
 
-absl::StatusOr<SplitBehavior> ParseBehavior(const nlohmann::json& component) {
-  const absl::StatusOr<std::string> name = StringMember(component, "behavior", "", "Split");
+absl::StatusOr<SplitBehavior> ParseBehavior(const nlohmann::json& component,
+                                            std::string_view fallback, absl::string_view where) {
+  const absl::StatusOr<std::string> name = StringMember(component, "behavior", fallback, where);
   if (!name.ok()) return name.status();
   if (*name == "Removed") return SplitBehavior::kRemoved;
   if (*name == "Isolated") return SplitBehavior::kIsolated;
   if (*name == "MergedWithPrevious") return SplitBehavior::kMergedWithPrevious;
   if (*name == "MergedWithNext") return SplitBehavior::kMergedWithNext;
   if (*name == "Contiguous") return SplitBehavior::kContiguous;
-  return UnsupportedComponent("behavior of Split", *name,
+  return UnsupportedComponent(absl::StrCat("behavior of ", where), *name,
                               "Removed, Isolated, MergedWithPrevious, MergedWithNext, Contiguous");
 }
 
@@ -204,7 +206,7 @@ using ParsedPreTokenizer = absl::StatusOr<std::unique_ptr<PreTokenizer>>;
 ParsedPreTokenizer ParseSplit(const nlohmann::json& component) {
   absl::StatusOr<Regex> regex = ParsePattern(component, "Split");
   if (!regex.ok()) return regex.status();
-  const absl::StatusOr<SplitBehavior> behavior = ParseBehavior(component);
+  const absl::StatusOr<SplitBehavior> behavior = ParseBehavior(component, "", "Split");
   if (!behavior.ok()) return behavior.status();
   const absl::StatusOr<bool> invert = BoolMember(component, "invert", false, "Split");
   if (!invert.ok()) return invert.status();
@@ -240,15 +242,26 @@ ParsedPreTokenizer ParseMetaspacePreTokenizer(const nlohmann::json& component) {
   return std::make_unique<MetaspacePreTokenizer>(*std::move(metaspace), std::move(words));
 }
 
+/// Splits at single characters.
+ParsedPreTokenizer ParseCharacters(std::string_view pattern, SplitBehavior behavior) {
+  absl::StatusOr<Regex> regex = Regex::Compile(pattern);
+  if (!regex.ok()) return regex.status();
+  return std::make_unique<SplitPreTokenizer>(*std::move(regex), behavior, false);
+}
+
 ParsedPreTokenizer ParseDigits(const nlohmann::json& component) {
   const absl::StatusOr<bool> individual =
       BoolMember(component, "individual_digits", false, "Digits");
   if (!individual.ok()) return individual.status();
-  absl::StatusOr<Regex> regex = Regex::Compile("\\p{N}");
-  if (!regex.ok()) return regex.status();
-  return std::make_unique<SplitPreTokenizer>(
-      *std::move(regex), *individual ? SplitBehavior::kIsolated : SplitBehavior::kContiguous,
-      false);
+  return ParseCharacters("\\p{N}",
+                         *individual ? SplitBehavior::kIsolated : SplitBehavior::kContiguous);
+}
+
+ParsedPreTokenizer ParsePunctuation(const nlohmann::json& component) {
+  const absl::StatusOr<SplitBehavior> behavior =
+      ParseBehavior(component, "Isolated", "Punctuation");
+  if (!behavior.ok()) return behavior.status();
+  return ParseCharacters("[!-/:-@\\[-`{-~\\p{P}]", *behavior);
 }
 
 ParsedPreTokenizer ParseSequence(const nlohmann::json& component, int depth) {
@@ -279,6 +292,8 @@ absl::StatusOr<std::unique_ptr<PreTokenizer>> ParsePreTokenizer(const nlohmann::
   if (*type == "ByteLevel") return ParseByteLevel(component);
   if (*type == "Metaspace") return ParseMetaspacePreTokenizer(component);
   if (*type == "Digits") return ParseDigits(component);
+  if (*type == "Punctuation") return ParsePunctuation(component);
+  if (*type == "WhitespaceSplit") return ParseCharacters("\\s", SplitBehavior::kRemoved);
   if (*type == "Sequence") return ParseSequence(component, depth);
   return UnsupportedComponent(kWhere, *type, kSupported);
 }

@@ -23,6 +23,22 @@ absl::StatusOr<Regex> ParsePattern(const nlohmann::json& component, absl::string
   return literal.is_string() ? Regex::Literal(content) : Regex::Compile(content);
 }
 
+namespace {
+
+/// Whether a pattern is one character that stands for itself.
+bool IsSingleCharacter(const nlohmann::json& pattern) {
+  const nlohmann::json& literal = Member(pattern, "String");
+  const nlohmann::json& text = literal.is_string() ? literal : Member(pattern, "Regex");
+  const std::string& content = text.get_ref<const std::string&>();
+  size_t end = 0;
+  ReadUtf8(content, &end);
+  constexpr std::string_view kOperators = ".^$*+?()[]{}|\\";
+  return end == content.size() &&
+         (literal.is_string() || kOperators.find(content[0]) == std::string_view::npos);
+}
+
+}  // namespace
+
 Replacement::Replacement(Regex pattern, std::string content, bool is_single_character)
     : pattern_(std::move(pattern)),
       content_(std::move(content)),
@@ -33,14 +49,8 @@ absl::StatusOr<Replacement> Replacement::Parse(const nlohmann::json& component) 
   if (!pattern.ok()) return pattern.status();
   absl::StatusOr<std::string> content = StringMember(component, "content", "", "Replace");
   if (!content.ok()) return content.status();
-  const nlohmann::json& literal = Member(Member(component, "pattern"), "String");
-  bool is_single_character = false;
-  if (literal.is_string()) {
-    size_t end = 0;
-    ReadUtf8(literal.get_ref<const std::string&>(), &end);
-    is_single_character = end == literal.get_ref<const std::string&>().size();
-  }
-  return Replacement(*std::move(pattern), *std::move(content), is_single_character);
+  return Replacement(*std::move(pattern), *std::move(content),
+                     IsSingleCharacter(Member(component, "pattern")));
 }
 
 absl::Status Replacement::Apply(std::string* text) const {

@@ -203,50 +203,16 @@ void SentencePieceModel::AppendResegmented(std::string_view text, const UnusedCu
   AppendResegmented(text.substr(cut->second), cuts, spans);
 }
 
-// Viterbi: the most probable split, left to right over the ends of pieces.
 std::vector<SentencePieceModel::Span> SentencePieceModel::SplitUnigram(
     std::string_view text) const {
-  struct Best {
-    int32_t id = -1;
-    float score = 0;
-    int begin = -1;  // of the last piece of the best split that ends here; -1: none yet
+  const auto score_of = [this](int32_t id, size_t bytes) -> std::optional<double> {
+    const SentencePieceProto::Piece& piece = proto_.pieces[id];
+    const bool is_user_defined = piece.type == PieceType::kUserDefined;
+    return is_user_defined ? static_cast<float>(bytes) * max_score_ - 0.1 : piece.score;
   };
-  const float unknown_score = min_score_ - kUnknownPenalty;
-  std::vector<Best> best(text.size() + 1);
-  for (size_t begin = 0; begin < text.size();) {
-    const float so_far = best[begin].score;
-    // So the library breaks near-ties: scores of pieces are added in double, and rounded to float
-    // only when kept; that of an unknown character is added in float.
-    const auto offer = [&](size_t bytes, int32_t id, double total) {
-      Best& at = best[begin + bytes];
-      if (at.begin < 0 || total > at.score) {
-        at = {id, static_cast<float>(total), static_cast<int>(begin)};
-      }
-    };
-    const size_t character = NextUtf8(text.substr(begin)).length;
-    bool has_character = false;
-    int32_t node = PrefixTrie::kRoot;
-    for (size_t n = 1; n <= text.size() - begin; ++n) {
-      node = prefixes_.Step(node, text[begin + n - 1]);
-      if (node == PrefixTrie::kNone) break;
-      const int32_t id = prefixes_.ValueAt(node);
-      if (id == PrefixTrie::kNone) continue;
-      const bool is_user_defined = proto_.pieces[id].type == PieceType::kUserDefined;
-      const double score =
-          is_user_defined ? static_cast<float>(n) * max_score_ - 0.1 : proto_.pieces[id].score;
-      offer(n, id, score + so_far);
-      has_character |= n == character;
-    }
-    if (!has_character) offer(character, -1, unknown_score + so_far);
-    begin += character;
-  }
-  std::vector<Span> spans;
-  for (int end = static_cast<int>(text.size()); end > 0; end = best[end].begin) {
-    const int begin = best[end].begin;
-    spans.push_back({text.substr(begin, end - begin), best[end].id});
-  }
-  std::reverse(spans.begin(), spans.end());
-  return spans;
+  // So the library breaks near-ties: scores of pieces are added in double, and rounded to float
+  // only when kept; that of an unknown character is added in float.
+  return SplitByUnigrams<float>(text, prefixes_, score_of, min_score_ - kUnknownPenalty);
 }
 
 bool SentencePieceModel::AppendIds(const std::vector<Span>& spans, std::vector<int32_t>* ids,

@@ -14,6 +14,7 @@
 #include "model/tokenizer/prefix_trie.h"
 #include "model/tokenizer/sentence_piece_normalizer.h"
 #include "model/tokenizer/sentence_piece_proto.h"
+#include "model/tokenizer/unigram_split.h"
 
 namespace ziggurat {
 
@@ -49,11 +50,7 @@ class SentencePieceModel {
  private:
   struct Symbol;
   struct Merge;
-  /// A stretch of the normalized text; -1: no piece.
-  struct Span {
-    std::string_view text;
-    int32_t id = -1;
-  };
+  using Span = PieceSpan;  ///< of the normalized text
 
   SentencePieceModel(SentencePieceProto proto, SentencePieceNormalizer normalizer);
   bool Index(std::string* error);

@@ -1,21 +1,13 @@
 #include "model/tokenizer/sentence_piece_normalizer.h"
 
-#include <cstring>
 #include <utility>
 
-#include "absl/status/status.h"
 #include "model/tokenizer/utf8.h"
 
 namespace ziggurat {
 namespace {
 
 constexpr std::string_view kSpaceSymbol = "\u2581";
-
-// A unit of the double array: a label, the offset of its children, or the value of a leaf.
-bool HasLeaf(uint32_t unit) { return (unit >> 8 & 1) != 0; }
-uint32_t Value(uint32_t unit) { return unit & 0x7FFFFFFFu; }
-uint32_t Label(uint32_t unit) { return unit & 0x800000FFu; }
-uint32_t Offset(uint32_t unit) { return unit >> 10 << ((unit & 0x200u) >> 6); }
 
 }  // namespace
 
@@ -29,44 +21,19 @@ absl::StatusOr<SentencePieceNormalizer> SentencePieceNormalizer::Create(
     if (piece.type == PieceType::kUserDefined) normalizer.user_defined_.Add(piece.text, 0);
   }
 
-  // The table: bytes of the trie as u32, the trie, the replacements.
-  const std::string_view table = proto.precompiled_charsmap;
-  if (table.empty()) return normalizer;
-  uint32_t trie_bytes = 0;
-  if (table.size() > sizeof(trie_bytes)) std::memcpy(&trie_bytes, table.data(), sizeof(trie_bytes));
-  if (trie_bytes == 0 || trie_bytes % sizeof(uint32_t) != 0 ||
-      trie_bytes > table.size() - sizeof(trie_bytes) || table.back() != '\0') {
-    return absl::InvalidArgumentError("the table of its normalizer is broken");
-  }
-  normalizer.trie_.resize(trie_bytes / sizeof(uint32_t));
-  std::memcpy(normalizer.trie_.data(), table.data() + sizeof(trie_bytes), trie_bytes);
-  normalizer.replacements_ = table.substr(sizeof(trie_bytes) + trie_bytes);
+  if (proto.precompiled_charsmap.empty()) return normalizer;
+  absl::StatusOr<PrecompiledCharsmap> rules =
+      PrecompiledCharsmap::Parse(proto.precompiled_charsmap);
+  if (!rules.ok()) return rules.status();
+  normalizer.rules_ = *std::move(rules);
   return normalizer;
 }
 
-SentencePieceNormalizer::Rewrite SentencePieceNormalizer::LongestRule(std::string_view text) const {
-  Rewrite longest;
-  if (trie_.empty()) return longest;
-  size_t node = Offset(trie_[0]);
-  for (size_t i = 0; i < text.size(); ++i) {
-    const uint8_t byte = static_cast<uint8_t>(text[i]);
-    node ^= byte;
-    if (node >= trie_.size() || Label(trie_[node]) != byte) break;
-    const uint32_t unit = trie_[node];
-    node ^= Offset(unit);
-    if (!HasLeaf(unit)) continue;
-    if (node >= trie_.size() || Value(trie_[node]) >= replacements_.size()) break;
-    longest = {replacements_.c_str() + Value(trie_[node]), i + 1};
-  }
-  return longest;
-}
-
-SentencePieceNormalizer::Rewrite SentencePieceNormalizer::RewriteFirst(
-    std::string_view text) const {
+PrecompiledCharsmap::Rule SentencePieceNormalizer::RewriteFirst(std::string_view text) const {
   if (const size_t length = LongestUserDefined(text); length > 0) {
     return {text.substr(0, length), length};
   }
-  if (const Rewrite rule = LongestRule(text); rule.length > 0) return rule;
+  if (const auto rule = rules_.Longest(text); rule.length > 0) return rule;
   const size_t bytes = NextUtf8(text).length;
   return {text.substr(0, bytes), bytes};
 }
@@ -74,7 +41,7 @@ SentencePieceNormalizer::Rewrite SentencePieceNormalizer::RewriteFirst(
 std::string SentencePieceNormalizer::Normalize(std::string_view text, bool may_add_space) const {
   if (remove_extra_whitespaces_) {
     while (!text.empty()) {
-      const Rewrite first = RewriteFirst(text);
+      const PrecompiledCharsmap::Rule first = RewriteFirst(text);
       if (first.to != " ") break;
       text.remove_prefix(first.length);
     }
@@ -85,7 +52,7 @@ std::string SentencePieceNormalizer::Normalize(std::string_view text, bool may_a
   if (add_dummy_prefix_ && may_add_space) normalized += space;
   bool after_space = remove_extra_whitespaces_;
   while (!text.empty()) {
-    Rewrite rewrite = RewriteFirst(text);
+    PrecompiledCharsmap::Rule rewrite = RewriteFirst(text);
     text.remove_prefix(rewrite.length);
     while (after_space && rewrite.to.starts_with(' ')) rewrite.to.remove_prefix(1);
     if (rewrite.to.empty()) continue;

@@ -3,13 +3,11 @@
 #pragma once
 
 #include <cstddef>
-#include <cstdint>
-#include <memory>
 #include <string>
 #include <string_view>
-#include <vector>
 
 #include "absl/status/statusor.h"
+#include "model/tokenizer/precompiled_charsmap.h"
 #include "model/tokenizer/prefix_trie.h"
 #include "model/tokenizer/sentence_piece_proto.h"
 
@@ -30,22 +28,15 @@ class SentencePieceNormalizer {
   }
 
  private:
-  /// What some bytes at the beginning of a text become.
-  struct Rewrite {
-    std::string_view to;
-    size_t length = 0;  ///< bytes of the text that it stands for
-  };
-
   SentencePieceNormalizer() = default;
-  Rewrite RewriteFirst(std::string_view text) const;
-  Rewrite LongestRule(std::string_view text) const;
+  /// What the beginning of a text becomes.
+  PrecompiledCharsmap::Rule RewriteFirst(std::string_view text) const;
 
   bool add_dummy_prefix_ = true;
   bool remove_extra_whitespaces_ = true;
   bool escape_whitespaces_ = true;
-  PrefixTrie user_defined_;     ///< pieces that stay as they are
-  std::vector<uint32_t> trie_;  ///< a double array (Aoe 1989); empty: no rules
-  std::string replacements_;    ///< each ends with a NUL
+  PrefixTrie user_defined_;  ///< pieces that stay as they are
+  PrecompiledCharsmap rules_;
 };
 
 }  // namespace ziggurat

@@ -4,7 +4,6 @@
 #include <system_error>
 #include <utility>
 
-#include "absl/container/flat_hash_set.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "model/input_file.h"
@@ -16,7 +15,6 @@ namespace ziggurat {
 struct Tokenizer::Parts {
   std::filesystem::path path;
   LoadedTokenizer loaded;
-  absl::flat_hash_set<int32_t> special_ids;
   std::optional<int32_t> bos_id, eos_id, unk_id, pad_id;
 };
 
@@ -124,9 +122,6 @@ absl::StatusOr<std::unique_ptr<Tokenizer>> Tokenizer::Load(const std::filesystem
     if (!status.ok()) return status;
   }
   ApplyFlags(*config, parts->bos_id, parts->eos_id, &file.post_processor);
-  for (const AddedToken& token : file.added_tokens) {
-    if (token.special) parts->special_ids.insert(token.id);
-  }
   return std::unique_ptr<Tokenizer>(new Tokenizer(std::move(parts)));
 }
 
@@ -184,7 +179,9 @@ std::optional<int32_t> Tokenizer::PieceToId(std::string_view piece) const {
 }
 
 int Tokenizer::vocab_size() const { return parts_->loaded.encoder->vocabulary().size(); }
-bool Tokenizer::IsSpecial(int32_t id) const { return parts_->special_ids.contains(id); }
+bool Tokenizer::IsSpecial(int32_t id) const {
+  return parts_->loaded.encoder->vocabulary().IsSpecial(id);
+}
 std::optional<int32_t> Tokenizer::bos_id() const { return parts_->bos_id; }
 std::optional<int32_t> Tokenizer::eos_id() const { return parts_->eos_id; }
 std::optional<int32_t> Tokenizer::unk_id() const { return parts_->unk_id; }

@@ -228,6 +228,9 @@ absl::Status CompleteAddedTokens(const TokenizerConfig& config, Vocabulary* voca
     token.id = *id;
     tokens->push_back(token);
   }
+  for (const AddedToken& token : *tokens) {
+    if (token.special) vocabulary->MarkSpecial(token.id);
+  }
   return absl::OkStatus();
 }
 

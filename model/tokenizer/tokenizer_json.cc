@@ -1,7 +1,9 @@
-// tokenizer.json of Hugging Face's tokenizers, with a BPE model.
+// tokenizer.json of Hugging Face's tokenizers, with a BPE or unigram model.
 
 #include <limits>
+#include <memory>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -16,14 +18,16 @@
 #include "model/tokenizer/normalizer.h"
 #include "model/tokenizer/pre_tokenizer.h"
 #include "model/tokenizer/section_encoder.h"
+#include "model/tokenizer/unigram_model.h"
 
 namespace ziggurat {
 namespace {
 
-class BpeEncoder : public SectionEncoder {
+/// Normalizes, splits into words, and has the model split these.
+class WordEncoder : public SectionEncoder {
  public:
-  BpeEncoder(std::unique_ptr<Normalizer> normalizer, AddedTokenMatcher normalized_tokens,
-             std::unique_ptr<PreTokenizer> pre_tokenizer, BpeModel model)
+  WordEncoder(std::unique_ptr<Normalizer> normalizer, AddedTokenMatcher normalized_tokens,
+              std::unique_ptr<PreTokenizer> pre_tokenizer, std::unique_ptr<WordModel> model)
       : normalizer_(std::move(normalizer)),
         normalized_tokens_(std::move(normalized_tokens)),
         pre_tokenizer_(std::move(pre_tokenizer)),
@@ -50,19 +54,20 @@ class BpeEncoder : public SectionEncoder {
         if (absl::Status status = pre_tokenizer_->Split(&words); !status.ok()) return status;
       }
       for (const Word& word : words) {
-        if (absl::Status status = model_.Tokenize(word.text, ids); !status.ok()) return status;
+        if (absl::Status status = model_->Tokenize(word.text, parse_special, ids); !status.ok())
+          return status;
       }
     }
     return absl::OkStatus();
   }
 
-  const Vocabulary& vocabulary() const override { return model_.vocabulary(); }
+  const Vocabulary& vocabulary() const override { return model_->vocabulary(); }
 
  private:
   std::unique_ptr<Normalizer> normalizer_;
   AddedTokenMatcher normalized_tokens_;
   std::unique_ptr<PreTokenizer> pre_tokenizer_;
-  BpeModel model_;
+  std::unique_ptr<WordModel> model_;
 };
 
 absl::StatusOr<BpeOptions> ParseBpeOptions(const nlohmann::json& model) {
@@ -139,28 +144,67 @@ absl::Status AddMerge(const nlohmann::json& merge, size_t index, BpeModel* model
                    "list of two tokens"));
 }
 
-absl::StatusOr<BpeModel> ParseModel(const nlohmann::json& model) {
-  if (!model.is_object()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("\"model\" must be an object, not ", model.type_name()));
-  }
-  const absl::StatusOr<std::string> type = StringMember(model, "type", "BPE", "model");
-  if (!type.ok()) return type.status();
-  if (*type != "BPE") return UnsupportedComponent("model", *type, "BPE");
+using ParsedModel = absl::StatusOr<std::unique_ptr<WordModel>>;
+
+ParsedModel ParseBpe(const nlohmann::json& model) {
   const absl::StatusOr<BpeOptions> options = ParseBpeOptions(model);
   if (!options.ok()) return options.status();
   absl::StatusOr<Vocabulary> vocabulary = ParseVocabulary(model);
   if (!vocabulary.ok()) return vocabulary.status();
   const nlohmann::json& merges = Member(model, "merges");
   if (!merges.is_array()) return absl::InvalidArgumentError("\"merges\" of model must be a list");
-  BpeModel bpe(*options, *std::move(vocabulary));
-  bpe.ReserveMerges(merges.size());
+  auto bpe = std::make_unique<BpeModel>(*options, *std::move(vocabulary));
+  bpe->ReserveMerges(merges.size());
   for (size_t i = 0; i < merges.size(); ++i) {
     if (IsVersion(merges[i])) continue;
-    if (absl::Status status = AddMerge(merges[i], i, &bpe); !status.ok()) return status;
+    if (absl::Status status = AddMerge(merges[i], i, bpe.get()); !status.ok()) return status;
   }
-  bpe.Prepare();
   return bpe;
+}
+
+ParsedModel ParseUnigram(const nlohmann::json& model) {
+  const nlohmann::json& pieces = Member(model, "vocab");
+  if (!pieces.is_array()) {
+    return absl::InvalidArgumentError("\"vocab\" of model must be a list of tokens and scores");
+  }
+  Vocabulary vocabulary;
+  vocabulary.Reserve(pieces.size());
+  std::vector<double> scores;
+  for (const nlohmann::json& piece : pieces) {
+    const auto id = static_cast<int64_t>(scores.size());
+    if (!piece.is_array() || piece.size() != 2 || !piece[0].is_string() || !piece[1].is_number()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("token ", id, " of vocab must be a list of its text and its score"));
+    }
+    absl::Status status = vocabulary.Add(piece[0].get_ref<const std::string&>(), id);
+    if (!status.ok()) return status;
+    scores.push_back(piece[1].get<double>());
+  }
+  const absl::StatusOr<int64_t> unk_id = IntegerMember(model, "unk_id", -1, "model");
+  if (!unk_id.ok()) return unk_id.status();
+  if (!Member(model, "unk_id").is_null() && vocabulary.Piece(*unk_id) == nullptr) {
+    return absl::InvalidArgumentError(absl::StrCat("\"unk_id\" of model is ", *unk_id,
+                                                   ", but the ids of vocab are 0 to ",
+                                                   vocabulary.size() - 1));
+  }
+  const absl::StatusOr<bool> bytes = BoolMember(model, "byte_fallback", false, "model");
+  if (!bytes.ok()) return bytes.status();
+  return std::make_unique<UnigramModel>(
+      std::move(vocabulary), std::move(scores),
+      *unk_id < 0 ? std::nullopt : std::optional(static_cast<int32_t>(*unk_id)), *bytes);
+}
+
+ParsedModel ParseModel(const nlohmann::json& model) {
+  if (!model.is_object()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("\"model\" must be an object, not ", model.type_name()));
+  }
+  // Old files do not name BPE.
+  const absl::StatusOr<std::string> type = StringMember(model, "type", "BPE", "model");
+  if (!type.ok()) return type.status();
+  if (*type == "BPE") return ParseBpe(model);
+  if (*type == "Unigram") return ParseUnigram(model);
+  return UnsupportedComponent("model", *type, "BPE, Unigram");
 }
 
 absl::StatusOr<std::vector<AddedToken>> ParseAddedTokens(const nlohmann::json& root) {
@@ -302,8 +346,9 @@ absl::StatusOr<LoadedTokenizer> LoadTokenizerJson(const std::filesystem::path& p
   absl::StatusOr<std::vector<AddedToken>> tokens = ParseAddedTokens(*root);
   if (!tokens.ok()) return tokens.status();
   loaded.added_tokens = *std::move(tokens);
-  absl::StatusOr<BpeModel> model = ParseModel(Member(*root, "model"));
-  if (!model.ok()) return model.status();
+  ParsedModel parsed_model = ParseModel(Member(*root, "model"));
+  if (!parsed_model.ok()) return parsed_model.status();
+  std::unique_ptr<WordModel> model = *std::move(parsed_model);
   status = CompleteAddedTokens(config, &model->mutable_vocabulary(), &loaded.added_tokens);
   if (!status.ok()) return status;
   status = CheckIds(loaded.post_processor, model->vocabulary());
@@ -317,8 +362,8 @@ absl::StatusOr<LoadedTokenizer> LoadTokenizerJson(const std::filesystem::path& p
   status = FillMatchers(loaded.added_tokens, normalizer->get(), &*as_given, &*normalized);
   if (!status.ok()) return status;
   loaded.matcher = std::make_unique<AddedTokenMatcher>(*std::move(as_given));
-  loaded.encoder = std::make_unique<BpeEncoder>(*std::move(normalizer), *std::move(normalized),
-                                                *std::move(pre_tokenizer), *std::move(model));
+  loaded.encoder = std::make_unique<WordEncoder>(*std::move(normalizer), *std::move(normalized),
+                                                 *std::move(pre_tokenizer), std::move(model));
   return loaded;
 }
 

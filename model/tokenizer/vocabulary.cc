@@ -1,5 +1,7 @@
 #include "model/tokenizer/vocabulary.h"
 
+#include <algorithm>
+
 #include "absl/strings/str_cat.h"
 #include "model/absl_view.h"
 
@@ -37,6 +39,11 @@ const std::string* Vocabulary::Piece(int64_t id) const {
   if (id < 0 || id >= static_cast<int64_t>(pieces_.size())) return nullptr;
   const std::optional<std::string>& piece = pieces_[static_cast<size_t>(id)];
   return piece.has_value() ? &*piece : nullptr;
+}
+
+void Vocabulary::MarkSpecial(int32_t id) {
+  is_special_.resize(std::max(is_special_.size(), static_cast<size_t>(id) + 1));
+  is_special_[static_cast<size_t>(id)] = true;
 }
 
 void Vocabulary::Reserve(size_t pieces) {

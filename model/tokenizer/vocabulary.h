@@ -36,6 +36,17 @@ class Vocabulary {
   std::optional<int32_t> FindModelPiece(std::string_view piece) const {
     return FindIn(ids_, piece);
   }
+  /// The same, but no special token unless `finds_special`.
+  std::optional<int32_t> FindPieceOfText(std::string_view piece, bool finds_special) const {
+    const std::optional<int32_t> id = FindModelPiece(piece);
+    return id.has_value() && !finds_special && IsSpecial(*id) ? std::nullopt : id;
+  }
+  /// The token is special: it stands for no text. `id` is in [0, size()).
+  void MarkSpecial(int32_t id);
+  bool IsSpecial(int32_t id) const {
+    return id >= 0 && static_cast<size_t>(id) < is_special_.size() &&
+           is_special_[static_cast<size_t>(id)];
+  }
   /// Null where no piece has this id.
   const std::string* Piece(int64_t id) const;
 
@@ -56,6 +67,7 @@ class Vocabulary {
   Ids ids_;
   Ids ids_beside_model_;
   std::vector<std::optional<std::string>> pieces_;  ///< [size()]
+  std::vector<bool> is_special_;                    ///< by id; those behind its end are not
 };
 
 }  // namespace ziggurat

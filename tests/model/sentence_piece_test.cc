@@ -1,24 +1,22 @@
 // Our SentencePiece models against the library's, over models trained here and random texts.
 #include <cstdlib>
-#include <filesystem>
-#include <fstream>
 #include <iterator>
+#include <memory>
 #include <random>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "absl/strings/escaping.h"
+#include "absl/strings/match.h"
 #include "gtest/gtest.h"
 #include "model/tokenizer/sentence_piece_model.h"
+#include "model/tokenizer/sentence_piece_proto.h"
 #include "tests/model/sentence_piece_library.h"
+#include "tests/model/tokenizer_files.h"
 
 namespace ziggurat {
 namespace {
-
-std::string ReadAll(const std::filesystem::path& path) {
-  std::ifstream file(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(file), {}};
-}
 
 // What tokenizers stumble over: spaces of all kinds, characters that normalization rewrites,
 // combined ones, the names of special pieces.
@@ -86,6 +84,42 @@ INSTANTIATE_TEST_SUITE_P(
                       "--model_type=bpe --user_defined_symbols=<sep>,[X],▁the",
                       "--model_type=bpe --byte_fallback=true --normalization_rule_name=identity "
                       "--remove_extra_whitespaces=false --add_dummy_prefix=false"));
+
+/// tokenizer.json as transformers converts XLM-RoBERTa's models.
+nlohmann::json Converted(const std::string& serialized) {
+  const absl::StatusOr<SentencePieceProto> proto = ParseSentencePieceProto(serialized);
+  nlohmann::json vocab = nlohmann::json::array();
+  for (const SentencePieceProto::Piece& piece : proto.value().pieces) {
+    vocab.push_back({piece.text, piece.score});
+  }
+  const nlohmann::json normalizers = {
+      {{"type", "Precompiled"},
+       {"precompiled_charsmap", absl::Base64Escape(proto->precompiled_charsmap)}},
+      {{"type", "Strip"}},
+      {{"type", "Replace"}, {"pattern", {{"Regex", " {2,}"}}}, {"content", " "}}};
+  return {{"normalizer", {{"type", "Sequence"}, {"normalizers", normalizers}}},
+          {"pre_tokenizer", {{"type", "Metaspace"}, {"prepend_scheme", "always"}}},
+          {"model", {{"type", "Unigram"}, {"unk_id", 0}, {"vocab", vocab}}}};
+}
+
+TEST(SentencePieceJsonTest, TheSameModelAsTokenizerJsonGivesTheIdsOfTheLibrary) {
+  const std::string serialized = Train("--model_type=unigram");
+  const SentencePieceLibrary library(serialized);
+  const std::unique_ptr<Tokenizer> tokenizer = LoadJson(Converted(serialized));
+  ASSERT_NE(tokenizer, nullptr);
+  int compared = 0;
+  for (const std::string& text : RandomTexts(1000)) {
+    // Names of pieces, which the library finds in no text, and clusters of several characters, of
+    // which it replaces others.
+    if (absl::StrContains(text, "<") || absl::StrContains(text, "\u0301") ||
+        absl::StrContains(text, "\u3099")) {
+      continue;
+    }
+    ASSERT_EQ(tokenizer->Encode(text).value(), library.Encode(text)) << "text: '" << text << "'";
+    ++compared;
+  }
+  EXPECT_GT(compared, 200);
+}
 
 TEST(SentencePieceFilesTest, GiveTheIdsOfTheLibraryForModelsOfOthers) {
   int models = 0;

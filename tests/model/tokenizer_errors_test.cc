@@ -81,14 +81,14 @@ struct Change {
 TEST(TokenizerErrors, WhatIsNotSupportedIsRefusedByName) {
   const std::vector<Change> changes = {
       {"WordPiece", [](json* j) { (*j)["model"]["type"] = "WordPiece"; }},
-      {"Unigram", [](json* j) { (*j)["model"]["type"] = "Unigram"; }},
+      {"WordLevel", [](json* j) { (*j)["model"]["type"] = "WordLevel"; }},
       {"BertNormalizer",
        [](json* j) {
          (*j)["normalizer"] = {{"type", "BertNormalizer"}};
        }},
       {"supported: NFC",
        [](json* j) {
-         (*j)["normalizer"] = {{"type", "Precompiled"}};
+         (*j)["normalizer"] = {{"type", "ByteLevel"}};
        }},
       {"'Whitespace'",
        [](json* j) {
