@@ -2,6 +2,7 @@
 
 #include <sys/socket.h>
 
+#include <atomic>
 #include <cerrno>
 #include <chrono>
 #include <cstring>
@@ -14,13 +15,13 @@
 #include "httplib.h"
 #include "prometheus/text_serializer.h"
 #include "server/page/page_routes.h"
+#include "server/port_failure.h"
 #include "server/security/http_server.h"
 #include "server/security/security_config.h"
 
 namespace ziggurat {
 namespace {
 
-constexpr int kThreads = 64;
 // At the end, for a page that is being read.
 constexpr std::chrono::milliseconds kPatience{500};
 constexpr char kMetricsType[] = "text/plain; version=0.0.4; charset=utf-8";
@@ -37,7 +38,9 @@ class HttpEndpoint::Impl {
  public:
   std::unique_ptr<HttpServer> server;
   std::thread thread;
+  std::atomic<bool> is_stopping = false;
   std::promise<void> ended;
+  std::future<void> has_ended;  ///< of it
 };
 
 absl::StatusOr<std::unique_ptr<HttpEndpoint>> HttpEndpoint::Start(
@@ -49,7 +52,6 @@ absl::StatusOr<std::unique_ptr<HttpEndpoint>> HttpEndpoint::Start(
   http->impl_->server = std::make_unique<HttpServer>(
       security, IsLoopback(endpoint.host), [metrics] { metrics->CountRefused("unauthenticated"); });
   HttpServer& server = *http->impl_->server;
-  server.new_task_queue = [] { return new httplib::ThreadPool(kThreads); };
   server.set_socket_options(SetSocketOptions);
 
   server.Get("/metrics", [metrics, security = std::move(security)](const httplib::Request&,
@@ -89,20 +91,27 @@ absl::StatusOr<std::unique_ptr<HttpEndpoint>> HttpEndpoint::Start(
                                                FormatEndpoint(endpoint), ": ",
                                                errno ? std::strerror(errno) : "no such host"));
   }
-  http->impl_->thread = std::thread([&server, &ended = http->impl_->ended] {
-    server.listen_after_bind();
-    ended.set_value();
+  http->impl_->has_ended = http->impl_->ended.get_future();
+  http->impl_->thread = std::thread([impl = http->impl_.get()] {
+    impl->server->listen_after_bind();
+    if (!impl->is_stopping) ReportPortFailure(absl::StrCat("HTTP: ", std::strerror(errno)));
+    impl->ended.set_value();
   });
   // stop() does nothing before the loop runs, so the destructor may not come earlier.
-  while (!server.is_running()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  constexpr std::chrono::milliseconds kStep{1};
+  while (!server.is_running() &&
+         http->impl_->has_ended.wait_for(kStep) != std::future_status::ready) {
+  }
   return http;
 }
 
 HttpEndpoint::~HttpEndpoint() {
   if (!impl_->thread.joinable()) return;
+  impl_->is_stopping = true;
   impl_->server->stop();
-  const std::future<void> ended = impl_->ended.get_future();
-  if (ended.wait_for(kPatience) != std::future_status::ready) impl_->server->CutConnections();
+  if (impl_->has_ended.wait_for(kPatience) != std::future_status::ready) {
+    impl_->server->CutConnections();
+  }
   impl_->thread.join();
 }
 

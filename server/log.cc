@@ -2,10 +2,8 @@
 
 #include <limits.h>
 #include <poll.h>
-#include <signal.h>
 #include <unistd.h>
 
-#include <atomic>
 #include <cerrno>
 #include <cstdint>
 #include <memory>
@@ -18,6 +16,7 @@
 #include "absl/strings/str_cat.h"
 #include "google/protobuf/stubs/logging.h"
 #include "grpc/support/log.h"
+#include "server/port_failure.h"
 #include "server/printable.h"
 #include "spdlog/pattern_formatter.h"
 #include "spdlog/sinks/base_sink.h"
@@ -26,16 +25,14 @@
 namespace ziggurat {
 namespace {
 
-std::atomic<bool> has_port_failed = false;
-
 // gRPC writes to stderr in a form of its own. What it calls an error is often a client's, or is
 // reported by us as well.
 void LogForGrpc(gpr_log_func_args* line) {
   const bool is_error = line->severity == GPR_LOG_SEVERITY_ERROR;
   spdlog::log(is_error ? spdlog::level::warn : spdlog::level::debug, "grpc: {}", line->message);
+  // gRPC stops taking connections then, and tells so by its log alone.
   if (is_error && absl::StartsWith(line->message, "Failed accept4")) {
-    has_port_failed = true;
-    kill(getpid(), SIGTERM);
+    ReportPortFailure(absl::StrCat("gRPC: ", line->message));
   }
 }
 
@@ -129,7 +126,5 @@ void SetUpLogging(spdlog::level::level_enum level) {
   gpr_set_log_function(LogForGrpc);
   google::protobuf::SetLogHandler(LogForProtobuf);
 }
-
-bool HasPortFailed() { return has_port_failed; }
 
 }  // namespace ziggurat

@@ -24,9 +24,4 @@ std::shared_ptr<spdlog::sinks::sink> MakeLogSink(int descriptor);
 /// lines go through it. Once, at start.
 void SetUpLogging(spdlog::level::level_enum level);
 
-/// Whether gRPC has stopped taking connections at a port, as it does for good once none can be
-/// taken, for want of file descriptors say. It tells so by its log alone. From then on the process
-/// has a SIGTERM pending, too: see TerminationSignals.
-bool HasPortFailed();
-
 }  // namespace ziggurat

@@ -23,8 +23,9 @@ constexpr size_t kMostWaiting = 4;
 
 absl::Status TooManyBytes(const WaitingTexts& waiting, size_t bytes) {
   return absl::ResourceExhaustedError(
-      absl::StrCat("with the ", bytes, " bytes of this one calls of more than ",
-                   waiting.most_bytes(), " bytes would wait for tokens or text"));
+      absl::StrCat("too many texts wait to become tokens, or tokens text: with the ", bytes,
+                   " bytes of this call more than ", waiting.most_bytes(), " (", kMostWaiting,
+                   " times --max-message-bytes)"));
 }
 
 // Of a request that was refused, or has ended before anything was done for it.
@@ -37,11 +38,11 @@ void End(const std::string& name, absl::Status status, GenerateCall& call) {
 // gRPC's deadlines are of the system clock; none is its maximum.
 std::optional<SteadyTime> DeadlineOf(const grpc::CallbackServerContext& context) {
   using SystemClock = std::chrono::system_clock;
-  const SystemClock::time_point deadline = context.deadline();
-  const auto left = deadline - SystemClock::now();
-  if (deadline == SystemClock::time_point::max() || left > std::chrono::hours(24 * 365)) {
-    return std::nullopt;
-  }
+  constexpr int64_t kYear = 365 * 24 * 3600;
+  // Those of centuries, as clients send them that mean none, do not fit into a time_point.
+  const int64_t seconds = context.raw_deadline().tv_sec;
+  if (seconds > SystemClock::to_time_t(SystemClock::now()) + kYear) return std::nullopt;
+  const auto left = context.deadline() - SystemClock::now();
   return std::chrono::steady_clock::now() +
          std::chrono::duration_cast<std::chrono::steady_clock::duration>(left);
 }

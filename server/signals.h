@@ -17,9 +17,12 @@ class TerminationSignals {
 
   /// The number of the signal that came, or 0 after `timeout`.
   int Wait(absl::Duration timeout = absl::InfiniteDuration());
+  /// Whether this process sent itself the one that Wait gave last.
+  bool is_own() const { return is_own_; }
 
  private:
   sigset_t signals_;
+  bool is_own_ = false;
 };
 
 }  // namespace ziggurat

@@ -182,7 +182,7 @@ std::string MostAlike(const LayerSimilarity& similarity, bool per_layer) {
                          similarity.At(best_head, best_layer, best_layer - 1));
 }
 
-void PrintResult(const PodFlags& flags, const LayerSimilarity& similarity,
+void PrintResult(const PodFlags& flags, int context_tokens, const LayerSimilarity& similarity,
                  const PodGroups& groups) {
   std::printf(
       "Similarity of every two layers in tenths (■: the layer itself), and the group of each\n\n");
@@ -200,9 +200,15 @@ void PrintResult(const PodFlags& flags, const LayerSimilarity& similarity,
         "--delta groups more.\n",
         MostAlike(similarity, flags.per_layer).c_str());
   }
+  // The paper's window, an eighth of its context: one as long as ours would leave nothing distant.
+  const int recent = std::max(1, context_tokens / 8);
   std::printf("\n%s is written. To serve with it:\n", flags.out.c_str());
-  std::printf("  ziggurat serve --model %s --pod-groups NAME=%s --compression 'pod(groups=NAME)'\n",
-              ShellQuoted(flags.model).c_str(), ShellQuoted(flags.out).c_str());
+  std::printf(
+      "  ziggurat serve --model %s --pod-groups NAME=%s --compression "
+      "'pod(groups=NAME,recent=%d)'\n"
+      "Tokens are distant behind the last `recent` ones. What answers lose by it, `ziggurat eval` "
+      "says.\n",
+      ShellQuoted(flags.model).c_str(), ShellQuoted(flags.out).c_str(), recent);
 }
 
 absl::Status Calibrate(const PodFlags& flags) {
@@ -238,7 +244,7 @@ absl::Status Calibrate(const PodFlags& flags) {
   if (absl::Status status = ReplaceFile(flags.out, FormatPodGroups(groups)); !status.ok()) {
     return Prefixed("--out", status);
   }
-  PrintResult(flags, *similarity, groups);
+  PrintResult(flags, config->MaxContextTokens(), *similarity, groups);
   return absl::OkStatus();
 }
 

@@ -56,6 +56,7 @@ struct GenerateFlags {
   std::vector<std::string> stop;
   std::vector<int> stop_token_ids;
   std::optional<double> deadline_seconds;
+  bool plain = false;
   bool ignore_eos = false;
   bool json = false;
   bool report = false;
@@ -66,6 +67,7 @@ v1::GenerateRequest MakeRequest(const GenerateFlags& flags, const std::string& p
   v1::GenerateRequest request;
   request.set_request_id(flags.request_id);
   request.set_text(prompt);
+  request.set_plain_text(flags.plain);
   request.set_compression(flags.compression);
   request.set_ignore_eos(flags.ignore_eos);
   request.set_echo_prompt_token_ids(flags.json);
@@ -255,6 +257,8 @@ Command AddGenerate(CLI::App& app) {
       ->add_option("--stop-token-id", flags->stop_token_ids,
                    "End at this token; may be given more than once")
       ->allow_extra_args(false);
+  generate->add_flag("--plain", flags->plain,
+                     "Special tokens written out in the prompt are ordinary text");
   generate->add_flag("--ignore-eos", flags->ignore_eos, "Do not end at the model's stop tokens");
   generate->add_option(
       "--logprobs", flags->logprobs,

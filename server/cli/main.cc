@@ -86,6 +86,12 @@ std::string WhyNot(const CLI::App& app, const CLI::ParseError& error) {
       return absl::StrCat(NameOfParsed(app), ": ", DescribeConversion(*option), "\n");
     }
   }
+  if (error.get_name() == "ArgumentMismatch") {
+    for (const CLI::Option* option : DeepestParsed(app).get_options()) {
+      if (option->get_items_expected_max() != 1 || option->count() < 2) continue;
+      return absl::StrCat(NameOfParsed(app), ": ", DescribeRepetition(*option), "\n");
+    }
+  }
   std::ostringstream text;
   app.exit(error, std::cout, text);
   return absl::StrCat(NameOfParsed(app), ": ", text.str());

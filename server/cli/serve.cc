@@ -2,6 +2,7 @@
 #include <sys/resource.h>
 
 #include <atomic>
+#include <cmath>
 #include <cstdio>
 #include <cstdlib>
 #include <memory>
@@ -163,23 +164,27 @@ absl::StatusOr<LoadedModel> LoadModel(const ServeConfig& config) {
   return loaded;
 }
 
-// Waits for a signal, drains; a second signal hurries it.
-void ServeUntilSignalled(TerminationSignals& signals, Daemon& daemon,
+// Waits for a signal, drains; a second signal hurries it. Whether the signal was that of a port
+// that takes no more connections.
+bool ServeUntilSignalled(TerminationSignals& signals, Daemon& daemon,
                          absl::Duration drain_timeout) {
   const int signal_number = signals.Wait();
+  const bool has_port_failed = signals.is_own();
   spdlog::info("signal {}: draining for up to {}", signal_number,
                absl::FormatDuration(drain_timeout));
   std::atomic<bool> has_drained = false;
   std::thread impatience([&] {
     while (!has_drained) {
       const int next = signals.Wait(absl::Milliseconds(50));
-      // A terminal that is closed says so twice, by its shell and by the kernel.
-      if (next != 0 && next != SIGHUP) daemon.HurryDrain();
+      // A terminal that is closed says so twice, by its shell and by the kernel; and that a port
+      // fails while answers are finished is no reason to cut them off.
+      if (next != 0 && next != SIGHUP && !signals.is_own()) daemon.HurryDrain();
     }
   });
   daemon.Drain(drain_timeout);
   has_drained = true;
   impatience.join();
+  return has_port_failed;
 }
 
 // A connection takes one, and the usual limit of 1,024 is a shell's, for programs that wait with
@@ -232,10 +237,9 @@ int Serve(ServeFlags& flags, CLI::App& command) {
               FormatEndpoint({config.grpc.host, (*daemon)->grpc_port()}).c_str(),
               FormatEndpoint({config.http.host, (*daemon)->http_port()}).c_str());
   std::fflush(stdout);
-  ServeUntilSignalled(signals, **daemon, config.drain_timeout);
-  if (HasPortFailed()) {
-    return Fail(absl::UnavailableError("no more connections could be taken at the gRPC port: raise "
-                                       "the limit of open files (ulimit -n)"),
+  if (ServeUntilSignalled(signals, **daemon, config.drain_timeout)) {
+    return Fail(absl::UnavailableError("no more connections could be taken at a port: where files "
+                                       "ran out, raise the limit of open ones (ulimit -n)"),
                 kExitFailure);
   }
   spdlog::info("drained, good bye");
@@ -310,7 +314,12 @@ void AddModelAndCache(CLI::App& serve, ServeFlags& flags) {
 void AddSeconds(CLI::App& serve, const char* flag, absl::Duration& time, const char* help) {
   serve
       .add_option_function<double>(
-          flag, [&time](double seconds) { time = absl::Seconds(seconds); }, help)
+          flag,
+          [&time, flag](double seconds) {
+            if (std::isnan(seconds)) throw CLI::ValidationError(flag, "nan is no time");
+            time = absl::Seconds(seconds);
+          },
+          help)
       ->type_name("SECONDS")
       ->default_str(absl::StrCat(absl::ToDoubleSeconds(time)));
 }

@@ -235,7 +235,8 @@ bool IsServiceVariable(const std::string& name) {
   static const std::regex kService(
       "ZIGGURAT(_[A-Z0-9_]+)?_(SERVICE_HOST|SERVICE_PORT(_[A-Z0-9_]+)?|"
       "PORT(_[0-9]+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)?)");
-  return std::regex_match(name, kService);
+  // The expression recurses for each character; Kubernetes' names have at most 63 of their own.
+  return name.size() <= 256 && std::regex_match(name, kService);
 }
 
 std::vector<std::string> ProcessEnvironment() {

@@ -49,6 +49,11 @@ std::string WrongValue(const CLI::Option& option, Kind kind) {
   return absl::StrJoin(option.results(), ",");
 }
 
+bool IsTooLarge(const std::string& integer) {
+  const size_t sign = absl::StartsWith(integer, "-") ? 1 : 0;
+  return integer.size() > sign + 9 && absl::c_all_of(integer.substr(sign), absl::ascii_isdigit);
+}
+
 std::vector<std::string> FlagNames(const CLI::App& command) {
   std::vector<std::string> names;
   for (const CLI::Option* option : command.get_options()) {
@@ -125,7 +130,13 @@ std::string DescribeConversion(const CLI::Option& option) {
     case Kind::kInteger:
       break;
   }
-  return absl::StrCat(value, "integer that it takes: must be one such as 8");
+  return absl::StrCat(value, "integer that it takes: must be one such as 8",
+                      IsTooLarge(WrongValue(option, kind)) ? ", and not so large" : "");
+}
+
+std::string DescribeRepetition(const CLI::Option& option) {
+  return absl::StrCat(option.get_name(), " is given ", option.count(),
+                      " times: it may be given once");
 }
 
 std::optional<std::string> ParseSwitch(const std::string& text) {

@@ -20,6 +20,9 @@ std::string DidYouMean(const std::string& word, const std::vector<std::string>& 
 /// "--page: 'maybe' is no switch: must be on or off", of an option whose value is of another kind.
 std::string DescribeConversion(const CLI::Option& option);
 
+/// Why an option that takes one value cannot have several.
+std::string DescribeRepetition(const CLI::Option& option);
+
 /// "true" or "false", of every word that stands for it; nullopt where it is neither.
 std::optional<std::string> ParseSwitch(const std::string& text);
 

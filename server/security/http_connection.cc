@@ -7,7 +7,9 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <cstring>
+#include <string_view>
+
+#include "absl/strings/ascii.h"
 
 namespace ziggurat {
 namespace {
@@ -69,32 +71,52 @@ bool HttpConnection::Accept() {
   }
 }
 
-ssize_t HttpConnection::read(char* to, size_t size) {
-  if (taken_ == buffer_.size()) {
-    buffer_.resize(std::min(kBufferBytes, bytes_left_));
-    taken_ = 0;
-    for (ssize_t got = 0;;) {
-      if (buffer_.empty()) return -1;
-      ERR_clear_error();
-      got = ssl_ != nullptr ? SSL_read(ssl_.get(), buffer_.data(), static_cast<int>(buffer_.size()))
+ssize_t HttpConnection::Fill() {
+  if (taken_ < buffer_.size()) return 1;
+  buffer_.resize(std::min(kBufferBytes, bytes_left_));
+  taken_ = 0;
+  for (;;) {
+    if (buffer_.empty()) return -1;
+    ERR_clear_error();
+    const ssize_t got = ssl_ != nullptr
+                            ? SSL_read(ssl_.get(), buffer_.data(), static_cast<int>(buffer_.size()))
                             : recv(socket_, buffer_.data(), buffer_.size(), 0);
-      const bool is_end =
-          got == 0 && (ssl_ == nullptr || SSL_get_error(ssl_.get(), 0) == SSL_ERROR_ZERO_RETURN);
-      if (got > 0 || is_end) {
-        buffer_.resize(got);
-        bytes_left_ -= got;
-        break;
-      }
-      if (!WaitAfter(got, POLLIN, kReadPatience, read_deadline_)) {
-        buffer_.clear();
-        return -1;
-      }
+    const bool is_end =
+        got == 0 && (ssl_ == nullptr || SSL_get_error(ssl_.get(), 0) == SSL_ERROR_ZERO_RETURN);
+    if (got > 0 || is_end) {
+      buffer_.resize(got);
+      bytes_left_ -= got;
+      return is_end ? 0 : 1;
+    }
+    if (!WaitAfter(got, POLLIN, kReadPatience, read_deadline_)) {
+      buffer_.clear();
+      return -1;
     }
   }
-  const size_t given = std::min(size, buffer_.size() - taken_);
-  std::memcpy(to, buffer_.data() + taken_, given);
-  taken_ += given;
-  return static_cast<ssize_t>(given);
+}
+
+bool HttpConnection::Take(char* byte) {
+  constexpr std::string_view kRange = "range:";
+  constexpr int kWhole = kRange.size();
+  *byte = buffer_[taken_++];
+  if (*byte == '\n') {
+    range_matched_ = 0;
+  } else if (range_matched_ == kWhole) {
+    return *byte == '\r';
+  } else if (range_matched_ >= 0) {
+    const bool goes_on = absl::ascii_tolower(*byte) == kRange[range_matched_];
+    range_matched_ = goes_on ? range_matched_ + 1 : -1;
+  }
+  return true;
+}
+
+ssize_t HttpConnection::read(char* to, size_t size) {
+  for (;;) {
+    if (const ssize_t filled = Fill(); filled <= 0) return filled;
+    size_t given = 0;
+    while (given < size && taken_ < buffer_.size()) given += Take(to + given) ? 1 : 0;
+    if (given > 0 || size == 0) return static_cast<ssize_t>(given);
+  }
 }
 
 ssize_t HttpConnection::write(const char* from, size_t size) {

@@ -14,8 +14,9 @@
 namespace ziggurat {
 
 /// httplib limits neither the lines of a request nor the time that it takes, and reads all of them
-/// before it asks anybody. Here a request has 64 KiB and 5 seconds, and an answer 30. Of one
-/// thread.
+/// before it asks anybody. Here a request has 64 KiB and 5 seconds, and an answer 30. And httplib
+/// reads a Range header by a regular expression that recurses for each character, deeper than a
+/// stack may be; here such headers come without a value, which httplib leaves out. Of one thread.
 class HttpConnection final : public httplib::Stream {
  public:
   /// `context` null: plain text. `socket` stays the caller's.
@@ -44,6 +45,11 @@ class HttpConnection final : public httplib::Stream {
     void operator()(SSL* ssl) const { SSL_free(ssl); }
   };
 
+  /// Reads what the client has sent, once there is none left of what it sent before. 1, or what
+  /// read() is to give.
+  ssize_t Fill();
+  /// Takes the next of the bytes read. False where it is to be left out.
+  bool Take(char* byte);
   /// Waits for what the last operation, which gave `result`, wants. False where it has failed, or
   /// the client is silent for `patience`, or the deadline has passed.
   bool WaitAfter(ssize_t result, short events, std::chrono::milliseconds patience, Time deadline);
@@ -56,6 +62,8 @@ class HttpConnection final : public httplib::Stream {
   size_t bytes_left_;
   std::string buffer_;  ///< read, but not asked for yet
   size_t taken_ = 0;    ///< of it
+  /// Characters at the beginning of this line that are those of "Range:"; -1: others came first.
+  int range_matched_ = 0;
 };
 
 }  // namespace ziggurat

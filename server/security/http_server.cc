@@ -5,6 +5,9 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <atomic>
+#include <functional>
 #include <new>
 #include <string>
 #include <utility>
@@ -18,6 +21,43 @@ namespace {
 using Handled = httplib::Server::HandlerResponse;
 
 constexpr int kUnauthorized = 401;
+constexpr size_t kThreads = 64;
+constexpr int kMostWaiting = 256;
+
+// On a thread that closes a connection instead of serving it.
+thread_local bool turns_away = false;
+
+// httplib's own has no bound: connections that say nothing would take all file descriptors.
+class BoundedPool final : public httplib::ThreadPool {
+ public:
+  BoundedPool() : ThreadPool(kThreads) {}
+
+  void enqueue(std::function<void()> connection) override {
+    if (waiting_ >= kMostWaiting) {
+      turns_away = true;
+      connection();
+      turns_away = false;
+      return;
+    }
+    ++waiting_;
+    ThreadPool::enqueue([this, connection = std::move(connection)] {
+      --waiting_;
+      connection();
+    });
+  }
+
+ private:
+  std::atomic<int> waiting_ = 0;
+};
+
+// Of what a client takes, gzip alone: httplib would take brotli before it, at its slowest.
+void KeepGzip(httplib::Headers& headers) {
+  const auto [begin, end] = headers.equal_range("Accept-Encoding");
+  const bool has_gzip = std::any_of(
+      begin, end, [](const auto& header) { return absl::StrContains(header.second, "gzip"); });
+  headers.erase(begin, end);
+  if (has_gzip) headers.emplace("Accept-Encoding", "gzip");
+}
 
 // Asked for every connection, so that it gets what the files say now.
 int ShowCurrentIdentity(SSL* ssl, void* security) {
@@ -113,10 +153,14 @@ HttpServer::HttpServer(std::shared_ptr<const PortSecurity> security, bool is_loc
     if (response.status == kUnauthorized) on_refused();
     return handled;
   });
-  set_expect_100_continue_handler([](const httplib::Request&, httplib::Response&) { return 417; });
+  new_task_queue = [] { return new BoundedPool(); };
 }
 
 bool HttpServer::process_and_close_socket(socket_t socket) {
+  if (turns_away) {
+    close(socket);
+    return false;
+  }
   bool has_begun = false;
   {
     std::lock_guard lock(mutex_);
@@ -130,9 +174,7 @@ bool HttpServer::process_and_close_socket(socket_t socket) {
       is_answered = process_request(connection, /*close_connection=*/true, is_closed,
                                     [&](httplib::Request& request) {
                                       request.ssl = connection.ssl();
-                                      // Nobody needs parts of a page, and a request may name
-                                      // thousands of them, each a copy.
-                                      request.ranges.clear();
+                                      KeepGzip(request.headers);
                                     });
     }
     connection.Close();

@@ -16,7 +16,8 @@ namespace ziggurat {
 /// A server that speaks TLS where `security` has it, and asks what gRPC's port asks: a client
 /// certificate, a token (as a bearer token or, for browsers, as the password of any user). Only
 /// /healthz and /readyz are for everybody. One request of a connection, GET and HEAD alone, without
-/// bodies and ranges, within the limits of HttpConnection. Has no pages yet.
+/// bodies and ranges, within the limits of HttpConnection. 64 connections are served at a time and
+/// 256 wait; more are closed unheard. Has no pages yet.
 class HttpServer final : public httplib::Server {
  public:
   /// is_local  only this machine reaches it. Where nothing is asked of who does, it answers no

@@ -1,10 +1,6 @@
 // The daemon as a whole: its other calls, health, reflection, HTTP, and how it ends.
 #include "server/daemon.h"
 
-#include <netinet/in.h>
-#include <sys/socket.h>
-#include <unistd.h>
-
 #include <chrono>
 #include <future>
 #include <string>
@@ -232,77 +228,6 @@ TEST(DaemonTest, IsNotReadyBeforeItServes) {
   EXPECT_EQ(client.Get("/readyz")->status, 503);
   EXPECT_EQ(client.Get("/readyz")->body, "loading\n");
   EXPECT_EQ(client.Get("/healthz")->status, 200);
-}
-
-TEST(DaemonTest, ReadsNoBodiesAndServesNoRanges) {
-  StubDaemon daemon;
-  httplib::Client client("127.0.0.1", daemon.daemon().http_port());
-  for (const char* path : {"/healthz", "/metrics", "/nothing"}) {
-    const auto refused = client.Post(path, "body", "text/plain");
-    ASSERT_TRUE(refused) << path;
-    EXPECT_EQ(refused->status, 405) << path;
-    EXPECT_EQ(refused->get_header_value("Allow"), "GET, HEAD");
-  }
-  const auto whole =
-      client.Get("/healthz", {httplib::make_range_header({{0, -1}, {0, -1}, {1, -1}})});
-  ASSERT_TRUE(whole);
-  EXPECT_EQ(whole->status, 200);
-  EXPECT_EQ(whole->body, "ok\n");
-}
-
-/// A connection to a port of this machine.
-class RawConnection {
- public:
-  explicit RawConnection(int port) : socket_(::socket(AF_INET, SOCK_STREAM, 0)) {
-    sockaddr_in address = {};
-    address.sin_family = AF_INET;
-    address.sin_port = htons(static_cast<uint16_t>(port));
-    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    EXPECT_EQ(connect(socket_, reinterpret_cast<sockaddr*>(&address), sizeof(address)), 0);
-  }
-  ~RawConnection() { close(socket_); }
-
-  /// False once the other side has gone.
-  bool Send(const std::string& text) {
-    return send(socket_, text.data(), text.size(), MSG_NOSIGNAL) ==
-           static_cast<ssize_t>(text.size());
-  }
-
- private:
-  const int socket_;
-};
-
-TEST(DaemonTest, CutsRequestsThatAreTooLargeOrTakeTooLong) {
-  StubDaemon daemon;
-  const int port = daemon.daemon().http_port();
-  const std::string header = "X: " + std::string(1000, 'x') + "\r\n";
-  for (const std::string& more : {header, std::string(1000, 'x')}) {
-    RawConnection large(port);
-    EXPECT_TRUE(large.Send("GET /healthz HTTP/1.1\r\nX: "));
-    int sent = 0;  // a kilobyte each; what the system holds on its way is some megabytes
-    while (sent < 50'000 && large.Send(more)) ++sent;
-    EXPECT_LT(sent, 50'000);
-  }
-  RawConnection slow(port);
-  EXPECT_TRUE(slow.Send("GET /healthz HTTP/1.1\r\nX: "));
-  int bytes = 0;
-  for (; bytes < 300 && slow.Send("x"); ++bytes) SleepMs(100);
-  EXPECT_LT(bytes, 300) << "cut after 5 seconds, not 30";
-  EXPECT_EQ(HttpGet(daemon, "/healthz").status, 200);
-}
-
-TEST(DaemonTest, EndsWhateverAnHttpClientDoes) {
-  auto daemon = std::make_unique<StubDaemon>();
-  RawConnection slow(daemon->daemon().http_port());
-  EXPECT_TRUE(slow.Send("GET /healthz HTTP/1.1\r\nX: "));
-  SleepMs(200);
-  auto end = std::async(std::launch::async, [&] { daemon.reset(); });
-  int bytes = 0;
-  while (end.wait_for(std::chrono::milliseconds(50)) != std::future_status::ready && bytes < 400) {
-    ++bytes;
-    slow.Send("x");
-  }
-  EXPECT_LT(bytes, 400) << "ended while a client still sends";
 }
 
 TEST(DaemonTest, RefusesCompressedMessages) {

@@ -180,10 +180,11 @@ absl::Status DivideMemory(const PlanOptions& flags, Plan* plan) {
     if (!status.ok()) return status;
   }
   if (plan->blocks < static_cast<size_t>(plan->geometry.num_layers)) {
-    return absl::ResourceExhaustedError(
-        absl::StrCat(FormatByteSize(pool), " are left for the KV cache, less than a block of ",
-                     FormatByteSize(block_bytes), " for each of ", plan->geometry.num_layers,
-                     " layers: ", PartsText(parts)));
+    return absl::ResourceExhaustedError(absl::StrCat(
+        FormatByteSize(pool),
+        plan->memory_bytes > 0 ? absl::StrCat(" of ", FormatByteSize(plan->memory_bytes)) : "",
+        " are left for the KV cache, less than a block of ", FormatByteSize(block_bytes),
+        " for each of ", plan->geometry.num_layers, " layers: ", PartsText(parts)));
   }
   if (plan->memory_bytes > 0 && parts.total() > plan->memory_bytes) {
     return absl::ResourceExhaustedError(absl::StrCat(

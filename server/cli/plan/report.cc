@@ -126,8 +126,11 @@ std::string PoliciesText(const Plan& plan) {
   }
   text +=
       "\n  blocks: held and reserved once the prompt is there, which nobody else can have\n"
-      "  at once: what the pool lets in when the daemon is idle; on and on: running while ever\n"
-      "  more wait; either is at most --max-running in the daemon\n";
+      "  at once: what the pool lets in when the daemon is idle, least and most by who comes "
+      "first;\n"
+      "  on and on, and its bar: running while ever more wait (▒: if all layers are lazy); either "
+      "is\n"
+      "  at most --max-running in the daemon\n";
   for (const PolicyRow& row : plan.policies) {
     if (!row.usual.depends_on_content) continue;
     absl::StrAppend(&text, "  ", row.policy,
