@@ -18,11 +18,16 @@ namespace {
 
 constexpr absl::string_view kWhere = "pre_tokenizer";
 constexpr absl::string_view kSupported =
-    "ByteLevel, Split, Metaspace, Digits, Punctuation, WhitespaceSplit, Sequence";
+    "ByteLevel, Split, Metaspace, Digits, Punctuation, Whitespace, WhitespaceSplit, Sequence";
 
 /// GPT-2's words (Radford et al., 2019).
 constexpr std::string_view kGpt2Pattern =
     "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+";
+
+/// What `\\w+|[^\\w\\s]+` matches in Rust, whose words have other characters than Oniguruma's.
+constexpr std::string_view kWhitespacePattern =
+    "[\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}\\p{Join_Control}]+|"
+    "[^\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}\\p{Join_Control}\\s]+";
 
 /// What becomes of the matches, and with `invert` of what lies between them.
 enum class SplitBehavior {
@@ -242,26 +247,24 @@ ParsedPreTokenizer ParseMetaspacePreTokenizer(const nlohmann::json& component) {
   return std::make_unique<MetaspacePreTokenizer>(*std::move(metaspace), std::move(words));
 }
 
-/// Splits at single characters.
-ParsedPreTokenizer ParseCharacters(std::string_view pattern, SplitBehavior behavior) {
+ParsedPreTokenizer SplitBy(std::string_view pattern, SplitBehavior behavior, bool invert = false) {
   absl::StatusOr<Regex> regex = Regex::Compile(pattern);
   if (!regex.ok()) return regex.status();
-  return std::make_unique<SplitPreTokenizer>(*std::move(regex), behavior, false);
+  return std::make_unique<SplitPreTokenizer>(*std::move(regex), behavior, invert);
 }
 
 ParsedPreTokenizer ParseDigits(const nlohmann::json& component) {
   const absl::StatusOr<bool> individual =
       BoolMember(component, "individual_digits", false, "Digits");
   if (!individual.ok()) return individual.status();
-  return ParseCharacters("\\p{N}",
-                         *individual ? SplitBehavior::kIsolated : SplitBehavior::kContiguous);
+  return SplitBy("\\p{N}", *individual ? SplitBehavior::kIsolated : SplitBehavior::kContiguous);
 }
 
 ParsedPreTokenizer ParsePunctuation(const nlohmann::json& component) {
   const absl::StatusOr<SplitBehavior> behavior =
       ParseBehavior(component, "Isolated", "Punctuation");
   if (!behavior.ok()) return behavior.status();
-  return ParseCharacters("[!-/:-@\\[-`{-~\\p{P}]", *behavior);
+  return SplitBy("[!-/:-@\\[-`{-~\\p{P}]", *behavior);
 }
 
 ParsedPreTokenizer ParseSequence(const nlohmann::json& component, int depth) {
@@ -293,7 +296,8 @@ absl::StatusOr<std::unique_ptr<PreTokenizer>> ParsePreTokenizer(const nlohmann::
   if (*type == "Metaspace") return ParseMetaspacePreTokenizer(component);
   if (*type == "Digits") return ParseDigits(component);
   if (*type == "Punctuation") return ParsePunctuation(component);
-  if (*type == "WhitespaceSplit") return ParseCharacters("\\s", SplitBehavior::kRemoved);
+  if (*type == "Whitespace") return SplitBy(kWhitespacePattern, SplitBehavior::kRemoved, true);
+  if (*type == "WhitespaceSplit") return SplitBy("\\s", SplitBehavior::kRemoved);
   if (*type == "Sequence") return ParseSequence(component, depth);
   return UnsupportedComponent(kWhere, *type, kSupported);
 }

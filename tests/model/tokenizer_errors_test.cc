@@ -90,9 +90,9 @@ TEST(TokenizerErrors, WhatIsNotSupportedIsRefusedByName) {
        [](json* j) {
          (*j)["normalizer"] = {{"type", "ByteLevel"}};
        }},
-      {"'Whitespace'",
+      {"'UnicodeScripts'",
        [](json* j) {
-         (*j)["pre_tokenizer"] = {{"type", "Whitespace"}};
+         (*j)["pre_tokenizer"] = {{"type", "UnicodeScripts"}};
        }},
       {"PairProcessing",
        [](json* j) {

@@ -252,6 +252,16 @@ TEST(UnigramComponentsTest, PunctuationStandsAloneUnlessSaidOtherwise) {
   EXPECT_THAT(PiecesOf(tokenizer_json, "ab$?。ab"), ElementsAre("ab", "$?", "。", "ab"));
 }
 
+TEST(UnigramComponentsTest, WhitespaceTellsWordsFromWhatIsNone) {
+  json tokenizer_json = UnigramTokenizer({{"a", -5.0}, {"_", -5.0}, {"Ⅷ", -5.0}, {"!", -5.0}});
+  const ScoredPieces joined = {{"a!", -1.0}, {"a_Ⅷ", -1.0}, {"!€", -1.0}, {" ", -1.0}};
+  for (const auto& piece : joined) {
+    tokenizer_json["model"]["vocab"].push_back(json::array({piece.first, piece.second}));
+  }
+  tokenizer_json["pre_tokenizer"] = Component("Whitespace");
+  EXPECT_THAT(PiecesOf(tokenizer_json, " a!€ a_Ⅷ!  "), ElementsAre("a", "!€", "a_Ⅷ", "!"));
+}
+
 TEST(UnigramComponentsTest, WhitespaceSplitDropsTheSpacesBetweenWords) {
   json tokenizer_json = UnigramTokenizer({{"▁a", -2.0}, {"▁b", -2.0}});
   tokenizer_json["pre_tokenizer"] = Component(
