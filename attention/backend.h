@@ -193,7 +193,9 @@ class AttentionBackend : public BackendMemory {
   /// many keys. 0: they may not, so all keys are asked for at once.
   virtual int column_part_keys() const { return 0; }
 
-  /// Causal attention of every packed prompt to itself. Softmax in f32.
+  /// Causal attention of every packed prompt to itself. Softmax in f32. A value that is NaN makes
+  /// NaN of the queries from its token on, and may of some before it in the same prompt: kernels
+  /// multiply it by the weight 0.
   virtual void PrefillAttention(const AttentionShape& shape, const PackedSequences& sequences,
                                 const PromptTensors& prompts) = 0;
 

@@ -246,8 +246,8 @@ inline void ScoreBytes(const HeadStep& step, BytesAhead<kBits>* ahead, float* sc
     }
     sums.Finish();
   }
-  MultiplyByFactors<Simd16>(Codes::kGrouped ? nullptr : &DecodeJob::key_scales,
-                            &DecodeJob::key_norms, step, 1, scores);
+  MultiplyByFactors<Simd16, /*kRounded=*/true>(Codes::kGrouped ? nullptr : &DecodeJob::key_scales,
+                                               &DecodeJob::key_norms, step, 1, scores);
 }
 
 }  // namespace

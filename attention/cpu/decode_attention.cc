@@ -159,12 +159,13 @@ float CpuBackend::LseOf(size_t unit, size_t query, Takes takes) const {
   for (const Part& part : parts_[unit]) {
     if (takes(part.use)) highest = std::max(highest, partial_lse_[part.row + query]);
   }
-  if (highest == kNothing) return kNothing;
+  // std::max passes over NaN, so of nothing but NaN there is no highest either.
+  const double base = highest == kNothing ? 0 : highest;
   double sum = 0;
   for (const Part& part : parts_[unit]) {
-    if (takes(part.use)) sum += std::exp(double{partial_lse_[part.row + query]} - highest);
+    if (takes(part.use)) sum += std::exp(double{partial_lse_[part.row + query]} - base);
   }
-  return static_cast<float>(highest + std::log(sum));
+  return static_cast<float>(base + std::log(sum));  // of 0: kNothing
 }
 
 void CpuBackend::StoreDistant(const AttentionShape& shape, size_t item, const DecodeItem& of,

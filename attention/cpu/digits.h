@@ -25,14 +25,16 @@ struct FixedPoint {
   /// Added to a number, leaves its high digit in byte 1 and its low digit + 128 in byte 0.
   __m128 shift;
 
-  /// Of numbers up to `most`. Where that is not finite, neither is the step.
+  /// Of numbers up to `most`. Where that is not finite the step is NaN: what the digits are is
+  /// chance then, and must not pass for a number, not even for minus infinity.
   static FixedPoint UpTo(__m128 most) {
     // A number and 128 steps are at most 2^15 of them, the step being a power of two.
     const __m128 bound =
         _mm_mul_ps(_mm_max_ps(_mm_set1_ps(1e-30f), most), _mm_set1_ps(32768.0f / 32639));
     const __m128 power =
         _mm_castsi128_ps(_mm_and_si128(_mm_castps_si128(bound), _mm_set1_epi32(0x7f800000)));
-    const __m128 step = _mm_mul_ps(power, _mm_set1_ps(0x1p-14f));
+    const __m128 none = _mm_sub_ps(most, most);  // 0, or NaN
+    const __m128 step = _mm_add_ps(_mm_mul_ps(power, _mm_set1_ps(0x1p-14f)), none);
     // From 2^23 steps on the lowest bit of an f32 is a step; half as much again keeps it so for
     // negative numbers.
     return {step, _mm_mul_ps(step, _mm_set1_ps(0x1.8p23f + 128))};

@@ -12,7 +12,7 @@ namespace {
 /// Adds what is in `from` to `into`.
 inline void MergeRow(const float* from, const Running& from_running, int floats, float* into,
                      Running* into_running) {
-  if (!(from_running.sum > 0)) return;
+  if (from_running.sum == 0) return;  // nothing; NaN is not
   const float highest =
       from_running.highest > into_running->highest ? from_running.highest : into_running->highest;
   const float into_weight = __builtin_exp2f(into_running->highest - highest);

@@ -52,13 +52,18 @@ inline void MultiplyRows(int queries, const float* factors, int count, float* ro
 
 /// rows[i][t] *= the factors of a step's slots, as LoadFactors has them, for all queries of its
 /// head.
-template <class V>
+///   kRounded  what ought to be 0 in `rows` may not quite be: an infinite factor would make numbers
+///             of it, of whichever sign, and is NaN instead
+template <class V, bool kRounded = false>
 inline void MultiplyByFactors(HeadBlocks DecodeJob::*first, HeadBlocks DecodeJob::*second,
                               const HeadStep& step, float constant, float* rows) {
   float factors[kScoreStride];
   if (!LoadFactors(first, second, step, constant, factors)) {
     if (constant == 1) return;
     for (float& one : factors) one = constant;
+  }
+  if constexpr (kRounded) {
+    for (int t = 0; t < step.here.count(); ++t) factors[t] += factors[t] - factors[t];
   }
   MultiplyRows<V>(step.here.job().group_size, factors, step.here.count(), rows);
 }
