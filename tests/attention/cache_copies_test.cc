@@ -265,6 +265,36 @@ TEST_P(CacheCopies, BetweenEncodingsAreWhatReadingAndWritingGives) {
   }
 }
 
+// Neighbours that begin within a group, or that fill groups of another size.
+TEST_P(CacheCopies, OfNeighboursThatAreNoWholeGroupAreEncodedAnew) {
+  for (const CacheFormat& format : EncodedFormats(head_dim())) {
+    if (!IsGrouped(format.encoding) || format.group > 32) continue;  // time
+    CacheFormat coarser = format;
+    coarser.group *= 2;
+    std::vector<std::pair<CacheFormat, int>> sources = {{format, format.group / 2}};
+    if (head_dim() % coarser.group == 0) sources.push_back({coarser, 0});
+    for (const auto& [source, first] : sources) {
+      const int count = 2 * format.group, held = 4 * format.group;
+      TestCache cache(shape(), {{source, held}, {format, held}});
+      const SegmentView &from = cache.segments[0], &to = cache.segments[1];
+      const std::string what = Name(source) + " to " + Name(format);
+      const TokenChoice slots = TokenChoice::From(first, count);
+      const std::vector<std::byte> filled = cache.pool.bytes();
+      std::vector<float> k(static_cast<size_t>(held) * kHeads * head_dim()), v(k.size());
+      const auto reference = MakeReferenceBackend();
+      reference->ReadTokens(shape(), cache.pool.view(), from, 0, held, k.data(), v.data());
+      reference->WriteTokens(shape(), {ElementType::kF32, k.data(), v.data()}, slots,
+                             cache.pool.view(), to, format.group);
+      const std::vector<std::byte> expected = cache.pool.bytes();
+      cache.pool.Restore(filled);
+      ExpectTwins(cache.pool, what, [&](AttentionBackend& backend) {
+        backend.CopyTokens(shape(), cache.pool.view(), from, slots, to, format.group);
+      });
+      EXPECT_TRUE(cache.pool.bytes() == expected) << what;
+    }
+  }
+}
+
 TEST_P(CacheCopies, InGroupsThatAreNoWholeVectorsAgreeToo) {
   for (const CacheFormat& format : UnevenGroups(head_dim())) {
     const int unit = format.UnitTokens(), held = RoundUp(50, unit);
@@ -328,6 +358,36 @@ TEST_P(CacheCopies, OfMergedTokensTakeTheNormsOfBothLayersAlong) {
                      : other.encoding == Encoding::kInt4 ? 0.08
                                                          : 0.04)
         << Name(other);
+  }
+}
+
+TEST_P(CacheCopies, OfMergedTokensToOthersAreWhatTheyStandForInTheirLayer) {
+  constexpr int kHeld = 60;
+  for (Encoding encoding : {Encoding::kF32, Encoding::kBf16, Encoding::kInt8}) {
+    const CacheFormat format = {encoding};
+    TestCache cache(shape(),
+                    {{Merged(format), kHeld}, {format, kHeld}, {CacheFormat::kF32, kHeld}});
+    const SegmentView &lower = cache.segments[0], upper = UpperView(lower);
+    for (const SegmentView* from : {&lower, &upper}) {
+      const StoredSegment merged(cache.pool.view(), *from, head_dim());
+      for (const SegmentView* to : {&cache.segments[1], &cache.segments[2]}) {
+        const StoredSegment plain(cache.pool.view(), *to, head_dim());
+        // Half a step of numbers up to 8.
+        const double tolerance = to == &cache.segments[2] ? 2e-6 : 0.04;
+        for (auto& backend : CopyingBackends()) {
+          backend->CopyTokens(shape(), cache.pool.view(), *from, TokenChoice::From(0, kHeld), *to,
+                              0);
+          for (int slot = 0; slot < kHeld; ++slot) {
+            const int head = slot % kHeads, c = slot % head_dim();
+            for (Side side : kSides) {
+              ASSERT_NEAR(plain.Decoded(side, head, slot, c), merged.Decoded(side, head, slot, c),
+                          tolerance)
+                  << Name(format) << " " << backend->name();
+            }
+          }
+        }
+      }
+    }
   }
 }
 

@@ -90,6 +90,15 @@ TEST_P(CacheWrites, TakeARangeOfRowsForAllHeads) {
   }
 }
 
+TEST(TokenChoice, TakesTheFirstOfEachHeadsList) {
+  const int32_t of_head[] = {5, 3, 9, 7, 2, 8};
+  const TokenChoice listed = TokenChoice::Listed(of_head, 3, 2);
+  EXPECT_EQ(listed.At(0, 1), 3);
+  EXPECT_EQ(listed.At(1, 0), 7);
+  EXPECT_EQ(listed.At(1, 1), 2);
+  EXPECT_EQ(TokenChoice::From(4, 2).At(1, 1), 5);
+}
+
 // The numbers of docs/block_layout.md, section "A worked example".
 TEST(BlockLayout, IsThatOfTheWorkedExample) {
   constexpr int kHeads = 2, kDim = 32, kHead = 1, kChannel = 7, kSlot = 21;

@@ -221,6 +221,21 @@ INSTANTIATE_TEST_SUITE_P(Int2, DecodeTwins,
                                           testing::Values(16, 32, 64, 80, 96, 128, 256)),
                          CaseName);
 
+// More heads than a job takes, of a number that its jobs do not share evenly.
+TEST(DecodeAttention, AgreesOnMoreHeadsThanAreTakenAtATime) {
+  LargestDeviation seen("decode many heads");
+  for (const CacheFormat& format :
+       {CacheFormat{Encoding::kF32}, CacheFormat{Encoding::kBf16}, CacheFormat{Encoding::kInt8},
+        CacheFormat{Encoding::kInt4, 32}}) {
+    for (const auto& [heads, group, head_dim] : {std::tuple{5, 4, 128}, {11, 1, 32}, {18, 2, 32}}) {
+      const AttentionShape shape = Shape(heads * group, heads, head_dim);
+      const int slots = RoundUp(77, format.UnitTokens());
+      Batch batch(shape, {{{format, slots}}, {{format, slots, 1, heads - 1}}});
+      ExpectTwins(format.encoding, shape, batch.items, batch.pool.view(), &seen, {1, 2});
+    }
+  }
+}
+
 // What a layer of a composed policy holds: any formats side by side.
 TEST(DecodeAttention, AgreesOnEveryFormatInOneLayer) {
   LargestDeviation seen("decode all formats in one layer");
@@ -255,6 +270,40 @@ TEST(DecodeAttention, AgreesOnOddQuantizationGroups) {
   Batch batch(spanning, shape, {1, 129, 700});
   EXPECT_EQ(batch.segments[0][0].keys.slots_per_block, 64u);
   ExpectTwins(Encoding::kInt4, shape, batch.items, batch.pool.view(), &seen);
+}
+
+// Scales of as many groups of channels as a head can have: kernels load them by the vector.
+TEST(DecodeAttention, AgreesOnAnyNumberOfGroupsOfChannels) {
+  LargestDeviation seen("decode groups of channels");
+  for (Encoding encoding : {Encoding::kInt4, Encoding::kInt2}) {
+    for (int head_dim : {160, 192, 224}) {
+      const AttentionShape shape = Shape(6, 1, head_dim);
+      Batch batch({encoding, 32}, shape, {32, 160, 288});
+      ExpectTwins(encoding, shape, batch.items, batch.pool.view(), &seen, {1});
+    }
+  }
+}
+
+// A query between two numbers of bf16, of a model in f32, over keys in bf16.
+TEST(DecodeAttention, TakesQueriesForTheNearestNumbers) {
+  constexpr int kDim = 32;
+  const float query = 1 + 1.5f / 256, key = 64;
+  for (int group : {1, 4}) {
+    AttentionShape shape = Shape(group, 1, kDim);
+    shape.scale = 1;
+    Batch batch(CacheFormat::kBf16, shape, {1});
+    for (int c = 0; c < kDim; ++c) {
+      std::byte* const to = KeyAddress(batch.pool.view(), batch.segments[0][0], 0, 0, c);
+      Put(ElementType::kBf16, to, c == 7 ? key : 0);
+    }
+    for (auto& backend : AllBackends()) {
+      const std::vector<float> q(size_t{1} * group * kDim, query);
+      const Decoded decoded = RunDecode(*backend, shape, batch.items, q, batch.pool.view());
+      for (const float lse : decoded.lse) {
+        EXPECT_NEAR(lse, query * key, key / 512 + 1e-4) << backend->name();
+      }
+    }
+  }
 }
 
 /// Random keys and values, which change(i, &k, &v) may change at place i of [slots, heads,
@@ -296,7 +345,7 @@ TEST(DecodeAttention, AgreesOnCodesWithOutliers) {
 }
 
 // The largest score of a chunk lies a little, or much, above or below that of the chunks before, or
-// far below; for half of the query heads that share keys the other way round.
+// far below; for two of three query heads that share keys the other way round.
 TEST(DecodeAttention, AgreesWhenTheLargestScoreMovesFromChunkToChunk) {
   LargestDeviation seen("decode moving maximum");
   constexpr int kChunk = 128, kDim = 64;
@@ -306,7 +355,7 @@ TEST(DecodeAttention, AgreesWhenTheLargestScoreMovesFromChunkToChunk) {
         CacheFormat{Encoding::kFp8}, CacheFormat{Encoding::kInt4, 32},
         CacheFormat{Encoding::kInt2, 32}}) {
     const int slots = 6 * kChunk + (format.group > 0 ? format.group : 37);
-    for (int group : {1, 3, 4, 5, 8}) {
+    for (int group : {1, 3, 4, 5, 8, 12}) {
       const AttentionShape shape = Shape(2 * group, 2, kDim);
       Batch batch(format, shape, {slots});
       WriteChanged(shape, slots, &batch, [&](size_t i, Tensor* k, Tensor* /*v*/) {
@@ -318,7 +367,7 @@ TEST(DecodeAttention, AgreesWhenTheLargestScoreMovesFromChunkToChunk) {
                     for (int head = 0; head < shape.num_q_heads; ++head) {
                       const float one = std::log(2.0f) / shape.scale;  // 2^1 a level
                       const float rounded = Bf16ToFloat(FloatToBf16(one));
-                      (*q)[head * kDim] = head % 2 == 0 ? rounded : -rounded;
+                      (*q)[head * kDim] = head % 3 == 0 ? rounded : -rounded;
                     }
                   });
     }
@@ -445,6 +494,32 @@ TEST(DecodeAttention, GivesTheSameBitsAloneInACrowdAndWithAnyThreads) {
             << Name(format) << " item " << i;
         EXPECT_TRUE(std::equal(alone.lse.begin(), alone.lse.end(), crowd.lse.begin() + i * 8))
             << Name(format) << " item " << i;
+      }
+    }
+  }
+}
+
+// A key that is no number shows in what its head gives, and in no other's.
+TEST(DecodeAttention, ShowsAKeyThatIsNoNumber) {
+  constexpr int kSlots = 300, kDim = 64;
+  for (Encoding encoding : {Encoding::kF32, Encoding::kBf16}) {
+    for (int group : {1, 4, 8}) {
+      AttentionShape shape = Shape(2 * group, 2, kDim);
+      for (ElementType element : {ElementType::kF32, ElementType::kBf16}) {
+        shape.element = element;
+        for (int slot : {0, 150, kSlots - 1}) {
+          Batch batch({encoding}, shape, {kSlots});
+          Put(QueryElement(encoding),
+              KeyAddress(batch.pool.view(), batch.segments[0][0], 1, slot, 9), NAN);
+          const std::vector<float> q = Queries(encoding, shape, 1, 5);
+          for (auto& backend : AllBackends()) {
+            const Decoded decoded = RunDecode(*backend, shape, batch.items, q, batch.pool.view());
+            for (size_t i = 0; i < q.size(); ++i) {
+              ASSERT_EQ(std::isnan(decoded.out[i]), i >= q.size() / 2)
+                  << backend->name() << " group " << group << " slot " << slot;
+            }
+          }
+        }
       }
     }
   }

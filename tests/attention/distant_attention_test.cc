@@ -116,6 +116,24 @@ TEST(DistantDecode, SkipsHeadByHeadInASegmentOfAllHeads) {
   }
 }
 
+// Distant tokens of the very log-sum-exp that the near one has: that of a score of 0.
+TEST(DistantDecode, SkipsWhereTheNearShareIsJustEnough) {
+  const AttentionShape shape = Shape(2, 1, 32);
+  TestCache cache(shape, {{CacheFormat::kF32, 1}, {ValuesOnly(CacheFormat::kF32), 30}});
+  std::vector<float> q(2 * 32), low_q = q, lse(2), out(q.size());
+  for (auto& backend : AllBackends()) {
+    const DecodeItem near = {absl::MakeSpan(cache.segments).subspan(0, 1)};
+    backend->DecodeAttention(shape, {&near, 1}, q.data(), cache.pool.view(), out.data(),
+                             lse.data());
+    for (const double skip : {0.5, 0.5000001}) {
+      DistantCounts counts;
+      const DecodeItem item = {cache.segments, {}, 0, 0, low_q.data(), lse.data(), skip, &counts};
+      backend->DecodeAttention(shape, {&item, 1}, q.data(), cache.pool.view(), out.data(), nullptr);
+      EXPECT_EQ(counts.skipped, skip == 0.5 ? 1u : 0u) << backend->name();
+    }
+  }
+}
+
 #if !defined(ZIGGURAT_CUDA_TWIN)  // a GPU's warps share what a whole step attends to
 TEST(DistantDecode, GivesTheSameBitsAloneAndInACrowd) {
   const AttentionShape shape = Shape(6, TwoLayers::kHeads, 64);
@@ -255,6 +273,20 @@ TEST(DistantPrefill, AgreesOverManyChunks) {
         EXPECT_EQ(actual.counts.skipped, expected.counts.skipped);
       }
     }
+  }
+}
+
+// Scores of 0: as many distant tokens as near ones have half of the attention.
+TEST(DistantPrefill, SkipsWhereTheNearShareIsJustEnough) {
+  const AttentionShape shape = Shape(2, 1, 32);
+  Prompt prompt(ElementType::kF32, shape, 30, 3);
+  for (Tensor* q : {&prompt.q, &prompt.low_q}) {
+    for (size_t i = 0; i < q->size(); ++i) q->set(i, 0);
+  }
+  for (auto& backend : AllBackends()) {
+    const Attended actual = RunPrefill(*backend, shape, prompt, {0, 10, 0.5}, {1}, true);
+    EXPECT_EQ(actual.counts.skipped, 10u) << backend->name();
+    EXPECT_EQ(actual.counts.attended, 10u) << backend->name();
   }
 }
 

@@ -116,6 +116,37 @@ TEST(SplitAndRotate, TurnsTheHalvesAsOnePlane) {
   }
 }
 
+// Of rows so small that the epsilon is most of what the root is taken of.
+TEST(RmsNorm, AddsTheEpsilonToTheMeanOfTheSquares) {
+  constexpr int kWidth = 20;
+  const std::vector<float> x(2 * kWidth, 1e-3f), weight(kWidth, 4.0f);
+  for (auto& backend : AllBackends()) {
+    std::vector<float> out(x.size());
+    backend->RmsNorm(x.data(), weight.data(), 3e-6f, 2, kWidth, ElementType::kF32, out.data());
+    for (const float y : out) EXPECT_NEAR(y, 2, 1e-5) << backend->name();  // 4e-3 / sqrt(4e-6)
+  }
+}
+
+// Whose exponentials are more, or less, than f32 has.
+TEST(SwiGlu, SurvivesGatesOfAnySize) {
+  const std::vector<float> gates = {-1e30f, -1000, -200, -100, 100, 200, 1000, 1e30f};
+  const int width = static_cast<int>(gates.size());
+  for (ElementType element : {ElementType::kF32, ElementType::kBf16}) {
+    Tensor gate_up(element, 2 * gates.size());
+    for (int i = 0; i < width; ++i) {
+      gate_up.set(i, gates[i]);
+      gate_up.set(width + i, 2);
+    }
+    for (auto& backend : AllBackends()) {
+      Tensor out(element, gates.size());
+      backend->SwiGlu(element, gate_up.data(), 1, width, out.data());
+      for (int i = 0; i < width; ++i) {
+        EXPECT_NEAR(out.at(i), gates[i] < 0 ? 0 : 2 * gate_up.at(i), 1e-30) << backend->name();
+      }
+    }
+  }
+}
+
 // Angles of many turns: in float they would be wrong in the third digit.
 TEST(FillAngles, GivesTheCosinesAndSinesOfEveryPosition) {
   for (const int width : {1, 4, 64}) {

@@ -226,6 +226,115 @@ TEST_P(Merge, SurvivesWhatIsNoNumber) {
   }
 }
 
+TEST_P(Merge, IntoCodesOfGroupsStandsForEveryTokenToo) {
+  const Layers x(ElementType::kF32, At(kTokens, 0));
+  for (const CacheFormat& format : EncodedFormats(head_dim())) {
+    if (format.group != 8 && format.group != 32) continue;  // time
+    const int unit = format.group, count = 2 * unit;
+    std::vector<int32_t> rows(2 * count);
+    std::mt19937 random(5);
+    for (int32_t& row : rows) row = static_cast<int32_t>(random() % kTokens);
+    const TokenChoice list = TokenChoice::Listed(rows.data(), count, count);
+    // Half a step of numbers between -1 and 1, and what bf16 adds.
+    const double tolerance = 1.05 / ((1 << EncodingBits(format.encoding)) - 1);
+    for (auto& backend : AllBackends()) {
+      const CacheFormat plain = Merged(CacheFormat::kF32);
+      TestCache cache(shape(), {{Merged(format), count + unit, 1, 2}, {plain, count, 1, 2}});
+      const PoolView pool = cache.pool.view();
+      const SegmentView &codes = cache.segments[0], &numbers = cache.segments[1];
+      backend->WriteMerged(shape(), x.lower(), x.upper(), list, 0.6, pool, codes, UpperView(codes),
+                           unit);
+      backend->WriteMerged(shape(), x.lower(), x.upper(), list, 0.6, pool, numbers,
+                           UpperView(numbers), 0);
+      const StoredSegment stored(pool, codes, head_dim()), expected(pool, numbers, head_dim());
+      for (int head : {1, 2}) {
+        for (int i = 0; i < count; ++i) {
+          for (int n = 0; n < 4; ++n) {
+            ASSERT_EQ(stored.AnyNorm(n, head, unit + i), expected.AnyNorm(n, head, i))
+                << Name(format) << " " << backend->name() << " token " << i;
+          }
+          for (Side side : kSides) {
+            for (int c = 0; c < head_dim(); ++c) {
+              ASSERT_NEAR(stored.Direction(side, head, unit + i, c),
+                          expected.Direction(side, head, i, c), tolerance)
+                  << Name(format) << " " << backend->name() << " token " << i;
+            }
+          }
+        }
+      }
+    }
+  }
+}
+
+// Nearly opposite vectors, whose mean points elsewhere.
+TEST_P(Merge, TurnsThroughNearlyHalfACircle) {
+  constexpr double kAngle = kPi - 0.004, kT = 0.25;
+  Layers x(ElementType::kF32, At(1, 0));
+  for (int i = 0; i < kHeads * head_dim(); ++i) {
+    const int c = i % head_dim();
+    const double of_upper = c == 0 ? std::cos(kAngle) : c == 1 ? std::sin(kAngle) : 0;
+    for (Tensor* lower : {&x.k0, &x.v0}) lower->set(i, c == 0 ? 1.0f : 0.0f);
+    for (Tensor* upper : {&x.k1, &x.v1}) upper->set(i, static_cast<float>(of_upper));
+  }
+  for (auto& backend : AllBackends()) {
+    TestCache cache(shape(), {{Merged(CacheFormat::kF32), 1}});
+    const SegmentView& lower = cache.segments[0];
+    backend->WriteMerged(shape(), x.lower(), x.upper(), TokenChoice::From(0, 1), kT,
+                         cache.pool.view(), lower, UpperView(lower), 0);
+    const StoredSegment stored(cache.pool.view(), lower, head_dim());
+    EXPECT_NEAR(stored.Direction(Side::kKeys, 1, 0, 0), std::cos(kT * kAngle), 1e-4);
+    EXPECT_NEAR(stored.Direction(Side::kKeys, 1, 0, 1), std::sin(kT * kAngle), 1e-4);
+  }
+}
+
+// Of the tokens of two tails those of the largest angles stay as they are in either layer.
+TEST_P(Merge, OfTailsKeepsTheTokensOfTheLargestAngles) {
+  constexpr int kCount = 6, kRetained = 2;
+  constexpr double kAngles[kCount] = {0.3, 1.2, 0.1, 0.9, 0.2, 0.4};
+  const std::vector<int> kept = {1, 3}, others = {0, 2, 4, 5};
+  Layers x(ElementType::kF32, At(kCount, 0));
+  for (int row = 0; row < kCount * kHeads; ++row) {
+    for (int c = 0; c < head_dim(); ++c) {
+      const size_t at = size_t{1} * row * head_dim() + c;
+      const double angle = kAngles[row / kHeads];
+      x.k0.set(at, c == 0 ? 2.0f : 0.0f);
+      x.k1.set(at, static_cast<float>(c == 0 ? std::cos(angle) : c == 1 ? std::sin(angle) : 0.0));
+    }
+  }
+  const CacheFormat format = CacheFormat::kF32;
+  for (auto& backend : AllBackends()) {
+    TestCache cache(
+        shape(),
+        {{format, kCount}, {format, kCount}, {Merged(format), 5}, {format, 4}, {format, 4}});
+    const std::vector<SegmentView>& s = cache.segments;
+    const PoolView pool = cache.pool.view();
+    const SegmentView upper = UpperView(s[2]);
+    backend->WriteTokens(shape(), x.lower(), TokenChoice::From(0, kCount), pool, s[0], 0);
+    backend->WriteTokens(shape(), x.upper(), TokenChoice::From(0, kCount), pool, s[1], 0);
+    const TailMerge merge = {&s[0],  &s[1], kCount, kRetained, 0.5, &s[2],
+                             &upper, 1,     &s[3],  &s[4],     2};
+    backend->MergeTails(shape(), pool, {&merge, 1});
+    for (int layer : {0, 1}) {
+      const StoredSegment retained(pool, s[3 + layer], head_dim());
+      const StoredSegment merged(pool, layer == 0 ? s[2] : upper, head_dim());
+      for (int head = 0; head < kHeads; ++head) {
+        for (Side side : kSides) {
+          for (int i = 0; i < kRetained; ++i) {
+            EXPECT_EQ(retained.Decoded(side, head, 2 + i, 1),
+                      x.of(side, layer).at(At(kept[i], head) + 1))
+                << backend->name();
+          }
+        }
+        for (int i = 0; i < kCount - kRetained; ++i) {
+          const double angle = kAngles[others[i]] / 2;
+          EXPECT_NEAR(merged.Direction(Side::kKeys, head, 1 + i, 1), std::sin(angle), 1e-5);
+          EXPECT_NEAR(merged.Norm(Side::kKeys, head, 1 + i), layer == 0 ? 2 : 1, 1e-6);
+        }
+      }
+    }
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(HeadSizes, Merge, testing::ValuesIn(HeadSizes()),
                          [](const auto& instance) { return std::to_string(instance.param); });
 

@@ -177,6 +177,27 @@ TEST(PrefillAttention, GivesTheSameBitsAloneAndPacked) {
   }
 }
 
+TEST(PrefillAttention, IsSafeFromWhatIsNoNumberInTheNextPrompt) {
+  for (ElementType element : {ElementType::kF32, ElementType::kBf16}) {
+    for (int tokens : {1, 31, 45, 129}) {
+      const AttentionShape shape = Shape(4, 2, 40);
+      const Workspace clean(element, shape, {0, tokens, tokens + 9}, 8);
+      Workspace spoilt = clean;
+      for (Tensor* x : {&spoilt.q, &spoilt.k, &spoilt.v}) {
+        for (size_t i = x->size() / (tokens + 9) * tokens; i < x->size(); ++i) x->set(i, NAN);
+      }
+      for (CpuLevel level : SupportedCpuLevels()) {
+        auto backend = *MakeCpuBackend(level, 1);
+        std::vector<float> expected = RunPrefill(*backend, shape, clean, true).out;
+        std::vector<float> actual = RunPrefill(*backend, shape, spoilt, true).out;
+        expected.resize(size_t{1} * tokens * 4 * 40);
+        actual.resize(expected.size());
+        EXPECT_EQ(actual, expected) << backend->name() << " " << tokens << " tokens";
+      }
+    }
+  }
+}
+
 TEST(PrefillAttention, GivesTheSameBitsPartByPart) {
   for (ElementType element : {ElementType::kF32, ElementType::kBf16}) {
     for (int group : {1, 3, 4, 8}) {

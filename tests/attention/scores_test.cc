@@ -140,6 +140,34 @@ TEST(AccumulateScores, GivesTheSameBitsAloneAndInACrowd) {
   }
 }
 
+// Two sequences, heads in segments of their own, and a token that came since the view was taken.
+TEST(AccumulateScores, AgreeOnSequencesOfHeadGroupsWithNewTokens) {
+  const AttentionShape shape = Shape(20, 10, 32);
+  for (const CacheFormat& format : ScoredFormats(32)) {
+    const CacheFormat scored = Scored(format);
+    std::vector<float> expected;
+    for (auto& backend : AllBackends()) {
+      TestCache cache(shape, {{scored, 50, 0, 7}, {scored, 40, 7, 3}, {scored, 33}});
+      std::vector<SegmentView> old = cache.segments;
+      old[1].num_slots -= 1;
+      const TokenTarget target = {1, 39};
+      const std::vector<DecodeItem> items = {{absl::MakeSpan(old).subspan(0, 2), {&target, 1}},
+                                             {absl::MakeSpan(old).subspan(2, 1)}};
+      const std::vector<float> q = Queries(format.encoding, shape, 2, 3);
+      const std::vector<float> lse = LseOf(shape, items, q, cache.pool.view());
+      backend->AccumulateScores(shape, items, q.data(), lse.data(), cache.pool.view());
+      std::vector<float> scores;
+      for (const SegmentView& s : cache.segments) {
+        for (const float score : ScoresOf(cache.pool.view(), s)) scores.push_back(score);
+      }
+      if (expected.empty()) expected = scores;
+      // Scores begin between 0 and 3: of what is added three digits less are left.
+      EXPECT_LE(Deviation(scores, expected), Tolerance(QueryElement(format.encoding)) / 10)
+          << backend->name() << " " << Name(format);
+    }
+  }
+}
+
 class SlotMassTwins : public ::testing::TestWithParam<int> {};
 
 TEST_P(SlotMassTwins, AgreeWithTheReference) {
@@ -174,6 +202,22 @@ TEST_P(SlotMassTwins, AgreeWithTheReference) {
 
 INSTANTIATE_TEST_SUITE_P(HeadSizes, SlotMassTwins, ::testing::Values(16, 64, 80, 128, 256),
                          ::testing::PrintToStringParamName());
+
+// More heads than are taken at a time, each by its own log-sum-exp.
+TEST(SlotMass, OfManyHeadsIsTheirMean) {
+  const AttentionShape shape = Shape(36, 18, 32);
+  TestCache cache(shape, {{CacheFormat::kF32, 70}, {CacheFormat::kF32, 50}});
+  const std::vector<float> q = Queries(Encoding::kF32, shape, 1, 8);
+  const std::vector<float> lse = LseOf(shape, {{cache.segments}}, q, cache.pool.view());
+  const auto mass = [&](AttentionBackend& backend) {
+    return backend.SlotMass(shape, cache.segments[0], 3, 60, q.data(), lse.data(),
+                            cache.pool.view());
+  };
+  const double expected = mass(*MakeReferenceBackend());
+  for (auto& backend : AllBackends()) {
+    EXPECT_NEAR(mass(*backend), expected, 1e-5) << backend->name();
+  }
+}
 
 TEST(SlotMass, OfAllSlotsIsOne) {
   const AttentionShape shape = Shape(6, 2, 64);

@@ -58,6 +58,7 @@ TEST(SelectWindows, CountsALastShorterWindowByItsOwnLength) {
   // Windows {1, 1, 1}, {2, 2, 2} and {5}: the last one's mean is 5 by one token.
   const std::vector<float> scores = {1, 1, 1, 2, 2, 2, 5};
   ExpectSelected(scores, 1, 3, 2, 4, {3, 4, 5, 6});
+  ExpectSelected({1, 1, 1, 2, 2, 2, 3}, 1, 3, 3, 3, {6});  // though three tokens were to count
   // It fits where a whole one no longer does.
   ExpectSelected({1, 1, 1, 2, 2, 2, 0.5f}, 1, 3, 3, 4, {3, 4, 5, 6});
   ExpectSelected({1, 1, 1, 2, 2, 2, 0.5f}, 1, 3, 3, 1, {6});
@@ -66,6 +67,7 @@ TEST(SelectWindows, CountsALastShorterWindowByItsOwnLength) {
 }
 
 TEST(SelectWindows, RanksWhatIsNoNumberLast) {
+  ExpectSelected({NAN, 5, 1, 1}, 1, 2, 1, 2, {0, 1});
   ExpectSelected({NAN, NAN, 1, 1, 0, 0}, 1, 2, 2, 4, {2, 3, 4, 5});
   ExpectSelected({INFINITY, NAN, 1, 1, INFINITY, -INFINITY, 0, 0}, 1, 2, 2, 4, {2, 3, 6, 7});
 }

@@ -369,6 +369,16 @@ TEST(SelectBest, TakesTheLowerIndexOfEqualScores) {
   }
 }
 
+TEST(SelectBest, TakesZerosOfEitherSignForEqual) {
+  std::vector<std::unique_ptr<AttentionBackend>> backends;
+  backends.push_back(MakeReferenceBackend());
+  for (CpuLevel level : SupportedCpuLevels()) backends.push_back(*MakeCpuBackend(level, 2));
+  for (auto& backend : backends) {
+    EXPECT_EQ(Select(*backend, {-1, -0.0f, 0.0f}, 1, 1), (std::vector<int32_t>{1}));
+    EXPECT_EQ(Select(*backend, {-1, 0.0f, -0.0f}, 1, 1), (std::vector<int32_t>{1}));
+  }
+}
+
 TEST(SelectBest, TakesWhatIsNoNumberLast) {
   const std::vector<float> scores = {-1, NAN, -INFINITY, 2, -NAN, INFINITY};
   std::vector<std::unique_ptr<AttentionBackend>> backends;

@@ -139,6 +139,55 @@ TEST_P(StepWrites, OverwriteTheLeastAttendedTokenOutsideTheRecentOnes) {
   }
 }
 
+// Slots behind the last one of a segment hold what another one left there.
+TEST_P(StepWrites, OverwriteNoSlotBehindTheLastOne) {
+  constexpr int kSlots = 37;
+  const AttentionShape shape = Shape(1, 1, head_dim());
+  const Tensor k = RandomTensor(ElementType::kF32, head_dim(), 1);
+  HeavyCache heavy(shape, CacheFormat::kF32, 60);
+  for (int slot = 0; slot < 60; ++slot) {
+    heavy.stored.SetScore(0, slot, slot == 20 ? 2.0f : slot < kSlots ? 3.0f : 1.0f);
+    heavy.stored.SetPosition(0, slot, slot);
+  }
+  heavy.cache.segments[0].num_slots = kSlots;
+  const TokenTarget target{0, TokenTarget::kLowestScore};
+  DecodeItem item;
+  item.segments = heavy.cache.segments;
+  item.targets = {&target, 1};
+  item.position = 140;
+  item.score_recent = 50;
+  const std::vector<std::byte> before = heavy.cache.pool.bytes();
+  for (auto& backend : AllBackends()) {
+    heavy.cache.pool.Restore(before);
+    backend->WriteStep(shape, {&item, 1}, Floats(k), Floats(k), heavy.cache.pool.view());
+    EXPECT_EQ(heavy.stored.Position(0, 20), 140) << backend->name();
+  }
+}
+
+// A score that is no number counts as infinity: the first of the tokens that may go.
+TEST_P(StepWrites, OverwriteTheFirstTokenThatMayGoWhereNoScoreIsANumber) {
+  constexpr int kSlots = 40, kFirstThatMayGo = 11;
+  const AttentionShape shape = Shape(1, 1, head_dim());
+  const Tensor k = RandomTensor(ElementType::kF32, head_dim(), 1);
+  HeavyCache heavy(shape, CacheFormat::kF32, kSlots);
+  for (int slot = 0; slot < kSlots; ++slot) {
+    heavy.stored.SetScore(0, slot, slot % 2 == 0 ? NAN : -NAN);
+    heavy.stored.SetPosition(0, slot, slot < kFirstThatMayGo ? 95 + slot : 90 - slot);
+  }
+  const TokenTarget target{0, TokenTarget::kLowestScore};
+  DecodeItem item;
+  item.segments = heavy.cache.segments;
+  item.targets = {&target, 1};
+  item.position = 140;
+  item.score_recent = 50;
+  const std::vector<std::byte> before = heavy.cache.pool.bytes();
+  for (auto& backend : AllBackends()) {
+    heavy.cache.pool.Restore(before);
+    backend->WriteStep(shape, {&item, 1}, Floats(k), Floats(k), heavy.cache.pool.view());
+    EXPECT_EQ(heavy.stored.Position(0, kFirstThatMayGo), 140) << backend->name();
+  }
+}
+
 TEST_P(StepWrites, OverwriteTheOldestTokenWhereAllAreRecent) {
   constexpr int kSlots = 40;
   const AttentionShape shape = Shape(1, 1, head_dim());
