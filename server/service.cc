@@ -37,14 +37,15 @@ void End(const std::string& name, absl::Status status, GenerateCall& call) {
 
 // gRPC's deadlines are of the system clock; none is its maximum.
 std::optional<SteadyTime> DeadlineOf(const grpc::CallbackServerContext& context) {
-  using SystemClock = std::chrono::system_clock;
+  // Not context.deadline(): those of centuries, as clients send them that mean none, do not fit
+  // into a time_point.
   constexpr int64_t kYear = 365 * 24 * 3600;
-  // Those of centuries, as clients send them that mean none, do not fit into a time_point.
-  const int64_t seconds = context.raw_deadline().tv_sec;
-  if (seconds > SystemClock::to_time_t(SystemClock::now()) + kYear) return std::nullopt;
-  const auto left = context.deadline() - SystemClock::now();
+  const gpr_timespec deadline = context.raw_deadline();
+  const gpr_timespec left = gpr_time_sub(deadline, gpr_now(deadline.clock_type));
+  if (left.tv_sec > kYear) return std::nullopt;
   return std::chrono::steady_clock::now() +
-         std::chrono::duration_cast<std::chrono::steady_clock::duration>(left);
+         std::chrono::seconds(std::max<int64_t>(left.tv_sec, -1)) +  // or overdue
+         std::chrono::nanoseconds(left.tv_nsec);
 }
 
 }  // namespace

@@ -86,6 +86,11 @@ absl::StatusOr<std::vector<BpeModel::Symbol>> BpeModel::Characters(std::string_v
       byte_ids.clear();
       continue;
     }
+    // A special token that is all there is for its character is text, too.
+    if (const auto id = vocabulary().FindModelPiece(character)) {
+      symbols.push_back({*id});
+      continue;
+    }
     if (!options_.unk_token.has_value()) continue;
     if (!unk_id_) {
       return absl::InvalidArgumentError(absl::StrCat("no token is '", AbslView(character),

@@ -37,12 +37,13 @@ struct EncodeOptions {
 /// and each word is split by the model. Whatever a file asks for beyond what is known here is
 /// refused when it is loaded.
 ///
-/// It is not theirs in four things. Added tokens have the ids that the file gives them; they number
-/// such tokens anew where these ids leave holes. Classes of patterns have the characters of the
-/// PCRE2 at hand: Unicode 14 on Debian 12, as theirs had (tokenizers 0.14), before they took
-/// Unicode 16 (0.22); those of Punctuation and StripAccents are of any age there. An added token is
-/// decoded as the file has it, and not (as since 0.23) as it is normalized. And a run of byte
-/// pieces that is no UTF-8 keeps the characters in it (decoder.cc).
+/// It is not theirs in five things. A text is an error for a unigram model without an unknown token
+/// only where it needs one, not wherever a character has no piece. Added tokens have the ids that
+/// the file gives them; they number such tokens anew where these ids leave holes. Classes of
+/// patterns have the characters of the PCRE2 at hand: Unicode 14 on Debian 12, as theirs had
+/// (tokenizers 0.14), before they took Unicode 16 (0.22); those of Punctuation and StripAccents are
+/// of any age there. An added token is decoded as the file has it, and not (as since 0.23) as it is
+/// normalized. And a run of byte pieces that is no UTF-8 keeps the characters in it (decoder.cc).
 class Tokenizer {
  public:
   /// Reads tokenizer.json of `model_dir`, or else tokenizer.model (SentencePiece), BPE or unigram,

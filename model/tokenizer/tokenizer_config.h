@@ -52,7 +52,7 @@ absl::StatusOr<AddedToken> ParseAddedToken(const nlohmann::json& object);
 /// overrule the file's as in transformers (but for `normalized`, which stays), and gives all of
 /// them ids: that of the vocabulary where the token is in it, else the one the file gives, which is
 /// then added to the vocabulary beside the model. Special tokens that have no id at all are left
-/// out. Errors name the file where it is `config`'s.
+/// out; the vocabulary learns of all others. Errors name the file where it is `config`'s.
 absl::Status CompleteAddedTokens(const TokenizerConfig& config, Vocabulary* vocabulary,
                                  std::vector<AddedToken>* tokens);
 

@@ -180,6 +180,7 @@ ParsedModel ParseUnigram(const nlohmann::json& model) {
     if (!status.ok()) return status;
     scores.push_back(piece[1].get<double>());
   }
+  if (scores.empty()) return absl::InvalidArgumentError("\"vocab\" of model is empty");
   const absl::StatusOr<int64_t> unk_id = IntegerMember(model, "unk_id", -1, "model");
   if (!unk_id.ok()) return unk_id.status();
   if (!Member(model, "unk_id").is_null() && vocabulary.Piece(*unk_id) == nullptr) {
@@ -199,8 +200,9 @@ ParsedModel ParseModel(const nlohmann::json& model) {
     return absl::InvalidArgumentError(
         absl::StrCat("\"model\" must be an object, not ", model.type_name()));
   }
-  // Old files do not name BPE.
-  const absl::StatusOr<std::string> type = StringMember(model, "type", "BPE", "model");
+  // Old files name no type, and only of a unigram model the vocabulary is a list.
+  const char* const old_type = Member(model, "vocab").is_array() ? "Unigram" : "BPE";
+  const absl::StatusOr<std::string> type = StringMember(model, "type", old_type, "model");
   if (!type.ok()) return type.status();
   if (*type == "BPE") return ParseBpe(model);
   if (*type == "Unigram") return ParseUnigram(model);

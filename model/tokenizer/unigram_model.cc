@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "model/absl_view.h"
 #include "model/tokenizer/unigram_split.h"
+#include "model/tokenizer/utf8.h"
 
 namespace ziggurat {
 
@@ -34,8 +35,11 @@ void UnigramModel::AppendUnknown(std::string_view text, bool finds_special,
 
 absl::Status UnigramModel::Tokenize(std::string_view word, bool finds_special,
                                     std::vector<int32_t>* ids) const {
-  const auto score_of = [&](int32_t id, size_t) -> std::optional<double> {
-    if (!finds_special && vocabulary().IsSpecial(id)) return std::nullopt;
+  const auto score_of = [&](int32_t id, size_t bytes) -> std::optional<double> {
+    if (finds_special || !vocabulary().IsSpecial(id)) return scores_[static_cast<size_t>(id)];
+    // A special token that is all there is for its character is text, too.
+    const bool is_character = NextUtf8(*vocabulary().Piece(id)).length == bytes;
+    if (bytes_.has_value() || !is_character) return std::nullopt;
     return scores_[static_cast<size_t>(id)];
   };
   std::string_view unknown;  // what has not been appended yet

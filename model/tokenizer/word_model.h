@@ -20,8 +20,9 @@ class WordModel {
 
   /// Appends the ids of one word, which is valid UTF-8. INVALID_ARGUMENT where the word has a
   /// character that the model can neither split nor call unknown.
-  ///   finds_special  false: no special token comes of the word, though it be a piece that is
-  ///                  written there
+  ///   finds_special  false: no special token comes of what is written in the word. But what can
+  ///                  be had in no other way is: the unknown token, pieces of bytes that are
+  ///                  special, one that is the only piece for its character
   virtual absl::Status Tokenize(std::string_view word, bool finds_special,
                                 std::vector<int32_t>* ids) const = 0;
   virtual std::optional<int32_t> unk_id() const = 0;

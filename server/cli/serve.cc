@@ -200,6 +200,12 @@ int Fail(const absl::Status& status, int exit_code) {
   return SayFailure("serve", status, exit_code);
 }
 
+int FailOfPorts() {
+  return Fail(absl::UnavailableError("no more connections could be taken at a port: where files "
+                                     "ran out, raise the limit of open ones (ulimit -n)"),
+              kExitFailure);
+}
+
 // Says where the flag came from that is to blame.
 absl::Status Located(const Settings& settings, const absl::Status& status) {
   return {status.code(), settings.Locate(std::string(status.message()))};
@@ -220,7 +226,9 @@ int Serve(ServeFlags& flags, CLI::App& command) {
   TerminationSignals signals;  // before any other thread
   spdlog::info("ziggurat {}", VersionText());
   // Loading cannot be interrupted, and there is nobody to drain.
-  std::optional<OnSignal> loading(std::in_place, signals, [] { std::_Exit(kExitOk); });
+  std::optional<OnSignal> loading(std::in_place, signals, [&signals] {
+    std::_Exit(signals.is_own() ? FailOfPorts() : kExitOk);
+  });
   absl::StatusOr<std::unique_ptr<Daemon>> daemon = Daemon::Create(config);
   if (!daemon.ok()) return Fail(Located(*settings, daemon.status()), kExitFailure);
   absl::StatusOr<LoadedModel> model = LoadModel(config);
@@ -237,11 +245,7 @@ int Serve(ServeFlags& flags, CLI::App& command) {
               FormatEndpoint({config.grpc.host, (*daemon)->grpc_port()}).c_str(),
               FormatEndpoint({config.http.host, (*daemon)->http_port()}).c_str());
   std::fflush(stdout);
-  if (ServeUntilSignalled(signals, **daemon, config.drain_timeout)) {
-    return Fail(absl::UnavailableError("no more connections could be taken at a port: where files "
-                                       "ran out, raise the limit of open ones (ulimit -n)"),
-                kExitFailure);
-  }
+  if (ServeUntilSignalled(signals, **daemon, config.drain_timeout)) return FailOfPorts();
   spdlog::info("drained, good bye");
   return kExitOk;
 }

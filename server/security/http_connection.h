@@ -16,7 +16,8 @@ namespace ziggurat {
 /// httplib limits neither the lines of a request nor the time that it takes, and reads all of them
 /// before it asks anybody. Here a request has 64 KiB and 5 seconds, and an answer 30. And httplib
 /// reads a Range header by a regular expression that recurses for each character, deeper than a
-/// stack may be; here such headers come without a value, which httplib leaves out. Of one thread.
+/// stack may be; here such headers come without a value, which httplib leaves out (but for a lone
+/// CR in it). Of one thread.
 class HttpConnection final : public httplib::Stream {
  public:
   /// `context` null: plain text. `socket` stays the caller's.

@@ -11,8 +11,14 @@
 #include <new>
 #include <string>
 #include <utility>
+#include <vector>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/string_view.h"
+#include "absl/strings/strip.h"
 #include "server/security/http_connection.h"
 
 namespace ziggurat {
@@ -50,13 +56,28 @@ class BoundedPool final : public httplib::ThreadPool {
   std::atomic<int> waiting_ = 0;
 };
 
+// Whether an Accept-Encoding has gzip, and not as "gzip;q=0".
+bool TakesGzip(absl::string_view encodings) {
+  for (const absl::string_view encoding : absl::StrSplit(encodings, ',')) {
+    const std::vector<absl::string_view> parts = absl::StrSplit(encoding, ';');
+    if (!absl::EqualsIgnoreCase(absl::StripAsciiWhitespace(parts[0]), "gzip")) continue;
+    double weight = 1;
+    if (parts.size() > 1) {
+      absl::string_view text = absl::StripAsciiWhitespace(parts[1]);
+      if (absl::ConsumePrefix(&text, "q=") && !absl::SimpleAtod(text, &weight)) weight = 0;
+    }
+    return weight > 0;
+  }
+  return false;
+}
+
 // Of what a client takes, gzip alone: httplib would take brotli before it, at its slowest.
 void KeepGzip(httplib::Headers& headers) {
   const auto [begin, end] = headers.equal_range("Accept-Encoding");
-  const bool has_gzip = std::any_of(
-      begin, end, [](const auto& header) { return absl::StrContains(header.second, "gzip"); });
+  const bool takes_gzip =
+      std::any_of(begin, end, [](const auto& header) { return TakesGzip(header.second); });
   headers.erase(begin, end);
-  if (has_gzip) headers.emplace("Accept-Encoding", "gzip");
+  if (takes_gzip) headers.emplace("Accept-Encoding", "gzip");
 }
 
 // Asked for every connection, so that it gets what the files say now.

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "tests/attention/decode_batch.h"
 #include "tests/attention/distant_layers.h"
 

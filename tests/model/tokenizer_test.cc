@@ -79,25 +79,6 @@ TEST(ByteLevelTokenizerTest, IgnoreMergesTakesAWholeWordThatIsAPiece) {
   EXPECT_THAT(Pieces(*LoadJson(tokenizer_json), "heel"), ElementsAre("heel"));
 }
 
-TEST(ByteLevelTokenizerTest, SpecialTokensThatAreWordsOrMergesStayOrdinaryTextWhereForbidden) {
-  json tokenizer_json = ByteLevelTokenizer();
-  for (const bool ignore_merges : {false, true}) {
-    tokenizer_json["model"]["ignore_merges"] = ignore_merges;
-    for (const char* word : {"hell", "hello"}) {
-      tokenizer_json["added_tokens"][0]["content"] = word;
-      tokenizer_json["added_tokens"][0]["special"] = true;
-      const auto tokenizer = LoadJson(tokenizer_json);
-      EXPECT_THAT(Pieces(*tokenizer, word), ElementsAre(word));
-      EncodeOptions plain;
-      plain.parse_special = false;
-      const std::vector<int32_t> ids = tokenizer->Encode(word, plain).value();
-      for (const int32_t id : ids) {
-        EXPECT_FALSE(tokenizer->IsSpecial(id)) << word << ", " << ignore_merges;
-      }
-    }
-  }
-}
-
 TEST(ByteLevelTokenizerTest, AddsAPrefixSpaceWhereItIsAskedFor) {
   json tokenizer_json = ByteLevelTokenizer();
   tokenizer_json["pre_tokenizer"]["add_prefix_space"] = true;

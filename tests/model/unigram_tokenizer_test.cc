@@ -1,5 +1,6 @@
-// tokenizer.json with a unigram model, and the components that come with such models. What is
-// expected is what Hugging Face's tokenizers 0.23 gave for the same files and texts.
+// tokenizer.json with a unigram model, and the components that come with such models. What ids are
+// expected is what Hugging Face's tokenizers 0.23 gave for the same files and texts, where these
+// have a way to forbid special tokens (they have none) and an unknown token.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -106,6 +107,26 @@ TEST(UnigramTokenizerTest, SpecialTokensStayOrdinaryTextWhereTheyAreForbidden) {
               ElementsAre("s", "<", "s", ">", "<", "/", "s", ">"));
 }
 
+TEST(UnigramTokenizerTest, ASpecialTokenThatIsAllThereIsForItsCharacterIsText) {
+  for (const bool byte_fallback : {false, true}) {
+    json tokenizer_json = UnigramTokenizer({{"a", -2.0}, {"!", -2.0}, {"a!", -1.0}}, byte_fallback);
+    for (const char* special : {"!", "a!"}) {
+      const int id = special[0] == '!' ? 4 : 5;
+      tokenizer_json["added_tokens"].push_back(
+          {{"id", id}, {"content", special}, {"special", true}});
+    }
+    EXPECT_THAT(PiecesOf(tokenizer_json, "a!"), ElementsAre("a!"));
+    EXPECT_THAT(PiecesOf(tokenizer_json, "a!", false),
+                ElementsAre("a", byte_fallback ? "<0x21>" : "!"));
+  }
+}
+
+TEST(UnigramTokenizerTest, AModelWithoutATypeIsKnownByItsVocabulary) {
+  json tokenizer_json = UnigramTokenizer({{"ab", -2.0}});
+  tokenizer_json["model"].erase("type");
+  EXPECT_THAT(PiecesOf(tokenizer_json, "abab"), ElementsAre("ab", "ab"));
+}
+
 TEST(UnigramTokenizerTest, WithoutAnUnknownTokenAnUnknownCharacterIsAnError) {
   json tokenizer_json = UnigramTokenizer({{"a", -2.0}, {"bc", -3.0}});
   tokenizer_json["model"]["unk_id"] = nullptr;
@@ -126,6 +147,7 @@ TEST(UnigramTokenizerTest, BrokenModelsAreRefused) {
     EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
     return std::string(status.message());
   };
+  EXPECT_THAT(error_of("vocab", json::array()), HasSubstr("\"vocab\" of model is empty"));
   EXPECT_THAT(error_of("vocab", json::object()), HasSubstr("\"vocab\" of model must be a list"));
   EXPECT_THAT(error_of("vocab", {json::array({"a", -1.0}), json::array({"b"})}),
               HasSubstr("token 1 of vocab"));
