@@ -1,5 +1,7 @@
 // tokenizer.json of Hugging Face's tokenizers, with a BPE or unigram model.
 
+#include <charconv>
+#include <cmath>
 #include <limits>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -162,6 +164,36 @@ ParsedModel ParseBpe(const nlohmann::json& model) {
   return bpe;
 }
 
+/// A score as the original has it, whose JSON reader takes the digits for an integer, rounds that,
+/// and divides: that is not always the nearest number, and decides which of two splits of "======"
+/// is the more probable. Its own writer writes the fewest digits, so these are known.
+double ScoreOf(const nlohmann::json& number) {
+  const double nearest = number.get<double>();
+  char text[32];
+  const auto [end, error] =
+      std::to_chars(text, text + sizeof(text), std::abs(nearest), std::chars_format::scientific);
+  uint64_t digits = 0;
+  int exponent = 0, decimals = 0;
+  bool is_decimal = false;
+  for (const char* at = text; at < end; ++at) {
+    if (*at == 'e') {
+      const char* const sign = at + 1;  // "+" or "-"
+      std::from_chars(*sign == '+' ? sign + 1 : sign, end, exponent);
+      break;
+    }
+    is_decimal |= *at == '.';
+    if (*at == '.') continue;
+    digits = 10 * digits + static_cast<uint64_t>(*at - '0');
+    decimals += is_decimal ? 1 : 0;
+  }
+  exponent -= decimals;
+  // Powers of ten up to 10^22 are exact; scores of that size or smallness are none.
+  if (error != std::errc() || std::abs(exponent) > 22) return nearest;
+  const auto rounded = static_cast<double>(digits);
+  const double power = std::pow(10, std::abs(exponent));
+  return std::copysign(exponent < 0 ? rounded / power : rounded * power, nearest);
+}
+
 ParsedModel ParseUnigram(const nlohmann::json& model) {
   const nlohmann::json& pieces = Member(model, "vocab");
   if (!pieces.is_array()) {
@@ -178,7 +210,7 @@ ParsedModel ParseUnigram(const nlohmann::json& model) {
     }
     absl::Status status = vocabulary.Add(piece[0].get_ref<const std::string&>(), id);
     if (!status.ok()) return status;
-    scores.push_back(piece[1].get<double>());
+    scores.push_back(ScoreOf(piece[1]));
   }
   if (scores.empty()) return absl::InvalidArgumentError("\"vocab\" of model is empty");
   const absl::StatusOr<int64_t> unk_id = IntegerMember(model, "unk_id", -1, "model");

@@ -66,7 +66,7 @@ void AddPageRoutes(PageData* page, std::function<Readiness()> readiness, httplib
   server->Get("/api/history", [page](const Request&, Response& response) {
     AnswerJson(page->HistoryText(), &response);
   });
-  server->Get(R"(/api/requests/([0-9]{1,20}))", [page](const Request& request, Response& response) {
+  server->Get(R"(/api/requests/([0-9]{1,64}))", [page](const Request& request, Response& response) {
     RequestId id = 0;
     std::optional<std::string> text;
     if (absl::SimpleAtoi(request.matches[1].str(), &id)) text = page->Request(id);

@@ -75,6 +75,12 @@ TEST(UnigramTokenizerTest, OfSplitsThatAreAlikeTheOneWithTheLongerLastPieceStays
   EXPECT_THAT(PiecesOf(UnigramTokenizer(pieces), "aaa"), ElementsAre("a", "aa"));
 }
 
+// The splits differ by what is rounded when these scores are read and added.
+TEST(UnigramTokenizerTest, OfSplitsThatAreAlikeToTheLastBitTheOneOfTheOriginalIsTaken) {
+  const ScoredPieces pieces = {{"g", -13.029181247038437}, {"gg", -8.193204814860641}};
+  EXPECT_THAT(PiecesOf(UnigramTokenizer(pieces), "ggggg"), ElementsAre("g", "gg", "gg"));
+}
+
 TEST(UnigramTokenizerTest, UnknownCharactersInARowAreOneToken) {
   const json tokenizer_json = UnigramTokenizer({{"a", -2.0}});
   EXPECT_THAT(PiecesOf(tokenizer_json, "a中文a語"), ElementsAre("a", "<unk>", "a", "<unk>"));
