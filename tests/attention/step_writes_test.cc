@@ -85,6 +85,24 @@ struct HeavyCache {
   StoredSegment stored;
 };
 
+/// The token at position 140 overwrites `slot` of a cache of one head, whose last `recent` tokens
+/// stay.
+void ExpectOverwritten(const AttentionShape& shape, HeavyCache& heavy, int recent, int slot) {
+  const Tensor k = RandomTensor(ElementType::kF32, shape.head_dim, 1);
+  const TokenTarget target{0, TokenTarget::kLowestScore};
+  DecodeItem item;
+  item.segments = heavy.cache.segments;
+  item.targets = {&target, 1};
+  item.position = 140;
+  item.score_recent = recent;
+  const std::vector<std::byte> before = heavy.cache.pool.bytes();
+  for (auto& backend : AllBackends()) {
+    heavy.cache.pool.Restore(before);
+    backend->WriteStep(shape, {&item, 1}, Floats(k), Floats(k), heavy.cache.pool.view());
+    EXPECT_EQ(heavy.stored.Position(0, slot), item.position) << backend->name();
+  }
+}
+
 TEST_P(StepWrites, OverwriteTheLeastAttendedTokenOutsideTheRecentOnes) {
   constexpr int kHeads = 2, kSlots = 300, kPosition = 1000, kRecent = 400;
   const AttentionShape shape = Shape(kHeads, kHeads, head_dim());
@@ -143,71 +161,35 @@ TEST_P(StepWrites, OverwriteTheLeastAttendedTokenOutsideTheRecentOnes) {
 TEST_P(StepWrites, OverwriteNoSlotBehindTheLastOne) {
   constexpr int kSlots = 37;
   const AttentionShape shape = Shape(1, 1, head_dim());
-  const Tensor k = RandomTensor(ElementType::kF32, head_dim(), 1);
   HeavyCache heavy(shape, CacheFormat::kF32, 60);
   for (int slot = 0; slot < 60; ++slot) {
     heavy.stored.SetScore(0, slot, slot == 20 ? 2.0f : slot < kSlots ? 3.0f : 1.0f);
     heavy.stored.SetPosition(0, slot, slot);
   }
   heavy.cache.segments[0].num_slots = kSlots;
-  const TokenTarget target{0, TokenTarget::kLowestScore};
-  DecodeItem item;
-  item.segments = heavy.cache.segments;
-  item.targets = {&target, 1};
-  item.position = 140;
-  item.score_recent = 50;
-  const std::vector<std::byte> before = heavy.cache.pool.bytes();
-  for (auto& backend : AllBackends()) {
-    heavy.cache.pool.Restore(before);
-    backend->WriteStep(shape, {&item, 1}, Floats(k), Floats(k), heavy.cache.pool.view());
-    EXPECT_EQ(heavy.stored.Position(0, 20), 140) << backend->name();
-  }
+  ExpectOverwritten(shape, heavy, 50, 20);
 }
 
 // A score that is no number counts as infinity: the first of the tokens that may go.
 TEST_P(StepWrites, OverwriteTheFirstTokenThatMayGoWhereNoScoreIsANumber) {
   constexpr int kSlots = 40, kFirstThatMayGo = 11;
   const AttentionShape shape = Shape(1, 1, head_dim());
-  const Tensor k = RandomTensor(ElementType::kF32, head_dim(), 1);
   HeavyCache heavy(shape, CacheFormat::kF32, kSlots);
   for (int slot = 0; slot < kSlots; ++slot) {
     heavy.stored.SetScore(0, slot, slot % 2 == 0 ? NAN : -NAN);
     heavy.stored.SetPosition(0, slot, slot < kFirstThatMayGo ? 95 + slot : 90 - slot);
   }
-  const TokenTarget target{0, TokenTarget::kLowestScore};
-  DecodeItem item;
-  item.segments = heavy.cache.segments;
-  item.targets = {&target, 1};
-  item.position = 140;
-  item.score_recent = 50;
-  const std::vector<std::byte> before = heavy.cache.pool.bytes();
-  for (auto& backend : AllBackends()) {
-    heavy.cache.pool.Restore(before);
-    backend->WriteStep(shape, {&item, 1}, Floats(k), Floats(k), heavy.cache.pool.view());
-    EXPECT_EQ(heavy.stored.Position(0, kFirstThatMayGo), 140) << backend->name();
-  }
+  ExpectOverwritten(shape, heavy, 50, kFirstThatMayGo);
 }
 
 TEST_P(StepWrites, OverwriteTheOldestTokenWhereAllAreRecent) {
   constexpr int kSlots = 40;
   const AttentionShape shape = Shape(1, 1, head_dim());
-  const Tensor k = RandomTensor(ElementType::kF32, head_dim(), 1);
   HeavyCache heavy(shape, CacheFormat::kF32, kSlots);
   for (int slot = 0; slot < kSlots; ++slot) {
     heavy.stored.SetPosition(0, slot, 100 + (slot + 13) % kSlots);
   }
-  const TokenTarget target{0, TokenTarget::kLowestScore};
-  DecodeItem item;
-  item.segments = heavy.cache.segments;
-  item.targets = {&target, 1};
-  item.position = 140;
-  item.score_recent = 1000;
-  const std::vector<std::byte> before = heavy.cache.pool.bytes();
-  for (auto& backend : AllBackends()) {
-    heavy.cache.pool.Restore(before);
-    backend->WriteStep(shape, {&item, 1}, Floats(k), Floats(k), heavy.cache.pool.view());
-    EXPECT_EQ(heavy.stored.Position(0, kSlots - 13), 140) << backend->name();
-  }
+  ExpectOverwritten(shape, heavy, 1000, kSlots - 13);
 }
 
 TEST_P(StepWrites, GiveTokensOfThePromptTheirScoresAndPositions) {
