@@ -16,11 +16,12 @@ class AlignedFloats {
   }
   float* data() const {
     const auto address = reinterpret_cast<uintptr_t>(floats_.data());
-    return reinterpret_cast<float*>((address + 63) / 64 * 64);
+    const size_t skipped = (kLineBytes - address % kLineBytes) % kLineBytes / sizeof(float);
+    return const_cast<float*>(floats_.data()) + skipped;
   }
 
  private:
-  static constexpr size_t kLineFloats = 16;
+  static constexpr size_t kLineBytes = 64, kLineFloats = kLineBytes / sizeof(float);
   std::vector<float> floats_;
 };
 
