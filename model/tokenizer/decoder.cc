@@ -240,10 +240,11 @@ absl::StatusOr<StripOptions> ParseStrip(const nlohmann::json& component) {
   return options;
 }
 
-/// Whether a Replace is for the space at the beginning of a text, as llm-jp's files write it.
-bool IsFirstSpace(const nlohmann::json& component) {
+/// Whether a Replace takes away the space at the beginning of a text, as llm-jp's files write it.
+bool StripsFirstSpace(const nlohmann::json& component) {
   const nlohmann::json& regex = Member(Member(component, "pattern"), "Regex");
-  return regex == "(?<!\\n)^ " || regex == "\\A ";
+  const absl::StatusOr<std::string> content = StringMember(component, "content", "", "Replace");
+  return (regex == "(?<!\\n)^ " || regex == "\\A ") && content.ok() && content->empty();
 }
 
 /// Collects the stages of a decoder and of those inside it.
@@ -318,12 +319,12 @@ class ChainParser {
   }
 
   absl::Status ParseReplace(const nlohmann::json& component) {
-    absl::StatusOr<Replacement> replacement = Replacement::Parse(component);
-    if (!replacement.ok()) return replacement.status();
-    if (is_fused_ && IsFirstSpace(component) && replacement->is_empty()) {
+    if (is_fused_ && StripsFirstSpace(component)) {
       Add<StripTextStage>(StripOptions{" ", 1, 0});
       return absl::OkStatus();
     }
+    absl::StatusOr<Replacement> replacement = Replacement::Parse(component);
+    if (!replacement.ok()) return replacement.status();
     // A longer pattern could lie across two fragments of the fused text.
     if (is_fused_ && !replacement->is_single_character()) return BehindFuse("Replace");
     if (has_loose_bytes_ && !replacement->is_single_character()) return BehindBytes("Replace");

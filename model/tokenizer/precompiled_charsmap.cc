@@ -34,41 +34,25 @@ absl::StatusOr<PrecompiledCharsmap> PrecompiledCharsmap::Parse(std::string_view 
   return map;
 }
 
-/// Calls `visit(rule)` for the rules that fit, shortest first, until it returns false.
-template <typename Visit>
-void PrecompiledCharsmap::ForEach(std::string_view text, const Visit& visit) const {
-  if (trie_.empty()) return;
+PrecompiledCharsmap::Rule PrecompiledCharsmap::Find(std::string_view text,
+                                                    bool takes_longest) const {
+  Rule found;
+  if (trie_.empty()) return found;
   size_t node = Offset(trie_[0]);
   for (size_t i = 0; i < text.size(); ++i) {
     const uint8_t byte = static_cast<uint8_t>(text[i]);
     node ^= byte;
-    if (node >= trie_.size() || Label(trie_[node]) != byte) return;
+    if (node >= trie_.size() || Label(trie_[node]) != byte) break;
     const uint32_t unit = trie_[node];
     node ^= Offset(unit);
     if (!HasLeaf(unit)) continue;
-    if (node >= trie_.size() || Value(trie_[node]) >= replacements_.size()) return;
+    if (node >= trie_.size() || Value(trie_[node]) >= replacements_.size()) break;
     const uint32_t begin = Value(trie_[node]);
-    if (CharacterBegin(replacements_, begin) != begin) return;  // a broken table
-    if (!visit(Rule{replacements_.c_str() + begin, i + 1})) return;
+    if (CharacterBegin(replacements_, begin) != begin) break;  // a broken table
+    found = {replacements_.c_str() + begin, i + 1};
+    if (!takes_longest) break;
   }
-}
-
-PrecompiledCharsmap::Rule PrecompiledCharsmap::Longest(std::string_view text) const {
-  Rule longest;
-  ForEach(text, [&](const Rule& rule) {
-    longest = rule;
-    return true;
-  });
-  return longest;
-}
-
-PrecompiledCharsmap::Rule PrecompiledCharsmap::Shortest(std::string_view text) const {
-  Rule shortest;
-  ForEach(text, [&](const Rule& rule) {
-    shortest = rule;
-    return false;
-  });
-  return shortest;
+  return found;
 }
 
 }  // namespace ziggurat

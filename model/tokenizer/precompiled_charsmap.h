@@ -24,12 +24,11 @@ class PrecompiledCharsmap {
     size_t length = 0;    ///< bytes of the text that it stands for; 0: no rule
   };
   /// The rules for what `text` begins with: the one for most of it, and for least.
-  Rule Longest(std::string_view text) const;
-  Rule Shortest(std::string_view text) const;
+  Rule Longest(std::string_view text) const { return Find(text, /*takes_longest=*/true); }
+  Rule Shortest(std::string_view text) const { return Find(text, /*takes_longest=*/false); }
 
  private:
-  template <typename Visit>
-  void ForEach(std::string_view text, const Visit& visit) const;
+  Rule Find(std::string_view text, bool takes_longest) const;
 
   std::vector<uint32_t> trie_;  ///< a double array (Aoe 1989)
   std::string replacements_;    ///< each ends with a NUL

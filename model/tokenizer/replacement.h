@@ -23,8 +23,6 @@ class Replacement {
 
   absl::Status Apply(std::string* text) const;
 
-  /// Whether what is found is taken away.
-  bool is_empty() const { return content_.empty(); }
   /// Whether the pattern is one fixed character, so that it makes no difference how text is cut.
   bool is_single_character() const { return is_single_character_; }
 

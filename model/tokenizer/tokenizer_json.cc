@@ -12,7 +12,10 @@
 
 #include "absl/algorithm/container.h"
 #include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
+#include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
 #include "model/tokenizer/bpe_model.h"
 #include "model/tokenizer/json_reader.h"
@@ -56,8 +59,8 @@ class WordEncoder : public SectionEncoder {
         if (absl::Status status = pre_tokenizer_->Split(&words); !status.ok()) return status;
       }
       for (const Word& word : words) {
-        if (absl::Status status = model_->Tokenize(word.text, parse_special, ids); !status.ok())
-          return status;
+        const absl::Status status = model_->Tokenize(word.text, parse_special, ids);
+        if (!status.ok()) return status;
       }
     }
     return absl::OkStatus();
@@ -169,27 +172,22 @@ ParsedModel ParseBpe(const nlohmann::json& model) {
 /// is the more probable. Its own writer writes the fewest digits, so these are known.
 double ScoreOf(const nlohmann::json& number) {
   const double nearest = number.get<double>();
-  char text[32];
-  const auto [end, error] =
-      std::to_chars(text, text + sizeof(text), std::abs(nearest), std::chars_format::scientific);
-  uint64_t digits = 0;
-  int exponent = 0, decimals = 0;
-  bool is_decimal = false;
-  for (const char* at = text; at < end; ++at) {
-    if (*at == 'e') {
-      const char* const sign = at + 1;  // "+" or "-"
-      std::from_chars(*sign == '+' ? sign + 1 : sign, end, exponent);
-      break;
-    }
-    is_decimal |= *at == '.';
-    if (*at == '.') continue;
-    digits = 10 * digits + static_cast<uint64_t>(*at - '0');
-    decimals += is_decimal ? 1 : 0;
-  }
-  exponent -= decimals;
+  char buffer[32];
+  const char* const end = std::to_chars(buffer, buffer + sizeof(buffer), std::abs(nearest),
+                                        std::chars_format::scientific)
+                              .ptr;
+  // "1.25e-01" -> 125 and -3
+  const std::pair<std::string, std::string> parts =
+      absl::StrSplit(absl::string_view(buffer, static_cast<size_t>(end - buffer)), 'e');
+  const std::string digits = absl::StrReplaceAll(parts.first, {{".", ""}});
+  uint64_t integer = 0;
+  int exponent = 0;
+  const bool is_read =
+      absl::SimpleAtoi(digits, &integer) && absl::SimpleAtoi(parts.second, &exponent);
+  exponent -= static_cast<int>(digits.size()) - 1;
   // Powers of ten up to 10^22 are exact; scores of that size or smallness are none.
-  if (error != std::errc() || std::abs(exponent) > 22) return nearest;
-  const auto rounded = static_cast<double>(digits);
+  if (!is_read || std::abs(exponent) > 22) return nearest;
+  const auto rounded = static_cast<double>(integer);
   const double power = std::pow(10, std::abs(exponent));
   return std::copysign(exponent < 0 ? rounded / power : rounded * power, nearest);
 }

@@ -15,9 +15,7 @@ UnigramModel::UnigramModel(Vocabulary vocabulary, std::vector<double> scores,
                            std::optional<int32_t> unk_id, bool falls_back_to_bytes)
     : WordModel(std::move(vocabulary)), scores_(std::move(scores)), unk_id_(unk_id) {
   constexpr double kUnknownPenalty = 10;
-  if (!scores_.empty()) {
-    unknown_score_ = *std::min_element(scores_.begin(), scores_.end()) - kUnknownPenalty;
-  }
+  unknown_score_ = *std::min_element(scores_.begin(), scores_.end()) - kUnknownPenalty;
   for (size_t id = 0; id < scores_.size(); ++id) {
     pieces_.Add(*this->vocabulary().Piece(static_cast<int64_t>(id)), static_cast<int32_t>(id));
   }
@@ -36,10 +34,11 @@ void UnigramModel::AppendUnknown(std::string_view text, bool finds_special,
 absl::Status UnigramModel::Tokenize(std::string_view word, bool finds_special,
                                     std::vector<int32_t>* ids) const {
   const auto score_of = [&](int32_t id, size_t bytes) -> std::optional<double> {
-    if (finds_special || !vocabulary().IsSpecial(id)) return scores_[static_cast<size_t>(id)];
     // A special token that is all there is for its character is text, too.
-    const bool is_character = NextUtf8(*vocabulary().Piece(id)).length == bytes;
-    if (bytes_.has_value() || !is_character) return std::nullopt;
+    const auto is_only_piece = [&] {
+      return !bytes_.has_value() && NextUtf8(*vocabulary().Piece(id)).length == bytes;
+    };
+    if (!finds_special && vocabulary().IsSpecial(id) && !is_only_piece()) return std::nullopt;
     return scores_[static_cast<size_t>(id)];
   };
   std::string_view unknown;  // what has not been appended yet

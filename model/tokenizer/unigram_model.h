@@ -18,7 +18,8 @@ namespace ziggurat {
 /// there is a fallback to them, else the unknown token.
 class UnigramModel : public WordModel {
  public:
-  /// `scores` are logarithms of probabilities, [ids]. `unk_id` is one of the vocabulary's.
+  /// `scores` are logarithms of probabilities, [ids], at least one. `unk_id` is one of the
+  /// vocabulary's.
   UnigramModel(Vocabulary vocabulary, std::vector<double> scores, std::optional<int32_t> unk_id,
                bool falls_back_to_bytes);
 

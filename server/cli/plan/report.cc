@@ -124,13 +124,12 @@ std::string PoliciesText(const Plan& plan) {
   if (plan.clients > 0) {
     absl::StrAppend(&text, "\n  for ", plan.clients, ": the pool in which so many run at once");
   }
-  text +=
-      "\n  blocks: held and reserved once the prompt is there, which nobody else can have\n"
-      "  at once: what the pool lets in when the daemon is idle, least and most by who comes "
-      "first;\n"
-      "  on and on, and its bar: running while ever more wait (▒: if all layers are lazy); either "
-      "is\n"
-      "  at most --max-running in the daemon\n";
+  text += R"(
+  blocks: held and reserved once the prompt is there, which nobody else can have
+  at once: what the pool lets in when the daemon is idle, least and most by who comes first;
+  on and on, and its bar: running while ever more wait (▒: if all layers are lazy); either is
+  at most --max-running in the daemon
+)";
   for (const PolicyRow& row : plan.policies) {
     if (!row.usual.depends_on_content) continue;
     absl::StrAppend(&text, "  ", row.policy,
