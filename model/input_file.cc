@@ -80,6 +80,12 @@ absl::StatusOr<std::string> ReadInputFile(const std::filesystem::path& path, siz
   return text;
 }
 
+absl::Status CheckHasNoNul(std::string_view json) {
+  const size_t at = json.find('\0');
+  if (at == std::string_view::npos) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("not valid JSON: byte ", at + 1, " is NUL"));
+}
+
 absl::Status InFile(const std::filesystem::path& path, const absl::Status& status) {
   return absl::Status(status.code(), absl::StrCat(path.string(), ": ", status.message()));
 }

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <filesystem>
 #include <string>
+#include <string_view>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -40,6 +41,10 @@ class InputFile {
 /// The whole of a regular file of at most `max_bytes`. Errors as InputFile's, and INVALID_ARGUMENT
 /// where it is too large.
 absl::StatusOr<std::string> ReadInputFile(const std::filesystem::path& path, size_t max_bytes);
+
+/// INVALID_ARGUMENT where a text that is to be JSON has a NUL byte, which the parser takes for its
+/// end.
+absl::Status CheckHasNoNul(std::string_view json);
 
 /// What is wrong with what such a file says: its message begins with the path, too.
 absl::Status InFile(const std::filesystem::path& path, const absl::Status& status);

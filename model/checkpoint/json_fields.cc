@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "model/absl_view.h"
+#include "model/input_file.h"
 
 namespace ziggurat {
 
@@ -62,6 +63,9 @@ absl::StatusOr<nlohmann::json> ParseJsonObject(std::string_view text, std::strin
   if (Depth(text) > kDeepest) {
     return absl::InvalidArgumentError(
         absl::StrCat(AbslView(file), ": nests deeper than ", kDeepest, " levels"));
+  }
+  if (absl::Status status = CheckHasNoNul(text); !status.ok()) {
+    return absl::InvalidArgumentError(absl::StrCat(AbslView(file), ": ", status.message()));
   }
   // The throwing parse is the one that says where the error is; nothing is thrown past this border.
   try {

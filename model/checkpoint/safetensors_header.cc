@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "model/input_file.h"
 
 namespace ziggurat {
 
@@ -207,6 +208,12 @@ size_t DTypeBytes(DType dtype) { return kDTypes[static_cast<size_t>(dtype)].byte
 
 absl::StatusOr<std::map<std::string, HeaderEntry, std::less<>>> ParseSafetensorsHeader(
     std::string_view json, uint64_t data_bytes) {
+  if (json.empty() || json.front() != '{') {
+    return absl::InvalidArgumentError("the header does not begin with '{'");
+  }
+  if (absl::Status status = CheckHasNoNul(json); !status.ok()) {
+    return absl::InvalidArgumentError(absl::StrCat("the header is ", status.message()));
+  }
   HeaderReader reader;
   if (!nlohmann::json::sax_parse(json, &reader)) {
     return absl::InvalidArgumentError(absl::StrCat("the header ", reader.error));

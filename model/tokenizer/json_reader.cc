@@ -23,6 +23,7 @@ absl::StatusOr<std::string> ReadTokenizerFile(const std::filesystem::path& path)
 absl::StatusOr<nlohmann::json> ReadJsonObject(const std::filesystem::path& path) {
   const absl::StatusOr<std::string> content = ReadTokenizerFile(path);
   if (!content.ok()) return content.status();
+  if (absl::Status status = CheckHasNoNul(*content); !status.ok()) return InFile(path, status);
   nlohmann::json value;
   try {
     value = nlohmann::json::parse(*content);

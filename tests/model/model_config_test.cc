@@ -373,6 +373,12 @@ TEST(ModelConfig, RefusesWhatIsNoJsonObject) {
   }
 }
 
+TEST(ModelConfig, RefusesWhatStandsBehindANul) {
+  const auto parsed = ParseModelConfig(std::string("{}\0{", 4), "dir/config.json");
+  EXPECT_THAT(Message(parsed.status()),
+              HasSubstr("dir/config.json: not valid JSON: byte 3 is NUL"));
+}
+
 TEST(ModelConfig, RefusesWhatNestsDeeply) {
   const std::string brackets(1'000'000, '[');
   const std::string text = "{\"eos_token_id\": " + brackets + std::string(1'000'000, ']') + "}";

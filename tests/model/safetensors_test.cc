@@ -68,7 +68,7 @@ TEST(SafetensorsFile, EveryTruncationIsDataLoss) {
 
 struct BadHeader {
   const char* name;
-  const char* header;
+  std::string header;
   const char* reason;
 };
 
@@ -86,8 +86,9 @@ INSTANTIATE_TEST_SUITE_P(
     SafetensorsFile, BadHeaders,
     ::testing::Values(
         BadHeader{"NoJson", "{\"a\": ", "the header is not valid JSON"},
-        BadHeader{"Empty", "", "JSON"}, BadHeader{"Array", "[1]", "a list"},
-        BadHeader{"Number", "17", "a number"},
+        BadHeader{"Empty", "", "begin with '{'"}, BadHeader{"Array", "[1]", "begin with '{'"},
+        BadHeader{"Number", "17", "begin with '{'"}, BadHeader{"Blank", " {}", "begin with '{'"},
+        BadHeader{"BytesBehindNul", std::string("{}\0 more", 8), "byte 3 is NUL"},
         BadHeader{"InvalidUtf8", "{\"\xff\": 1}", "not valid JSON"},
         BadHeader{"UnknownDtype", R"({"a": {"dtype": "F7", "shape": [2], "data_offsets": [0, 8]}})",
                   "F7\" (supported are F32, F16 and BF16)"},

@@ -21,7 +21,9 @@ template <typename Number>
 std::vector<float> ReadNumbers(const TensorView& view) {
   std::vector<Number> numbers(static_cast<size_t>(view.num_elements()));
   std::memcpy(numbers.data(), view.data, view.bytes);
-  return {numbers.begin(), numbers.end()};
+  std::vector<float> values;
+  for (const Number number : numbers) values.push_back(static_cast<float>(number));
+  return values;
 }
 
 /// As float, which holds codes exactly, but not packed words of 32 bits.
@@ -37,8 +39,12 @@ Tensors ReadTensors(const std::filesystem::path& path) {
       tensor.values = ReadNumbers<uint8_t>(view);
     } else if (view.dtype == DType::kI32) {
       tensor.values = ReadNumbers<int32_t>(view);
+    } else if (view.dtype == DType::kI64) {
+      tensor.values = ReadNumbers<int64_t>(view);
+    } else if (view.dtype == DType::kF64) {
+      tensor.values = ReadNumbers<double>(view);
     } else {
-      throw std::runtime_error(path.string() + ": not F32, U8 or I32: " + name);
+      throw std::runtime_error(path.string() + ": not F32, F64, U8, I32 or I64: " + name);
     }
     tensors.emplace(name, std::move(tensor));
   }
