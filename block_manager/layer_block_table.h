@@ -8,7 +8,6 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <map>
 #include <optional>
 #include <vector>
 
@@ -147,7 +146,7 @@ class alignas(64) LayerBlockTable {
   /// O(segments).
   LayerOccupancy occupancy() const;
   /// The same, apart for each format, added to `by_format`. Formats that hold nothing are left out.
-  void AddOccupancyByFormat(std::map<CacheFormat, LayerOccupancy>* by_format) const;
+  void AddOccupancyByFormat(OccupancyByFormat* by_format) const;
   /// Proves that blocks, slots, ring cursors and views of every segment agree, and that every block
   /// is in use. INTERNAL names the first segment that is wrong.
   absl::Status CheckIntegrity() const;

@@ -11,6 +11,7 @@ LayerOccupancy& LayerOccupancy::operator+=(const LayerOccupancy& other) {
   live_bytes += other.live_bytes;
   owned_live_bytes += other.owned_live_bytes;
   tail_waste_bytes += other.tail_waste_bytes;
+  head_slots += other.head_slots;
   return *this;
 }
 
@@ -27,6 +28,7 @@ LayerOccupancy LayerBlockTable::SegmentOccupancy(int segment) const {
   result.owned_live_bytes = s.refers() ? 0 : result.live_bytes;
   result.borrowed_blocks = s.borrowed_keys.size() + s.borrowed_scales.size();
   result.tail_waste_bytes = result.blocks * geometry_->block_bytes - result.live_bytes;
+  result.head_slots = num_slots * views_[segment].num_kv_heads;
   return result;
 }
 
@@ -36,7 +38,7 @@ LayerOccupancy LayerBlockTable::occupancy() const {
   return result;
 }
 
-void LayerBlockTable::AddOccupancyByFormat(std::map<CacheFormat, LayerOccupancy>* by_format) const {
+void LayerBlockTable::AddOccupancyByFormat(OccupancyByFormat* by_format) const {
   for (int i = 0; i < num_segments(); ++i) {
     // A segment without slots may hold references to another layer's keys already.
     if (views_[i].num_slots == 0 && segments_[i].borrowed_keys.empty()) continue;

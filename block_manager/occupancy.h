@@ -2,6 +2,9 @@
 #pragma once
 
 #include <cstddef>
+#include <map>
+
+#include "block_manager/cache_format.h"
 
 namespace ziggurat {
 
@@ -17,8 +20,12 @@ struct LayerOccupancy {
   size_t live_bytes = 0;        ///< bytes of `blocks` that hold live tokens
   size_t owned_live_bytes = 0;  ///< of `owned_blocks`
   size_t tail_waste_bytes = 0;  ///< blocks * block_bytes - live_bytes
+  size_t head_slots = 0;        ///< slots of each KV head, shared ones included
 
   LayerOccupancy& operator+=(const LayerOccupancy& other);
 };
+
+/// Apart for each format that holds anything.
+using OccupancyByFormat = std::map<CacheFormat, LayerOccupancy>;
 
 }  // namespace ziggurat

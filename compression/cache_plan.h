@@ -139,6 +139,16 @@ struct DistantOptions {
 
 // ---- A whole sequence --------------------------------------------------------------------------
 
+/// The length of a sequence. The cache receives one token for each generated one but the last.
+struct SequenceLimits {
+  int prompt_tokens = 1;   ///< >= 1
+  int max_new_tokens = 0;  ///< >= 0
+
+  int64_t appended_tokens() const { return max_new_tokens > 1 ? max_new_tokens - 1 : 0; }
+  /// All that the cache of an uncompressed layer ever receives.
+  int64_t total_tokens() const { return prompt_tokens + appended_tokens(); }
+};
+
 /// A number per layer that a policy wants before it decides.
 enum class LayerImportance : uint8_t {
   kNone,
@@ -173,7 +183,7 @@ struct PrefillNeeds {
   bool lower_kv = false;        ///< K and V of the layer below (MiniCache)
   bool group_qk = false;        ///< Q and K of each head's lowest layer (PoD)
   int stored_score_layers = 0;  ///< layers whose scores are kept until the last (DecideAt::kPrompt)
-  bool recall = false;          ///< room for the sums that attention recall is measured by
+  bool recall = false;          ///< attention recall is to be measured, by sums that take room
 };
 
 /// Everything about one sequence, known before it is admitted.
@@ -187,7 +197,7 @@ struct CachePlan {
   /// Of the first token's query, where importance is kLazyMass.
   LazyTest first_token_test;
   DecisionBounds decided;  ///< where `decide` is not kLayer
-  PrefillNeeds needs;
+  PrefillNeeds needs;      ///< at least those of the layers (RaiseNeeds)
 
   /// Whether any layer has an edit: it may keep less than the whole prompt, and not the same tokens
   /// as another.

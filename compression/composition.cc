@@ -5,7 +5,6 @@
 #include <utility>
 
 #include "compression/layer_plan.h"
-#include "compression/plan_modifier.h"
 
 namespace ziggurat {
 namespace {
@@ -14,7 +13,7 @@ using Terms = std::vector<std::shared_ptr<const DescribedPolicy>>;
 
 int CanonicalRank(const DescribedPolicy& policy) {
   if ((policy.traits() & kQuantizes) != 0) return 2;
-  return policy.modifier() == nullptr ? 1 : 0;
+  return (policy.traits() & kDropsTokens) != 0 ? 1 : 0;
 }
 
 class ComposedPolicy final : public Policy {
@@ -25,7 +24,6 @@ class ComposedPolicy final : public Policy {
       const char* separator = name_.empty() ? "" : "+";
       name_.append(separator).append(term->name());
       text_.append(separator).append(term->ToString());
-      if (term->modifier() == nullptr) base_ = term.get();
       if ((term->traits() & (kDecidesAfterPrompt | kDecidesAfterToken)) != 0) decider_ = term.get();
     }
   }
@@ -40,31 +38,19 @@ class ComposedPolicy final : public Policy {
     return absl::OkStatus();
   }
 
-  CachePlan Plan(const PolicyContext& context, int prompt_tokens,
-                 int max_new_tokens) const override {
-    const SequenceLimits limits{prompt_tokens, max_new_tokens};
-    CachePlan plan;
-    if (base_ != nullptr) {
-      plan = base_->Plan(context, prompt_tokens, max_new_tokens);
-    } else {
-      plan.layers.assign(context.num_layers, PlanKeepAll(limits));
+  CachePlan Plan(const PolicyContext& context, const SequenceLimits& limits) const override {
+    CachePlan plan = PlanFull(context, limits);
+    // What shares layers asks how tokens are stored, and which are kept.
+    for (auto term = terms_.rbegin(); term != terms_.rend(); ++term) {
+      (*term)->Apply(context, limits, &plan);
     }
-    // How tokens are stored comes first, since others may ask.
-    for (const bool quantizes : {true, false}) {
-      for (const auto& term : terms_) {
-        if (term->modifier() == nullptr || ((term->traits() & kQuantizes) != 0) != quantizes) {
-          continue;
-        }
-        term->modifier()->Modify(context, limits, &plan);
-      }
-    }
-    return CompletePlan(context, limits, std::move(plan));
+    return plan;
   }
 
-  std::vector<LayerPlan> Decide(const PolicyContext& context, int tokens, int max_new_tokens,
+  std::vector<LayerPlan> Decide(const PolicyContext& context, const SequenceLimits& limits,
                                 absl::Span<const double> importance) const override {
-    if (decider_ == nullptr) return Policy::Decide(context, tokens, max_new_tokens, importance);
-    return decider_->Decide(context, tokens, max_new_tokens, importance);
+    if (decider_ == nullptr) return {};
+    return decider_->Decide(context, limits, importance);
   }
 
   bool wants_prompt_text() const override {
@@ -88,7 +74,6 @@ class ComposedPolicy final : public Policy {
   Terms terms_;
   std::string name_;
   std::string text_;
-  const DescribedPolicy* base_ = nullptr;     ///< that says which tokens are kept
   const DescribedPolicy* decider_ = nullptr;  ///< that must see all layers first
 };
 

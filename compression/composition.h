@@ -1,5 +1,5 @@
-// `a+b`: several policies at work on one cache. One of them may say which tokens layers keep; the
-// others change its plan (compression/plan_modifier.h), or that of `full` where there is none.
+// `a+b`: several policies at work on one cache. One of them may say which tokens every layer keeps;
+// the others change its plan, or that of `full` where there is none.
 #pragma once
 
 #include <memory>

@@ -18,6 +18,8 @@ struct Rule {
 
 /// The first rule that fits speaks; where none does the two compose.
 constexpr Rule kRules[] = {
+    {kDropsTokens, kDropsTokens, "both decide which tokens every layer keeps, and only one can"},
+
     // ---- How tokens are stored.
     {kQuantizes, kQuantizes, "both decide how tokens are stored, and only one can"},
     {kQuantizesGroups, kOverwritesAny,
@@ -80,10 +82,6 @@ std::string FindReason(const DescribedPolicy& first, const DescribedPolicy& seco
   const auto format = [](const Rule& rule, const Policy& one, const Policy& other) {
     return fmt::format(fmt::runtime(rule.reason), one.name(), other.name());
   };
-  // Whatever their traits: only one plan can be changed by what comes after it.
-  if (first.modifier() == nullptr && second.modifier() == nullptr) {
-    return "both decide which tokens every layer keeps, and only one can";
-  }
   for (const Rule& rule : kRules) {
     if (HasAll(first, rule.one) && HasAll(second, rule.other)) return format(rule, first, second);
     if (HasAll(second, rule.one) && HasAll(first, rule.other)) return format(rule, second, first);

@@ -1,7 +1,6 @@
 #include "compression/layer_plan.h"
 
 #include <algorithm>
-#include <utility>
 
 #include "absl/algorithm/container.h"
 
@@ -51,6 +50,12 @@ LayerPlan PlanKeepAll(const SequenceLimits& limits) {
   return plan;
 }
 
+CachePlan PlanFull(const PolicyContext& context, const SequenceLimits& limits) {
+  CachePlan plan;
+  plan.layers.assign(context.num_layers, PlanKeepAll(limits));
+  return plan;
+}
+
 LayerPlan PlanKeepBest(const SequenceLimits& limits, const WindowScoreStatistic& statistic,
                        int64_t budget) {
   if (limits.prompt_tokens <= budget) return PlanKeepAll(limits);
@@ -96,23 +101,17 @@ LayerPlan PlanKeepAsLeader(const LayerPlan& leader, const KeepAsLeader& edit) {
   return plan;
 }
 
-CachePlan CompletePlan(const PolicyContext& context, const SequenceLimits& limits, CachePlan plan) {
-  plan.needs = {};
-  for (const LayerPlan& layer : plan.layers) AddNeeds(context, layer, &plan.needs);
+void RaiseNeeds(const PolicyContext& context, const SequenceLimits& limits, CachePlan* plan) {
+  PrefillNeeds& needs = plan->needs;
+  for (const LayerPlan& layer : plan->layers) AddNeeds(context, layer, &needs);
   // Within the near window of the last query nothing is distant.
-  plan.needs.group_qk = plan.distant.has_value() &&
-                        limits.prompt_tokens > int64_t{plan.distant->sinks} + plan.distant->recent;
-  if (plan.decide == DecideAt::kPrompt && absl::c_any_of(plan.layers, HasScores)) {
-    plan.needs.stored_score_layers = static_cast<int>(plan.layers.size());
+  if (plan->distant.has_value() &&
+      limits.prompt_tokens > int64_t{plan->distant->sinks} + plan->distant->recent) {
+    needs.group_qk = true;
   }
-  return plan;
-}
-
-CachePlan CompletePlan(const PolicyContext& context, const SequenceLimits& limits,
-                       std::vector<LayerPlan> layers) {
-  CachePlan plan;
-  plan.layers = std::move(layers);
-  return CompletePlan(context, limits, std::move(plan));
+  if (plan->decide == DecideAt::kPrompt && absl::c_any_of(plan->layers, HasScores)) {
+    needs.stored_score_layers = static_cast<int>(plan->layers.size());
+  }
 }
 
 }  // namespace ziggurat

@@ -1,26 +1,17 @@
-// The slots that each kind of edit needs: how edits become LayerPlans and those a CachePlan.
+// How edits become LayerPlans, and what these need of prefill.
 #pragma once
 
 #include <cstdint>
-#include <vector>
 
 #include "compression/cache_plan.h"
 #include "compression/policy.h"
 
 namespace ziggurat {
 
-/// The length of a sequence. The cache receives one token for each generated one but the last.
-struct SequenceLimits {
-  int prompt_tokens = 1;   ///< >= 1
-  int max_new_tokens = 0;  ///< >= 0
-
-  int64_t appended_tokens() const { return max_new_tokens > 1 ? max_new_tokens - 1 : 0; }
-  /// All that the cache of an uncompressed layer ever receives.
-  int64_t total_tokens() const { return prompt_tokens + appended_tokens(); }
-};
-
 /// Everything is kept, new tokens are appended.
 LayerPlan PlanKeepAll(const SequenceLimits& limits);
+/// The same in every layer: the plan of `full`.
+CachePlan PlanFull(const PolicyContext& context, const SequenceLimits& limits);
 
 /// The `budget` - statistic.window best tokens by `statistic` and the window; new tokens are
 /// appended. A prompt of at most `budget` tokens is kept whole and nothing is measured.
@@ -43,10 +34,7 @@ LayerPlan PlanKeepWindows(const SequenceLimits& limits, const KeepWindows& edit)
 /// that keeps everything needs no following.
 LayerPlan PlanKeepAsLeader(const LayerPlan& leader, const KeepAsLeader& edit);
 
-/// Adds what concerns all layers together: what the prefill needs for them (CachePlan::needs).
-/// Whoever changes a plan completes it again.
-CachePlan CompletePlan(const PolicyContext& context, const SequenceLimits& limits, CachePlan plan);
-CachePlan CompletePlan(const PolicyContext& context, const SequenceLimits& limits,
-                       std::vector<LayerPlan> layers);
+/// Raises `plan->needs` to what the layers need of prefill. AskForPlan does so with every plan.
+void RaiseNeeds(const PolicyContext& context, const SequenceLimits& limits, CachePlan* plan);
 
 }  // namespace ziggurat

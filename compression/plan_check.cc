@@ -71,7 +71,7 @@ class PlanCheck {
   }
 
   Wrong OfWhole() const {
-    return First({OfDecision(), OfMergeOptions(), OfQuantization(), OfDistant(), OfNeeds()});
+    return First({OfDecision(), OfMergeOptions(), OfQuantization(), OfDistant()});
   }
 
  private:
@@ -287,20 +287,6 @@ class PlanCheck {
     return overwrites ? "codes in groups of tokens, of which KeepHeavy overwrites single ones" : "";
   }
 
-  Wrong OfNeeds() const {
-    const PrefillNeeds needed = CompletePlan(context_, limits_, plan_).needs;
-    const PrefillNeeds& has = plan_.needs;
-    const auto rows = [](const PrefillNeeds& needs) {
-      return needs.window_rows < 0 ? std::numeric_limits<int>::max() : needs.window_rows;
-    };
-    const bool is_enough = rows(has) >= rows(needed) && has.score_heads >= needed.score_heads &&
-                           has.selects >= needed.selects && has.lower_kv >= needed.lower_kv &&
-                           has.group_qk >= needed.group_qk &&
-                           has.stored_score_layers >= needed.stored_score_layers;
-    return is_enough ? ""
-                     : "less than its layers need of prefill: CompletePlan was not called last";
-  }
-
   template <typename Edit>
   bool Holds() const {
     return std::holds_alternative<Edit>(plan_.layers[layer_].edit);
@@ -371,21 +357,26 @@ absl::StatusOr<std::shared_ptr<const Policy>> AskForPrompt(const Policy& policy,
 
 absl::StatusOr<CachePlan> AskForPlan(const Policy& policy, const PolicyContext& context,
                                      const SequenceLimits& limits) {
-  absl::StatusOr<CachePlan> plan = Guarded(policy, "planned", [&] {
-    return policy.Plan(context, limits.prompt_tokens, limits.max_new_tokens);
-  });
+  absl::StatusOr<CachePlan> plan =
+      Guarded(policy, "planned", [&] { return policy.Plan(context, limits); });
   if (!plan.ok()) return plan.status();
   absl::Status status = CheckPlan(policy.name(), context, limits, *plan);
   if (!status.ok()) return status;
+  RaiseNeeds(context, limits, &*plan);
   return plan;
 }
 
 absl::StatusOr<std::vector<LayerPlan>> AskForDecision(const Policy& policy,
-                                                      const PolicyContext& context, int tokens,
-                                                      int max_new_tokens,
+                                                      const PolicyContext& context,
+                                                      const CachePlan& plan,
+                                                      const SequenceLimits& limits,
                                                       absl::Span<const double> importance) {
-  return Guarded(policy, "decided",
-                 [&] { return policy.Decide(context, tokens, max_new_tokens, importance); });
+  absl::StatusOr<std::vector<LayerPlan>> layers =
+      Guarded(policy, "decided", [&] { return policy.Decide(context, limits, importance); });
+  if (!layers.ok()) return layers.status();
+  absl::Status status = CheckDecision(policy.name(), plan, limits, *layers);
+  if (!status.ok()) return status;
+  return layers;
 }
 
 }  // namespace ziggurat

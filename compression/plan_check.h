@@ -16,9 +16,8 @@
 namespace ziggurat {
 
 /// Whether the plan keeps to what compression/cache_plan.h says of statistics, edits, merges and
-/// decisions, counts no less than it keeps, and has been completed (CompletePlan). INTERNAL
-/// otherwise. Formats are not looked at: what suits a model, its geometry knows
-/// (CacheGeometry::CheckFormat).
+/// decisions, and counts no less than it keeps. INTERNAL otherwise. Formats are not looked at: what
+/// suits a model, its geometry knows (CacheGeometry::CheckFormat).
 absl::Status CheckPlan(std::string_view policy, const PolicyContext& context,
                        const SequenceLimits& limits, const CachePlan& plan);
 
@@ -31,15 +30,22 @@ absl::Status AskWhetherItSuits(const Policy& policy, const PolicyContext& contex
 absl::StatusOr<std::shared_ptr<const Policy>> AskForPrompt(const Policy& policy,
                                                            std::string_view text);
 
-/// Policy::Plan, checked. INTERNAL where it throws, too.
+/// Whether `layers` are what Policy::Decide may answer to `plan`, with its `limits`. INTERNAL
+/// otherwise.
+absl::Status CheckDecision(std::string_view policy, const CachePlan& plan,
+                           const SequenceLimits& limits, absl::Span<const LayerPlan> layers);
+
+/// Policy::Plan, checked, with what its layers need of prefill. INTERNAL where it throws, too.
 absl::StatusOr<CachePlan> AskForPlan(const Policy& policy, const PolicyContext& context,
                                      const SequenceLimits& limits);
 
-/// Policy::Decide, which may answer anything (SequenceStore::Decide checks it). INTERNAL where it
-/// throws.
+/// Policy::Decide, checked. INTERNAL where it throws, too.
+///   plan    of the policy
+///   limits  as of the decision
 absl::StatusOr<std::vector<LayerPlan>> AskForDecision(const Policy& policy,
-                                                      const PolicyContext& context, int tokens,
-                                                      int max_new_tokens,
+                                                      const PolicyContext& context,
+                                                      const CachePlan& plan,
+                                                      const SequenceLimits& limits,
                                                       absl::Span<const double> importance);
 
 }  // namespace ziggurat

@@ -36,27 +36,26 @@ class Policy {
   /// INVALID_ARGUMENT where the policy does not suit the model (a group that does not divide the
   /// head size, a calibration of another model). Asked before `Plan`.
   virtual absl::Status Check(const PolicyContext& /*context*/) const { return absl::OkStatus(); }
-  /// What each layer does of a prompt of `prompt_tokens` (>= 1) that generates up to
-  /// `max_new_tokens` (>= 0); from it follow the blocks that admission reserves. The cache receives
-  /// one token for each generated one but the last. INTERNAL, to the request, where the plan breaks
-  /// a rule of compression/cache_plan.h (CheckPlan), and where it throws. Asked by any thread.
-  virtual CachePlan Plan(const PolicyContext& context, int prompt_tokens,
-                         int max_new_tokens) const = 0;
+  /// What each layer does of a sequence of at most that length; from it follow the blocks that
+  /// admission reserves. INTERNAL, to the request, where the plan breaks a rule of
+  /// compression/cache_plan.h (CheckPlan), and where it throws. Asked by any thread.
+  virtual CachePlan Plan(const PolicyContext& context, const SequenceLimits& limits) const = 0;
   /// What the layers keep once `CachePlan::importance` has been measured of each of them. Asked by
-  /// the engine's thread, only where `CachePlan::decide` says so. `tokens` are those held then: the
-  /// prompt's, and at DecideAt::kFirstToken the first generated one; `max_new_tokens` are those
-  /// still to come, counted as in `Plan`. `prompt_tokens_kept` counts what is left of `tokens`.
+  /// the engine's thread, only where `CachePlan::decide` says so. `limits` are as of then: its
+  /// prompt has all tokens that are held, at DecideAt::kFirstToken the first generated one too, and
+  /// the new ones are those still to come, counted as in `Plan`. `prompt_tokens_kept` counts what
+  /// is left of those held.
   ///
   /// A layer may become KeepAll; KeepRing, of at most `DecisionBounds::most_sinks` sinks; at
   /// DecideAt::kPrompt also KeepBest, by the statistic that the layer's plan had, whose window is
   /// then its `recent`. Together they come to no more than `DecisionBounds::mean_tokens` says.
-  /// Anything else ends the request with INTERNAL, which names the policy and the layer.
+  /// Anything else ends the request with INTERNAL, which names the policy and the layer
+  /// (CheckDecision).
   ///   importance  [num_layers] of a broken model perhaps infinite, or no number
-  virtual std::vector<LayerPlan> Decide(const PolicyContext& context, int tokens,
-                                        int max_new_tokens,
-                                        absl::Span<const double> importance) const {
-    (void)importance;
-    return Plan(context, tokens, max_new_tokens).layers;
+  virtual std::vector<LayerPlan> Decide(const PolicyContext& /*context*/,
+                                        const SequenceLimits& /*limits*/,
+                                        absl::Span<const double> /*importance*/) const {
+    return {};
   }
   /// Whether ForPrompt is to be asked.
   virtual bool wants_prompt_text() const { return false; }

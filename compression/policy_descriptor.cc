@@ -7,6 +7,8 @@
 #include <cstdlib>
 #include <utility>
 
+#include "compression/layer_plan.h"
+
 namespace ziggurat {
 namespace {
 
@@ -76,6 +78,13 @@ bool PolicyArguments::Applies(const ParameterSpec& parameter) const {
          Choice(parameter.only_with->parameter) == parameter.only_with->choice;
 }
 
+bool PolicyArguments::IsDefault(size_t index) const {
+  const std::optional<double> by_default = descriptor_->parameters[index].default_value;
+  if (const auto* real = std::get_if<double>(&values_[index])) return by_default == *real;
+  const auto* integer = std::get_if<int64_t>(&values_[index]);
+  return integer != nullptr && by_default == static_cast<double>(*integer);
+}
+
 PolicyArguments PolicyArguments::WithChoice(std::string_view name, size_t choice) const {
   PolicyArguments arguments = *this;
   arguments.values_[Find(name, ParameterType::kChoice)] = static_cast<int64_t>(choice);
@@ -91,6 +100,12 @@ std::string PolicyArguments::ToString() const {
   }
   if (parts.empty()) return std::string(descriptor_->name);
   return fmt::format("{}({})", descriptor_->name, fmt::join(parts, ","));
+}
+
+CachePlan DescribedPolicy::Plan(const PolicyContext& context, const SequenceLimits& limits) const {
+  CachePlan plan = PlanFull(context, limits);
+  Apply(context, limits, &plan);
+  return plan;
 }
 
 std::string DescribeRange(const ParameterSpec& parameter) {

@@ -36,6 +36,8 @@ struct ParameterSpec {
   std::string_view name;
   std::string_view help;  ///< a phrase without a full stop
   ParameterType type = ParameterType::kInteger;
+  /// It says how much is kept: policies that differ in it alone are points of one line in reports.
+  bool is_amount = false;
   bool odd = false;                                 ///< integers only
   double minimum = 0;                               ///< inclusive; numbers only
   double maximum = 0;                               ///< inclusive; numbers only
@@ -76,6 +78,8 @@ class PolicyArguments {
 
   /// Whether a parameter's condition holds (ParameterSpec::only_with).
   bool Applies(const ParameterSpec& parameter) const;
+  /// Whether parameter `index` of the descriptor has the number or choice that it has by default.
+  bool IsDefault(size_t index) const;
   /// The same arguments but for one choice.
   PolicyArguments WithChoice(std::string_view name, size_t choice) const;
 
@@ -108,9 +112,8 @@ struct PolicyDescriptor {
   std::shared_ptr<const DescribedPolicy> (*make)(const PolicyArguments&) = nullptr;
 };
 
-class PlanModifier;
-
-/// What every registered policy shares: its name, its canonical text, and its traits.
+/// What every registered policy shares: its name, its canonical text, its traits, and that it says
+/// what it changes of a plan.
 class DescribedPolicy : public Policy {
  public:
   explicit DescribedPolicy(const PolicyArguments& arguments)
@@ -120,8 +123,11 @@ class DescribedPolicy : public Policy {
 
   /// What decides whether it composes with another policy.
   virtual PolicyTraits traits() const = 0;
-  /// Not null where it changes the plan of another policy (compression/plan_modifier.h).
-  virtual const PlanModifier* modifier() const { return nullptr; }
+  /// Makes of a plan the one that this policy wants: of that which keeps everything (`full`), or of
+  /// what the policies have made of it that it is composed with (compression/composition.h).
+  virtual void Apply(const PolicyContext& context, const SequenceLimits& limits,
+                     CachePlan* plan) const = 0;
+  CachePlan Plan(const PolicyContext& context, const SequenceLimits& limits) const final;
   /// `ForPrompt`, as a policy that can be composed.
   virtual std::shared_ptr<const DescribedPolicy> Resolve(std::string_view /*text*/) const {
     return nullptr;

@@ -134,11 +134,12 @@ class TermBinder {
     return absl::OkStatus();
   }
 
-  /// Refuses what was given although another parameter's value leaves it without meaning.
+  /// Refuses what was given although another parameter's value leaves it without meaning, unless it
+  /// says what would be said anyway: a whole list of parameters may be copied.
   absl::Status CheckConditions(const PolicyArguments& arguments) const {
     for (size_t i = 0; i < given_.size(); ++i) {
       const ParameterSpec& parameter = policy_->parameters[i];
-      if (given_[i] == nullptr || arguments.Applies(parameter)) continue;
+      if (given_[i] == nullptr || arguments.Applies(parameter) || arguments.IsDefault(i)) continue;
       const auto& [other, choice] = *parameter.only_with;
       return PolicyTextError(
           text_, given_[i]->name_column,

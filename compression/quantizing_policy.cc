@@ -33,8 +33,8 @@ absl::Status QuantizingPolicy::Check(const PolicyContext& context) const {
   return absl::OkStatus();
 }
 
-void QuantizingPolicy::Modify(const PolicyContext& /*context*/, const SequenceLimits& /*limits*/,
-                              CachePlan* plan) const {
+void QuantizingPolicy::Apply(const PolicyContext& /*context*/, const SequenceLimits& /*limits*/,
+                             CachePlan* plan) const {
   plan->quantization = quantization_;
 }
 

@@ -2,14 +2,14 @@
 // the policy that they are composed with.
 #pragma once
 
-#include "compression/plan_modifier.h"
+#include "compression/policy_descriptor.h"
 
 namespace ziggurat {
 
-class QuantizingPolicy final : public PlanModifier {
+class QuantizingPolicy final : public DescribedPolicy {
  public:
   QuantizingPolicy(const PolicyArguments& arguments, const Quantization& quantization)
-      : PlanModifier(arguments), quantization_(quantization) {}
+      : DescribedPolicy(arguments), quantization_(quantization) {}
 
   PolicyTraits traits() const override {
     return kQuantizes | (quantization_.stores_groups() ? kQuantizesGroups : kNoTrait);
@@ -17,8 +17,8 @@ class QuantizingPolicy final : public PlanModifier {
 
   /// Groups must divide the head size, and a head must fill whole words of 32 bits.
   absl::Status Check(const PolicyContext& context) const override;
-  void Modify(const PolicyContext& context, const SequenceLimits& limits,
-              CachePlan* plan) const override;
+  void Apply(const PolicyContext& context, const SequenceLimits& limits,
+             CachePlan* plan) const override;
 
  private:
   Quantization quantization_;

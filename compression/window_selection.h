@@ -16,7 +16,11 @@ inline constexpr double kMaxTokensParameter = 1 << 24;
 inline constexpr std::string_view kPoolingChoices[] = {"avg", "max"};
 
 constexpr ParameterSpec BudgetParameter(std::string_view help) {
-  return {.name = "budget", .help = help, .minimum = 2, .maximum = kMaxTokensParameter};
+  return {.name = "budget",
+          .help = help,
+          .is_amount = true,
+          .minimum = 2,
+          .maximum = kMaxTokensParameter};
 }
 constexpr ParameterSpec WindowParameter(double default_value) {
   return {.name = "window",

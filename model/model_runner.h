@@ -42,8 +42,6 @@ struct PrefillPrompt {
   absl::Span<const int32_t> token_ids;
   /// What each layer measures and keeps.
   const CachePlan* plan = nullptr;
-  /// Wants LayerMeasured::attention_recall.
-  bool measures_recall = false;
 };
 
 /// What one prompt's layer was found to be, after attention.
@@ -59,7 +57,8 @@ struct LayerMeasured {
   int first_tokens = 0;
   /// MergeRole::kUpper: tokens per KV head that stay unmerged.
   int retained_tokens = 0;
-  /// The share of the attention of the last queries that falls on what stays; negative: not asked.
+  /// The share of the attention of the last queries that falls on what stays; negative: not asked
+  /// (PrefillNeeds::recall).
   double attention_recall = -1;
   /// CachePlan::importance, where it is measured during prefill and before the layer ends.
   double importance = 0;

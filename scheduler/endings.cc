@@ -25,8 +25,7 @@ Ending WhyLeft(std::optional<SteadyTime> deadline, SteadyTime now) {
 Ending PastQueueTime(double max_queue_time, Metrics* metrics) {
   absl::Status status = absl::ResourceExhaustedError(absl::StrFormat(
       "the server is busy: nothing of the request was computed within %g seconds", max_queue_time));
-  return {FinishReason::kQueueTime,
-          Refuse(metrics, FinishReasonName(FinishReason::kQueueTime), std::move(status))};
+  return {FinishReason::kQueueTime, Refuse(metrics, Refusal::kQueueTime, std::move(status))};
 }
 
 }  // namespace ziggurat

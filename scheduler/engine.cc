@@ -91,6 +91,7 @@ class Engine::Impl {
   }
   absl::Status CheckWaited(SteadyTime arrived, std::optional<SteadyTime> deadline,
                            bool has_left) const;
+  absl::Status CheckServes(const Policy& policy) const;
   /// `mutex` of the status is held.
   ///   before  requests that will come into the queue before it
   absl::Status CheckOpenLocked(bool has_place, int before) const;
@@ -159,11 +160,11 @@ absl::Status Engine::Impl::CheckFits(const Sequence& sequence) const {
 
 absl::Status Engine::Impl::CheckOpenLocked(bool has_place, int before) const {
   if (status_.draining) {
-    return Refuse(metrics_, "draining", absl::UnavailableError("the server is draining"));
+    return Refuse(metrics_, Refusal::kDraining, absl::UnavailableError("the server is draining"));
   }
   const int queued = status_.waiting - status_.promised.requests + before;
   if (queued >= options_.max_queue && !has_place) {
-    return Refuse(metrics_, "queue_full",
+    return Refuse(metrics_, Refusal::kQueueFull,
                   absl::ResourceExhaustedError(absl::StrCat("the queue is full: ", queued,
                                                             " requests are waiting, at most ",
                                                             options_.max_queue, " may")));
@@ -185,12 +186,16 @@ absl::Status Engine::Impl::CheckWaited(SteadyTime arrived, std::optional<SteadyT
     ending = PastQueueTime(absl::ToDoubleSeconds(most), metrics_);
   }
   if (!ending.has_value()) return CheckOpen(/*before=*/0);
-  if (metrics_ != nullptr) {
-    metrics_->CountFinished(FinishReasonName(ending->reason));
-    metrics_->ObserveEndToEnd(absl::ToDoubleSeconds(waited));
-    metrics_->ObserveQueueTime(absl::ToDoubleSeconds(waited));
-  }
+  metrics_->CountFinished(FinishReasonName(ending->reason));
+  metrics_->ObserveEndToEnd(absl::ToDoubleSeconds(waited));
+  metrics_->ObserveQueueTime(absl::ToDoubleSeconds(waited));
   return ending->status;
+}
+
+absl::Status Engine::Impl::CheckServes(const Policy& policy) const {
+  const ModelShape& shape = model_->shape();
+  return ziggurat::CheckServes(policy, shape, geometry_,
+                               std::min(options_.max_prompt_tokens, shape.max_context_tokens - 2));
 }
 
 absl::Status Engine::Impl::Submit(RequestId id, EngineRequest request) {
@@ -205,7 +210,7 @@ absl::Status Engine::Impl::Submit(RequestId id, EngineRequest request) {
   }
   absl::StatusOr<BlockPlan> plan =
       PlanBlocks(*request.policy, model_->shape(), geometry_,
-                 static_cast<int>(request.prompt.size()), request.max_new_tokens);
+                 {static_cast<int>(request.prompt.size()), request.max_new_tokens});
   if (!plan.ok()) return RefuseInvalid(metrics_, plan.status());
   sequence->block_plan = *std::move(plan);
   if (request.report_attention_recall) {
@@ -216,7 +221,7 @@ absl::Status Engine::Impl::Submit(RequestId id, EngineRequest request) {
   sequence->policy_text = request.policy->ToString();
   sequence->request = std::move(request);
   if (absl::Status status = CheckFits(*sequence); !status.ok()) {
-    return Refuse(metrics_, "never_fits", status);
+    return Refuse(metrics_, Refusal::kNeverFits, status);
   }
   std::lock_guard lock(status_.mutex);
   const size_t blocks = sequence->block_plan.total_blocks;
@@ -277,10 +282,12 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(const EngineOptions& opti
       BlockPool::Create(blocks, filled.block_bytes, *memory);
   if (!pool.ok()) return pool.status();
   model->AttachPool((*pool)->view());
-  if (metrics != nullptr) metrics->DeclareLayers(shape.num_layers);
+  metrics->DeclareLayers(shape.num_layers);
   return std::unique_ptr<Engine>(new Engine(
       std::make_unique<Impl>(filled, geometry, *std::move(pool), std::move(model), metrics)));
 }
+
+absl::Status Engine::CheckServes(const Policy& policy) const { return impl_->CheckServes(policy); }
 
 absl::Status Engine::CheckOpen(int before) const { return impl_->CheckOpen(before); }
 

@@ -94,7 +94,7 @@ struct EngineSnapshot {
 
 class Engine {
  public:
-  /// `metrics` may be null and must outlive the engine. INVALID_ARGUMENT where options make no
+  /// `metrics` must outlive the engine. INVALID_ARGUMENT where options make no
   /// sense (a pool of less than one block per layer, ...).
   static absl::StatusOr<std::unique_ptr<Engine>> Create(const EngineOptions& options,
                                                         std::unique_ptr<ModelRunner> model,
@@ -115,6 +115,10 @@ class Engine {
   /// over), it counts in the metrics as one that ends in the queue.
   absl::Status CheckWaited(SteadyTime arrived, std::optional<SteadyTime> deadline,
                            bool has_left) const;
+
+  /// Whether requests can be served under the policy at all, asked with the longest prompt: as
+  /// CheckServes (scheduler/block_plan.h).
+  absl::Status CheckServes(const Policy& policy) const;
 
   RequestId NewId();
   /// Queues a request under an id that NewId gave, or refuses it at once (RefusalReason says why,

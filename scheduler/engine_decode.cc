@@ -103,7 +103,7 @@ void EngineLoop::DecodeAndDraw(absl::Span<Sequence* const> ready) {
       status = model_->Decode(buffers_.decode_inputs, buffers_.logits.data());
     }
   }
-  if (metrics_) metrics_->ObserveBatchSize(static_cast<int>(ready.size()));
+  metrics_->ObserveBatchSize(static_cast<int>(ready.size()));
   measures_.tokens += static_cast<int>(ready.size());
   std::vector<Sequence*> decoded;
   std::vector<SampledToken> tokens;
@@ -169,11 +169,9 @@ void EngineLoop::PrepareSome(absl::Span<Sequence* const> sequences,
 absl::Status EngineLoop::DecideFirstToken(Sequence& sequence) {
   if (!sequence.store->IsUndecided()) return absl::OkStatus();
   const ScopedSeconds timer(&measures_.model_seconds);
-  const int tokens = sequence.logical_tokens;
-  absl::Status status = sequence.store->Decide(
-      *sequence.request.policy, PolicyContextOf(model_->shape()), tokens,
-      sequence.request.max_new_tokens - (tokens - sequence.prompt_tokens()), {}, model_);
-  if (!status.ok() || metrics_ == nullptr) return status;
+  absl::Status status = sequence.store->Decide(*sequence.request.policy,
+                                               PolicyContextOf(model_->shape()), {}, model_);
+  if (!status.ok()) return status;
   for (int layer = 0; layer < geometry_.num_layers; ++layer) {
     if (sequence.store->facts(layer).lazy) metrics_->CountLazyLayer(layer);
   }

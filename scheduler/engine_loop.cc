@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "model/scoped_seconds.h"
+#include "scheduler/cache_report.h"
 #include "scheduler/endings.h"
 #include "spdlog/spdlog.h"
 
@@ -73,7 +74,6 @@ void EngineLoop::Step() {
   if (options_.check_every_step) CheckConservation();
   Publish();
 
-  if (metrics_ == nullptr) return;
   CountDeviceSeconds();
   if (!has_work) return;
   if (measures_.tokens > 0) metrics_->ObserveStepTokens(measures_.tokens);
@@ -158,17 +158,14 @@ void EngineLoop::Admit() {
     std::unique_ptr<Sequence> sequence =
         waiting_.PopFitting(pool_->free_blocks() - ledger_.total());
     if (sequence == nullptr) return;
-    sequence->reservation = ledger_.Reserve(sequence->block_plan.layer_blocks);
-    sequence->cache.emplace(pool_, &geometry_);
-    sequence->store = std::make_unique<SequenceStore>(
-        sequence->block_plan.plan, geometry_, model_->shape().element, sequence->prompt_tokens(),
-        sequence->tokens_to_append(), &*sequence->cache, &sequence->reservation, &ledger_);
+    sequence->store = std::make_unique<SequenceStore>(sequence->block_plan, pool_, &ledger_);
     sequence->sampler.emplace(sequence->request.sampling, sequence->request.prompt,
                               model_->shape().vocab_size);
     next_expiry_ = std::min(next_expiry_, sequence->expires());
-    if (metrics_) metrics_->ObserveAdmittedBlocks(sequence->block_plan.total_blocks);
+    metrics_->ObserveAdmittedBlocks(sequence->block_plan.total_blocks);
     spdlog::debug("[{}] admitted: {} prompt tokens, {}, {} blocks reserved", sequence->request.name,
-                  sequence->prompt_tokens(), sequence->policy_text, sequence->reservation.total);
+                  sequence->prompt_tokens(), sequence->policy_text,
+                  sequence->store->reserved_blocks());
     snapshot_pace_.NoteChange();
     prefill_.Push(sequence.get());
     const RequestId id = sequence->id;
@@ -198,7 +195,7 @@ void EngineLoop::AcceptTokens(absl::Span<Sequence* const> sequences,
   for (size_t i = 0; i < sequences.size(); ++i) {
     generated += AcceptToken(*sequences[i], std::move(tokens[i]), now) ? 1 : 0;
   }
-  if (metrics_ == nullptr || generated == 0) return;
+  if (generated == 0) return;
   if (!buffers_.inter_token_seconds.empty()) {
     metrics_->ObserveInterToken(buffers_.inter_token_seconds);
   }
@@ -224,10 +221,8 @@ bool EngineLoop::AcceptToken(Sequence& sequence, SampledToken token, SteadyTime 
     return false;
   }
   if (sequence.generated == 0) {
-    if (metrics_) {
-      metrics_->ObserveFirstToken(Seconds(now - sequence.submitted));
-      metrics_->ObservePrefill(Seconds(now - sequence.prefill_start));
-    }
+    metrics_->ObserveFirstToken(Seconds(now - sequence.submitted));
+    metrics_->ObservePrefill(Seconds(now - sequence.prefill_start));
     sequence.first_token_time = now;
   } else {
     buffers_.inter_token_seconds.push_back(Seconds(now - sequence.latest_token_time));
@@ -252,17 +247,15 @@ void EngineLoop::Finish(Sequence& sequence, FinishReason reason, absl::Status st
   sequence.store->Unprepare();
   if (output.result == nullptr) output.result = std::make_unique<EngineResult>();
   CacheReport& cache = output.result->cache;
-  cache = MakeCacheReport(sequence, geometry_, model_->shape().element);
-  if (metrics_ && !cache.layers.empty()) {
+  cache = MakeCacheReport(sequence);
+  if (!cache.layers.empty()) {
     metrics_->SetCompressionRatio(sequence.request.policy->name(), cache.compression_ratio);
     metrics_->CountDistant(cache.distant.attended, cache.distant.skipped);
   }
   Report(sequence, reason, std::move(status), std::move(output));
   std::erase(decoding_, &sequence);
-  ledger_.Cancel(sequence.reservation);
   auto node = running_.extract(sequence.id);
-  sequence.store.reset();
-  sequence.cache.reset();  // releases its blocks
+  sequence.store.reset();  // releases its blocks
   prefill_.Remove(std::move(node.mapped()));
 }
 
@@ -288,17 +281,15 @@ void EngineLoop::Report(const Sequence& sequence, FinishReason reason, absl::Sta
     result.first_token_seconds = Seconds(sequence.first_token_time - sequence.submitted);
   }
   result.total_seconds = Seconds(now - sequence.submitted);
-  if (metrics_) {
-    if (!sequence.request.may_end_by_text) {
-      metrics_->CountFinished(FinishReasonName(reason));
-      metrics_->ObserveTokens(sequence.prompt_tokens(), sequence.generated);
-    }
-    metrics_->ObserveEndToEnd(result.total_seconds);
-    // One that gave up has waited too: without it a full queue would look like a short one.
-    if (!has_begun) metrics_->ObserveQueueTime(result.queue_seconds);
-    if (sequence.generated > 0) {
-      metrics_->ObserveDecode(Seconds(sequence.latest_token_time - sequence.first_token_time));
-    }
+  if (!sequence.request.may_end_by_text) {
+    metrics_->CountFinished(FinishReasonName(reason));
+    metrics_->ObserveTokens(sequence.prompt_tokens(), sequence.generated);
+  }
+  metrics_->ObserveEndToEnd(result.total_seconds);
+  // One that gave up has waited too: without it a full queue would look like a short one.
+  if (!has_begun) metrics_->ObserveQueueTime(result.queue_seconds);
+  if (sequence.generated > 0) {
+    metrics_->ObserveDecode(Seconds(sequence.latest_token_time - sequence.first_token_time));
   }
   spdlog::debug("[{}] finished: {}, {} prompt and {} generated tokens, {:.3f} s, {} blocks of {}",
                 sequence.request.name, FinishReasonName(reason), result.usage.prompt_tokens,

@@ -33,10 +33,8 @@ void EngineLoop::BeginPrefill(int lane) {
   for (Sequence* sequence : batch.sequences) {
     sequence->state = RequestState::kPrefilling;
     sequence->prefill_start = now;
-    if (metrics_) metrics_->ObserveQueueTime(Seconds(now - sequence->submitted));
-    const EngineRequest& request = sequence->request;
-    prompts.push_back(
-        {request.prompt, &sequence->block_plan.plan, request.report_attention_recall});
+    metrics_->ObserveQueueTime(Seconds(now - sequence->submitted));
+    prompts.push_back({sequence->request.prompt, &sequence->block_plan.plan});
   }
   const ScopedSeconds timer(&measures_.model_seconds);
   absl::StatusOr<std::unique_ptr<PromptBatch>> begun = model_->BeginPrefill(lane, prompts);
@@ -107,7 +105,7 @@ absl::StatusOr<bool> EngineLoop::AttendAndWrite(int lane, PauseTest pause) {
     if (!status.ok()) {
       writes[i] = {};
       failed.emplace_back(batch[i], std::move(status));
-    } else if (measured[i].lazy && metrics_) {
+    } else if (measured[i].lazy) {
       metrics_->CountLazyLayer(layer);
     }
   }
@@ -131,7 +129,6 @@ void EngineLoop::DecidePrompts(int lane) {
     {
       const ScopedSeconds timer(&measures_.model_seconds);
       status = sequence->store->Decide(*sequence->request.policy, PolicyContextOf(model_->shape()),
-                                       sequence->prompt_tokens(), sequence->request.max_new_tokens,
                                        {prompts, static_cast<int>(i)}, model_);
     }
     if (!status.ok()) Finish(*sequence, FinishReason::kError, status);
@@ -159,7 +156,7 @@ void EngineLoop::FinishPrefillBatch(int lane) {
     if (sequence == nullptr) continue;
     sequence->state = RequestState::kDecoding;
     sequence->logical_tokens = sequence->prompt_tokens();
-    if (metrics_) metrics_->CountPromptTokens(sequence->prompt_tokens());
+    metrics_->CountPromptTokens(sequence->prompt_tokens());
     measures_.tokens += sequence->prompt_tokens();
     decoding_.push_back(sequence);
     there.push_back(sequence);

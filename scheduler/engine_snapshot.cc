@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdlib>
-#include <map>
 #include <memory>
 #include <utility>
 
@@ -11,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "block_manager/sequence_cache.h"
+#include "scheduler/cache_report.h"
 #include "scheduler/engine_loop.h"
 #include "spdlog/spdlog.h"
 
@@ -18,27 +18,6 @@ namespace ziggurat {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-
-/// Adds what a layer of one sequence holds in one format.
-void AddFormat(const CacheFormat& format, size_t blocks, LayerSnapshot* layer) {
-  layer->used_blocks += blocks;
-  layer->blocks_by_format[format] += blocks;
-}
-
-/// Adds a layer of a sequence of which there is no report yet.
-void AddTable(const LayerBlockTable& table, LayerSnapshot* layer) {
-  std::map<CacheFormat, LayerOccupancy> by_format;
-  table.AddOccupancyByFormat(&by_format);
-  for (const auto& [format, part] : by_format) {
-    AddFormat(format, part.owned_blocks, layer);
-    layer->live_bytes += part.owned_live_bytes;
-  }
-}
-
-void AddReport(const LayerCacheReport& report, LayerSnapshot* layer) {
-  for (const FormatReport& part : report.formats) AddFormat(part.format, part.blocks, layer);
-  layer->live_bytes += report.live_bytes;
-}
 
 }  // namespace
 
@@ -78,7 +57,7 @@ bool EngineLoop::IsSnapshotDue() const {
 void EngineLoop::PublishSnapshot() {
   const SteadyTime begun = Clock::now();
   std::shared_ptr<const EngineSnapshot> made = std::make_shared<EngineSnapshot>(MakeSnapshot());
-  if (metrics_) metrics_->SetOccupancy(made);
+  metrics_->SetOccupancy(made);
   snapshot_pace_.NoteMade(begun, Clock::now());
   std::lock_guard lock(status_->mutex);
   status_->snapshot.swap(made);  // the old one is freed behind the lock
@@ -100,15 +79,8 @@ EngineSnapshot EngineLoop::MakeSnapshot() {
   snapshot.requests.reserve(running_.size() + waiting_.size());
   for (const auto& [id, sequence] : running_) {
     sequence->store->CatchUp();
-    const RequestSnapshot& request = snapshot.requests.emplace_back(
-        MakeRequestSnapshot(*sequence, geometry_, model_->shape().element));
-    for (int l = 0; l < geometry_.num_layers; ++l) {
-      if (request.layers.empty()) {
-        AddTable(sequence->cache->layer(l), &snapshot.layers[l]);
-      } else {
-        AddReport(request.layers[l], &snapshot.layers[l]);
-      }
-    }
+    const RequestSnapshot& request = snapshot.requests.emplace_back(MakeRequestSnapshot(*sequence));
+    AddToLayers(request, sequence->store->cache(), absl::MakeSpan(snapshot.layers));
   }
   for (int l = 0; l < geometry_.num_layers; ++l) {
     LayerSnapshot& layer = snapshot.layers[l];
@@ -116,7 +88,7 @@ EngineSnapshot EngineLoop::MakeSnapshot() {
     layer.tail_waste_bytes = layer.used_blocks * geometry_.block_bytes - layer.live_bytes;
   }
   for (const auto& sequence : waiting_.sequences()) {
-    snapshot.requests.push_back(MakeRequestSnapshot(*sequence, geometry_, model_->shape().element));
+    snapshot.requests.push_back(MakeRequestSnapshot(*sequence));
   }
   const auto is_waiting = [](const RequestSnapshot& r) {
     return r.state == RequestState::kWaiting;
@@ -134,8 +106,8 @@ void EngineLoop::CheckConservation() {
   size_t reserved = 0;
   for (const auto& [id, sequence] : running_) {
     sequence->store->CatchUp();
-    caches.push_back(&*sequence->cache);
-    reserved += sequence->reservation.total;
+    caches.push_back(&sequence->store->cache());
+    reserved += sequence->store->reserved_blocks();
   }
   absl::Status status = CheckIntegrity(*pool_, caches);
   if (status.ok() && (reserved != ledger_.total() || reserved > pool_->free_blocks())) {

@@ -5,10 +5,9 @@
 #include <utility>
 
 #include "block_manager/block_pool.h"
-#include "block_manager/sequence_cache.h"
+#include "scheduler/block_plan.h"
 #include "scheduler/null_model.h"
 #include "scheduler/reservation.h"
-#include "scheduler/sequence.h"
 #include "scheduler/sequence_store.h"
 
 namespace ziggurat {
@@ -17,19 +16,15 @@ namespace {
 /// One request in a pool of its own, of exactly the blocks that its plan asks for.
 class Rehearsal {
  public:
-  Rehearsal(const Policy& policy, const ModelShape& shape, const CacheGeometry& geometry,
-            const ForecastOptions& options, BlockPlan plan, std::unique_ptr<BlockPool> pool)
+  Rehearsal(const Policy& policy, const ModelShape& shape, const ForecastOptions& options,
+            BlockPlan plan, std::unique_ptr<BlockPool> pool)
       : policy_(policy),
         shape_(shape),
-        geometry_(geometry),
         options_(options),
         plan_(std::move(plan)),
         pool_(std::move(pool)),
         ledger_(shape.num_layers),
-        reservation_(ledger_.Reserve(plan_.layer_blocks)),
-        cache_(pool_.get(), &geometry_),
-        store_(plan_.plan, geometry_, shape.element, options.prompt_tokens,
-               std::max(0, options.max_new_tokens - 1), &cache_, &reservation_, &ledger_),
+        store_(plan_, pool_.get(), &ledger_),
         model_(shape) {
     model_.set_lazy_share(options.lazy_share);
   }
@@ -38,7 +33,7 @@ class Rehearsal {
 
  private:
   absl::Status LayPromptOut();
-  absl::Status Decide(int tokens, BatchPrompt prompt);
+  absl::Status Decide(BatchPrompt prompt);
   absl::Status Step();
   /// Made up where it is not measured during prefill: it rises from layer to layer, and the lowest
   /// layers pass the test of the first token.
@@ -46,13 +41,10 @@ class Rehearsal {
 
   const Policy& policy_;
   const ModelShape& shape_;
-  const CacheGeometry& geometry_;
   const ForecastOptions& options_;
   BlockPlan plan_;
   std::unique_ptr<BlockPool> pool_;
   ReservationLedger ledger_;
-  Reservation reservation_;
-  SequenceCache cache_;
   SequenceStore store_;
   NullModel model_;
   int appended_ = 0;
@@ -82,12 +74,11 @@ absl::Status Rehearsal::LayPromptOut() {
     }
   }
   if (plan_.plan.decide != DecideAt::kPrompt) return absl::OkStatus();
-  return Decide(options_.prompt_tokens, {batch->get(), 0});
+  return Decide({batch->get(), 0});
 }
 
-absl::Status Rehearsal::Decide(int tokens, BatchPrompt prompt) {
-  const int to_come = options_.max_new_tokens - (tokens - options_.prompt_tokens);
-  return store_.Decide(policy_, PolicyContextOf(shape_), tokens, to_come, prompt, &model_);
+absl::Status Rehearsal::Decide(BatchPrompt prompt) {
+  return store_.Decide(policy_, PolicyContextOf(shape_), prompt, &model_);
 }
 
 absl::Status Rehearsal::Step() {
@@ -103,7 +94,7 @@ absl::Status Rehearsal::Step() {
   for (int layer = 0; layer < shape_.num_layers; ++layer) {
     store_.lazy_mass()[layer] = Importance(layer);
   }
-  return Decide(position + 1, {});
+  return Decide({});
 }
 
 absl::StatusOr<RequestForecast> Rehearsal::Run() {
@@ -121,7 +112,7 @@ absl::StatusOr<RequestForecast> Rehearsal::Run() {
   }
   forecast.last_blocks = pool_->used_blocks();
   for (int layer = 0; layer < shape_.num_layers; ++layer) {
-    forecast.layer_blocks.push_back(cache_.layer(layer).owned_blocks());
+    forecast.layer_blocks.push_back(store_.cache().layer(layer).owned_blocks());
   }
   const auto& layers = plan_.plan.layers;
   forecast.depends_on_content =
@@ -139,12 +130,12 @@ absl::StatusOr<RequestForecast> ForecastRequest(const Policy& policy, const Mode
                                                 const CacheGeometry& geometry,
                                                 const ForecastOptions& options) {
   absl::StatusOr<BlockPlan> plan =
-      PlanBlocks(policy, shape, geometry, options.prompt_tokens, options.max_new_tokens);
+      PlanBlocks(policy, shape, geometry, {options.prompt_tokens, options.max_new_tokens});
   if (!plan.ok()) return plan.status();
   // Nothing of it is ever written, so it takes addresses and no memory.
   auto pool = BlockPool::Create(std::max<size_t>(1, plan->total_blocks), geometry.block_bytes);
   if (!pool.ok()) return pool.status();
-  return Rehearsal(policy, shape, geometry, options, *std::move(plan), *std::move(pool)).Run();
+  return Rehearsal(policy, shape, options, *std::move(plan), *std::move(pool)).Run();
 }
 
 }  // namespace ziggurat

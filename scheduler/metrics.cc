@@ -42,10 +42,6 @@ Histogram& OneHistogram(prometheus::Registry& registry, const char* name, const 
   return prometheus::BuildHistogram().Name(name).Help(help).Register(registry).Add({}, buckets);
 }
 
-constexpr const char* kRefusals[] = {"invalid",    "not_allowed",    "never_fits",
-                                     "queue_full", "queue_time",     "too_many_streams",
-                                     "draining",   "unauthenticated"};
-
 /// Observations of each bucket; a histogram collects them as sums over the buckets up to it.
 std::vector<double> BucketCounts(const Histogram& histogram) {
   std::vector<double> counts;
@@ -165,7 +161,9 @@ struct Metrics::Series {
     for (const FinishReason reason : kFinishReasons) {
       finished.Add({{"reason", std::string(FinishReasonName(reason))}});
     }
-    for (const char* reason : kRefusals) refused.Add({{"reason", reason}});
+    for (const Refusal reason : kRefusals) {
+      refused.Add({{"reason", std::string(RefusalName(reason))}});
+    }
   }
 
   struct Layer {
@@ -314,8 +312,8 @@ void Metrics::CountDistant(uint64_t attended, uint64_t skipped) {
 void Metrics::CountFinished(std::string_view reason) {
   series_->finished.Add({{"reason", std::string(reason)}}).Increment();
 }
-void Metrics::CountRefused(std::string_view reason) {
-  series_->refused.Add({{"reason", std::string(reason)}}).Increment();
+void Metrics::CountRefused(Refusal reason) {
+  series_->refused.Add({{"reason", std::string(RefusalName(reason))}}).Increment();
 }
 void Metrics::SetCertificateExpiry(double unix_seconds) {
   series_->certificate_expiry.Add({}).Set(unix_seconds);
@@ -365,8 +363,9 @@ MetricTotals Metrics::Totals() const {
     const std::string reason(FinishReasonName(of));
     totals.finished[reason] = s.finished.Add({{"reason", reason}}).Value();
   }
-  for (const char* reason : kRefusals)
-    totals.refused += s.refused.Add({{"reason", reason}}).Value();
+  for (const Refusal reason : kRefusals) {
+    totals.refused += s.refused.Add({{"reason", std::string(RefusalName(reason))}}).Value();
+  }
   totals.first_token_counts = BucketCounts(s.first_token);
   totals.inter_token_counts = BucketCounts(s.inter_token);
   const std::shared_ptr<const EngineSnapshot> occupancy = Occupancy();

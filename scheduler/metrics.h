@@ -17,6 +17,7 @@
 #include "prometheus/histogram.h"
 #include "prometheus/metric_family.h"
 #include "prometheus/registry.h"
+#include "scheduler/refusal.h"
 
 namespace ziggurat {
 
@@ -54,7 +55,7 @@ class Metrics {
   void CountLazyLayer(int layer);
   void CountDistant(uint64_t attended, uint64_t skipped);
   void CountFinished(std::string_view reason);
-  void CountRefused(std::string_view reason);  ///< "invalid", "queue_full", ...: docs/metrics.md
+  void CountRefused(Refusal reason);
   void CountPromptTokens(int tokens);
   void CountGeneratedTokens(int tokens);
   void ObserveAdmittedBlocks(size_t blocks);  ///< of the plan that a request was admitted with

@@ -13,15 +13,15 @@ constexpr char kPayload[] = "ziggurat/refusal_reason";
 
 }  // namespace
 
-absl::Status Refuse(Metrics* metrics, std::string_view reason, absl::Status status) {
-  if (metrics != nullptr) metrics->CountRefused(reason);
-  status.SetPayload(kPayload, absl::Cord(absl::string_view(reason.data(), reason.size())));
+absl::Status Refuse(Metrics* metrics, Refusal reason, absl::Status status) {
+  metrics->CountRefused(reason);
+  status.SetPayload(kPayload, absl::Cord(std::string(RefusalName(reason))));
   return status;
 }
 
 absl::Status RefuseInvalid(Metrics* metrics, absl::Status status) {
-  if (!absl::IsInternal(status)) return Refuse(metrics, "invalid", std::move(status));
-  if (metrics != nullptr) metrics->CountFinished(FinishReasonName(FinishReason::kError));
+  if (!absl::IsInternal(status)) return Refuse(metrics, Refusal::kInvalid, std::move(status));
+  metrics->CountFinished(FinishReasonName(FinishReason::kError));
   return status;
 }
 

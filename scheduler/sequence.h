@@ -2,40 +2,19 @@
 #pragma once
 
 #include <algorithm>
-#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <optional>
 #include <string>
-#include <vector>
 
 #include "absl/status/status.h"
-#include "block_manager/sequence_cache.h"
-#include "compression/cache_plan.h"
-#include "model/model_runner.h"
 #include "model/sampling/sampling.h"
+#include "scheduler/block_plan.h"
 #include "scheduler/engine.h"
 #include "scheduler/request.h"
-#include "scheduler/reservation.h"
 #include "scheduler/sequence_store.h"
 
 namespace ziggurat {
-
-/// What a policy's plan comes to in blocks.
-struct BlockPlan {
-  CachePlan plan;
-  std::vector<uint32_t> layer_blocks;  ///< upper bound for each layer
-  size_t total_blocks = 0;
-};
-
-/// What policies may know of the model.
-PolicyContext PolicyContextOf(const ModelShape& shape);
-/// Upper bounds in blocks for a prompt and its output. Pure; any thread. INVALID_ARGUMENT where the
-/// policy, or a format that it needs, does not suit the model or the block size; INTERNAL where its
-/// plan makes no sense.
-absl::StatusOr<BlockPlan> PlanBlocks(const Policy& policy, const ModelShape& shape,
-                                     const CacheGeometry& geometry, int prompt_tokens,
-                                     int max_new_tokens);
 
 /// Engine thread only, from admission on. Before that its creator's.
 struct Sequence {
@@ -50,9 +29,7 @@ struct Sequence {
   SteadyTime begin_by = SteadyTime::max();
 
   // From admission on:
-  std::optional<SequenceCache> cache;
-  std::unique_ptr<SequenceStore> store;
-  Reservation reservation;
+  std::unique_ptr<SequenceStore> store;  ///< its cache; null before
   std::optional<Sampler> sampler;
   /// What carrying out edits of its cache came to: where it is an error, no other step follows.
   absl::Status edit_status;
@@ -74,11 +51,5 @@ struct Sequence {
   /// Tokens that may still be appended to the cache: the last one drawn never is.
   int tokens_to_append() const { return request.max_new_tokens - generated - 1; }
 };
-
-/// Empty layers where the prompt has not been prefilled.
-CacheReport MakeCacheReport(const Sequence& sequence, const CacheGeometry& geometry,
-                            ElementType element);
-RequestSnapshot MakeRequestSnapshot(const Sequence& sequence, const CacheGeometry& geometry,
-                                    ElementType element);
 
 }  // namespace ziggurat

@@ -37,86 +37,30 @@ std::vector<int32_t> SlotsOf(const LayerMeasured& measured, int tokens, int head
   return slots;
 }
 
-/// Tokens that a layer of `tokens` tokens has come to hold, after the edit, once `to_come` more of
-/// them have come.
-int64_t TokensInTheEnd(const LayerEdit& edit, int tokens, int to_come) {
-  const int64_t all = int64_t{tokens} + to_come;
-  if (const auto* ring = std::get_if<KeepRing>(&edit)) {
-    return std::min(all, int64_t{ring->sinks} + ring->recent);
-  }
-  return int64_t{KeptBy(edit, tokens).kept_tokens} + to_come;
-}
-
-/// What Policy::Decide may answer.
-absl::Status CheckDecided(const Policy& policy, const CachePlan& plan, int tokens, int to_come,
-                          absl::Span<const LayerPlan> layers) {
-  const auto wrong = [&](size_t layer, const std::string& what) {
-    return absl::InternalError(
-        absl::StrCat(std::string(policy.name()), " decided that layer ", layer, " ", what));
-  };
-  if (layers.size() != plan.layers.size()) {
-    return absl::InternalError(absl::StrCat(std::string(policy.name()), " decided on ",
-                                            layers.size(), " layers of ", plan.layers.size()));
-  }
-  int64_t in_the_end = 0;
-  for (size_t i = 0; i < layers.size(); ++i) {
-    const LayerEdit& edit = layers[i].edit;
-    if (std::string what = WrongNumbers(edit); !what.empty()) return wrong(i, what);
-    in_the_end += TokensInTheEnd(edit, tokens, to_come);
-    if (layers[i].lazy.has_value() || layers[i].merge != MergeRole::kNone) {
-      return wrong(i, "is to be tested or merged, which only a plan may ask");
-    }
-    if (std::holds_alternative<KeepAll>(edit)) continue;
-    if (const auto* ring = std::get_if<KeepRing>(&edit)) {
-      if (ring->sinks <= plan.decided.most_sinks) continue;
-      return wrong(i, absl::StrCat("has ", ring->sinks, " sinks, its plan said at most ",
-                                   plan.decided.most_sinks));
-    }
-    const auto* best = std::get_if<KeepBest>(&edit);
-    if (best == nullptr) return wrong(i, "keeps what needs statistics that are gone by then");
-    const auto* scores = std::get_if<WindowScoreStatistic>(&plan.layers[i].statistic);
-    if (plan.decide != DecideAt::kPrompt || scores == nullptr) {
-      return wrong(i, "keeps its best tokens, but its plan stored no scores");
-    }
-    if (best->recent != scores->window) {
-      return wrong(i, absl::StrCat("keeps ", best->best, " + ", best->recent,
-                                   " tokens by scores of a window of ", scores->window));
-    }
-  }
-  const int64_t most = plan.decided.mean_tokens * static_cast<int64_t>(layers.size());
-  if (in_the_end <= most) return absl::OkStatus();
-  return absl::InternalError(absl::StrCat(std::string(policy.name()), " decided that ",
-                                          layers.size(), " layers come to hold ", in_the_end,
-                                          " tokens, its plan said at most ", most));
-}
-
 int StepAfter(int step, int tokens) {
   return tokens > LayerStore::kNever - step ? LayerStore::kNever : step + tokens;
 }
 
 }  // namespace
 
-SequenceStore::SequenceStore(const CachePlan& plan, const CacheGeometry& geometry,
-                             ElementType element, int prompt_tokens, int appended_tokens,
-                             SequenceCache* cache, Reservation* reservation,
-                             ReservationLedger* ledger)
-    : plan_(&plan),
-      context_{&plan, &geometry, element, prompt_tokens, appended_tokens},
-      cache_(cache),
-      reservation_(reservation),
+SequenceStore::SequenceStore(const BlockPlan& plan, BlockPool* pool, ReservationLedger* ledger)
+    : plan_(&plan.plan),
+      context_(StoreContextOf(plan)),
       ledger_(ledger),
-      layers_(plan.layers.size()),
-      edit_due_(plan.layers.size()),
-      append_due_(plan.layers.size()),
-      targets_(plan.layers.size()),
-      places_(plan.layers.size()),
-      facts_(plan.layers.size()),
-      importance_(plan.layers.size()),
-      undecided_(plan.decide != DecideAt::kLayer) {
-  held_plan_.layers.resize(plan.layers.size());
+      reservation_(ledger->Reserve(plan.layer_blocks)),
+      cache_(pool, plan.geometry),
+      layers_(plan_->layers.size()),
+      edit_due_(plan_->layers.size()),
+      append_due_(plan_->layers.size()),
+      targets_(plan_->layers.size()),
+      places_(plan_->layers.size()),
+      facts_(plan_->layers.size()),
+      importance_(plan_->layers.size()),
+      undecided_(plan_->decide != DecideAt::kLayer) {
+  held_plan_.layers.resize(plan_->layers.size());
   held_ = context_;
   held_.plan = &held_plan_;
-  for (size_t i = 0; i < layers_.size(); ++i) layers_[i].bound = reservation->layer_blocks[i];
+  for (size_t i = 0; i < layers_.size(); ++i) layers_[i].bound = plan.layer_blocks[i];
 }
 
 absl::Status SequenceStore::FillLayer(int layer, const LayerMeasured& measured, LayerWrite* write) {
@@ -126,7 +70,7 @@ absl::Status SequenceStore::FillLayer(int layer, const LayerMeasured& measured, 
   distant_counts.skipped += measured.distant.skipped;
   if (plan_->importance != LayerImportance::kNone) importance_[layer] = measured.importance;
   stores_.push_back(
-      MakeLayerStore(undecided_ ? held_ : context_, layer, measured.lazy, cache_, stores_));
+      MakeLayerStore(undecided_ ? held_ : context_, layer, measured.lazy, &cache_, stores_));
   if (plan_->layers[layer].merge == MergeRole::kUpper) {
     if (absl::Status status = stores_[layer - 1]->FillLower(measured); !status.ok()) return status;
     NoteStore(layer - 1);
@@ -164,39 +108,39 @@ void SequenceStore::NoteStore(int layer) {
 
 absl::Status SequenceStore::Settle(int layer) {
   LayerState& state = layers_[layer];
-  state.owned = cache_->layer(layer).owned_blocks();
+  state.owned = cache_.layer(layer).owned_blocks();
   if (state.owned > state.bound) {
     return absl::InternalError(absl::StrCat("layer ", layer, " holds ", state.owned,
                                             " blocks, its plan allows ", state.bound));
   }
   const size_t wanted = state.bound - state.owned;
-  const size_t held = reservation_->layer_blocks[layer];
+  const size_t held = reservation_.layer_blocks[layer];
   if (wanted < held) {
-    ledger_->Lower(*reservation_, layer, held - wanted);
+    ledger_->Lower(reservation_, layer, held - wanted);
   } else if (wanted > held) {
-    ledger_->Raise(*reservation_, layer, wanted - held);
+    ledger_->Raise(reservation_, layer, wanted - held);
   }
   return absl::OkStatus();
 }
 
-absl::Status SequenceStore::Decide(const Policy& policy, const PolicyContext& context, int tokens,
-                                   int max_new_tokens, BatchPrompt prompt, ModelRunner* model) {
+absl::Status SequenceStore::Decide(const Policy& policy, const PolicyContext& context,
+                                   BatchPrompt prompt, ModelRunner* model) {
   CatchUp();
-  decided_plan_ = *plan_;
+  const int generated = plan_->decide == DecideAt::kFirstToken ? 1 : 0;
+  const int tokens = context_.prompt_tokens + generated;
+  const int to_come = context_.appended_tokens - generated;
   absl::StatusOr<std::vector<LayerPlan>> decided =
-      AskForDecision(policy, context, tokens, max_new_tokens, importance_);
+      AskForDecision(policy, context, *plan_, {tokens, to_come + 1}, importance_);
   if (!decided.ok()) return decided.status();
+  decided_plan_ = *plan_;
   decided_plan_.layers = *std::move(decided);
-  const int to_come = context_.appended_tokens - (tokens - context_.prompt_tokens);
-  absl::Status status = CheckDecided(policy, *plan_, tokens, to_come, decided_plan_.layers);
-  if (!status.ok()) return status;
   decided_plan_.decide = DecideAt::kLayer;
   undecided_ = false;
   context_.plan = &decided_plan_;
   context_.appended_tokens = to_come;
   context_.prompt_tokens = tokens;
-  for (int layer = 0; layer < cache_->num_layers(); ++layer) {
-    status = RelayLayer(layer, decided_plan_.layers[layer], tokens, prompt, model);
+  for (int layer = 0; layer < cache_.num_layers(); ++layer) {
+    absl::Status status = LayOutAgain(layer, decided_plan_.layers[layer], tokens, prompt, model);
     if (!status.ok()) return status;
   }
   return ShareBounds();
@@ -214,16 +158,16 @@ absl::Status SequenceStore::ShareBounds() {
                                             " blocks, their plan allows ", promised));
   }
   // At no moment is more promised than before.
-  ledger_->Cancel(*reservation_);
-  for (int layer = 0; layer < cache_->num_layers(); ++layer) {
+  ledger_->Cancel(reservation_);
+  for (int layer = 0; layer < cache_.num_layers(); ++layer) {
     if (absl::Status status = Settle(layer); !status.ok()) return status;
   }
   return absl::OkStatus();
 }
 
-absl::Status SequenceStore::RelayLayer(int layer, const LayerPlan& plan, int tokens,
-                                       BatchPrompt prompt, ModelRunner* model) {
-  LayerBlockTable& table = cache_->layer(layer);
+absl::Status SequenceStore::LayOutAgain(int layer, const LayerPlan& plan, int tokens,
+                                        BatchPrompt prompt, ModelRunner* model) {
+  LayerBlockTable& table = cache_.layer(layer);
   constexpr int kHeld = 0;  // the one segment of a layer that waits
   const int heads = context_.geometry->num_kv_heads;
   LayerMeasured measured = KeptBy(plan.edit, tokens);
@@ -248,7 +192,7 @@ absl::Status SequenceStore::RelayLayer(int layer, const LayerPlan& plan, int tok
                              &table.view()[segment], first_slot});
   };
   if (decided_plan_.quantization) {
-    stores_[layer] = MakeLayerStore(context_, layer, false, cache_, stores_);
+    stores_[layer] = MakeLayerStore(context_, layer, false, &cache_, stores_);
     LayerWrite write;
     if (absl::Status status = stores_[layer]->Fill(measured, &write); !status.ok()) return status;
     for (const TokenRange& range : write.ranges) {
@@ -273,20 +217,20 @@ absl::Status SequenceStore::PrepareStep(int position, std::vector<CacheEdit>* ed
   const int next = step_ + 1;
   if (!edit_due_.AnyBy(next)) return absl::OkStatus();
   const size_t before = edits->size();
-  for (int layer = 0; layer < cache_->num_layers(); ++layer) {
+  for (int layer = 0; layer < cache_.num_layers(); ++layer) {
     if (!edit_due_.IsBy(layer, next)) continue;
     CatchUpLayer(layer, step_);
     absl::Status status = stores_[layer]->PrepareStep(position, edits);
     if (!status.ok()) return status;
   }
-  for (int layer = 0; layer < cache_->num_layers(); ++layer) {
+  for (int layer = 0; layer < cache_.num_layers(); ++layer) {
     if (!edit_due_.IsBy(layer, next)) continue;
     if (absl::Status status = stores_[layer]->PrepareFlush(edits); !status.ok()) return status;
     NoteEdits(layer);
   }
   edit_due_.FindEarliest();
   if (edits->size() == before) return absl::OkStatus();
-  for (int layer = 0; layer < cache_->num_layers(); ++layer) {
+  for (int layer = 0; layer < cache_.num_layers(); ++layer) {
     if (absl::Status status = Settle(layer); !status.ok()) return status;
   }
   return absl::OkStatus();
@@ -298,7 +242,7 @@ void SequenceStore::NoteEdits(int layer) {
 
 absl::Status SequenceStore::FinishEdits() {
   for (const auto& store : stores_) store->FinishEdits();
-  for (int layer = 0; layer < cache_->num_layers(); ++layer) {
+  for (int layer = 0; layer < cache_.num_layers(); ++layer) {
     const LayerState& state = layers_[layer];
     // Tables that lag behind have not been edited.
     if (state.append_segment < 0 || state.counted_step == step_) NoteEdits(layer);
@@ -311,7 +255,7 @@ absl::Status SequenceStore::FinishEdits() {
 absl::StatusOr<absl::Span<const DecodeInput::Layer>> SequenceStore::Append(int position) {
   ++step_;
   if (!append_due_.AnyBy(step_)) return absl::MakeConstSpan(places_);
-  for (int layer = 0; layer < cache_->num_layers(); ++layer) {
+  for (int layer = 0; layer < cache_.num_layers(); ++layer) {
     if (!append_due_.IsBy(layer, step_)) continue;
     PrefetchAfter(layer);
     if (absl::Status status = AppendToLayer(layer, position); !status.ok()) {
@@ -326,14 +270,14 @@ absl::StatusOr<absl::Span<const DecodeInput::Layer>> SequenceStore::Append(int p
 
 void SequenceStore::PrefetchAfter(int layer) const {
   constexpr int kTable = 8, kBlocks = 4;  // so many layers further on
-  if (layer + kTable < cache_->num_layers()) cache_->layer(layer + kTable).Prefetch();
-  if (layer + kBlocks >= cache_->num_layers()) return;
+  if (layer + kTable < cache_.num_layers()) cache_.layer(layer + kTable).Prefetch();
+  if (layer + kBlocks >= cache_.num_layers()) return;
   const int segment = layers_[layer + kBlocks].append_segment;
-  if (segment >= 0) cache_->layer(layer + kBlocks).PrefetchBlocks(segment);
+  if (segment >= 0) cache_.layer(layer + kBlocks).PrefetchBlocks(segment);
 }
 
 absl::Status SequenceStore::AppendToLayer(int layer, int position) {
-  LayerBlockTable& table = cache_->layer(layer);
+  LayerBlockTable& table = cache_.layer(layer);
   LayerState& state = layers_[layer];
   int due = step_ + 1;
   if (const int segment = state.append_segment; segment >= 0) {
@@ -362,7 +306,7 @@ bool SequenceStore::PrepareAppend() {
   const int next = step_ + 1;
   if (undecided_ || edit_due_.AnyBy(next) || !append_due_.AnyBy(next)) return false;
   bool all = true;
-  for (int layer = 0; layer < cache_->num_layers(); ++layer) {
+  for (int layer = 0; layer < cache_.num_layers(); ++layer) {
     if (!append_due_.IsBy(layer, next)) continue;
     PrefetchAfter(layer);
     if (PrepareLayer(layer)) {
@@ -380,7 +324,7 @@ bool SequenceStore::PrepareLayer(int layer) {
   const int segment = state.append_segment;
   if (segment < 0) return false;
   CatchUpLayer(layer, step_);
-  LayerBlockTable& table = cache_->layer(layer);
+  LayerBlockTable& table = cache_.layer(layer);
   if (!table.TakeAhead(segment)) return false;
   if (table.owned_blocks() != state.owned && !Settle(layer).ok()) {
     table.ReleaseAhead(segment);
@@ -395,11 +339,11 @@ bool SequenceStore::PrepareLayer(int layer) {
 }
 
 void SequenceStore::Unprepare() {
-  for (int layer = 0; layer < cache_->num_layers(); ++layer) {
+  for (int layer = 0; layer < cache_.num_layers(); ++layer) {
     const LayerState& state = layers_[layer];
     if (places_[layer].as_of <= step_ || state.append_segment < 0) continue;
     if (state.counted_step > step_) continue;  // appended, by an Append that failed
-    cache_->layer(layer).ReleaseAhead(state.append_segment);
+    cache_.layer(layer).ReleaseAhead(state.append_segment);
     CheckThat(Settle(layer).ok(), "a layer that gives blocks back keeps to its bound");
     append_due_.Set(layer, step_ + 1);
   }
@@ -409,14 +353,14 @@ void SequenceStore::CatchUpLayer(int layer, int step) {
   DecodeInput::Layer& place = places_[layer];
   LayerState& state = layers_[layer];
   if (state.append_segment < 0 || step <= state.counted_step) return;
-  cache_->layer(layer).AppendSlots(state.append_segment, step - state.counted_step);
+  cache_.layer(layer).AppendSlots(state.append_segment, step - state.counted_step);
   state.counted_step = step;
   targets_[layer].slot += step - place.as_of;
   place.as_of = step;
 }
 
 void SequenceStore::CatchUp() {
-  for (int layer = 0; layer < cache_->num_layers(); ++layer) CatchUpLayer(layer, step_);
+  for (int layer = 0; layer < cache_.num_layers(); ++layer) CatchUpLayer(layer, step_);
 }
 
 }  // namespace ziggurat

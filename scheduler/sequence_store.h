@@ -30,11 +30,10 @@ struct LayerFacts {
 /// the blocks that it holds. Until a decision (DecideAt) only the sum of the bounds means anything.
 class SequenceStore {
  public:
-  /// `plan`, `cache`, `reservation` and `ledger` outlive the store; `reservation` holds the bounds
-  /// of `MaxLayerBlocks`.
-  SequenceStore(const CachePlan& plan, const CacheGeometry& geometry, ElementType element,
-                int prompt_tokens, int appended_tokens, SequenceCache* cache,
-                Reservation* reservation, ReservationLedger* ledger);
+  /// Reserves the blocks of the plan. All three outlive the store, which gives back blocks and
+  /// reservation when it is destroyed.
+  SequenceStore(const BlockPlan& plan, BlockPool* pool, ReservationLedger* ledger);
+  ~SequenceStore() { ledger_->Cancel(reservation_); }
   SequenceStore(const SequenceStore&) = delete;  // the stores refer to what is in it
   SequenceStore& operator=(const SequenceStore&) = delete;
 
@@ -44,11 +43,10 @@ class SequenceStore {
 
   /// Whether the policy is to decide now (DecideAt), the layers holding all tokens so far.
   bool IsUndecided() const { return undecided_; }
-  /// Asks the policy and lays out every layer anew.
-  ///   tokens  those held in every layer
+  /// Asks the policy, which planned this, and lays out every layer anew.
   ///   prompt  its stored scores select (DecideAt::kPrompt)
-  absl::Status Decide(const Policy& policy, const PolicyContext& context, int tokens,
-                      int max_new_tokens, BatchPrompt prompt, ModelRunner* model);
+  absl::Status Decide(const Policy& policy, const PolicyContext& context, BatchPrompt prompt,
+                      ModelRunner* model);
 
   /// Makes room for what must move before the token at `position` is written, and orders it. Where
   /// it fails the sequence can only be ended.
@@ -77,7 +75,8 @@ class SequenceStore {
   void CatchUp();
 
   const LayerFacts& facts(int layer) const { return facts_[layer]; }
-  const CachePlan& plan() const { return *plan_; }
+  const SequenceCache& cache() const { return cache_; }
+  size_t reserved_blocks() const { return reservation_.total; }
   /// For DecodeInput: where the first token's mass is stored, while the policy waits for it.
   double* lazy_mass() { return importance_.data(); }
 
@@ -112,8 +111,8 @@ class SequenceStore {
     int counted_step = 0;     ///< up to which its table counts the slots
   };
 
-  absl::Status RelayLayer(int layer, const LayerPlan& plan, int tokens, BatchPrompt prompt,
-                          ModelRunner* model);
+  absl::Status LayOutAgain(int layer, const LayerPlan& plan, int tokens, BatchPrompt prompt,
+                           ModelRunner* model);
   /// Asks the layer's store, which has just been filled, how it takes tokens from now on.
   void NoteStore(int layer);
   /// Asks it when its next edit is due, once the coming step has been prepared.
@@ -136,9 +135,9 @@ class SequenceStore {
   CachePlan decided_plan_;  ///< after it
   StoreContext held_;
   StoreContext context_;
-  SequenceCache* cache_;
-  Reservation* reservation_;
   ReservationLedger* ledger_;
+  Reservation reservation_;
+  SequenceCache cache_;
 
   // One of each layer.
   std::vector<std::unique_ptr<LayerStore>> stores_;

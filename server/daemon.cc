@@ -14,12 +14,10 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
-#include "compression/plan_check.h"
 #include "compression/registry.h"
 #include "grpcpp/ext/proto_server_reflection_plugin.h"
 #include "grpcpp/health_check_service_interface.h"
 #include "grpcpp/server_builder.h"
-#include "scheduler/sequence.h"
 #include "server/security/grpc_credentials.h"
 #include "spdlog/spdlog.h"
 
@@ -147,16 +145,7 @@ absl::Status Daemon::Serve(std::unique_ptr<ModelRunner> runner, ServedModel mode
 absl::Status Daemon::CheckDefaultPolicy() const {
   const auto policy = ParsePolicy(config_.compression, config_.resources);
   if (!policy.ok()) return policy.status();
-  const PolicyContext context = PolicyContextOf(engine_->model_shape());
-  absl::Status status = (*policy)->Check(context);
-  if (status.ok()) {
-    // Two new tokens: of one, simlayerkv(decide=decode) tests no layer.
-    const int prompt_tokens = std::min(engine_->options().max_prompt_tokens,
-                                       engine_->model_shape().max_context_tokens - 2);
-    status = AskForPlan(**policy, context,
-                        {.prompt_tokens = std::max(1, prompt_tokens), .max_new_tokens = 2})
-                 .status();
-  }
+  const absl::Status status = engine_->CheckServes(**policy);
   if (status.ok()) return status;
   return absl::InvalidArgumentError(
       absl::StrCat("--compression '", config_.compression, "': ", status.message()));
@@ -182,7 +171,7 @@ absl::Status Daemon::StartGrpc() {
   EnableStandardServices();
   grpc::ServerBuilder builder;
   const std::string address = FormatEndpoint(config_.grpc);
-  const auto count_refused = [this] { metrics_.CountRefused("unauthenticated"); };
+  const auto count_refused = [this] { metrics_.CountRefused(Refusal::kUnauthenticated); };
   builder.AddListeningPort(address, MakeServerCredentials(security_, count_refused), &grpc_port_);
   builder.RegisterService(service_.get());
   builder.SetMaxReceiveMessageSize(config_.max_message_bytes);

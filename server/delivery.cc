@@ -85,7 +85,7 @@ void Delivery::SendNew(const EngineOutput& output, Stream& stream) {
 void Delivery::SendResult(const EngineResult& ended, Stream& stream) {
   const std::string_view reason =
       FinishReasonName(stream.text.is_stopped() ? FinishReason::kStop : ended.reason);
-  if (stream.may_end_by_text && metrics_ != nullptr) {
+  if (stream.may_end_by_text) {
     metrics_->CountFinished(reason);
     metrics_->ObserveTokens(ended.usage.prompt_tokens, stream.completion_tokens);
   }

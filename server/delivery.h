@@ -41,7 +41,7 @@ struct DeliveryRequest {
 /// before the engine.
 class Delivery {
  public:
-  /// All of them outlive the delivery. `metrics` may be null.
+  /// All of them outlive the delivery.
   Delivery(Engine* engine, const Tokenizer* tokenizer, Metrics* metrics);
   ~Delivery();
 

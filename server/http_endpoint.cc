@@ -49,8 +49,9 @@ absl::StatusOr<std::unique_ptr<HttpEndpoint>> HttpEndpoint::Start(
   auto http = std::unique_ptr<HttpEndpoint>(new HttpEndpoint());
   http->impl_ = std::make_unique<Impl>();
   const char* scheme = security->has_tls() ? "https://" : "http://";
-  http->impl_->server = std::make_unique<HttpServer>(
-      security, IsLoopback(endpoint.host), [metrics] { metrics->CountRefused("unauthenticated"); });
+  http->impl_->server =
+      std::make_unique<HttpServer>(security, IsLoopback(endpoint.host),
+                                   [metrics] { metrics->CountRefused(Refusal::kUnauthenticated); });
   HttpServer& server = *http->impl_->server;
   server.set_socket_options(SetSocketOptions);
 

@@ -16,7 +16,7 @@ std::string Printable(std::string_view text);
 std::string PrintableLines(std::string_view text);
 
 /// The same for a message that may end with a line of a policy and one with a caret below it, which
-/// stay lines (PolicyError).
+/// stay lines (PolicyTextError).
 std::string PrintableMessage(std::string_view text);
 
 }  // namespace ziggurat

@@ -74,7 +74,8 @@ grpc::ServerWriteReactor<grpc::ByteBuffer>* ZigguratService::Generate(
   }
   const absl::StatusOr<std::string> name = ParseRequestId(message->request_id());
   if (status.ok()) status = name.status();
-  if (absl::IsInvalidArgument(status)) status = Refuse(metrics_, "invalid", std::move(status));
+  if (absl::IsInvalidArgument(status))
+    status = Refuse(metrics_, Refusal::kInvalid, std::move(status));
   if (status.ok()) status = Admit();
   const bool waits = !TextThread::IsShort(message->text().size());
   const size_t bytes = request->Length();  // all that is held meanwhile
@@ -101,7 +102,7 @@ grpc::ServerWriteReactor<grpc::ByteBuffer>* ZigguratService::Generate(
 
 absl::Status ZigguratService::Admit() const {
   if (open_calls_.count() > max_open_calls_) {
-    return Refuse(metrics_, "too_many_streams",
+    return Refuse(metrics_, Refusal::kTooManyStreams,
                   absl::ResourceExhaustedError(absl::StrCat("too many streams: ", max_open_calls_,
                                                             " are open, and no more may be")));
   }
@@ -110,10 +111,10 @@ absl::Status ZigguratService::Admit() const {
 
 absl::Status ZigguratService::LetWait(const v1::GenerateRequest& message, size_t bytes) {
   if (absl::Status status = CheckTextBytes(message, rules_); !status.ok()) {
-    return Refuse(metrics_, "invalid", std::move(status));
+    return Refuse(metrics_, Refusal::kInvalid, std::move(status));
   }
   if (!waiting_prompts_.Enter(bytes)) {
-    return Refuse(metrics_, "queue_full", TooManyBytes(waiting_prompts_, bytes));
+    return Refuse(metrics_, Refusal::kQueueFull, TooManyBytes(waiting_prompts_, bytes));
   }
   metrics_->CountWaitingTexts(1);
   return absl::OkStatus();
@@ -138,7 +139,7 @@ absl::StatusOr<DeliveryRequest> ZigguratService::Parse(const v1::GenerateRequest
   absl::StatusOr<DeliveryRequest> request = ParseGenerateRequest(message, model_, rules_);
   if (!request.ok()) {
     return absl::IsPermissionDenied(request.status())
-               ? Refuse(metrics_, "not_allowed", request.status())
+               ? Refuse(metrics_, Refusal::kNotAllowed, request.status())
                : RefuseInvalid(metrics_, request.status());
   }
   return request;

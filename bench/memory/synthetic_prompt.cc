@@ -7,12 +7,13 @@
 #include <cstdint>
 #include <fstream>
 #include <memory>
+#include <optional>
 
 #include "attention/backend.h"
 #include "attention/bfloat16.h"
 #include "block_manager/block_pool.h"
 #include "model/cache_ops/prompt_layer.h"
-#include "scheduler/sequence.h"
+#include "scheduler/block_plan.h"
 #include "scheduler/sequence_store.h"
 
 namespace ziggurat {
@@ -146,7 +147,7 @@ absl::StatusOr<HeldMemory> MeasureHeldMemory(const SyntheticPrompt& prompt) {
   const CacheGeometry geometry{
       prompt.num_layers, prompt.num_kv_heads, prompt.head_dim,
       CacheGeometry::DefaultBlockBytes(prompt.num_kv_heads, prompt.head_dim)};
-  auto plan = PlanBlocks(**policy, model, geometry, prompt.tokens, 1);
+  auto plan = PlanBlocks(**policy, model, geometry, {prompt.tokens, 1});
   if (!plan.ok()) return plan.status();
   if (plan->plan.decide != DecideAt::kLayer || plan->plan.needs.window_rows < 0) {
     return absl::InvalidArgumentError(
@@ -167,12 +168,9 @@ absl::StatusOr<HeldMemory> MeasureHeldMemory(const SyntheticPrompt& prompt) {
   LayPromptNeeds(model, prompt.tokens, plan->plan.needs, room.data(), &buffers);
   Tensors tensors(prompt, buffers.window_rows);
   ReservationLedger ledger(prompt.num_layers);
-  Reservation reservation = ledger.Reserve(plan->layer_blocks);
-  SequenceCache cache(pool->get(), &geometry);
-  SequenceStore store(plan->plan, geometry, prompt.element, prompt.tokens, 0, &cache, &reservation,
-                      &ledger);
-  PromptLayers layers(backend->get(), shape, prompt.element, prompt.tokens, &plan->plan, buffers,
-                      false);
+  std::optional<SequenceStore> store;
+  store.emplace(*plan, pool->get(), &ledger);
+  PromptLayers layers(backend->get(), shape, prompt.tokens, &plan->plan, buffers);
   HeldMemory held;
   held.block_bytes = geometry.block_bytes;
   held.planned_blocks = plan->total_blocks;
@@ -186,7 +184,7 @@ absl::StatusOr<HeldMemory> MeasureHeldMemory(const SyntheticPrompt& prompt) {
     const LayerMeasured measured = layers.Measure(l, at);
     held.lazy_layers += measured.lazy;
     LayerWrite write;
-    if (absl::Status status = store.FillLayer(l, measured, &write); !status.ok()) return status;
+    if (absl::Status status = store->FillLayer(l, measured, &write); !status.ok()) return status;
     if (write.view.empty()) continue;
     if (auto status = layers.Write(at, (*pool)->view(), write); !status.ok()) return status;
   }
@@ -194,9 +192,9 @@ absl::StatusOr<HeldMemory> MeasureHeldMemory(const SyntheticPrompt& prompt) {
   held.blocks = (*pool)->used_blocks();
   held.high_water_blocks = (*pool)->high_water_blocks();
   for (int l = 0; l < prompt.num_layers; ++l) {
-    held.live_bytes += cache.layer(l).occupancy().owned_live_bytes;
+    held.live_bytes += store->cache().layer(l).occupancy().owned_live_bytes;
   }
-  cache.Clear();
+  store.reset();
   held.free_blocks_after_release = (*pool)->free_blocks();
   return held;
 }

@@ -1,7 +1,6 @@
 // The uncompressed cache: the yardstick of every other policy.
 #include <memory>
 
-#include "compression/layer_plan.h"
 #include "compression/policy_descriptor.h"
 
 namespace ziggurat {
@@ -13,12 +12,8 @@ class Full final : public DescribedPolicy {
 
   PolicyTraits traits() const override { return kAddsNothing; }
 
-  CachePlan Plan(const PolicyContext& context, int prompt_tokens,
-                 int max_new_tokens) const override {
-    const SequenceLimits limits{prompt_tokens, max_new_tokens};
-    return CompletePlan(context, limits,
-                        std::vector<LayerPlan>(context.num_layers, PlanKeepAll(limits)));
-  }
+  void Apply(const PolicyContext& /*context*/, const SequenceLimits& /*limits*/,
+             CachePlan* /*plan*/) const override {}
 };
 
 }  // namespace

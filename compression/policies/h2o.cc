@@ -18,11 +18,9 @@ class H2o final : public DescribedPolicy {
 
   PolicyTraits traits() const override { return kDropsTokens | kReadsPrompt | kOverwritesAny; }
 
-  CachePlan Plan(const PolicyContext& context, int prompt_tokens,
-                 int max_new_tokens) const override {
-    const SequenceLimits limits{prompt_tokens, max_new_tokens};
-    return CompletePlan(context, limits,
-                        std::vector<LayerPlan>(context.num_layers, PlanKeepHeavy(limits, edit_)));
+  void Apply(const PolicyContext& context, const SequenceLimits& limits,
+             CachePlan* plan) const override {
+    plan->layers.assign(context.num_layers, PlanKeepHeavy(limits, edit_));
   }
 
  private:
@@ -32,11 +30,13 @@ class H2o final : public DescribedPolicy {
 constexpr ParameterSpec kParameters[] = {
     {.name = "heavy",
      .help = "tokens kept for the attention that they have received so far",
+     .is_amount = true,
      .minimum = 1,
      .maximum = kMaxTokensParameter,
      .default_value = 128},
     {.name = "recent",
      .help = "last tokens, kept whatever they receive",
+     .is_amount = true,
      .minimum = 1,
      .maximum = kMaxTokensParameter,
      .default_value = 128},

@@ -13,6 +13,7 @@ constexpr ParameterSpec kParameters[] = {
     {.name = "bits",
      .help = "of a code",
      .type = ParameterType::kChoice,
+     .is_amount = true,
      .choices = kBitsChoices,
      .default_value = 0},
     {.name = "group",

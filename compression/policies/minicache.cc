@@ -5,17 +5,17 @@
 #include <memory>
 #include <optional>
 
-#include "compression/plan_modifier.h"
+#include "compression/policy_descriptor.h"
 
 namespace ziggurat {
 namespace {
 
 constexpr std::string_view kRetainChoices[] = {"count", "threshold"};
 
-class MiniCache final : public PlanModifier {
+class MiniCache final : public DescribedPolicy {
  public:
   explicit MiniCache(const PolicyArguments& arguments)
-      : PlanModifier(arguments),
+      : DescribedPolicy(arguments),
         start_(arguments.IntegerOrWord("start")),
         options_{.t = arguments.Real("t"),
                  .retain = arguments.Real("retain"),
@@ -25,15 +25,16 @@ class MiniCache final : public PlanModifier {
   PolicyTraits traits() const override { return kMergesLayers; }
 
   absl::Status Check(const PolicyContext& context) const override {
+    // By default it starts in the middle, whatever there is to pair behind it.
     const int64_t start = Start(context.num_layers);
-    if (start + 1 < context.num_layers) return absl::OkStatus();
+    if (!start_.has_value() || start + 1 < context.num_layers) return absl::OkStatus();
     return absl::InvalidArgumentError(
         fmt::format("minicache: start={} leaves no pair of layers to merge in a model of {}", start,
                     context.num_layers));
   }
 
-  void Modify(const PolicyContext& context, const SequenceLimits& /*limits*/,
-              CachePlan* plan) const override {
+  void Apply(const PolicyContext& context, const SequenceLimits& /*limits*/,
+             CachePlan* plan) const override {
     for (int64_t layer = Start(context.num_layers); layer + 1 < context.num_layers; layer += 2) {
       plan->layers[layer].merge = MergeRole::kLower;
       plan->layers[layer + 1].merge = MergeRole::kUpper;
@@ -51,6 +52,7 @@ class MiniCache final : public PlanModifier {
 constexpr ParameterSpec kParameters[] = {
     {.name = "start",
      .help = "the first layer that is paired with the one above; half: the middle of the model",
+     .is_amount = true,
      .minimum = 0,
      .maximum = 4096,
      .word = "half"},
@@ -63,6 +65,7 @@ constexpr ParameterSpec kParameters[] = {
     {.name = "retain",
      .help = "share of the tokens that stay as they are in both layers",
      .type = ParameterType::kReal,
+     .is_amount = true,
      .minimum = 0,
      .maximum = 1,
      .default_value = 0.05},

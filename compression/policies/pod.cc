@@ -7,16 +7,17 @@
 #include <optional>
 #include <utility>
 
-#include "compression/plan_modifier.h"
+#include "compression/layer_plan.h"
+#include "compression/policy_descriptor.h"
 #include "compression/window_selection.h"
 
 namespace ziggurat {
 namespace {
 
-class Pod final : public PlanModifier {
+class Pod final : public DescribedPolicy {
  public:
   explicit Pod(const PolicyArguments& arguments)
-      : PlanModifier(arguments),
+      : DescribedPolicy(arguments),
         options_{.groups = arguments.Groups("groups"),
                  .sinks = static_cast<int>(arguments.Integer("sinks")),
                  .recent = static_cast<int>(arguments.Integer("recent")),
@@ -36,8 +37,8 @@ class Pod final : public PlanModifier {
         context.num_kv_heads));
   }
 
-  void Modify(const PolicyContext& context, const SequenceLimits& limits,
-              CachePlan* plan) const override {
+  void Apply(const PolicyContext& context, const SequenceLimits& limits,
+             CachePlan* plan) const override {
     // Groups of another model have been refused by Check.
     if (!Suits(context)) return;
     bool shared = false;
@@ -98,6 +99,7 @@ constexpr ParameterSpec kParameters[] = {
      .default_value = 16},
     {.name = "recent",
      .help = "last positions, never distant",
+     .is_amount = true,
      .minimum = 1,
      .maximum = kMaxTokensParameter,
      .default_value = 4080},

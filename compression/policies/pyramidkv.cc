@@ -32,29 +32,24 @@ class PyramidKv final : public DescribedPolicy {
            (is_measured() ? kDecidesAfterPrompt : kNoTrait);
   }
 
-  CachePlan Plan(const PolicyContext& context, int prompt_tokens,
-                 int max_new_tokens) const override {
-    if (context.num_layers < 1) return {};
-    const SequenceLimits limits{prompt_tokens, max_new_tokens};
+  void Apply(const PolicyContext& context, const SequenceLimits& limits,
+             CachePlan* plan) const override {
+    if (context.num_layers < 1) return;
     if (!is_measured()) {
-      return CompletePlan(context, limits, PlanLayers(limits, Line(context.num_layers)));
+      plan->layers = PlanLayers(limits, Line(context.num_layers));
+      return;
     }
-    CachePlan plan;
-    plan.layers.assign(context.num_layers, PlanKeepAll(limits));
     // Budgets with this mean hold the whole prompt, however they are shaped.
-    if (prompt_tokens > budget_) {
-      for (LayerPlan& layer : plan.layers) layer.statistic = statistic_;
-      plan.importance = shape_ == kEntropy ? LayerImportance::kEntropy : LayerImportance::kGini;
-      plan.decide = DecideAt::kPrompt;
-      plan.decided = {.mean_tokens = budget_ + limits.appended_tokens()};
-    }
-    return CompletePlan(context, limits, std::move(plan));
+    if (limits.prompt_tokens <= budget_) return;
+    for (LayerPlan& layer : plan->layers) layer.statistic = statistic_;
+    plan->importance = shape_ == kEntropy ? LayerImportance::kEntropy : LayerImportance::kGini;
+    plan->decide = DecideAt::kPrompt;
+    plan->decided = {.mean_tokens = budget_ + limits.appended_tokens()};
   }
 
-  std::vector<LayerPlan> Decide(const PolicyContext& context, int tokens, int max_new_tokens,
+  std::vector<LayerPlan> Decide(const PolicyContext& /*context*/, const SequenceLimits& limits,
                                 absl::Span<const double> importance) const override {
-    if (!is_measured()) return Plan(context, tokens, max_new_tokens).layers;
-    return PlanLayers({tokens, max_new_tokens}, WeightedShares(MeanPairs(), importance));
+    return PlanLayers(limits, WeightedShares(MeanPairs(), importance));
   }
 
  private:

@@ -4,7 +4,8 @@
 #include <memory>
 #include <vector>
 
-#include "compression/plan_modifier.h"
+#include "compression/layer_plan.h"
+#include "compression/policy_descriptor.h"
 #include "compression/window_selection.h"
 
 namespace ziggurat {
@@ -13,10 +14,10 @@ namespace {
 enum Moment : size_t { kPrefill, kDecode };
 constexpr std::string_view kMomentChoices[] = {"prefill", "decode"};
 
-class SimLayerKv final : public PlanModifier {
+class SimLayerKv final : public DescribedPolicy {
  public:
   explicit SimLayerKv(const PolicyArguments& arguments)
-      : PlanModifier(arguments),
+      : DescribedPolicy(arguments),
         test_{.sinks = static_cast<int>(arguments.Integer("sinks")),
               .recent = static_cast<int>(arguments.Integer("recent")),
               .last = static_cast<int>(arguments.Integer("last")),
@@ -27,8 +28,8 @@ class SimLayerKv final : public PlanModifier {
     return kFindsLazyLayers | (at_first_token_ ? kDecidesAfterToken : kNoTrait);
   }
 
-  void Modify(const PolicyContext& /*context*/, const SequenceLimits& limits,
-              CachePlan* plan) const override {
+  void Apply(const PolicyContext& /*context*/, const SequenceLimits& limits,
+             CachePlan* plan) const override {
     const int64_t tokens_by_then = int64_t{limits.prompt_tokens} + (at_first_token_ ? 1 : 0);
     if (tokens_by_then <= int64_t{test_.sinks} + test_.recent) return;
     if (at_first_token_) return DecideLater(limits, plan);
@@ -37,9 +38,8 @@ class SimLayerKv final : public PlanModifier {
     for (LayerPlan& layer : plan->layers) layer.lazy = test;
   }
 
-  std::vector<LayerPlan> Decide(const PolicyContext& context, int tokens, int max_new_tokens,
+  std::vector<LayerPlan> Decide(const PolicyContext& context, const SequenceLimits& limits,
                                 absl::Span<const double> importance) const override {
-    const SequenceLimits limits{tokens, max_new_tokens};
     std::vector<LayerPlan> layers(context.num_layers, PlanKeepAll(limits));
     for (size_t i = 0; i < std::min(layers.size(), importance.size()); ++i) {
       if (importance[i] > test_.threshold) {
@@ -69,6 +69,7 @@ constexpr ParameterSpec kParameters[] = {
      .help = "a layer is lazy where more than this share of its attention is on sinks and recent "
              "tokens",
      .type = ParameterType::kReal,
+     .is_amount = true,
      .minimum = 0,
      .maximum = 1,
      .default_value = 0.9},
@@ -79,6 +80,7 @@ constexpr ParameterSpec kParameters[] = {
      .default_value = 4},
     {.name = "recent",
      .help = "last tokens of a lazy layer; a new one takes the place of the oldest",
+     .is_amount = true,
      .minimum = 1,
      .maximum = kMaxTokensParameter,
      .default_value = 1020},

@@ -18,12 +18,9 @@ class SnapKv final : public DescribedPolicy {
 
   PolicyTraits traits() const override { return kDropsTokens | kReadsPrompt; }
 
-  CachePlan Plan(const PolicyContext& context, int prompt_tokens,
-                 int max_new_tokens) const override {
-    const SequenceLimits limits{prompt_tokens, max_new_tokens};
-    return CompletePlan(
-        context, limits,
-        std::vector<LayerPlan>(context.num_layers, PlanKeepBest(limits, statistic_, budget_)));
+  void Apply(const PolicyContext& context, const SequenceLimits& limits,
+             CachePlan* plan) const override {
+    plan->layers.assign(context.num_layers, PlanKeepBest(limits, statistic_, budget_));
   }
 
  private:

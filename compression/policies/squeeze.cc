@@ -32,29 +32,22 @@ class Squeeze final : public DescribedPolicy {
     return kDropsTokens | kOverwritesRing | kBudgetsOfLayers | kDecidesAfterPrompt;
   }
 
-  CachePlan Plan(const PolicyContext& context, int prompt_tokens,
-                 int max_new_tokens) const override {
-    const SequenceLimits limits{prompt_tokens, max_new_tokens};
-    const int num_layers = context.num_layers;
-    if (num_layers < 3) {
-      return CompletePlan(context, limits, PlanRings(limits, Uniform(num_layers)));
+  void Apply(const PolicyContext& context, const SequenceLimits& limits,
+             CachePlan* plan) const override {
+    if (context.num_layers < 3) {
+      plan->layers = PlanRings(limits, Uniform(context.num_layers));
+    } else if (limits.total_tokens() > SmallestBudget()) {
+      plan->importance = LayerImportance::kCosine;
+      plan->decide = DecideAt::kPrompt;
+      plan->decided = {.most_sinks = kSinks,
+                       .mean_tokens = std::min(budget_, limits.total_tokens())};
     }
-    CachePlan plan;
-    plan.layers.assign(num_layers, PlanKeepAll(limits));
-    if (limits.total_tokens() > SmallestBudget()) {
-      plan.importance = LayerImportance::kCosine;
-      plan.decide = DecideAt::kPrompt;
-      plan.decided = {.most_sinks = kSinks,
-                      .mean_tokens = std::min(budget_, limits.total_tokens())};
-    }
-    return CompletePlan(context, limits, std::move(plan));
   }
 
-  std::vector<LayerPlan> Decide(const PolicyContext& context, int tokens, int max_new_tokens,
+  std::vector<LayerPlan> Decide(const PolicyContext& context, const SequenceLimits& limits,
                                 absl::Span<const double> importance) const override {
     const std::optional<std::vector<int>> groups = ClusterInThree(importance);
-    return PlanRings({tokens, max_new_tokens},
-                     groups.has_value() ? Budgets(*groups) : Uniform(context.num_layers));
+    return PlanRings(limits, groups.has_value() ? Budgets(*groups) : Uniform(context.num_layers));
   }
 
  private:
@@ -101,6 +94,7 @@ class Squeeze final : public DescribedPolicy {
 constexpr ParameterSpec kParameters[] = {
     {.name = "budget",
      .help = "mean over layers of the KV pairs kept, per KV head",
+     .is_amount = true,
      .minimum = kSinks + 1,
      .maximum = kMaxTokensParameter},
     {.name = "p",

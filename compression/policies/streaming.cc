@@ -18,12 +18,9 @@ class Streaming final : public DescribedPolicy {
 
   PolicyTraits traits() const override { return kDropsTokens | kOverwritesRing; }
 
-  CachePlan Plan(const PolicyContext& context, int prompt_tokens,
-                 int max_new_tokens) const override {
-    const SequenceLimits limits{prompt_tokens, max_new_tokens};
-    return CompletePlan(
-        context, limits,
-        std::vector<LayerPlan>(context.num_layers, PlanKeepRing(limits, sinks_, recent_)));
+  void Apply(const PolicyContext& context, const SequenceLimits& limits,
+             CachePlan* plan) const override {
+    plan->layers.assign(context.num_layers, PlanKeepRing(limits, sinks_, recent_));
   }
 
  private:
@@ -39,6 +36,7 @@ constexpr ParameterSpec kParameters[] = {
      .default_value = 4},
     {.name = "recent",
      .help = "last tokens; a new one takes the place of the oldest",
+     .is_amount = true,
      .minimum = 1,
      .maximum = kMaxTokensParameter,
      .default_value = 1020},

@@ -57,26 +57,21 @@ class WindowKv final : public DescribedPolicy {
         arguments_.WithChoice("task", aggregates ? kAggregation : kLocalization));
   }
 
-  CachePlan Plan(const PolicyContext& context, int prompt_tokens,
-                 int max_new_tokens) const override {
-    const SequenceLimits limits{prompt_tokens, max_new_tokens};
-    const auto plan_for = [&](PromptTask task) {
-      return CompletePlan(context, limits, PlanLayers(context, limits, task));
-    };
-    CachePlan plan =
-        plan_for(task_ == kAggregation ? PromptTask::kAggregation : PromptTask::kLocalization);
-    if (task_ == kAuto) {
-      // The task is not known yet: bounds for either.
-      const CachePlan other = plan_for(PromptTask::kAggregation);
-      for (size_t i = 0; i < plan.layers.size(); ++i) {
-        size_t& kept = plan.layers[i].prompt_tokens_kept;
-        kept = std::max(kept, other.layers[i].prompt_tokens_kept);
-      }
-      plan.needs.window_rows = std::max(plan.needs.window_rows, other.needs.window_rows);
-      plan.needs.score_heads = std::max(plan.needs.score_heads, other.needs.score_heads);
-      plan.needs.selects = plan.needs.selects || other.needs.selects;
+  void Apply(const PolicyContext& context, const SequenceLimits& limits,
+             CachePlan* plan) const override {
+    plan->layers =
+        PlanLayers(context, limits,
+                   task_ == kAggregation ? PromptTask::kAggregation : PromptTask::kLocalization);
+    if (task_ != kAuto) return;
+    // The task is not known yet: bounds for either.
+    CachePlan other;
+    other.layers = PlanLayers(context, limits, PromptTask::kAggregation);
+    for (size_t i = 0; i < plan->layers.size(); ++i) {
+      size_t& kept = plan->layers[i].prompt_tokens_kept;
+      kept = std::max(kept, other.layers[i].prompt_tokens_kept);
     }
-    return plan;
+    RaiseNeeds(context, limits, &other);
+    plan->needs = other.needs;
   }
 
  private:

@@ -43,21 +43,14 @@ double Gini(absl::Span<const float> scores) {
 
 }  // namespace
 
-PromptLayers::PromptLayers(AttentionBackend* backend, const AttentionShape& shape,
-                           ElementType element, int tokens, const CachePlan* plan,
-                           const PromptBuffers& buffers, bool measures_recall)
-    : backend_(backend),
-      shape_(shape),
-      element_(element),
-      tokens_(tokens),
-      plan_(plan),
-      buffers_(buffers),
-      measures_recall_(measures_recall) {}
+PromptLayers::PromptLayers(AttentionBackend* backend, const AttentionShape& shape, int tokens,
+                           const CachePlan* plan, const PromptBuffers& buffers)
+    : backend_(backend), shape_(shape), tokens_(tokens), plan_(plan), buffers_(buffers) {}
 
 // ---- Before and during attention ---------------------------------------------------------------
 
 void PromptLayers::Prepare(int layer, const PromptTensors& at) {
-  const size_t e = ElementBytes(element_);
+  const size_t e = ElementBytes(at.element);
   const size_t head_bytes = e * shape_.head_dim;
   const size_t q_row = head_bytes * shape_.num_q_heads, k_row = head_bytes * shape_.num_kv_heads;
   const auto* q = static_cast<const std::byte*>(at.q);
@@ -164,7 +157,7 @@ LayerMeasured PromptLayers::Measure(int layer, const PromptTensors& at) {
     keep_ring(plan.lazy->sinks, plan.lazy->recent);
   }
   if (plan.merge == MergeRole::kLower) {
-    const size_t bytes = ElementBytes(element_) * static_cast<size_t>(tokens_) *
+    const size_t bytes = ElementBytes(at.element) * static_cast<size_t>(tokens_) *
                          shape_.num_kv_heads * shape_.head_dim;
     backend_->Copy(at.k, bytes, buffers_.lower_k);
     backend_->Copy(at.v, bytes, buffers_.lower_v);
@@ -172,16 +165,16 @@ LayerMeasured PromptLayers::Measure(int layer, const PromptTensors& at) {
     measured.retained_tokens = SelectRetained(*plan_->merge, at);
   }
   measured.distant = std::exchange(distant_counts_, {});
-  if (measures_recall_) measured.attention_recall = Recall(layer, measured, at);
+  if (plan_->needs.recall) measured.attention_recall = Recall(layer, measured, at);
   last_ = measured;
   return measured;
 }
 
 /// The saved queries of the last `rows` tokens.
 PromptTail PromptLayers::TailOf(const PromptTensors& at, int rows) const {
-  const size_t row = ElementBytes(element_) * shape_.num_q_heads * shape_.head_dim;
+  const size_t row = ElementBytes(at.element) * shape_.num_q_heads * shape_.head_dim;
   const auto* saved = static_cast<const std::byte*>(buffers_.window_q);
-  return {element_,
+  return {at.element,
           saved + (buffers_.window_rows - rows) * row,
           at.lse + static_cast<size_t>(tokens_ - rows) * shape_.num_q_heads,
           at.k,
@@ -310,7 +303,7 @@ bool PromptLayers::IsLazy(const LazyTest& test, const PromptTensors& at) {
 int PromptLayers::SelectRetained(const MergeOptions& merge, const PromptTensors& at) {
   const size_t heads = shape_.num_kv_heads, n = tokens_;
   float* angles = buffers_.scores;
-  backend_->MergeAngles(shape_, element_, buffers_.lower_k, at.k, tokens_, angles);
+  backend_->MergeAngles(shape_, at.element, buffers_.lower_k, at.k, tokens_, angles);
   retained_ = merge.Retained(tokens_);
   if (merge.by_threshold) {
     retained_ = 0;

@@ -19,9 +19,8 @@ namespace ziggurat {
 /// is `q`).
 class PromptLayers {
  public:
-  PromptLayers(AttentionBackend* backend, const AttentionShape& shape, ElementType element,
-               int tokens, const CachePlan* plan, const PromptBuffers& buffers,
-               bool measures_recall);
+  PromptLayers(AttentionBackend* backend, const AttentionShape& shape, int tokens,
+               const CachePlan* plan, const PromptBuffers& buffers);
 
   /// Saves what attention is about to overwrite. Before every layer's attention.
   void Prepare(int layer, const PromptTensors& at);
@@ -78,11 +77,9 @@ class PromptLayers {
 
   AttentionBackend* backend_;
   AttentionShape shape_;
-  ElementType element_;
   int tokens_;
   const CachePlan* plan_;
   PromptBuffers buffers_;
-  bool measures_recall_;
   DistantCounts distant_counts_;
   std::vector<uint8_t> borrows_;
 

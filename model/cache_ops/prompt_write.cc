@@ -82,7 +82,7 @@ absl::Status PromptLayers::WriteMergedPair(const PromptTensors& at, PoolView poo
                                            const LayerWrite& write) {
   const size_t heads = shape_.num_kv_heads, merged = tokens_ - retained_;
   const int32_t* merged_tokens = buffers_.selection + heads * retained_;
-  const KeyValues lower = {element_, buffers_.lower_k, buffers_.lower_v}, upper = at.key_values();
+  const KeyValues lower = {at.element, buffers_.lower_k, buffers_.lower_v}, upper = at.key_values();
   for (const TokenRange& range : write.ranges) {
     const auto rows = TokenChoice::Listed(merged_tokens + range.first_token, merged, range.count);
     backend_->WriteMerged(shape_, lower, upper, rows, plan_->merge->t, pool,

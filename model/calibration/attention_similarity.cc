@@ -59,7 +59,7 @@ absl::Status SimilarityMeter::RunLayers(absl::Span<const int32_t> tokens, int ro
   CachePlan plan;
   plan.layers.resize(shape.num_layers);
   plan.needs.window_rows = rows;
-  const PrefillPrompt prompt{tokens, &plan, false};
+  const PrefillPrompt prompt{tokens, &plan};
   std::vector<LayerMeasured> measured(1);
   std::vector<double> cosines(1);
   const std::vector<LayerWrite> nothing_is_kept(1);

@@ -102,8 +102,7 @@ LlamaBatch::LlamaBatch(LlamaRunner* runner, int lane, absl::Span<const PrefillPr
     const int length = static_cast<int>(prompt.token_ids.size());
     PromptBuffers buffers;
     used += LayPromptNeeds(shape_, length, prompt.plan->needs, base_ + used, &buffers);
-    prompts_.emplace_back(&backend_, heads_, element_, length, prompt.plan, buffers,
-                          prompt.measures_recall);
+    prompts_.emplace_back(&backend_, heads_, length, prompt.plan, buffers);
   }
   runner_.used_bytes_[lane] = used;
   size_t& high_water = runner_.high_water_bytes_[lane];

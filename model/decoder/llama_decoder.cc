@@ -127,7 +127,7 @@ absl::Status LlamaRunner::WarmUp() {
   plan.layers.resize(model.num_layers);
   std::vector<float> logits(model.vocab_size);
   const std::vector<int32_t> ids(tokens, 0);
-  const PrefillPrompt prompt{ids, &plan, false};
+  const PrefillPrompt prompt{ids, &plan};
   std::vector<LayerMeasured> measured(1);
   std::vector<double> cosines(1);
   absl::StatusOr<std::unique_ptr<PromptBatch>> batch = BeginPrefill(0, {&prompt, 1});

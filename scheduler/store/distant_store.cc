@@ -12,13 +12,9 @@
 namespace ziggurat {
 namespace {
 
-bool StoresGroups(const StoreContext& context) {
-  return MakeStoreFormat(context.element, context.plan->quantization).coded.has_value();
-}
+bool StoresGroups(const StoreContext& context) { return context.Format().coded.has_value(); }
 
-CacheFormat NearFormat(const StoreContext& context) {
-  return MakeStoreFormat(context.element, context.plan->quantization).open;
-}
+CacheFormat NearFormat(const StoreContext& context) { return context.Format().open; }
 
 CacheFormat DistantFormat(const StoreContext& context, RunRole role) {
   CacheFormat format = NearFormat(context);

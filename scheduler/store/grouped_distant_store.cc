@@ -54,7 +54,7 @@ class GroupedDistantStore final : public LayerStore {
                       absl::Span<const std::unique_ptr<LayerStore>> stores)
       : context_(context),
         options_(*context.plan->distant),
-        format_(MakeStoreFormat(context.element, context.plan->quantization)),
+        format_(context.Format()),
         layer_(layer),
         cache_(cache),
         table_(&cache->layer(layer)) {
@@ -297,7 +297,7 @@ class GroupedDistantStore final : public LayerStore {
 
 size_t MaxGroupedDistantBlocks(const StoreContext& context, int layer) {
   const CachePlan& plan = *context.plan;
-  const StoreFormat format = MakeStoreFormat(context.element, plan.quantization);
+  const StoreFormat format = context.Format();
   const size_t appended = context.appended_tokens, recent = plan.distant->recent;
   const size_t tokens = plan.layers[layer].prompt_tokens_kept + appended;
   const size_t sinks = std::min<size_t>(plan.distant->sinks, tokens);

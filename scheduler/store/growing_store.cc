@@ -8,10 +8,7 @@ namespace {
 class GrowingStore final : public LayerStore {
  public:
   GrowingStore(const StoreContext& context, LayerBlockTable* table)
-      : context_(context),
-        table_(table),
-        format_(MakeStoreFormat(context.element, context.plan->quantization)),
-        list_(table, format_) {}
+      : context_(context), table_(table), format_(context.Format()), list_(table, format_) {}
 
   void Adopt(int segment) {
     list_.Adopt(segment);
@@ -49,9 +46,8 @@ class GrowingStore final : public LayerStore {
 }  // namespace
 
 size_t MaxGrowingBlocks(const StoreContext& context, size_t tokens) {
-  return TokenList::MaxBlocks(*context.geometry,
-                              MakeStoreFormat(context.element, context.plan->quantization),
-                              context.geometry->num_kv_heads, tokens);
+  return TokenList::MaxBlocks(*context.geometry, context.Format(), context.geometry->num_kv_heads,
+                              tokens);
 }
 
 std::unique_ptr<LayerStore> MakeGrowingStore(const StoreContext& context, LayerBlockTable* table) {

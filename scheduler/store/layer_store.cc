@@ -40,7 +40,7 @@ size_t MaxDecidedBlocks(const StoreContext& context, int64_t tokens) {
     return std::min(geometry.BlocksFor(format, heads, static_cast<size_t>(count)) + tails,
                     geometry.BlocksFor(format, heads, static_cast<size_t>(all)));
   };
-  const StoreFormat format = MakeStoreFormat(context.element, context.plan->quantization);
+  const StoreFormat format = context.Format();
   if (!format.coded) return blocks(format.open, tokens);
   // A ring of codes has its sinks apart, and holds up to a group more than its tokens; up to two
   // groups, besides the residual ones, are open.

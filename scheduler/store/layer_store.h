@@ -18,6 +18,8 @@
 #include "block_manager/sequence_cache.h"
 #include "compression/cache_plan.h"
 #include "model/model_runner.h"
+#include "scheduler/block_plan.h"
+#include "scheduler/store/store_format.h"
 
 namespace ziggurat {
 
@@ -28,7 +30,17 @@ struct StoreContext {
   ElementType element = ElementType::kBf16;
   int prompt_tokens = 0;
   int appended_tokens = 0;  ///< most tokens that come after the prompt
+
+  /// How the plan stores tokens; with `merged` those of pairs.
+  StoreFormat Format(bool merged = false) const {
+    return MakeStoreFormat(element, plan->quantization, merged);
+  }
 };
+/// `plan` outlives it.
+inline StoreContext StoreContextOf(const BlockPlan& plan) {
+  return {&plan.plan, plan.geometry, plan.element, plan.limits.prompt_tokens,
+          static_cast<int>(plan.limits.appended_tokens())};
+}
 
 /// One layer's store, which its SequenceStore alone calls, on the engine's thread:
 ///

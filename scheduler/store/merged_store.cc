@@ -21,18 +21,16 @@ class PairStore : public LayerStore {
         retained_(table, RetainedFormat(context)) {}
 
   static StoreFormat MergedFormat(const StoreContext& context) {
-    StoreFormat format = MakeStoreFormat(context.element, context.plan->quantization, true);
+    StoreFormat format = context.Format(/*merged=*/true);
     format.residual = 0;  // what is merged is old
     return format;
   }
   static StoreFormat RetainedFormat(const StoreContext& context) {
-    StoreFormat format = MakeStoreFormat(context.element, context.plan->quantization);
+    StoreFormat format = context.Format();
     format.residual = 0;
     return format;
   }
-  static CacheFormat TailFormat(const StoreContext& context) {
-    return MakeStoreFormat(context.element, context.plan->quantization).open;
-  }
+  static CacheFormat TailFormat(const StoreContext& context) { return context.Format().open; }
 
   int TokensBeforeEdit() const override { return tail_ < 0 ? 0 : merge_.tail - tail_tokens(); }
   int AppendSegment() const override { return tail_; }

@@ -179,7 +179,7 @@ class GroupedRing final : public LayerStore {
 }  // namespace
 
 size_t MaxRingBlocks(const StoreContext& context, const KeepRing& ring) {
-  const StoreFormat format = MakeStoreFormat(context.element, context.plan->quantization);
+  const StoreFormat format = context.Format();
   const size_t tokens = static_cast<size_t>(context.prompt_tokens) + context.appended_tokens;
   if (format.coded) return GroupedRing::MaxBlocks(context, ring, format, tokens);
   const size_t slots = static_cast<size_t>(ring.sinks) + ring.recent;
@@ -189,7 +189,7 @@ size_t MaxRingBlocks(const StoreContext& context, const KeepRing& ring) {
 
 std::unique_ptr<LayerStore> MakeRingStore(const StoreContext& context, const KeepRing& ring,
                                           LayerBlockTable* table) {
-  const StoreFormat format = MakeStoreFormat(context.element, context.plan->quantization);
+  const StoreFormat format = context.Format();
   if (format.coded) return std::make_unique<GroupedRing>(context, ring, format, table);
   return std::make_unique<PlainRing>(context, ring, format.open, table);
 }

@@ -8,7 +8,7 @@ namespace ziggurat {
 namespace {
 
 CacheFormat ScoredFormat(const StoreContext& context) {
-  CacheFormat format = MakeStoreFormat(context.element, context.plan->quantization).open;
+  CacheFormat format = context.Format().open;
   format.scored = true;
   return format;
 }

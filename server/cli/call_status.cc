@@ -1,6 +1,8 @@
 #include "server/cli/call_status.h"
 
 #include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "scheduler/refusal.h"
 #include "server/wire.h"
 
 namespace ziggurat {
@@ -23,7 +25,14 @@ grpc::Status WithRefusalReason(const grpc::Status& status, const grpc::ClientCon
 
 bool IsBusy(const grpc::Status& status) {
   const std::string reason = status.error_details();
-  return reason == "queue_full" || reason == "queue_time" || reason == "too_many_streams";
+  return reason == RefusalName(Refusal::kQueueFull) || reason == RefusalName(Refusal::kQueueTime) ||
+         reason == RefusalName(Refusal::kTooManyStreams);
+}
+
+grpc::Status WithoutAnswer(const grpc::Status& status, absl::Duration deadline) {
+  if (status.error_code() != grpc::StatusCode::DEADLINE_EXCEEDED) return status;
+  return {status.error_code(), absl::StrCat("no answer to a request of one token within ",
+                                            absl::FormatDuration(deadline))};
 }
 
 bool IsDaemonGone(grpc::StatusCode code, bool we_cancelled) {

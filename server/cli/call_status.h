@@ -6,6 +6,8 @@
 
 #include <string>
 
+#include "absl/time/time.h"
+
 namespace ziggurat {
 
 /// "RESOURCE_EXHAUSTED", ...
@@ -21,6 +23,9 @@ grpc::Status WithRefusalReason(const grpc::Status& status, const grpc::ClientCon
 /// Whether such a call was refused for what may be over a moment later, the daemon being busy:
 /// other requests that exhaust it are too large for ever.
 bool IsBusy(const grpc::Status& status);
+
+/// The status of a request of one token; where nothing came within its deadline, says so.
+grpc::Status WithoutAnswer(const grpc::Status& status, absl::Duration deadline);
 
 /// Whether nobody is there, or not for long. A daemon that goes away cuts off what is on its way to
 /// it: CANCELLED, which is its doing where `we_cancelled` is false.

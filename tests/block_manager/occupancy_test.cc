@@ -26,7 +26,7 @@ TEST_F(OccupancyTest, OccupancyCountsBlocksLiveBytesAndTailWaste) {
   EXPECT_EQ(occupancy.live_bytes, bf16_live + f32_live);
   EXPECT_EQ(occupancy.tail_waste_bytes, 5 * kBlockBytes - bf16_live - f32_live);
 
-  std::map<CacheFormat, LayerOccupancy> formats;
+  OccupancyByFormat formats;
   table.AddOccupancyByFormat(&formats);
   ASSERT_EQ(formats.size(), 2u);
   const LayerOccupancy& bf16 = formats[CacheFormat::kBf16];
@@ -83,7 +83,7 @@ TEST_F(OccupancyTest, MergedPairCountsEveryPlaneOnceForThePool) {
                       + 288 / 32 * (kKvHeads * kHeadDim * 2 * 4) + 288 * kKvHeads * 4 * 4;
   EXPECT_EQ(below.live_bytes, live);
   EXPECT_EQ(below.tail_waste_bytes, shared * kBlockBytes - live);
-  std::map<CacheFormat, LayerOccupancy> formats;
+  OccupancyByFormat formats;
   low.AddOccupancyByFormat(&formats);
   high.AddOccupancyByFormat(&formats);
   EXPECT_EQ(formats[Merged(kInt4)].blocks, 2 * shared);
@@ -111,7 +111,7 @@ TEST_F(OccupancyTest, BorrowedScalesCountAsBorrowed) {
   EXPECT_EQ(high.occupancy().borrowed_blocks, keys);
   EXPECT_EQ(high.blocks(), 0u);
   // Formats and the layer agree even before there is a value.
-  std::map<CacheFormat, LayerOccupancy> formats;
+  OccupancyByFormat formats;
   high.AddOccupancyByFormat(&formats);
   ASSERT_EQ(formats.size(), 1u);
   EXPECT_EQ(formats[ValuesOnly(int8)].borrowed_blocks, keys);
@@ -132,7 +132,7 @@ TEST_F(OccupancyTest, GroupsOfOneEncodingAreFormatsApart) {
   for (int segment = 0; segment < 3; ++segment) {
     ASSERT_TRUE(table.Extend(segment, 32 * (segment + 1)).ok());
   }
-  std::map<CacheFormat, LayerOccupancy> formats;
+  OccupancyByFormat formats;
   table.AddOccupancyByFormat(&formats);
   ASSERT_EQ(formats.size(), 2u) << "a segment that holds nothing is left out";
   const PlaneList planes = PlanesOf({Encoding::kInt4, 16}, kKvHeads, kHeadDim);

@@ -123,7 +123,7 @@ LayerOccupancy TableMachine::Expected(const ModelSegment& segment) const {
 
 void TableMachine::CheckOccupancy(const LayerBlockTable& table, const ModelLayer& model) {
   LayerOccupancy layer;
-  std::map<CacheFormat, LayerOccupancy> formats, real_formats;
+  OccupancyByFormat formats, real_formats;
   for (const ModelSegment& segment : model) {
     const LayerOccupancy part = Expected(segment);
     layer += part;

@@ -78,7 +78,7 @@ TEST(Composition, KeepsTheDecisionThatComesLater) {
   EXPECT_TRUE(plan.quantization.has_value());
   const std::vector<double> entropies = {1, 3, 0, 0};
   const auto layers =
-      Parse("kivi+pyramidkv(budget=64,shape=entropy)")->Decide(TestModel(4), 500, 10, entropies);
+      Parse("kivi+pyramidkv(budget=64,shape=entropy)")->Decide(TestModel(4), {500, 10}, entropies);
   // (64 - 8) * 4 = 224 pairs, a quarter and three quarters of them, and the window of 8.
   EXPECT_THAT(Kept(layers), testing::ElementsAre(64, 176, 8, 8));
 }
@@ -216,38 +216,6 @@ RC_GTEST_PROP(CompositionProperty, DoesNotDependOnTheOrderOfTerms, ()) {
   const auto other = ParsePolicy(second + "+" + first, resources);
   RC_ASSERT(one.ok() == other.ok());
   if (one.ok()) RC_ASSERT((*one)->ToString() == (*other)->ToString());
-}
-
-/// Plans for itself, and has forgotten its traits.
-class Traitless final : public DescribedPolicy {
- public:
-  explicit Traitless(PolicyTraits traits = kNoTrait)
-      : DescribedPolicy(PolicyArguments(kDescriptor, {})), traits_(traits) {}
-  PolicyTraits traits() const override { return traits_; }
-  CachePlan Plan(const PolicyContext& context, int prompt_tokens,
-                 int max_new_tokens) const override {
-    const SequenceLimits limits{prompt_tokens, max_new_tokens};
-    return CompletePlan(context, limits,
-                        std::vector<LayerPlan>(context.num_layers, PlanKeepRing(limits, 4, 16)));
-  }
-
- private:
-  static constexpr PolicyDescriptor kDescriptor = {
-      .name = "traitless", .summary = "", .paper = "", .parameters = {}};
-  PolicyTraits traits_;
-};
-
-TEST(Composition, OfTwoThatPlanForThemselvesIsRefusedWhateverTheirTraits) {
-  const auto other = Parse("snapkv(budget=64)"), modifier = Parse("kivi");
-  const auto described = [](const std::shared_ptr<const Policy>& policy) {
-    return dynamic_cast<const DescribedPolicy*>(policy.get());
-  };
-  for (const PolicyTraits traits : {PolicyTraits{kNoTrait}, PolicyTraits{kQuantizes}}) {
-    EXPECT_EQ(CheckComposable(Traitless(traits), *described(other)),
-              absl::InvalidArgumentError("traitless+snapkv cannot be composed: both decide which "
-                                         "tokens every layer keeps, and only one can"));
-  }
-  EXPECT_TRUE(CheckComposable(Traitless(), *described(modifier)).ok());
 }
 
 }  // namespace

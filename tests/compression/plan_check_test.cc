@@ -23,8 +23,7 @@ constexpr int kLayers = 6, kPrompt = 200, kAnswer = 20, kMost = std::numeric_lim
 constexpr SequenceLimits kLimits = {kPrompt, kAnswer};
 
 /// What is said of the plan of `text` once `change` has been made to it.
-std::string Said(std::string_view text, const std::function<void(CachePlan&)>& change,
-                 bool completes = true) {
+std::string Said(std::string_view text, const std::function<void(CachePlan&)>& change) {
   PolicyResources resources;
   auto groups = std::make_shared<PodGroups>();
   groups->name = "g";
@@ -36,7 +35,6 @@ std::string Said(std::string_view text, const std::function<void(CachePlan&)>& c
   const PolicyContext context = TestModel(kLayers);
   EXPECT_TRUE(CheckPlan("mine", context, kLimits, plan).ok()) << text;
   change(plan);
-  if (completes) plan = CompletePlan(context, kLimits, std::move(plan));
   const absl::Status status = CheckPlan("mine", context, kLimits, plan);
   EXPECT_EQ(status.ok() ? absl::StatusCode::kInternal : status.code(), absl::StatusCode::kInternal);
   return std::string(status.message());
@@ -129,8 +127,7 @@ TEST(PlanCheck, SharedKeys) {
       Said(pod + "+snapkv(budget=64)",
            [](CachePlan& plan) { plan.layers[3] = PlanKeepBest(kLimits, {.window = 32}, 100); }),
       HasSubstr("layer 3 keeps 100 tokens, and layer 2 of its PoD group 64"));
-  EXPECT_THAT(Said(
-                  pod, [](CachePlan& plan) { plan.distant->groups = nullptr; }, false),
+  EXPECT_THAT(Said(pod, [](CachePlan& plan) { plan.distant->groups = nullptr; }),
               HasSubstr("PoD groups of another model, or none"));
   EXPECT_THAT(Said(pod, [](CachePlan& plan) { plan.distant->recent = 0; }),
               HasSubstr("DistantOptions.recent"));
@@ -176,41 +173,28 @@ TEST(PlanCheck, Codes) {
               HasSubstr("Quantization.group"));
 }
 
-TEST(PlanCheck, APlanMustBeCompleted) {
-  for (const char* text :
-       {"snapkv(budget=64)", "h2o(heavy=32,recent=32)", "minicache(start=0)", "windowkv(budget=64)",
-        "pyramidkv(budget=64,shape=entropy)", "simlayerkv(recent=64)", "pod(groups=g,recent=16)"}) {
-    EXPECT_THAT(Said(
-                    text, [](CachePlan& plan) { plan.needs = {}; }, false),
-                HasSubstr("CompletePlan was not called last"))
-        << text;
-  }
-  const auto without = [](std::string_view text, const std::function<void(PrefillNeeds&)>& change) {
-    return Said(
-        text, [&](CachePlan& plan) { change(plan.needs); }, false);
+TEST(PlanCheck, PlansNeedWhatTheirMostDemandingLayerNeeds) {
+  CachePlan plan;
+  plan.layers = {PlanKeepBest(kLimits, {.window = 8}, 64), PlanKeepHeavy(kLimits, {32, 32}),
+                 PlanKeepBest(kLimits, {.window = 16}, 64)};
+  const auto rows = [&plan] {
+    plan.needs = {};
+    RaiseNeeds(TestModel(3), kLimits, &plan);
+    return plan.needs.window_rows;
   };
-  const std::string windows = "windowkv(budget=64,task=aggregation)",
-                    entropy = "pyramidkv(budget=64,shape=entropy)";
-  for (const std::string& said :
-       {without("h2o(heavy=32,recent=32)",
-                [](PrefillNeeds& needs) { needs.window_rows = kPrompt; }),
-        without(windows, [](PrefillNeeds& needs) { --needs.window_rows; }),
-        without(windows, [](PrefillNeeds& needs) { --needs.score_heads; }),
-        without(windows, [](PrefillNeeds& needs) { needs.selects = false; }),
-        without(entropy, [](PrefillNeeds& needs) { --needs.stored_score_layers; })}) {
-    EXPECT_THAT(said, HasSubstr("CompletePlan was not called last"));
-  }
-  EXPECT_EQ(without(windows, [](PrefillNeeds& needs) { needs.window_rows = -1; }), "")
-      << "all rows are more than any number";
+  EXPECT_EQ(rows(), -1) << "all rows";
+  plan.layers[1] = PlanKeepAll(kLimits);
+  EXPECT_EQ(rows(), 16);
 }
 
-TEST(PlanCheck, CompletedPlansNeedWhatTheirMostDemandingLayerNeeds) {
-  std::vector<LayerPlan> layers = {PlanKeepBest(kLimits, {.window = 8}, 64),
-                                   PlanKeepHeavy(kLimits, {32, 32}),
-                                   PlanKeepBest(kLimits, {.window = 16}, 64)};
-  EXPECT_EQ(CompletePlan(TestModel(3), kLimits, layers).needs.window_rows, -1) << "all rows";
-  layers[1] = PlanKeepAll(kLimits);
-  EXPECT_EQ(CompletePlan(TestModel(3), kLimits, layers).needs.window_rows, 16);
+TEST(PlanCheck, APolicyMayAskForMoreThanItsLayersNeed) {
+  CachePlan plan = Plan("snapkv(budget=64,window=8)", 3, kPrompt, kAnswer);
+  plan.needs.window_rows = 50;
+  plan.needs.lower_kv = true;
+  RaiseNeeds(TestModel(3), kLimits, &plan);
+  EXPECT_EQ(plan.needs.window_rows, 50);
+  EXPECT_TRUE(plan.needs.lower_kv);
+  EXPECT_EQ(plan.needs.score_heads, 2);
 }
 
 }  // namespace

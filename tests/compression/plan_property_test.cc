@@ -18,11 +18,9 @@ namespace {
 struct Drawn {
   PolicyContext context;
   std::shared_ptr<const Policy> policy;
-  int prompt_tokens = 1;
-  int max_new_tokens = 0;
+  SequenceLimits limits;
 
-  int64_t total_tokens() const { return prompt_tokens + std::max(0, max_new_tokens - 1); }
-  CachePlan Plan() const { return policy->Plan(context, prompt_tokens, max_new_tokens); }
+  CachePlan Plan() const { return ziggurat::Plan(*policy, context, limits); }
 };
 
 /// A policy that suits its model.
@@ -31,10 +29,11 @@ Drawn Draw() {
   Drawn drawn;
   drawn.context = TestModel(*rc::gen::inRange(1, 49), architectures[*rc::gen::inRange(0, 3)]);
   drawn.policy = DrawPolicy(DrawResources(drawn.context.num_layers, drawn.context.num_kv_heads));
-  drawn.prompt_tokens = *rc::gen::oneOf(rc::gen::inRange(1, 6000), rc::gen::inRange(1, 1 << 22));
-  drawn.max_new_tokens = *rc::gen::inRange(0, 5000);
+  drawn.limits.prompt_tokens =
+      *rc::gen::oneOf(rc::gen::inRange(1, 6000), rc::gen::inRange(1, 1 << 22));
+  drawn.limits.max_new_tokens = *rc::gen::inRange(0, 5000);
   RC_LOG() << drawn.policy->ToString() << ", " << drawn.context.num_layers << " layers, prompt "
-           << drawn.prompt_tokens << ", new " << drawn.max_new_tokens << "\n";
+           << drawn.limits.prompt_tokens << ", new " << drawn.limits.max_new_tokens << "\n";
   return drawn;
 }
 
@@ -93,8 +92,8 @@ void CheckNeeds(const CachePlan& plan, const Drawn& drawn) {
   const bool open = drawn.policy->wants_prompt_text() && !whole;
   const int needed = plan.needs.window_rows;
   RC_ASSERT((open && needed >= rows) || needed == (whole ? -1 : rows));
-  RC_ASSERT(needed <= drawn.prompt_tokens);
-  RC_ASSERT(whole || rows <= drawn.prompt_tokens);
+  RC_ASSERT(needed <= drawn.limits.prompt_tokens);
+  RC_ASSERT(whole || rows <= drawn.limits.prompt_tokens);
 }
 
 void CheckMergedPairs(const CachePlan& plan) {
@@ -113,7 +112,7 @@ void CheckMergedPairs(const CachePlan& plan) {
 RC_GTEST_PROP(EveryPlan, IsConsistentAndWithinWhatTheSequenceCanHold, ()) {
   const Drawn drawn = Draw();
   const CachePlan plan = drawn.Plan();
-  const auto n = static_cast<size_t>(drawn.prompt_tokens);
+  const auto n = static_cast<size_t>(drawn.limits.prompt_tokens);
   RC_ASSERT(plan.layers.size() == static_cast<size_t>(drawn.context.num_layers));
   for (size_t i = 0; i < plan.layers.size(); ++i) {
     const LayerPlan& layer = plan.layers[i];
@@ -123,8 +122,7 @@ RC_GTEST_PROP(EveryPlan, IsConsistentAndWithinWhatTheSequenceCanHold, ()) {
   }
   CheckNeeds(plan, drawn);
   CheckMergedPairs(plan);
-  const absl::Status status = CheckPlan(drawn.policy->name(), drawn.context,
-                                        {drawn.prompt_tokens, drawn.max_new_tokens}, plan);
+  const absl::Status status = CheckPlan(drawn.policy->name(), drawn.context, drawn.limits, plan);
   RC_LOG() << status << "\n";
   RC_ASSERT(status.ok());
   RC_ASSERT((plan.decide == DecideAt::kLayer) == (plan.importance == LayerImportance::kNone));
@@ -158,11 +156,11 @@ RC_GTEST_PROP(EveryPlan, KeepsNoMoreThanThereIsWhereItDecidesLater, ()) {
   }
   RC_PRE(plan.decide != DecideAt::kLayer);
   const bool after_token = plan.decide == DecideAt::kFirstToken;
-  const int tokens = drawn.prompt_tokens + (after_token ? 1 : 0);
+  SequenceLimits then = drawn.limits;
+  if (after_token) then = {then.prompt_tokens + 1, then.max_new_tokens - 1};
+  const int tokens = then.prompt_tokens;
   CachePlan decided = plan;
-  decided.layers =
-      drawn.policy->Decide(drawn.context, tokens, drawn.max_new_tokens - (after_token ? 1 : 0),
-                           DrawImportance(plan.layers.size()));
+  decided.layers = drawn.policy->Decide(drawn.context, then, DrawImportance(plan.layers.size()));
   RC_ASSERT(decided.layers.size() == plan.layers.size());
   for (size_t i = 0; i < plan.layers.size(); ++i) {
     const LayerPlan& layer = decided.layers[i];
@@ -181,7 +179,7 @@ RC_GTEST_PROP(EveryPlan, OfATextIsThatOfItsCanonicalText, ()) {
   RC_ASSERT((*again)->ToString() == policy->ToString());
   RC_ASSERT((*again)->name() == policy->name());
   const int n = *rc::gen::inRange(1, 5000);
-  RC_ASSERT(Kept((*again)->Plan(context, n, 10)) == Kept(policy->Plan(context, n, 10)));
+  RC_ASSERT(Kept((*again)->Plan(context, {n, 10})) == Kept(policy->Plan(context, {n, 10})));
 }
 
 }  // namespace

@@ -11,6 +11,7 @@
 #include <variant>
 #include <vector>
 
+#include "compression/layer_plan.h"
 #include "compression/policy.h"
 
 namespace ziggurat {
@@ -33,9 +34,16 @@ inline std::shared_ptr<const Policy> Parse(std::string_view text,
   return *ParsePolicy("full");
 }
 
+/// As the engine gets it.
+inline CachePlan Plan(const Policy& policy, const PolicyContext& context,
+                      const SequenceLimits& limits) {
+  CachePlan plan = policy.Plan(context, limits);
+  RaiseNeeds(context, limits, &plan);
+  return plan;
+}
 inline CachePlan Plan(std::string_view text, int num_layers, int prompt_tokens, int max_new_tokens,
                       const PolicyResources& resources = {}) {
-  return Parse(text, resources)->Plan(TestModel(num_layers), prompt_tokens, max_new_tokens);
+  return Plan(*Parse(text, resources), TestModel(num_layers), {prompt_tokens, max_new_tokens});
 }
 
 inline std::vector<size_t> Kept(const std::vector<LayerPlan>& layers) {

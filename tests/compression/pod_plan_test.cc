@@ -132,7 +132,7 @@ TEST(PodPlan, MustBeOfTheSameModel) {
   other.num_kv_heads = 4;
   EXPECT_FALSE(policy->Check(other).ok());
   // Asked nevertheless, it does not read beyond its groups.
-  EXPECT_TRUE(AllAre<KeepBest>(policy->Plan(TestModel(5), 500, 11)));
+  EXPECT_TRUE(AllAre<KeepBest>(policy->Plan(TestModel(5), {500, 11})));
 }
 
 TEST(PodPolicy, ListsTheGroupsThatAreLoaded) {

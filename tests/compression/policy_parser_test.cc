@@ -76,6 +76,13 @@ TEST(PolicyParser, WritesOutOnlyWhatMeansSomething) {
             "pyramidkv(budget=64,window=8,kernel=5,pool=avg,shape=gini)");
 }
 
+TEST(PolicyParser, ADefaultMayStandWhereItMeansNothing) {
+  EXPECT_EQ(Canonical("simlayerkv(threshold=0.9,sinks=4,recent=1020,last=32,decide=decode)"),
+            "simlayerkv(threshold=0.9,sinks=4,recent=1020,decide=decode)");
+  EXPECT_EQ(Canonical("pyramidkv(budget=64,shape=gini,beta=20,ratio=0.9,rate=3)"),
+            Canonical("pyramidkv(budget=64,shape=gini)"));
+}
+
 TEST(PolicyParser, KnowsThePolicyByItsName) {
   const auto policy = ParsePolicy("pyramidkv(budget=64)");
   ASSERT_TRUE(policy.ok()) << policy.status();
@@ -159,9 +166,9 @@ INSTANTIATE_TEST_SUITE_P(
         BadValue{"pyramidkv(budget=64,shape=round)", 27, "linear or geometric or exponential"},
         BadValue{"pyramidkv(budget=64,ratio=0.5)", 21,
                  "pyramidkv: ratio means something only with shape=geometric"},
-        BadValue{"pyramidkv(rate=3,shape=geometric,budget=64)", 11,
+        BadValue{"pyramidkv(rate=4,shape=geometric,budget=64)", 11,
                  "rate means something only with shape=exponential"},
-        BadValue{"pyramidkv(shape=gini,beta=20,budget=64)", 22,
+        BadValue{"pyramidkv(shape=gini,beta=21,budget=64)", 22,
                  "beta means something only with shape=linear"},
         BadValue{"pyramidkv(budget=64,shape=geometric,ratio=1.01)", 43, "a number from 0.01 to 1"},
         BadValue{"simlayerkv(threshold=1.1)", 22, "a number from 0 to 1"},

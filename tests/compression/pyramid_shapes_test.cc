@@ -71,7 +71,7 @@ TEST(PyramidShapes, MeasuredOnesMeasureNothingWhereThePromptFits) {
 
 std::vector<LayerPlan> Decide(const std::vector<double>& importance, int tokens) {
   return Parse("pyramidkv(budget=100,window=20,shape=gini)")
-      ->Decide(TestModel(static_cast<int>(importance.size())), tokens, 11, importance);
+      ->Decide(TestModel(static_cast<int>(importance.size())), {tokens, 11}, importance);
 }
 
 TEST(PyramidShapes, MeasuredOnesAreInProportionToWhatWasMeasured) {
@@ -107,7 +107,7 @@ RC_GTEST_PROP(PyramidShapesProperty, KeepTheMeanBudgetOrThePrompt, ()) {
       Parse("pyramidkv(window=20,budget=" + std::to_string(budget) + ",shape=" + shape + ")");
   std::vector<double> importance(layers);
   for (double& value : importance) value = *rc::gen::inRange(0, 100) / 100.0;
-  const auto planned = policy->Decide(TestModel(layers), tokens, 1, importance);
+  const auto planned = policy->Decide(TestModel(layers), {tokens, 1}, importance);
   RC_ASSERT(TotalKept(planned) ==
             static_cast<size_t>(layers) * static_cast<size_t>(std::min(budget, tokens)));
 }

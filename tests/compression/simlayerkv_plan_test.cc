@@ -63,7 +63,7 @@ TEST(SimLayerKvPlan, DecidingLaterHoldsEverythingUntilTheFirstToken) {
 TEST(SimLayerKvPlan, DecidesByMassesAboveTheThreshold) {
   const auto policy = Parse("simlayerkv(threshold=0.75,sinks=4,recent=60,decide=decode)");
   const double masses[] = {0.76, 0.75, 0.2};
-  const auto layers = policy->Decide(TestModel(3), 501, 10, masses);
+  const auto layers = policy->Decide(TestModel(3), {501, 10}, masses);
   ASSERT_EQ(layers.size(), 3u);
   ASSERT_TRUE(std::holds_alternative<KeepRing>(layers[0].edit));
   EXPECT_EQ(std::get<KeepRing>(layers[0].edit).sinks, 4);

@@ -18,8 +18,8 @@ using ::testing::ElementsAre;
 
 std::vector<size_t> Decide(std::string_view text, int tokens, int max_new_tokens,
                            const std::vector<double>& cosines) {
-  const auto layers = Parse(text)->Decide(TestModel(static_cast<int>(cosines.size())), tokens,
-                                          max_new_tokens, cosines);
+  const auto layers = Parse(text)->Decide(TestModel(static_cast<int>(cosines.size())),
+                                          {tokens, max_new_tokens}, cosines);
   EXPECT_TRUE(AllAre<KeepRing>(layers));
   std::vector<size_t> budgets;
   for (const LayerPlan& layer : layers) {
@@ -50,7 +50,7 @@ TEST(SqueezePlan, TakesFromTheLayersThatChangeLeast) {
 
 TEST(SqueezePlan, KeepsFourSinksAndTheRestRecent) {
   const auto layers = Parse("squeeze(budget=100)")
-                          ->Decide(TestModel(3), 1000, 50, std::vector<double>{0.1, 0.5, 0.9});
+                          ->Decide(TestModel(3), {1000, 50}, std::vector<double>{0.1, 0.5, 0.9});
   EXPECT_EQ(std::get<KeepRing>(layers[2].edit).sinks, 4);
   EXPECT_EQ(std::get<KeepRing>(layers[2].edit).recent, 26);
   EXPECT_EQ(std::get<KeepRing>(layers[0].edit).recent, 131);
@@ -74,7 +74,7 @@ TEST(SqueezePlan, MeasuresNothingWhereEveryBudgetHoldsAll) {
 
 TEST(SqueezePlan, OfAShortPromptGrowsIntoItsRing) {
   const auto layers = Parse("squeeze(budget=100)")
-                          ->Decide(TestModel(3), 40, 500, std::vector<double>{0.1, 0.5, 0.9});
+                          ->Decide(TestModel(3), {40, 500}, std::vector<double>{0.1, 0.5, 0.9});
   EXPECT_THAT(Kept(layers), ElementsAre(40, 40, 30));
 }
 

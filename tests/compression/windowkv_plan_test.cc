@@ -14,7 +14,7 @@ using ::testing::Each;
 using ::testing::ElementsAre;
 
 KeepWindows LeaderOf(std::string_view text, std::string_view architecture) {
-  const CachePlan plan = Parse(text)->Plan(TestModel(16, architecture), 1 << 16, 1);
+  const CachePlan plan = Parse(text)->Plan(TestModel(16, architecture), {1 << 16, 1});
   return std::get<KeepWindows>(plan.layers[0].edit);
 }
 
@@ -64,7 +64,7 @@ TEST(WindowKvPlan, GroupsFollowTheirFirstLayer) {
   EXPECT_THAT(Leaders(plan), ElementsAre(0, 0, 0, 0, 4, 4, 4, 4, 8, 8));
   const auto group_of = [](std::string_view architecture) {
     const auto policy = Parse("windowkv(budget=512,task=localization)");
-    return Leaders(policy->Plan(TestModel(28, architecture), 1 << 16, 1));
+    return Leaders(policy->Plan(TestModel(28, architecture), {1 << 16, 1}));
   };
   EXPECT_EQ(group_of("Qwen2ForCausalLM")[7], 7);
   EXPECT_EQ(group_of("Qwen2ForCausalLM")[6], 0);

@@ -133,8 +133,8 @@ class Twins {
 
   static std::vector<size_t> Held(const TestSequence& sequence) {
     std::vector<size_t> blocks;
-    for (int layer = 0; layer < sequence.cache->num_layers(); ++layer) {
-      blocks.push_back(sequence.cache->layer(layer).owned_blocks());
+    for (int layer = 0; layer < sequence.store->cache().num_layers(); ++layer) {
+      blocks.push_back(sequence.store->cache().layer(layer).owned_blocks());
     }
     return blocks;
   }
@@ -307,7 +307,7 @@ TEST_F(CudaDecoder, IsAsNearWhereCodesComeByWayOfSharedMemory) {
     return cuda::KernelOf(cuda::ShapeOf(segment), 64, /*tensor_cores=*/true) ==
            cuda::DecodeKernel::Staged(Encoding::kInt4);
   };
-  EXPECT_TRUE(absl::c_any_of(sequence.cache->layer(0).view(), is_staged));
+  EXPECT_TRUE(absl::c_any_of(sequence.store->cache().layer(0).view(), is_staged));
 }
 
 TEST_F(CudaDecoder, GivesTheTextOfAFloatReferenceOnARealModel) {

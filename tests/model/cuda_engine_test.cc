@@ -84,7 +84,8 @@ std::map<RequestId, Answer> AnswersOf(std::unique_ptr<ModelRunner> runner) {
   options.max_prompt_tokens = 120;
   options.device_slice_token_layers = 1;  // a layer of one lane, then one of the other
   options.check_every_step = true;
-  auto engine = Engine::Create(options, std::move(runner), nullptr);
+  Metrics metrics;
+  auto engine = Engine::Create(options, std::move(runner), &metrics);
   EXPECT_TRUE(engine.ok()) << engine.status();
   std::map<RequestId, Answer> answers;
   if (!engine.ok()) return answers;

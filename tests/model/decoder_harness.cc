@@ -72,17 +72,10 @@ TestSequence DecoderHarness::NewSequence(const std::string& policy, int prompt_t
   TestSequence sequence;
   sequence.id = next_id_++;
   sequence.policy = Require(ParsePolicy(policy, resources_), "the policy");
-  sequence.max_new_tokens = max_new_tokens;
-  sequence.prompt_tokens = prompt_tokens;
-  sequence.plan = std::make_unique<BlockPlan>(Require(
-      PlanBlocks(*sequence.policy, shape(), geometry_, prompt_tokens, max_new_tokens), "the plan"));
-  sequence.cache = std::make_unique<SequenceCache>(pool_.get(), &geometry_);
-  sequence.reservation =
-      std::make_unique<Reservation>(ledger_->Reserve(sequence.plan->layer_blocks));
-  sequence.store = std::make_unique<SequenceStore>(sequence.plan->plan, geometry_, shape().element,
-                                                   prompt_tokens, std::max(0, max_new_tokens - 1),
-                                                   sequence.cache.get(), sequence.reservation.get(),
-                                                   ledger_.get());
+  sequence.plan = std::make_unique<BlockPlan>(
+      Require(PlanBlocks(*sequence.policy, shape(), geometry_, {prompt_tokens, max_new_tokens}),
+              "the plan"));
+  sequence.store = std::make_unique<SequenceStore>(*sequence.plan, pool_.get(), ledger_.get());
   sequence.measured.resize(shape().num_layers);
   return sequence;
 }
@@ -115,11 +108,7 @@ void DecoderHarness::PrefillLayer(PromptBatch& batch, int layer,
 
 void DecoderHarness::Decide(TestSequence& sequence, BatchPrompt prompt) {
   const PolicyContext context = PolicyContextOf(shape());
-  Require(
-      sequence.store->Decide(*sequence.policy, context, sequence.length,
-                             sequence.max_new_tokens - (sequence.length - sequence.prompt_tokens),
-                             prompt, runner_.get()),
-      "Decide");
+  Require(sequence.store->Decide(*sequence.policy, context, prompt, runner_.get()), "Decide");
 }
 
 std::unique_ptr<PromptBatch> DecoderHarness::Begin(const std::vector<TestSequence*>& sequences,
@@ -127,7 +116,7 @@ std::unique_ptr<PromptBatch> DecoderHarness::Begin(const std::vector<TestSequenc
                                                    int lane) {
   std::vector<PrefillPrompt> batch;
   for (size_t i = 0; i < prompts.size(); ++i) {
-    batch.push_back({prompts[i], &sequences[i]->plan->plan, sequences[i]->needs().recall});
+    batch.push_back({prompts[i], &sequences[i]->plan->plan});
     sequences[i]->length = static_cast<int>(prompts[i].size());
   }
   return Require(runner_->BeginPrefill(lane, batch), "BeginPrefill");

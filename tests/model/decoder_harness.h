@@ -32,15 +32,11 @@ std::unique_ptr<AttentionBackend> MakeBestBackend(int threads);
 /// One sequence: its plan, its layers, and what it has received.
 struct TestSequence {
   std::shared_ptr<const Policy> policy;
-  int max_new_tokens = 0;
   std::unique_ptr<BlockPlan> plan;
-  std::unique_ptr<SequenceCache> cache;
-  std::unique_ptr<Reservation> reservation;
   std::unique_ptr<SequenceStore> store;
   std::vector<LayerMeasured> measured;  ///< [num_layers]; the spans in it are gone
   std::vector<double> cosines;          ///< [num_layers] where the plan asks for them
-  int prompt_tokens = 0;
-  int length = 0;  ///< logical: tokens in the cache, evicted ones too
+  int length = 0;                       ///< logical: tokens in the cache, evicted ones too
 
   uint64_t id = 0;  ///< DecodeInput::sequence
 

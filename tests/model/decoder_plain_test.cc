@@ -100,7 +100,7 @@ class DecoderAgainstPlain : public ::testing::TestWithParam<TinyModel> {
     for (size_t i = prompt; i < ids.size(); ++i) {
       logits.push_back(harness.Decode({&sequence}, {ids[i]})[0]);
     }
-    EXPECT_TRUE(sequence.cache->CheckIntegrity().ok());
+    EXPECT_TRUE(sequence.store->cache().CheckIntegrity().ok());
     return logits;
   }
 
@@ -299,7 +299,7 @@ TEST_P(DecoderAgainstPlain, WindowKvAttendsToTheWindowsOfItsGroupsFirstLayer) {
   const auto ids = RandomIds(80, plain.config().vocab_size, 8);
   const PolicyContext context{plain.config().num_layers, plain.config().num_q_heads,
                               plain.config().num_kv_heads, plain.config().head_dim};
-  const CachePlan plan = (*ParsePolicy(kPolicy))->Plan(context, kPrompt, 20);
+  const CachePlan plan = (*ParsePolicy(kPolicy))->Plan(context, {kPrompt, 20});
   std::vector<std::set<int>> kept(plain.config().num_layers);
   const auto select = [&](int layer, const PlainLlama::Probabilities& attention) {
     if (layer % 2 == 1) {

@@ -89,7 +89,7 @@ TEST_F(DecoderTest, PackedPromptsAndBatchedStepsEqualEachAlone) {
           << policies[i] << ", step " << step;
     }
   }
-  for (TestSequence& sequence : sequences) sequence.cache->Clear();
+  for (TestSequence& sequence : sequences) sequence.store.reset();
   EXPECT_EQ(harness.pool().used_blocks(), 0u);
 }
 
@@ -131,7 +131,7 @@ TEST_F(DecoderTest, EveryMethodGivesInABatchWhatItGivesAlone) {
     together.push_back(harness.Decode(batch, std::vector<int32_t>(batch.size(), id)));
   }
   for (size_t i = 0; i < policies.size(); ++i) {
-    EXPECT_TRUE(sequences[i].cache->CheckIntegrity().ok()) << policies[i];
+    EXPECT_TRUE(sequences[i].store->cache().CheckIntegrity().ok()) << policies[i];
     const auto alone = Alone(harness, policies[i], prompts[i], continuation);
     // Products of another number of rows round otherwise, and a number in the middle between two
     // codes then gets the other one.
@@ -146,7 +146,7 @@ TEST_F(DecoderTest, EveryMethodGivesInABatchWhatItGivesAlone) {
     EXPECT_GT(RelativeDifference(together.back()[i], full.back()), 1e-4)
         << policies[i] << " does nothing here";
   }
-  for (TestSequence& sequence : sequences) sequence.cache->Clear();
+  for (TestSequence& sequence : sequences) sequence.store.reset();
   EXPECT_EQ(harness.pool().used_blocks(), 0u);
 }
 
@@ -368,7 +368,7 @@ TEST_F(DecoderTest, WritesThatItCannotDoNameLayerAndPrompt) {
   const auto ids = Ids(30, 1);
   const auto write = [&](int slots, const TokenRange& range) {
     TestSequence sequence = harness.NewSequence("snapkv(budget=10,window=4)", 30, 8);
-    LayerBlockTable& table = sequence.cache->layer(0);
+    LayerBlockTable table(&harness.pool(), sequence.plan->geometry);
     const int segment = table.AddSegment({.format = CacheFormat::kF32});
     EXPECT_TRUE(table.Extend(segment, slots).ok());
     const PrefillPrompt prompt{ids, &sequence.plan->plan};
@@ -393,7 +393,7 @@ TEST_F(DecoderTest, EditsThatItCannotDoAreNamed) {
   DecoderHarness harness = Harness();
   TestSequence sequence = harness.NewSequence("full", 4, 8);
   harness.Prefill({&sequence}, {Ids(4, 1)});
-  const SegmentView* segment = &sequence.cache->layer(0).view()[0];
+  const SegmentView* segment = &sequence.store->cache().layer(0).view()[0];
   const CacheEdit beyond = CopyEdit{segment, 2, {}, 3, segment, 0};
   EXPECT_THAT(harness.runner().EditCache({&beyond, 1}).ToString(),
               HasSubstr("a copy of 3 tokens from slot 2 of 4"));

@@ -71,7 +71,7 @@ TEST_P(PrefillMemory, GrowsByWorkspaceAndCompressedCacheOnly) {
               pool, workspace, pool + workspace);
   EXPECT_EQ(workspace, harness.runner().WorkspaceBytes(kTokens) +
                            harness.runner().PromptNeedsBytes(kTokens, sequence.needs()));
-  EXPECT_EQ(pool, sequence.cache->blocks() * harness.pool().block_bytes())
+  EXPECT_EQ(pool, sequence.store->cache().blocks() * harness.pool().block_bytes())
       << "no block was allocated only to be freed";
   EXPECT_LE(grown, (pool + workspace) * 11 / 10);
   EXPECT_GE(grown, workspace / 2) << "the measurement sees nothing";

@@ -8,6 +8,8 @@
 #include <random>
 #include <utility>
 
+#include "compression/layer_plan.h"
+
 namespace ziggurat::testing {
 
 std::vector<std::string> CacheOpsBackends() {
@@ -24,6 +26,12 @@ std::unique_ptr<AttentionBackend> MakeCacheOpsBackend(const std::string& name) {
     std::abort();
   }
   return *std::move(backend);
+}
+
+CachePlan WithNeeds(const PromptLabOptions& options, CachePlan plan) {
+  RaiseNeeds({options.num_layers, options.num_q_heads, options.num_kv_heads, options.head_dim},
+             {options.tokens, 10}, &plan);
+  return plan;
 }
 
 PromptLab::PromptLab(const std::string& backend, const PromptLabOptions& options, CachePlan plan,
@@ -64,8 +72,8 @@ PromptLab::PromptLab(const std::string& backend, const PromptLabOptions& options
   const size_t misaligned = reinterpret_cast<uintptr_t>(memory_.get()) % 64;
   LayPromptNeeds(model, options.tokens, plan_.needs, memory_.get() + (64 - misaligned) % 64,
                  &buffers_);
-  prompt_ = std::make_unique<PromptLayers>(backend_.get(), shape_, ElementType::kF32,
-                                           options.tokens, &plan_, buffers_, measures_recall);
+  prompt_ =
+      std::make_unique<PromptLayers>(backend_.get(), shape_, options.tokens, &plan_, buffers_);
 }
 
 LayerMeasured PromptLab::Run(int layer) {

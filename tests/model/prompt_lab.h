@@ -27,6 +27,9 @@ struct PromptLabOptions {
   uint32_t seed = 1;
 };
 
+/// `plan`, and what its layers need of a prompt of that length.
+CachePlan WithNeeds(const PromptLabOptions& options, CachePlan plan);
+
 class PromptLab {
  public:
   /// [query head][query][key] softmax attention in double, over keys up to the query.

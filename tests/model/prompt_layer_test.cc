@@ -24,9 +24,9 @@ using Positions = std::vector<int32_t>;
 constexpr double kTolerance = 2e-5;
 
 CachePlan PlanOf(const PromptLabOptions& options, const std::vector<LayerPlan>& layers) {
-  return CompletePlan(
-      {options.num_layers, options.num_q_heads, options.num_kv_heads, options.head_dim},
-      {options.tokens, 10}, layers);
+  CachePlan plan;
+  plan.layers = layers;
+  return WithNeeds(options, std::move(plan));
 }
 
 CachePlan UniformPlan(const PromptLabOptions& options, const LayerPlan& layer) {
@@ -244,9 +244,7 @@ CachePlan PodPlan(const PromptLabOptions& options, double skip, std::vector<Laye
   CachePlan plan;
   plan.layers = std::move(layers);
   plan.distant = DistantOptions{.groups = Groups(), .sinks = 3, .recent = 12, .skip = skip};
-  return CompletePlan(
-      {options.num_layers, options.num_q_heads, options.num_kv_heads, options.head_dim},
-      {options.tokens, 10}, std::move(plan));
+  return WithNeeds(options, std::move(plan));
 }
 
 TEST_P(PromptLayer, InPodEveryHeadKeepsWhatItsLowestLayerSelected) {
@@ -416,9 +414,7 @@ TEST_P(PromptLayer, StoredScoresSelectOnceAllLayersAreThrough) {
     for (LayerPlan& layer : plan.layers) layer.statistic = statistic;
     plan.importance = importance;
     plan.decide = DecideAt::kPrompt;
-    plan = CompletePlan({3, options_.num_q_heads, options_.num_kv_heads, options_.head_dim},
-                        {n(), 10}, plan);
-    PromptLab lab(GetParam(), options_, plan);
+    PromptLab lab(GetParam(), options_, WithNeeds(options_, plan));
     const WindowScoreStatistic unpooled{statistic.window, 1};
     for (int layer = 0; layer < 3; ++layer) {
       const LayerMeasured measured = lab.Run(layer);

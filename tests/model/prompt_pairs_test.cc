@@ -26,9 +26,7 @@ CachePlan PairPlan(const PromptLabOptions& options, const MergeOptions& merge) {
   plan.layers[1].merge = MergeRole::kLower;
   plan.layers[2].merge = MergeRole::kUpper;
   plan.merge = merge;
-  return CompletePlan(
-      {options.num_layers, options.num_q_heads, options.num_kv_heads, options.head_dim},
-      {options.tokens, 10}, std::move(plan));
+  return WithNeeds(options, std::move(plan));
 }
 
 /// [KV head][token]

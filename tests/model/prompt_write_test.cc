@@ -74,9 +74,9 @@ class PromptWrite : public ::testing::TestWithParam<std::string> {
   PromptLabOptions options_;
 
   CachePlan Plan(const LayerPlan& layer) const {
-    return CompletePlan(
-        {options_.num_layers, options_.num_q_heads, options_.num_kv_heads, options_.head_dim},
-        {options_.tokens, 10}, std::vector<LayerPlan>(options_.num_layers, layer));
+    CachePlan plan;
+    plan.layers.assign(options_.num_layers, layer);
+    return WithNeeds(options_, std::move(plan));
   }
   /// That slot `slot` of a segment holds token `token` of `head`.
   void ExpectToken(const PromptLab& lab, Blocks& blocks, int layer, const SegmentView& segment,
@@ -229,10 +229,7 @@ class PairWrite : public PromptWrite {
     plan.layers[1].merge = MergeRole::kLower;
     plan.layers[2].merge = MergeRole::kUpper;
     plan.merge = MergeOptions{.retain = 0.1};
-    lab_ = std::make_unique<PromptLab>(
-        GetParam(), options_,
-        CompletePlan({3, options_.num_q_heads, options_.num_kv_heads, options_.head_dim},
-                     {options_.tokens, 10}, plan));
+    lab_ = std::make_unique<PromptLab>(GetParam(), options_, WithNeeds(options_, plan));
     for (int layer = 0; layer < 3; ++layer) lab_->Run(layer);
     CacheFormat merged = CacheFormat::kF32;
     merged.merged = true;

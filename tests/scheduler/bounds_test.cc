@@ -36,7 +36,7 @@ size_t PlannedBlocks(const std::string& policy, int prompt, int new_tokens) {
   const auto parsed = ParsePolicy(policy, options.resources);
   EXPECT_TRUE(parsed.ok()) << parsed.status();
   if (!parsed.ok()) return 0;
-  const auto plan = PlanBlocks(**parsed, shape, kGeometry, prompt, new_tokens);
+  const auto plan = PlanBlocks(**parsed, shape, kGeometry, {prompt, new_tokens});
   EXPECT_TRUE(plan.ok()) << plan.status();
   return plan.ok() ? plan->total_blocks : 0;
 }
@@ -52,11 +52,11 @@ TEST(Bounds, NearAndDistantTokensAreTogetherAllThatAreKept) {
           SCOPED_TRACE(absl::StrCat(policy, ", prompt ", prompt));
           CacheLab lab(Options(policy, prompt, 121));
           ASSERT_TRUE(lab.Prefill().ok());
-          const size_t bound = lab.pool().used_blocks() + lab.reservation().total;
+          const size_t bound = lab.pool().used_blocks() + lab.reserved_blocks();
           EXPECT_LE(bound, lab.planned_blocks());
           for (int step = 0; step < 120; ++step) ASSERT_TRUE(lab.Step().ok());
           EXPECT_EQ(lab.pool().used_blocks(), bound);
-          EXPECT_EQ(lab.reservation().total, 0u);
+          EXPECT_EQ(lab.reserved_blocks(), 0u);
         }
       }
     }
@@ -79,7 +79,7 @@ TEST(Bounds, WhateverOfThePromptIsMergedFitsIntoItsBound) {
         for (const int appended : {0, 5, 200}) {
           SCOPED_TRACE(absl::StrCat(text, ", prompt ", prompt, ", appended ", appended));
           const CachePlan plan =
-              policy->Plan({kLayers, kHeads, kHeads, kHeadDim}, prompt, appended + 1);
+              policy->Plan({kLayers, kHeads, kHeads, kHeadDim}, {prompt, appended + 1});
           const StoreContext context{&plan, &kGeometry, ElementType::kBf16, prompt, appended};
           for (const MergeRole role : {MergeRole::kLower, MergeRole::kUpper}) {
             size_t most = 0;
@@ -142,7 +142,7 @@ TEST(Bounds, ALateDecisionCopiesOneLayerAtATime) {
 TEST(Bounds, ALateDecisionIsPlannedByThePromptAndByWhatItComesTo) {
   const auto planned = [](const std::string& text, int prompt, int appended) {
     const CachePlan plan =
-        (*ParsePolicy(text))->Plan({kLayers, kHeads, kHeads, kHeadDim}, prompt, appended + 1);
+        (*ParsePolicy(text))->Plan({kLayers, kHeads, kHeads, kHeadDim}, {prompt, appended + 1});
     const StoreContext context{&plan, &kGeometry, ElementType::kBf16, prompt, appended};
     const std::vector<size_t> blocks = MaxLayerBlocks(context);
     return std::accumulate(blocks.begin(), blocks.end(), size_t{0});

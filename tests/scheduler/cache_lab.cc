@@ -137,7 +137,7 @@ CacheLab::~CacheLab() { Release(); }
 
 void CacheLab::Release() {
   store_.reset();
-  if (cache_) cache_->Clear();
+  store_.reset();
 }
 
 size_t CacheLab::QAt(int position, int head) const {
@@ -158,24 +158,20 @@ absl::Status CacheLab::Prefill() {
   model.head_dim = options_.head_dim;
   model.element = ElementType::kF32;
   const int n = options_.prompt_tokens;
-  auto plan = PlanBlocks(*policy_, model, geometry_, n, options_.new_tokens);
+  auto plan = PlanBlocks(*policy_, model, geometry_, {n, options_.new_tokens});
   if (!plan.ok()) return plan.status();
   block_plan_ = *std::move(plan);
   // Not a block more than the plan asks for.
   auto pool = BlockPool::Create(block_plan_.total_blocks, geometry_.block_bytes);
   if (!pool.ok()) return pool.status();
   pool_ = *std::move(pool);
-  reservation_ = ledger_.Reserve(block_plan_.layer_blocks);
-  cache_.emplace(pool_.get(), &geometry_);
-  store_ =
-      std::make_unique<SequenceStore>(block_plan_.plan, geometry_, model.element, n,
-                                      options_.new_tokens - 1, &*cache_, &reservation_, &ledger_);
+  store_ = std::make_unique<SequenceStore>(block_plan_, pool_.get(), &ledger_);
   PromptBuffers buffers;
   std::vector<std::byte> room(LayPromptNeeds(model, n, block_plan_.plan.needs, nullptr, &buffers));
   LayPromptNeeds(model, n, block_plan_.plan.needs, room.data(), &buffers);
   std::vector<std::unique_ptr<PromptLayers>> prompts;
-  prompts.push_back(std::make_unique<PromptLayers>(backend_.get(), shape_, model.element, n,
-                                                   &block_plan_.plan, buffers, false));
+  prompts.push_back(
+      std::make_unique<PromptLayers>(backend_.get(), shape_, n, &block_plan_.plan, buffers));
   editor_ = std::make_unique<EditingModel>(backend_.get(), shape_, pool_->view());
   PromptLayers& prompt = *prompts[0];
   held_.assign(options_.num_layers, std::vector<Head>(options_.num_kv_heads));
@@ -217,7 +213,7 @@ absl::Status CacheLab::Prefill() {
   tokens_ = n;
   if (block_plan_.plan.decide != DecideAt::kPrompt) return absl::OkStatus();
   const PolicyContext context = PolicyContextOf(model);
-  const auto decided = policy_->Decide(context, n, options_.new_tokens, importance_);
+  const auto decided = policy_->Decide(context, {n, options_.new_tokens}, importance_);
   for (int l = 0; l < options_.num_layers; ++l) {
     edits_[l] = decided[l].edit;
     LayerMeasured measured;
@@ -234,7 +230,7 @@ absl::Status CacheLab::Prefill() {
     SimulatePrompt(l, measured);
   }
   StoredScores scores(&prompts);
-  return store_->Decide(*policy_, context, n, options_.new_tokens, {&scores, 0}, editor_.get());
+  return store_->Decide(*policy_, context, {&scores, 0}, editor_.get());
 }
 
 /// The positions that should be held, from the meaning of the edits alone.
@@ -403,8 +399,8 @@ absl::Status CacheLab::Step() {
   model.head_dim = options_.head_dim;
   const PolicyContext context = PolicyContextOf(model);
   const int left = options_.new_tokens - (tokens_ - options_.prompt_tokens);
-  const auto decided = policy_->Decide(context, tokens_, left, importance_);
-  auto status = store_->Decide(*policy_, context, tokens_, left, {}, editor_.get());
+  const auto decided = policy_->Decide(context, {tokens_, left}, importance_);
+  auto status = store_->Decide(*policy_, context, {}, editor_.get());
   for (int l = 0; l < options_.num_layers; ++l) {
     edits_[l] = decided[l].edit;
     const auto* ring = std::get_if<KeepRing>(&edits_[l]);
@@ -418,10 +414,10 @@ absl::Status CacheLab::Step() {
 }
 
 absl::Status CacheLab::CheckIntegrity() const {
-  const SequenceCache* cache = &*cache_;
+  const SequenceCache* cache = &store_->cache();
   if (auto status = ziggurat::CheckIntegrity(*pool_, {&cache, 1}); !status.ok()) return status;
-  if (ledger_.total() != reservation_.total || ledger_.total() > pool_->free_blocks()) {
-    return absl::InternalError(absl::StrCat(reservation_.total, " blocks reserved, the ledger has ",
+  if (ledger_.total() != reserved_blocks() || ledger_.total() > pool_->free_blocks()) {
+    return absl::InternalError(absl::StrCat(reserved_blocks(), " blocks reserved, the ledger has ",
                                             ledger_.total(), ", free are ", pool_->free_blocks()));
   }
   return absl::OkStatus();
@@ -475,7 +471,7 @@ std::string CacheLab::CheckDistant(int layer, int kv_head,
 // whose value) is nearest to it.
 std::vector<ExpectedToken> CacheLab::Held(int layer, int kv_head) const {
   std::vector<ExpectedToken> held;
-  for (const SegmentView& view : cache_->layer(layer).view()) {
+  for (const SegmentView& view : cache().layer(layer).view()) {
     const reference::StoredSegment segment(pool_->view(), view, options_.head_dim);
     if (!segment.covers(kv_head)) continue;
     for (int slot = 0; slot < view.num_slots; ++slot) {

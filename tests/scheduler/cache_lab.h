@@ -63,9 +63,9 @@ class CacheLab {
   const CachePlan& plan() const { return block_plan_.plan; }
   size_t planned_blocks() const { return block_plan_.total_blocks; }
   const BlockPool& pool() const { return *pool_; }
-  const SequenceCache& cache() const { return *cache_; }
+  const SequenceCache& cache() const { return store_->cache(); }
   const SequenceStore& store() const { return *store_; }
-  const Reservation& reservation() const { return reservation_; }
+  size_t reserved_blocks() const { return store_->reserved_blocks(); }
   DistantCounts counts() const { return store_->distant_counts; }
   int tokens() const { return tokens_; }
   void Release();
@@ -92,8 +92,6 @@ class CacheLab {
   BlockPlan block_plan_;
   std::unique_ptr<BlockPool> pool_;
   ReservationLedger ledger_;
-  Reservation reservation_;
-  std::optional<SequenceCache> cache_;
   std::unique_ptr<SequenceStore> store_;
   std::unique_ptr<ModelRunner> editor_;
 

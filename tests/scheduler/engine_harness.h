@@ -93,6 +93,23 @@ class EngineHarness {
     });
     EXPECT_TRUE(done) << "request " << id << " did not give " << count << " tokens";
   }
+  /// Lets the model do `steps` decode steps more, and waits until it stands still before the next
+  /// one, or before a layer.
+  void HoldAfter(int64_t steps) {
+    control->hold_at_step = control->decode_steps + steps;
+    AwaitHeld();
+  }
+  void AwaitHeld() const {
+    const auto is_held = [&] {
+      return control->decode_steps >= control->hold_at_step && control->is_held;
+    };
+    const SteadyTime end = std::chrono::steady_clock::now() + std::chrono::seconds(60);
+    while (!is_held() && std::chrono::steady_clock::now() < end) {
+      std::this_thread::sleep_for(std::chrono::microseconds(100));
+    }
+    EXPECT_TRUE(is_held());
+  }
+  void Continue() { control->hold_at_step = StubControl::kNever; }
   void ExpectEmptyPool() const {
     ASSERT_TRUE(engine->WaitIdle(absl::Seconds(60)));
     const std::shared_ptr<const EngineSnapshot> snapshot = engine->Snapshot();

@@ -130,8 +130,9 @@ TEST(EngineMetricsTest, APairsSharedBlocksCountOnceWhileItIsPrefilled) {
 }
 
 TEST(EngineOptionsTest, APromptLeavesRoomForOneNewToken) {
-  const auto create = [](EngineOptions options) {
-    return Engine::Create(options, std::make_unique<StubModel>(StubModelOptions()), nullptr);
+  Metrics metrics;
+  const auto create = [&metrics](EngineOptions options) {
+    return Engine::Create(options, std::make_unique<StubModel>(StubModelOptions()), &metrics);
   };
   EngineOptions options = Options(400);
   options.max_prompt_tokens = 4096;  // the stub's context

@@ -101,15 +101,13 @@ void AwaitPrefilling(const EngineHarness& harness, RequestId id) {
 
 TEST(EnginePrefillTest, EveryPromptOfABatchIsDecidedByWhatWasMeasuredOfIt) {
   EngineHarness harness(ShortestSlices(4000));
-  harness.control->hold = true;
+  harness.control->hold_at_step = 0;
   harness.MustSubmit(harness.Request(10, 1));
-  for (int look = 0; look < 10'000 && !harness.control->is_held; ++look) {
-    absl::SleepFor(absl::Milliseconds(1));
-  }
+  harness.AwaitHeld();
   // Behind it the two come together.
   const EngineRequest request = harness.Request(100, 2, "squeeze(budget=40,p=0.5)");
   const RequestId ids[] = {harness.MustSubmit(request), harness.MustSubmit(request)};
-  harness.control->hold = false;
+  harness.Continue();
   for (int prompt = 0; prompt < 2; ++prompt) {
     const Collected result = harness.Await(ids[prompt]);
     ASSERT_EQ(result.last.cache.layers.size(), size_t{kLayers});

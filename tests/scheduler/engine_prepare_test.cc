@@ -154,7 +154,7 @@ TEST(EnginePrepareTest, APoolOfThePlansBlocksIsEnough) {
   const CacheGeometry geometry{kLayers, 2, 8, kBlockBytes};
   for (const std::string& policy : PoliciesOfAllMethods()) {
     SCOPED_TRACE(policy);
-    const auto plan = PlanBlocks(*MustParse(policy), StubModelOptions().shape, geometry, 150, 60);
+    const auto plan = PlanBlocks(*MustParse(policy), StubModelOptions().shape, geometry, {150, 60});
     ASSERT_TRUE(plan.ok()) << plan.status();
     EngineHarness harness(Options(2 * plan->total_blocks), OnDevice());
     const EngineRequest request = harness.Request(150, 60, policy);

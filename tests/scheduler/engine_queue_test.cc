@@ -112,14 +112,14 @@ TEST(EngineQueueTest, NoMoreRunThanMay) {
 void PromiseThreePlaces(EngineOptions options) {
   options.max_queue = 1;
   EngineHarness harness(options);
-  harness.control->decode_delay_us = 200'000;
+  harness.control->hold_at_step = 1;
   std::vector<RequestId> ids = {harness.MustSubmit(harness.Request(100, 20))};
-  harness.AwaitTokens(ids[0], 1);
+  harness.AwaitHeld();
   for (int i = 0; i < 4; ++i) ids.push_back(harness.MustSubmit(harness.Request(100, 20)));
   EXPECT_EQ(RefusalReason(harness.engine->CheckOpen()), "queue_full") << "the fourth waits";
-  harness.AwaitTokens(ids[0], 3);  // the first two came together
+  harness.HoldAfter(1);
   EXPECT_EQ(RefusalReason(harness.engine->CheckOpen()), "queue_full") << "they are being let in";
-  harness.control->decode_delay_us = 0;
+  harness.Continue();
   for (const RequestId id : ids) EXPECT_TRUE(harness.Await(id).last.status.ok());
   harness.ExpectEmptyPool();
 }
@@ -138,13 +138,13 @@ TEST(EngineQueueTest, BehindOneThatWaitsNobodyHasAPlace) {
   EngineOptions options = Options(40);
   options.max_queue = 1;
   EngineHarness harness(options);
-  harness.control->decode_delay_us = 100'000;
+  harness.control->hold_at_step = 1;
   const RequestId running = harness.MustSubmit(harness.Request(60, 20));  // 20 of 40 blocks
-  harness.AwaitTokens(running, 1);
+  harness.AwaitHeld();
   const RequestId large = harness.MustSubmit(harness.Request(140, 10));  // 40 blocks
-  AwaitCounts(harness, 1, 1);
+  harness.HoldAfter(2);  // the first of these steps came before it
   EXPECT_EQ(RefusalReason(harness.engine->Submit(harness.Request(10, 2)).status()), "queue_full");
-  harness.control->decode_delay_us = 0;
+  harness.Continue();
   for (const RequestId id : {running, large}) EXPECT_TRUE(harness.Await(id).last.status.ok());
 }
 

@@ -74,7 +74,7 @@ TEST(EngineTest, EveryMethodHoldsNoMoreThanItsPlanAtEveryLength) {
     for (const int prompt : {1, 9, 31, 64, 201}) {
       for (const int generated : {1, 2, 3, 7, 33, 90}) {
         const EngineRequest request = harness.Request(prompt, generated, policy);
-        const auto plan = PlanBlocks(*request.policy, shape, geometry, prompt, generated);
+        const auto plan = PlanBlocks(*request.policy, shape, geometry, {prompt, generated});
         ASSERT_TRUE(plan.ok()) << plan.status();
         const Collected result = harness.Await(harness.MustSubmit(request));
         ASSERT_TRUE(result.last.status.ok())
@@ -100,7 +100,7 @@ TEST(EngineTest, APoolOfThePlansBlocksIsEnough) {
   const CacheGeometry geometry{kLayers, 2, 8, kBlockBytes};
   for (const std::string& policy : PoliciesOfAllMethods()) {
     SCOPED_TRACE(policy);
-    const auto plan = PlanBlocks(*MustParse(policy), shape, geometry, 150, 60);
+    const auto plan = PlanBlocks(*MustParse(policy), shape, geometry, {150, 60});
     ASSERT_TRUE(plan.ok()) << plan.status();
     EngineHarness harness(Options(plan->total_blocks));
     const EngineRequest request = harness.Request(150, 60, policy);
@@ -129,7 +129,7 @@ TEST(EngineTest, CancellingFreesEveryMethodsBlocksInTheMiddle) {
 TEST(EngineTest, APyramidHoldsItsBudgetsRoundedUpToBlocksLayerByLayer) {
   EngineHarness harness(Options(1000));
   const EngineRequest request = harness.Request(500, 10, "pyramidkv(budget=100,window=8,beta=4)");
-  const CachePlan plan = request.policy->Plan({kLayers, 4, 2, 8}, 500, 10);
+  const CachePlan plan = request.policy->Plan({kLayers, 4, 2, 8}, {500, 10});
   const Collected result = harness.Await(harness.MustSubmit(request));
   ASSERT_EQ(result.last.cache.layers.size(), static_cast<size_t>(kLayers));
   size_t sum = 0;
@@ -211,16 +211,15 @@ TEST(EngineTest, TheQueueIsBounded) {
   EngineOptions options = Options(40);
   options.max_queue = 3;
   EngineHarness harness(options);
-  harness.control->decode_delay_us = 20000;
-  const RequestId first = harness.MustSubmit(harness.Request(100, 20));
-  harness.AwaitTokens(first, 1);
-  std::vector<RequestId> ids = {first};
+  harness.control->hold_at_step = 0;
+  std::vector<RequestId> ids = {harness.MustSubmit(harness.Request(100, 20))};
+  harness.AwaitHeld();
   for (int i = 0; i < 3; ++i) ids.push_back(harness.MustSubmit(harness.Request(100, 20)));
   const auto refused = harness.engine->Submit(harness.Request(100, 20));
   EXPECT_EQ(refused.status().code(), absl::StatusCode::kResourceExhausted);
   EXPECT_THAT(std::string(refused.status().message()), HasSubstr("the queue is full"));
   EXPECT_EQ(RefusalReason(refused.status()), "queue_full");
-  harness.control->decode_delay_us = 0;
+  harness.Continue();
   for (const RequestId id : ids) EXPECT_TRUE(harness.Await(id).last.status.ok());
 }
 
@@ -229,13 +228,13 @@ TEST(EngineTest, WhoHasAPlaceAlreadyIsNotInTheQueue) {
   options.max_running = 4;
   options.max_queue = 1;
   EngineHarness harness(options);
-  harness.control->decode_delay_us = 100'000;  // all others come within a step
+  harness.control->hold_at_step = 1;
   std::vector<RequestId> ids = {harness.MustSubmit(harness.Request(100, 20))};
-  harness.AwaitTokens(ids[0], 1);
+  harness.AwaitHeld();
   for (int i = 0; i < 4; ++i) ids.push_back(harness.MustSubmit(harness.Request(100, 20)));
   EXPECT_EQ(RefusalReason(harness.engine->Submit(harness.Request(100, 20)).status()), "queue_full");
   EXPECT_EQ(RefusalReason(harness.engine->CheckOpen()), "queue_full");
-  harness.control->decode_delay_us = 0;
+  harness.Continue();
   for (const RequestId id : ids) EXPECT_TRUE(harness.Await(id).last.status.ok());
   EXPECT_TRUE(harness.engine->CheckOpen().ok());
 }
@@ -256,12 +255,13 @@ TEST(EngineTest, WithoutBlocksThereIsNoPlaceForWhoIsStillToBeSubmitted) {
   options.max_running = 100;
   options.max_queue = 2;
   EngineHarness harness(options);
-  harness.control->decode_delay_us = 10'000;
+  harness.control->hold_at_step = 1;
   const RequestId all = harness.MustSubmit(harness.Request(64, 300));
-  harness.AwaitTokens(all, 1);
+  harness.AwaitHeld();
   EXPECT_TRUE(harness.engine->CheckOpen(1).ok());
   EXPECT_EQ(RefusalReason(harness.engine->CheckOpen(2)), "queue_full");
   harness.engine->Cancel(all, FinishReason::kCancelled);
+  harness.Continue();
   harness.Await(all);
 }
 
@@ -269,12 +269,13 @@ TEST(EngineTest, ALargeRequestIsOvertakenOnlySoOften) {
   EngineOptions options = Options(40);
   options.max_overtakes = 2;
   EngineHarness harness(options);
-  harness.control->decode_delay_us = 1000;
-  const RequestId running = harness.MustSubmit(harness.Request(60, 20));  // 20 of 40 blocks
-  harness.AwaitTokens(running, 1);
+  harness.control->hold_at_step = 1;
+  harness.MustSubmit(harness.Request(60, 20));  // 20 of 40 blocks
+  harness.AwaitHeld();
   const RequestId large = harness.MustSubmit(harness.Request(140, 10));  // 40 blocks: must wait
   std::vector<RequestId> small;
   for (int i = 0; i < 6; ++i) small.push_back(harness.MustSubmit(harness.Request(40, 30)));
+  harness.Continue();
   const Collected done = harness.Await(large);
   EXPECT_TRUE(done.last.status.ok()) << done.last.status;
   int after = 0;
@@ -286,13 +287,13 @@ TEST(EngineTest, ALargeRequestIsOvertakenOnlySoOften) {
 
 TEST(EngineTest, CancellingFreesTheBlocksBeforeTheNextStep) {
   EngineHarness harness(Options(400));
-  harness.control->decode_delay_us = 5000;
+  harness.control->hold_at_step = 3;
   const RequestId id = harness.MustSubmit(harness.Request(200, 1000));
-  harness.AwaitTokens(id, 3);
-  const int64_t steps_before = harness.control->decode_steps;
+  harness.AwaitHeld();
   harness.engine->Cancel(id, FinishReason::kCancelled);
+  harness.Continue();
   const Collected result = harness.Await(id);
-  EXPECT_LE(harness.control->decode_steps - steps_before, 1);
+  EXPECT_EQ(harness.control->decode_steps, 4);
   EXPECT_EQ(result.last.reason, FinishReason::kCancelled);
   EXPECT_EQ(result.last.status.code(), absl::StatusCode::kCancelled);
   harness.ExpectEmptyPool();
@@ -300,12 +301,14 @@ TEST(EngineTest, CancellingFreesTheBlocksBeforeTheNextStep) {
 
 TEST(EngineTest, CancellingWorksInEveryState) {
   EngineHarness harness(ShortestSlices(40));
-  harness.control->prefill_layer_delay_us = 50000;
+  harness.control->hold_at_step = 0;
   const RequestId prefilling = harness.MustSubmit(harness.Request(100, 20));
+  harness.AwaitHeld();
   const RequestId waiting = harness.MustSubmit(harness.Request(100, 20));
   harness.engine->Cancel(waiting, FinishReason::kCancelled);
-  EXPECT_EQ(harness.Await(waiting).last.reason, FinishReason::kCancelled);
   harness.engine->Cancel(prefilling, FinishReason::kCancelled);
+  harness.Continue();
+  EXPECT_EQ(harness.Await(waiting).last.reason, FinishReason::kCancelled);
   EXPECT_EQ(harness.Await(prefilling).last.reason, FinishReason::kCancelled);
   harness.engine->Cancel(9999, FinishReason::kCancelled);
   harness.ExpectEmptyPool();
@@ -353,10 +356,11 @@ TEST(EngineTest, StopTokensEndARequestUnlessBeforeTheMinimum) {
 
 TEST(EngineTest, AModelErrorEndsItsRequestsAndNothingElse) {
   EngineHarness harness(Options(400));
-  harness.control->decode_delay_us = 1000;
+  harness.control->hold_at_step = 2;
   const RequestId id = harness.MustSubmit(harness.Request(50, 1000));
-  harness.AwaitTokens(id, 2);
+  harness.AwaitHeld();
   harness.control->fail_decode = true;
+  harness.Continue();
   const Collected result = harness.Await(id);
   EXPECT_EQ(result.last.reason, FinishReason::kError);
   EXPECT_EQ(result.last.status.code(), absl::StatusCode::kInternal);
@@ -373,12 +377,13 @@ TEST(EngineTest, LogitsThatAreNoNumbersEndARequestWithAnError) {
   EXPECT_EQ(result.last.reason, FinishReason::kError);
   EXPECT_THAT(std::string(result.last.status.message()), HasSubstr("no finite logit"));
   harness.control->overflow = false;
-  harness.control->decode_delay_us = 20000;
+  harness.control->hold_at_step = 2;
   const RequestId id = harness.MustSubmit(harness.Request(50, 1000));
-  harness.AwaitTokens(id, 2);
+  harness.AwaitHeld();
   harness.control->overflow = true;
+  harness.Continue();
   result = harness.Await(id);
-  EXPECT_GE(result.tokens.size(), 2u);
+  EXPECT_EQ(result.tokens.size(), 3u);
   EXPECT_EQ(result.last.reason, FinishReason::kError);
   harness.control->overflow = false;
   harness.ExpectEmptyPool();
@@ -386,12 +391,13 @@ TEST(EngineTest, LogitsThatAreNoNumbersEndARequestWithAnError) {
 
 TEST(EngineTest, DrainingRefusesNewRequestsAndFinishesRunningOnes) {
   EngineHarness harness(Options(400));
-  harness.control->decode_delay_us = 1000;
+  harness.control->hold_at_step = 1;
   const EngineRequest request = harness.Request(50, 30);
   const RequestId id = harness.MustSubmit(request);
-  harness.AwaitTokens(id, 1);
+  harness.AwaitHeld();
   harness.engine->Drain(absl::Now() + absl::Seconds(30));
   EXPECT_EQ(harness.engine->Submit(request).status().code(), absl::StatusCode::kUnavailable);
+  harness.Continue();
   EXPECT_EQ(harness.Await(id).tokens, harness.Expected(request));
   harness.ExpectEmptyPool();
 }
@@ -413,7 +419,7 @@ TEST(EngineTest, MoreRequestsRunAtOnceThanIfEveryLayerTookTheLargestLayersBlocks
   EngineHarness harness(Options(kPool));
   harness.control->decode_delay_us = 2000;  // all that fit are there before the first ends
   const EngineRequest request = harness.Request(1000, 32, "pyramidkv(budget=128,window=8)");
-  const CachePlan plan = request.policy->Plan({kLayers, 4, 2, 8}, 1000, 32);
+  const CachePlan plan = request.policy->Plan({kLayers, 4, 2, 8}, {1000, 32});
   size_t blocks = 0;
   size_t largest = 0;
   for (const LayerPlan& layer : plan.layers) {

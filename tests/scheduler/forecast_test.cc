@@ -140,11 +140,10 @@ class RandomlyMeasured final : public Policy {
   absl::Status Check(const PolicyContext& context) const override {
     return policy_->Check(context);
   }
-  CachePlan Plan(const PolicyContext& context, int prompt_tokens,
-                 int max_new_tokens) const override {
-    return policy_->Plan(context, prompt_tokens, max_new_tokens);
+  CachePlan Plan(const PolicyContext& context, const SequenceLimits& limits) const override {
+    return policy_->Plan(context, limits);
   }
-  std::vector<LayerPlan> Decide(const PolicyContext& context, int tokens, int max_new_tokens,
+  std::vector<LayerPlan> Decide(const PolicyContext& context, const SequenceLimits& limits,
                                 absl::Span<const double> importance) const override {
     // From layers that are nearly alike to one that stands out.
     const double power = std::pow(2, std::uniform_int_distribution(-2, 6)(random_));
@@ -152,7 +151,7 @@ class RandomlyMeasured final : public Policy {
     for (double& value : measured) {
       value = std::pow(std::uniform_real_distribution()(random_), power);
     }
-    return policy_->Decide(context, tokens, max_new_tokens, measured);
+    return policy_->Decide(context, limits, measured);
   }
 
  private:

@@ -131,7 +131,7 @@ TEST(GroupedDistant, HoldsWhatItMustWithinABoundThatItReaches) {
     CacheLab lab(Options(policy, round % 4 < 2, prompt, steps + 1));
     ASSERT_TRUE(lab.Prefill().ok());
     ASSERT_TRUE(lab.CheckIntegrity().ok());
-    const size_t bound = lab.pool().used_blocks() + lab.reservation().total;
+    const size_t bound = lab.pool().used_blocks() + lab.reserved_blocks();
     ASSERT_LE(bound, lab.planned_blocks());
     Peaks peaks;
     peaks.See(lab);

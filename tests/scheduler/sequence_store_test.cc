@@ -29,16 +29,13 @@ class SmallSequence {
                          const std::function<void(int layer, LayerMeasured*)>& measure = {})
       : ledger_(kLayers) {
     pool_ = *BlockPool::Create(blocks, geometry_.block_bytes);
-    cache_.emplace(pool_.get(), &geometry_);
     shape_.num_layers = kLayers;
     shape_.num_q_heads = shape_.num_kv_heads = geometry_.num_kv_heads;
     shape_.head_dim = geometry_.head_dim;
     shape_.max_context_tokens = prompt + new_tokens;
     policy_ = *ParsePolicy(policy_text, {});
-    plan_ = *PlanBlocks(*policy_, shape_, geometry_, prompt, new_tokens);
-    reservation_ = ledger_.Reserve(plan_.layer_blocks);
-    store_.emplace(plan_.plan, geometry_, ElementType::kBf16, prompt, new_tokens - 1, &*cache_,
-                   &reservation_, &ledger_);
+    plan_ = *PlanBlocks(*policy_, shape_, geometry_, {prompt, new_tokens});
+    store_.emplace(plan_, pool_.get(), &ledger_);
     for (int layer = 0; layer < kLayers; ++layer) {
       LayerMeasured measured;
       measured.kept_tokens = measured.first_tokens = prompt - kept_less * layer;
@@ -56,23 +53,22 @@ class SmallSequence {
     return store_->Append(position);
   }
   /// As the engine does it after the first token.
-  absl::Status Decide(int tokens, int to_come) {
+  absl::Status Decide() {
     NullModel model(shape_);
-    return store_->Decide(*policy_, PolicyContextOf(shape_), tokens, to_come, {}, &model);
+    return store_->Decide(*policy_, PolicyContextOf(shape_), {}, &model);
   }
   SequenceStore& store() { return *store_; }
-  SequenceCache& cache() { return *cache_; }
+  void Release() { store_.reset(); }
+  const SequenceCache& cache() const { return store_->cache(); }
   BlockPool& pool() { return *pool_; }
 
  private:
   const CacheGeometry geometry_ = {kLayers, 1, 32, CacheGeometry::DefaultBlockBytes(1, 32)};
   std::unique_ptr<BlockPool> pool_;
-  std::optional<SequenceCache> cache_;
   ModelShape shape_;
   std::shared_ptr<const Policy> policy_;
   BlockPlan plan_;
   ReservationLedger ledger_;
-  Reservation reservation_;
   std::optional<SequenceStore> store_;
 };
 
@@ -113,7 +109,7 @@ TEST(SequenceStore, AnAppendThatFindsNoBlockLeavesTablesThatAgree) {
     EXPECT_EQ(sequence.cache().layer(layer).view()[0].num_slots, layer == 0 ? 17 : 16);
   }
   EXPECT_TRUE(sequence.cache().CheckIntegrity().ok());
-  sequence.cache().Clear();
+  sequence.Release();
   EXPECT_EQ(sequence.pool().used_blocks(), 0u);
 }
 
@@ -194,7 +190,7 @@ TEST(SequenceStore, ALayerWhoseBoundBreaksEndsTheSequenceAndNothingElse) {
   sequence.store().CatchUp();  // as the engine reports what it held
   sequence.store().Unprepare();
   EXPECT_TRUE(sequence.cache().CheckIntegrity().ok());
-  sequence.cache().Clear();
+  sequence.Release();
   EXPECT_EQ(sequence.pool().used_blocks(), 0u);
 }
 
@@ -228,7 +224,7 @@ TEST(SequenceStore, RecallIsNotMeasuredOfWhatIsDecidedLater) {
   ASSERT_TRUE(store.IsUndecided());
   ASSERT_EQ(store.Append(kLongPrompt).status(), absl::OkStatus());
   for (int layer = 0; layer < kLayers; ++layer) store.lazy_mass()[layer] = layer == 1 ? 1 : 0;
-  ASSERT_EQ(sequence.Decide(kLongPrompt + 1, 49), absl::OkStatus());
+  ASSERT_EQ(sequence.Decide(), absl::OkStatus());
   for (int layer = 0; layer < kLayers; ++layer) {
     const LayerFacts& facts = store.facts(layer);
     EXPECT_EQ(facts.lazy, layer == 1) << layer;
@@ -278,7 +274,6 @@ Looks LooksOf(const LooksCase& of) {
   store.CatchUp();
   store.Unprepare();
   looks.blocks = sequence.cache().blocks();
-  sequence.cache().Clear();
   return looks;
 }
 

@@ -30,9 +30,7 @@ class WrongDecider final : public WrongPolicy {
  public:
   explicit WrongDecider(LayerEdit edit, DecideAt decide = DecideAt::kPrompt, int mean_tokens = 16)
       : edit_(edit), decide_(decide), mean_tokens_(mean_tokens) {}
-  CachePlan Plan(const PolicyContext& context, int prompt_tokens,
-                 int max_new_tokens) const override {
-    const SequenceLimits limits{prompt_tokens, max_new_tokens};
+  CachePlan Plan(const PolicyContext& context, const SequenceLimits& limits) const override {
     CachePlan plan;
     plan.layers.assign(context.num_layers, PlanKeepAll(limits));
     plan.decide = decide_;
@@ -48,11 +46,11 @@ class WrongDecider final : public WrongPolicy {
       plan.first_token_test = {.sinks = 0, .recent = 8, .last = 1, .threshold = 0.5};
     }
     plan.decided.mean_tokens = mean_tokens_;
-    return CompletePlan(context, limits, std::move(plan));
+    return plan;
   }
-  std::vector<LayerPlan> Decide(const PolicyContext& context, int tokens, int max_new_tokens,
+  std::vector<LayerPlan> Decide(const PolicyContext& context, const SequenceLimits& limits,
                                 absl::Span<const double> /*importance*/) const override {
-    std::vector<LayerPlan> layers(context.num_layers, PlanKeepAll({tokens, max_new_tokens}));
+    std::vector<LayerPlan> layers(context.num_layers, PlanKeepAll(limits));
     layers.back().edit = edit_;
     return layers;
   }
@@ -139,15 +137,14 @@ TEST(EngineTest, ADecisionThatIsWrongByOneIsWrong) {
 /// Notes how it is asked after the first token, and keeps everything.
 class NotingDecider final : public WrongPolicy {
  public:
-  CachePlan Plan(const PolicyContext& context, int prompt_tokens,
-                 int max_new_tokens) const override {
-    return WrongDecider(KeepAll{}, DecideAt::kFirstToken, prompt_tokens + max_new_tokens - 1)
-        .Plan(context, prompt_tokens, max_new_tokens);
+  CachePlan Plan(const PolicyContext& context, const SequenceLimits& limits) const override {
+    const auto most = static_cast<int>(limits.total_tokens());
+    return WrongDecider(KeepAll{}, DecideAt::kFirstToken, most).Plan(context, limits);
   }
-  std::vector<LayerPlan> Decide(const PolicyContext& context, int tokens, int max_new_tokens,
+  std::vector<LayerPlan> Decide(const PolicyContext& context, const SequenceLimits& limits,
                                 absl::Span<const double> /*importance*/) const override {
-    *asked_ = {tokens, max_new_tokens};
-    return std::vector<LayerPlan>(context.num_layers, PlanKeepAll({tokens, max_new_tokens}));
+    *asked_ = {limits.prompt_tokens, limits.max_new_tokens};
+    return std::vector<LayerPlan>(context.num_layers, PlanKeepAll(limits));
   }
   std::pair<int, int> asked() const { return *asked_; }
 
@@ -168,13 +165,12 @@ TEST(EngineTest, APolicyThatDecidesAfterTheFirstTokenIsToldOfIt) {
 class WrongPlanner final : public WrongPolicy {
  public:
   explicit WrongPlanner(int layer) : layer_(layer) {}
-  CachePlan Plan(const PolicyContext& context, int prompt_tokens,
-                 int max_new_tokens) const override {
-    const SequenceLimits limits{prompt_tokens, max_new_tokens};
-    std::vector<LayerPlan> layers(context.num_layers, PlanKeepRing(limits, 0, 16));
-    layers[layer_] = PlanKeepAll(limits);
-    layers[layer_].prompt_tokens_kept = 1;
-    return CompletePlan(context, limits, std::move(layers));
+  CachePlan Plan(const PolicyContext& context, const SequenceLimits& limits) const override {
+    CachePlan plan;
+    plan.layers.assign(context.num_layers, PlanKeepRing(limits, 0, 16));
+    plan.layers[layer_] = PlanKeepAll(limits);
+    plan.layers[layer_].prompt_tokens_kept = 1;
+    return plan;
   }
 
  private:
@@ -200,13 +196,11 @@ TEST(EngineTest, APlanThatIsTooLowIsRefused) {
 class ThrowingPolicy final : public WrongPolicy {
  public:
   explicit ThrowingPolicy(bool plans) : plans_(plans) {}
-  CachePlan Plan(const PolicyContext& context, int prompt_tokens,
-                 int max_new_tokens) const override {
+  CachePlan Plan(const PolicyContext& context, const SequenceLimits& limits) const override {
     if (!plans_) throw std::out_of_range("no such layer");
-    return WrongDecider(KeepAll{}).Plan(context, prompt_tokens, max_new_tokens);
+    return WrongDecider(KeepAll{}).Plan(context, limits);
   }
-  std::vector<LayerPlan> Decide(const PolicyContext& /*context*/, int /*tokens*/,
-                                int /*max_new_tokens*/,
+  std::vector<LayerPlan> Decide(const PolicyContext& /*context*/, const SequenceLimits& /*limits*/,
                                 absl::Span<const double> /*importance*/) const override {
     throw std::out_of_range("no such importance");
   }
@@ -232,11 +226,10 @@ class WrongPairs final : public WrongPolicy {
  public:
   explicit WrongPairs(std::vector<MergeRole> roles, bool says_how = true, bool tests = false)
       : roles_(std::move(roles)), says_how_(says_how), tests_(tests) {}
-  CachePlan Plan(const PolicyContext& /*context*/, int prompt_tokens,
-                 int max_new_tokens) const override {
+  CachePlan Plan(const PolicyContext& /*context*/, const SequenceLimits& limits) const override {
     CachePlan plan;
     for (const MergeRole role : roles_) {
-      plan.layers.push_back(PlanKeepAll({prompt_tokens, max_new_tokens}));
+      plan.layers.push_back(PlanKeepAll(limits));
       plan.layers.back().merge = role;
       if (tests_) plan.layers.back().lazy = LazyTest{4, 16, 1, 0.9};
     }

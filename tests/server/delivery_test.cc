@@ -60,13 +60,14 @@ TEST(DeliveryTest, FinishesEveryRequestOnceAmongSubmissionsAndCancellationsFromM
   constexpr int kThreads = 8;
   constexpr int kRequests = 25;  // of each thread
   const StubModelOptions model = StubDaemon::DefaultModel();
+  Metrics metrics;
   auto engine = Engine::Create({.kv_cache_bytes = size_t{1} << 20, .max_running = 32},
-                               std::make_unique<StubModel>(model), nullptr);
+                               std::make_unique<StubModel>(model), &metrics);
   ASSERT_TRUE(engine.ok()) << engine.status();
   std::vector<std::shared_ptr<RecordingSink>> sinks(kThreads * kRequests);
   std::vector<std::vector<int32_t>> prompts(sinks.size());
   {
-    Delivery delivery(engine->get(), BundledTokenizer().get(), nullptr);
+    Delivery delivery(engine->get(), BundledTokenizer().get(), &metrics);
     std::vector<std::thread> clients;
     for (int t = 0; t < kThreads; ++t) {
       clients.emplace_back([&, t] {
@@ -100,12 +101,13 @@ TEST(DeliveryTest, FinishesEveryRequestOnceAmongSubmissionsAndCancellationsFromM
 }
 
 TEST(DeliveryTest, NeverCallsTheSinkOfARequestThatWasRefused) {
+  Metrics metrics;
   auto engine = Engine::Create({.kv_cache_bytes = size_t{1} << 20},
-                               std::make_unique<StubModel>(StubDaemon::DefaultModel()), nullptr);
+                               std::make_unique<StubModel>(StubDaemon::DefaultModel()), &metrics);
   ASSERT_TRUE(engine.ok()) << engine.status();
   const auto sink = std::make_shared<RecordingSink>();
   {
-    Delivery delivery(engine->get(), BundledTokenizer().get(), nullptr);
+    Delivery delivery(engine->get(), BundledTokenizer().get(), &metrics);
     EXPECT_FALSE(delivery.Submit(MakeRequest({}, 20), sink).ok());
     (*engine)->Stop();
   }

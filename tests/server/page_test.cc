@@ -235,7 +235,7 @@ TEST(HistoryTest, RatesAreOfTheSecondsThatPassed) {
   history.Add(metrics.Totals(), wall, now);
   metrics.CountGeneratedTokens(60);
   metrics.CountFinished("length");
-  metrics.CountRefused("queue_full");
+  metrics.CountRefused(Refusal::kQueueFull);
   metrics.ObserveFirstToken(0.3);
   // The clock on the wall is set back meanwhile.
   history.Add(metrics.Totals(), wall - absl::Hours(1) + absl::Seconds(2),

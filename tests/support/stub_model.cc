@@ -109,7 +109,7 @@ void KeepSome(int prompt_tokens, int best, int recent, int head, std::vector<int
 /// For a minute at most: a test that has failed does not let go.
 void WaitWhileHeld(StubControl& control) {
   const auto end = std::chrono::steady_clock::now() + std::chrono::minutes(1);
-  while (control.hold && std::chrono::steady_clock::now() < end) {
+  while (control.decode_steps >= control.hold_at_step && std::chrono::steady_clock::now() < end) {
     control.is_held = true;
     std::this_thread::sleep_for(std::chrono::microseconds(200));
   }

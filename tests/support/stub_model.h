@@ -6,6 +6,7 @@
 #include <atomic>
 #include <cstdint>
 #include <functional>
+#include <limits>
 #include <map>
 #include <memory>
 #include <vector>
@@ -16,9 +17,11 @@ namespace ziggurat {
 
 /// Turns that a test holds while the engine runs the model. Any thread.
 struct StubControl {
-  std::atomic<bool> hold = false;            ///< steps and layers begin once this is no longer set
-  std::atomic<bool> is_held = false;         ///< one waits for that
-  std::atomic<int64_t> decode_delay_us = 0;  ///< slept in every decode step
+  static constexpr int64_t kNever = std::numeric_limits<int64_t>::max();
+  /// Neither this decode step, nor any layer once it would be next, begins before this is raised.
+  std::atomic<int64_t> hold_at_step = kNever;
+  std::atomic<bool> is_held = false;                ///< one waits for that
+  std::atomic<int64_t> decode_delay_us = 0;         ///< slept in every decode step
   std::atomic<int64_t> prefill_layer_delay_us = 0;  ///< slept in every prefill layer
   std::atomic<int64_t> prefill_token_delay_us = 0;  ///< and for each token of the batch
   std::atomic<int> prefill_parts = 1;        ///< of attention in a layer, and of what is behind it

@@ -50,6 +50,7 @@ class EngineBench {
   /// do not run all at once (the pool is too small). Not to be called again after an error.
   absl::StatusOr<EngineFigures> Run(const EngineCase& which);
 
+  absl::Status CheckServes(const Policy& policy) const { return engine_->CheckServes(policy); }
   const ModelConfig& model() const { return model_; }
   const std::string& backend() const { return backend_; }
   const ModelShape& shape() const { return engine_->model_shape(); }

@@ -11,7 +11,6 @@
 #include "compression/registry.h"
 #include "model/cuda/cuda_decoder.h"
 #include "nlohmann/json.hpp"
-#include "scheduler/sequence.h"
 #include "server/byte_size.h"
 #include "server/cli/bench/engine_bench.h"
 #include "server/cli/bench/subcommands.h"
@@ -262,7 +261,7 @@ int RunModelBench(const ModelBenchFlags& flags) {
   auto bench = bench::EngineBench::Create(*options);
   if (!bench.ok()) return Fail(flags, bench.status());
   for (const NamedPolicy& policy : *policies) {
-    absl::Status status = policy.policy->Check(PolicyContextOf((*bench)->shape()));
+    absl::Status status = (*bench)->CheckServes(*policy.policy);
     if (!status.ok()) return Fail(flags, status);
   }
 

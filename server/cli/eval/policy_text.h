@@ -17,12 +17,10 @@ struct EvalPolicy {
 /// that only the daemon knows.
 std::string TextOfAnyPrompt(const std::string& text);
 
-/// Both need a text of the form `name(parameter=value,...)+name...`; of others they make something
-/// harmless.
-/// The names without parameters: "simlayerkv+snapkv".
+/// The names without parameters: "simlayerkv+snapkv". Of a text that is no policy, the text.
 std::string PolicyFamily(std::string_view text);
-/// The text without the parameters that say how much is kept, such as `budget`: policies of one
-/// variant are points of one line.
+/// The text without the parameters that say how much is kept (ParameterSpec::is_amount): policies
+/// of one variant are points of one line.
 std::string PolicyVariant(std::string_view text);
 
 /// The order of rows: `full` first, then by family, variant and numbers (budget=64 before

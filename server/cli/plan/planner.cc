@@ -10,7 +10,7 @@
 #include "compression/plan_check.h"
 #include "model/checkpoint/model_config.h"
 #include "model/decoder/decoder_memory.h"
-#include "scheduler/sequence.h"
+#include "scheduler/block_plan.h"
 #include "server/byte_size.h"
 #include "server/cli/bench/load/trace.h"
 #include "server/cli/failure.h"
@@ -78,9 +78,8 @@ std::string WrongFlags(const PlanOptions& flags) {
   return "";
 }
 
-/// A prompt that no budget holds. Where one token is all that comes, simlayerkv(decide=decode) has
-/// no step to test a layer in.
-constexpr SequenceLimits kProbe = {.prompt_tokens = 1000000, .max_new_tokens = 2};
+/// Of a prompt that no budget holds.
+constexpr int kLongPrompt = 1000000;
 
 struct PlannedPolicy {
   std::string text;
@@ -90,26 +89,27 @@ struct PlannedPolicy {
 
 /// Those that are named must parse; one that does not suit the model is shown as such.
 absl::StatusOr<std::vector<PlannedPolicy>> MakePolicies(const PlanOptions& flags,
-                                                        const ModelShape& shape) {
+                                                        const ModelShape& shape,
+                                                        const CacheGeometry& geometry) {
   std::vector<std::string> texts = flags.policies;
   if (texts.empty()) texts.assign(std::begin(kUsualPolicies), std::end(kUsualPolicies));
   std::vector<PlannedPolicy> policies;
   for (const std::string& text : texts) {
     auto policy = ParsePolicy(text, flags.config.resources);
     if (!policy.ok()) return Prefixed("--compression", policy.status());
-    absl::Status suits = AskWhetherItSuits(**policy, PolicyContextOf(shape));
     // A policy in the making is shown with what is wrong with its plans, and the others without it.
-    if (suits.ok()) suits = AskForPlan(**policy, PolicyContextOf(shape), kProbe).status();
+    const absl::Status suits = CheckServes(**policy, shape, geometry, kLongPrompt);
     policies.push_back({text, *std::move(policy), std::string(suits.message())});
   }
   return policies;
 }
 
 bool HasLazyTest(const Policy& policy, const ModelShape& shape) {
-  const CachePlan plan =
-      policy.Plan(PolicyContextOf(shape), kProbe.prompt_tokens, kProbe.max_new_tokens);
-  return plan.importance == LayerImportance::kLazyMass ||
-         std::any_of(plan.layers.begin(), plan.layers.end(),
+  const auto plan = AskForPlan(policy, PolicyContextOf(shape),
+                               {.prompt_tokens = kLongPrompt, .max_new_tokens = 2});
+  if (!plan.ok()) return false;
+  return plan->importance == LayerImportance::kLazyMass ||
+         std::any_of(plan->layers.begin(), plan->layers.end(),
                      [](const LayerPlan& layer) { return layer.lazy.has_value(); });
 }
 
@@ -299,7 +299,7 @@ absl::StatusOr<Plan> MakePlan(PlanOptions options) {
                 .prompt_tokens = options.config.LongestPrompt(shape.max_context_tokens)});
   if (!traffic.ok()) return traffic.status();
   DescribeLoad(options, *traffic, &plan);
-  const auto policies = MakePolicies(options, shape);
+  const auto policies = MakePolicies(options, shape, plan.geometry);
   if (!policies.ok()) return policies.status();
   if (absl::Status status = FillFull(shape, &plan); !status.ok()) return status;
   plan.memory = MemoryOf(options, *model, shape, *policies, plan);

@@ -76,7 +76,7 @@ class Comparison {
                                   workspace.shape.head_dim};
       // A prompt that is kept whole needs no policy.
       const LayerPlan plan = policy.ok()
-                                 ? (*policy)->Plan(context, workspace.tokens, 1).layers.at(layer)
+                                 ? (*policy)->Plan(context, {workspace.tokens, 1}).layers.at(layer)
                                  : PlanKeepHeavy({workspace.tokens, 1}, asked_.edit);
       CompareKept(layer, plan, workspace.tokens, scores);
     }

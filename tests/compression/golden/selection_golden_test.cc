@@ -174,7 +174,7 @@ class RunComparison {
     if (policy_ == nullptr) return PlanKeepBest({tokens, 1}, {}, asked_.Budget());
     const AttentionShape& shape = WorkspaceOf(layer).shape;
     const PolicyContext context{num_layers_, shape.num_q_heads, shape.num_kv_heads, shape.head_dim};
-    return policy_->Plan(context, tokens, 1).layers.at(layer);
+    return policy_->Plan(context, {tokens, 1}).layers.at(layer);
   }
 
   /// The statistic does not depend on the prompt, but only a long one needs it.

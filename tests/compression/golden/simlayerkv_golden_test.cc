@@ -121,13 +121,13 @@ void CompareDecodeRun(AttentionBackend& backend, const Case& golden, const Refer
   ASSERT_TRUE(policy.ok()) << run.name << ": " << policy.status();
   const PolicyContext context = ContextOf(golden);
   const int tokens = workspaces.front().tokens;  // the first generated one included
-  const CachePlan plan = (*policy)->Plan(context, tokens - 1, 3);
+  const CachePlan plan = (*policy)->Plan(context, {tokens - 1, 3});
   ASSERT_EQ(plan.importance, LayerImportance::kLazyMass);
   std::vector<double> masses;
   for (const Workspace& workspace : workspaces) {
     masses.push_back(MeasureStepMass(backend, workspace, plan.first_token_test));
   }
-  const std::vector<LayerPlan> layers = (*policy)->Decide(context, tokens, 2, masses);
+  const std::vector<LayerPlan> layers = (*policy)->Decide(context, {tokens, 2}, masses);
   for (size_t layer = 0; layer < layers.size(); ++layer) {
     const std::string where = run.name + " layer " + std::to_string(layer);
     const auto expected = run.expected.at("lazy_mass").at(layer).get<double>();
@@ -192,7 +192,7 @@ TEST(SimLayerKvGolden, EveryBackendMeasuresAPromptAsDefined) {
                                 "sinks=0,recent=1,last=7", "sinks=16,recent=300,last=31"}) {
         const auto policy = ParsePolicy(std::string("simlayerkv(") + shape + ")");
         ASSERT_TRUE(policy.ok()) << policy.status();
-        const CachePlan plan = (*policy)->Plan(ContextOf(golden), n, 1);
+        const CachePlan plan = (*policy)->Plan(ContextOf(golden), {n, 1});
         for (size_t layer = 0; layer < workspaces.size(); ++layer) {
           if (!plan.layers.at(layer).lazy.has_value()) {
             report.Skipped(std::string("layers: a prompt that ") + shape + " leaves whole");

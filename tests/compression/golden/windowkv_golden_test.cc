@@ -94,7 +94,7 @@ class Comparison {
                                 golden_.manifest.at("n_kv_heads").get<int>(),
                                 golden_.manifest.at("head_dim").get<int>()};
     // Long enough that no budget holds it: what is selected does not depend on the length.
-    const CachePlan plan = (*policy)->Plan(context, 1 << 30, 1);
+    const CachePlan plan = (*policy)->Plan(context, {1 << 30, 1});
     for (int layer = 0; layer < layers; ++layer) CompareLayer(layer, plan.layers.at(layer));
     report_->Compared("runs of " + strategy());
   }

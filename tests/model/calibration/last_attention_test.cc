@@ -76,7 +76,7 @@ void ExpectPlainAttention(AttentionBackend& backend, ElementType element, int to
   PromptBuffers buffers;
   buffers.window_rows = rows;
   buffers.window_q = window.data();
-  PromptLayers layers(&backend, kShape, element, tokens, &plan, buffers, false);
+  PromptLayers layers(&backend, kShape, tokens, &plan, buffers);
   const PromptTensors at{element, q.data(), k.data(), v.data(), q.data(), lse.data()};
   layers.Prepare(0, at);
   const std::vector<int> offsets = {0, tokens};

@@ -82,7 +82,7 @@ TEST(MeasuredModel, ShowsItsAttentionOnlyBetweenAttendingAndFinishing) {
   CachePlan plan;
   plan.layers.resize(runner->shape().num_layers);
   plan.needs.window_rows = 4;
-  const PrefillPrompt prompt{ids, &plan, false};
+  const PrefillPrompt prompt{ids, &plan};
   std::vector<LayerMeasured> measured(1);
   std::vector<double> cosines(1);
   std::vector<float> attention(runner->shape().num_q_heads * 4 * ids.size());
