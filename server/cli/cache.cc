@@ -48,8 +48,10 @@ int Cache(const CacheFlags& flags) {
     context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(10));
     v1::GetCacheResponse cache;
     const grpc::Status status = (*stub)->GetCache(&context, {}, &cache);
-    // One that is watched may be restarted, and comes back then.
-    if (has_answered && flags.watch && IsDaemonGone(status.error_code(), /*we_cancelled=*/false)) {
+    // One that is watched may be restarted, or stand still for a while, and comes back then.
+    const bool may_come_back = IsDaemonGone(status.error_code(), /*we_cancelled=*/false) ||
+                               status.error_code() == grpc::StatusCode::DEADLINE_EXCEEDED;
+    if (has_answered && flags.watch && may_come_back) {
       if (!is_missing) Fail(DescribeError(status, flags.server));
       is_missing = true;
       std::this_thread::sleep_for(pause);

@@ -182,7 +182,7 @@ std::string MostAlike(const LayerSimilarity& similarity, bool per_layer) {
                          similarity.At(best_head, best_layer, best_layer - 1));
 }
 
-void PrintResult(const PodFlags& flags, int context_tokens, const LayerSimilarity& similarity,
+void PrintGroups(const PodFlags& flags, const LayerSimilarity& similarity,
                  const PodGroups& groups) {
   std::printf(
       "Similarity of every two layers in tenths (■: the layer itself), and the group of each\n\n");
@@ -200,6 +200,9 @@ void PrintResult(const PodFlags& flags, int context_tokens, const LayerSimilarit
         "--delta groups more.\n",
         MostAlike(similarity, flags.per_layer).c_str());
   }
+}
+
+void PrintUse(const PodFlags& flags, int context_tokens) {
   // The paper's window, an eighth of its context: one as long as ours would leave nothing distant.
   const int recent = std::max(1, context_tokens / 8);
   std::printf("\n%s is written. To serve with it:\n", flags.out.c_str());
@@ -241,10 +244,12 @@ absl::Status Calibrate(const PodFlags& flags) {
                    .delta = flags.delta,
                    .q = flags.last,
                    .samples = static_cast<int>(text->samples.size())};
+  // The table first: what was measured is not lost with a disk that is full.
+  PrintGroups(flags, *similarity, groups);
   if (absl::Status status = ReplaceFile(flags.out, FormatPodGroups(groups)); !status.ok()) {
     return Prefixed("--out", status);
   }
-  PrintResult(flags, config->MaxContextTokens(), *similarity, groups);
+  PrintUse(flags, config->MaxContextTokens());
   return absl::OkStatus();
 }
 

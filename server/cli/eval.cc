@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "absl/strings/numbers.h"
+#include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "absl/time/clock.h"
@@ -251,7 +252,12 @@ int Eval(const EvalFlags& flags) {
   if (const int code = CheckPolicies(stub, flags, policies); code != kExitOk) return code;
   const absl::StatusOr<std::unique_ptr<ResultLog>> log = ResultLog::Open(flags.out);
   if (!log.ok()) return Fail(Message(log.status()));
-  if (absl::Status report = CheckReport(flags.out); !report.ok()) {
+  const bool has_heat_maps = absl::c_any_of(*files, [](const TaskFile& file) {
+    return absl::c_any_of(file.questions, [](const Question& q) { return q.depth.has_value(); });
+  });
+  const PictureNames pictures =
+      NamePictures(policies, has_heat_maps, flags.asking.attention_recall);
+  if (absl::Status report = CheckReport(flags.out, pictures); !report.ok()) {
     return Fail(Message(report), absl::IsInvalidArgument(report) ? kExitUsage : kExitFailure);
   }
   std::vector<Asking> askings;

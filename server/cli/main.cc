@@ -156,6 +156,7 @@ int Main(int argc, char** argv) {
   on_bus_error.sa_sigaction = EndWithoutFile;
   on_bus_error.sa_flags = SA_SIGINFO | SA_RESETHAND;
   sigaction(SIGBUS, &on_bus_error, nullptr);
+  signal(SIGXFSZ, SIG_IGN);  // a file that may not grow is an error like a full disk
   CLI::App app(
       "Ziggurat serves language models with a KV cache that is paged per layer out of one pool.",
       "ziggurat");

@@ -68,7 +68,8 @@ Command AddMakeModel(CLI::App& app) {
                    "Whether the output head is the embedding (true or false)");
   make->add_option("--seed", options.seed, "Same seed, same bytes")->capture_default_str();
   make->add_option("--dtype", options.dtype, "bf16 or f32")->capture_default_str();
-  make->add_option("--max-shard-bytes", options.max_shard_bytes, "Largest file of weights")
+  make->add_option("--max-shard-bytes", options.max_shard_bytes,
+                   "Largest file of weights, but for a tensor that is larger: it has its own")
       ->capture_default_str();
   make->add_flag("--force", options.force, "Write into a folder that is not empty");
   make->footer(kExamples);

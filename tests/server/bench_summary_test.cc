@@ -1,5 +1,7 @@
 // From what became of requests to the figures of a run.
 #include <cmath>
+#include <set>
+#include <string>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -228,6 +230,28 @@ TEST(BenchReport, PicturesAreWholeWithAndWithoutData) {
       EXPECT_THAT(picture, ::testing::EndsWith("</svg>\n"));
       EXPECT_THAT(picture, ::testing::Not(HasSubstr("nan")));
       EXPECT_THAT(picture, ::testing::Not(HasSubstr("inf")));
+    }
+  }
+}
+
+TEST(BenchPlot, EveryTickHasALabelOfItsOwn) {
+  for (const double high : {0.004, 0.02, 0.5, 1.0, 2.5, 4000.0}) {
+    for (const PlotUnit unit : {PlotUnit::kNumber, PlotUnit::kPercent}) {
+      PlotPanel panel{.title = "t",
+                      .x = {.title = "x", .low = 0, .high = 1},
+                      .y = {.title = "", .low = 0, .high = high, .unit = unit},
+                      .series = {}};
+      const std::string svg = DrawPlot("title", "", {panel});
+      std::set<std::string> labels;
+      size_t ticks = 0;
+      const std::string mark = "text-anchor=\"end\"";
+      for (size_t at = svg.find(mark); at != std::string::npos; at = svg.find(mark, at + 1)) {
+        const size_t begin = svg.find('>', at) + 1;
+        labels.insert(svg.substr(begin, svg.find('<', begin) - begin));
+        ++ticks;
+      }
+      EXPECT_GE(ticks, 4u);
+      EXPECT_EQ(labels.size(), ticks) << high << ": " << ::testing::PrintToString(labels);
     }
   }
 }

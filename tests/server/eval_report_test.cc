@@ -379,6 +379,42 @@ TEST_F(EvalReport, OnePolicyAloneCanBeDrawn) {
   }
 }
 
+TEST_F(EvalReport, RecallIsTheMeanOfTheLayersThatHaveOne) {
+  Add("single", 512, 1, " 12345");
+  MakeAskings();
+  const double none = std::numeric_limits<double>::quiet_NaN();
+  At(1, 0).attention_recall = {0.25, none, 0.75};
+  const Summary summary = Summarize();
+  RunInfo info = Info();
+  info.asking.attention_recall = true;
+  EXPECT_THAT(MarkdownReport(info, summary, NamePictures(summary)),
+              HasSubstr("| 0.250 | – | 0.750 | 0.500 |"));
+  const std::vector<std::string> lines = absl::StrSplit(DrawAttentionRecall(summary), "<polyline");
+  EXPECT_EQ(lines.size() - 1, 1u) << "the legend's; none goes across the gap";
+}
+
+TEST_F(EvalReport, WhatCannotBeWrittenIsKnownBefore) {
+  Add("single", 512, 1, " 12345");
+  MakeAskings();
+  const auto folder = std::filesystem::path(::testing::TempDir()) / "eval_report_check";
+  std::filesystem::create_directories(folder / "needle_full.svg");
+  const PictureNames names = NamePictures(policies_, /*has_heat_maps=*/true, /*has_recall=*/false);
+  EXPECT_THAT(std::string(CheckReport(folder.string(), names).message()),
+              HasSubstr("needle_full.svg"));
+  EXPECT_TRUE(CheckReport(folder.string(), NamePictures(policies_, false, true)).ok());
+  std::filesystem::remove_all(folder);
+}
+
+TEST_F(EvalReport, TheCommandCannotEndItsBlock) {
+  Add("single", 512, 1, " 12345");
+  MakeAskings();
+  const Summary summary = Summarize();
+  RunInfo info = Info();
+  info.command = "ziggurat eval --stop '\n```\xff'";
+  EXPECT_THAT(MarkdownReport(info, summary, NamePictures(summary)),
+              HasSubstr("\n````sh\nziggurat eval --stop '\\n```\\xff'\n````\n"));
+}
+
 TEST_F(EvalReport, FilesAreWrittenAndNamedApart) {
   policies_.push_back({.canonical = "snapkv(budget=64)x", .name = "snapkv[budget=64]"});
   Add("single", 512, 1, " 12345");
@@ -427,6 +463,7 @@ TEST(EvalSvg, NumbersTextsAndColours) {
   EXPECT_EQ(SvgNumber(1.25), "1.25");
   EXPECT_EQ(SvgNumber(-0.001), "0");
   EXPECT_EQ(EscapeXml("a\x01<"), "a &lt;");
+  EXPECT_EQ(EscapeXml("caf\xe9 \u00e9\uffff"), "caf\ufffd \u00e9\ufffd");
   EXPECT_EQ(CutToWidth("short", 12, 100), "short");
   EXPECT_LE(TextWidth(CutToWidth(std::string(99, 'x'), 12, 100), 12), 100);
   EXPECT_EQ(HeatColor(1), "#fde725");

@@ -113,7 +113,7 @@ TEST_F(EvalResume, WhatIsWrittenIsReadAgain) {
 TEST_F(EvalResume, TornLastLineIsCutOffWhereverItBroke) {
   const std::string whole = ToJsonLine(MakeResult(0, 0)) + "\n";
   const std::string torn = ToJsonLine(MakeResult(1, 0));
-  for (const size_t bytes : {size_t{1}, torn.size() / 2, torn.size()}) {
+  for (const size_t bytes : {size_t{1}, torn.size() / 2, torn.size() - 1}) {
     WriteLog(whole + torn.substr(0, bytes));
     {
       const std::unique_ptr<ResultLog> log = OpenLog();
@@ -122,6 +122,25 @@ TEST_F(EvalResume, TornLastLineIsCutOffWhereverItBroke) {
       ASSERT_TRUE(log->Append(MakeResult(2, 0)).ok());
     }
     EXPECT_EQ(LogText(), whole + ToJsonLine(MakeResult(2, 0)) + "\n") << bytes;
+  }
+}
+
+TEST_F(EvalResume, AWholeLineWithoutItsEndIsKept) {
+  const std::string whole = ToJsonLine(MakeResult(0, 0));
+  WriteLog(whole);
+  const std::unique_ptr<ResultLog> log = OpenLog();
+  EXPECT_FALSE(log->was_torn());
+  EXPECT_EQ(log->earlier().size(), 1u);
+  EXPECT_EQ(LogText(), whole + "\n");
+}
+
+TEST_F(EvalResume, AFileOfOthersIsNotCutOff) {
+  for (const char* foreign : {R"({"my": "data"})", "x", "\x01\x02", R"({"mode":1)"}) {
+    WriteLog(foreign);
+    const auto log = ResultLog::Open(folder_.string());
+    ASSERT_FALSE(log.ok()) << foreign;
+    EXPECT_THAT(std::string(log.status().message()), HasSubstr("results.jsonl:1:"));
+    EXPECT_EQ(LogText(), foreign);
   }
 }
 

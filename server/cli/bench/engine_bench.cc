@@ -23,14 +23,16 @@ std::vector<int32_t> RandomPrompt(int tokens, int vocabulary, uint64_t seed) {
 }
 
 /// At least so many are asked for, that `decode_tokens` of them are timed.
-int GeneratedTokens(int decode_tokens) { return decode_tokens == 0 ? 1 : decode_tokens + 2; }
+int GeneratedTokens(int decode_tokens) { return decode_tokens == 0 ? 1 : decode_tokens + 3; }
 
 /// RESOURCE_EXHAUSTED where fewer steps were timed than were asked for.
 absl::Status CheckSteps(const EngineCase& which, const EngineFigures& figures) {
   if (figures.steps >= which.decode_tokens) return absl::OkStatus();
-  return absl::ResourceExhaustedError(absl::StrCat(
-      which.batch, " requests of ", which.context, " tokens were together for only ", figures.steps,
-      " of ", which.decode_tokens, " steps; a larger pool or a smaller batch helps"));
+  return absl::ResourceExhaustedError(
+      absl::StrCat(which.batch == 1 ? "a request" : absl::StrCat(which.batch, " requests"), " of ",
+                   which.context, " tokens ", which.batch == 1 ? "ran" : "were together",
+                   " for only ", figures.steps, " of ", which.decode_tokens,
+                   " steps; a larger pool, a smaller batch or a shorter context helps"));
 }
 
 }  // namespace

@@ -3,8 +3,10 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
 #include "server/cli/eval/svg.h"
@@ -27,8 +29,7 @@ constexpr double kPanelFooter = 48;   // tick labels and title of x
 constexpr double kPanel = kPanelHeader + kPanelHeight + kPanelFooter;
 
 // "12,500"
-std::string WithCommas(double value) {
-  std::string text = SvgNumber(value);
+std::string WithCommas(std::string text) {
   size_t end = std::min(text.find('.'), text.size());
   while (end > 3 && text[end - 4] != '-') {
     end -= 3;
@@ -37,13 +38,36 @@ std::string WithCommas(double value) {
   return text;
 }
 
-std::string Label(double value, PlotUnit unit) {
-  if (unit == PlotUnit::kPercent) return SvgNumber(100 * value) + " %";
-  if (unit == PlotUnit::kNumber) return WithCommas(value);
-  if (value == 0) return "0";
-  if (value < 0.9995e-3) return SvgNumber(1e6 * value) + " µs";
-  if (value < 0.9995) return SvgNumber(1e3 * value) + " ms";
-  return WithCommas(value) + " s";
+// With as many digits as tell ticks apart that lie `step` apart.
+std::string Tick(double value, double step) {
+  int digits = 0;
+  for (double scaled = step; digits < 9; ++digits, scaled *= 10) {
+    if (scaled >= 1 && std::abs(scaled - std::round(scaled)) < 1e-6 * scaled) break;
+  }
+  return absl::StrFormat("%.*f", digits, value);
+}
+
+/// The ticks of an axis with their labels.
+std::vector<std::pair<double, std::string>> LabelledTicks(const PlotAxis& axis) {
+  const std::vector<double> ticks = PlotTicks(axis);
+  const double step = ticks.size() > 1 ? ticks[1] - ticks[0] : 1;
+  const auto label = [&](double value) -> std::string {
+    switch (axis.unit) {
+      case PlotUnit::kPercent:
+        return Tick(100 * value, 100 * step) + " %";
+      case PlotUnit::kNumber:
+        return WithCommas(axis.logarithmic ? SvgNumber(value) : Tick(value, step));
+      case PlotUnit::kSeconds:
+        break;
+    }
+    if (value == 0) return "0";
+    if (value < 0.9995e-3) return SvgNumber(1e6 * value) + " µs";
+    if (value < 0.9995) return SvgNumber(1e3 * value) + " ms";
+    return WithCommas(SvgNumber(value)) + " s";
+  };
+  std::vector<std::pair<double, std::string>> labelled;
+  for (const double tick : ticks) labelled.emplace_back(tick, label(tick));
+  return labelled;
 }
 
 class Panel {
@@ -69,14 +93,13 @@ class Panel {
 
   void DrawAxes(Svg& svg) const {
     const double bottom = top_ + kPanelHeight;
-    for (const double tick : PlotTicks(panel_.y)) {
+    for (const auto& [tick, label] : LabelledTicks(panel_.y)) {
       svg.Line(kLeft, Y(tick), kWidth - kRight, Y(tick), "grid");
-      svg.Text(kLeft - 6, Y(tick) + 4, Label(tick, panel_.y.unit), "small", Svg::Anchor::kEnd);
+      svg.Text(kLeft - 6, Y(tick) + 4, label, "small", Svg::Anchor::kEnd);
     }
     double free_from = 0;  // the labels of a narrow axis must not touch
-    for (const double tick : PlotTicks(panel_.x)) {
+    for (const auto& [tick, label] : LabelledTicks(panel_.x)) {
       svg.Line(X(tick), top_, X(tick), bottom + 4, "grid");
-      const std::string label = Label(tick, panel_.x.unit);
       const double half = TextWidth(label, 10) / 2;
       if (X(tick) - half < free_from) continue;
       free_from = X(tick) + half + 6;

@@ -20,6 +20,7 @@
 #include "server/cli/bench/subcommands.h"
 #include "server/cli/call_status.h"
 #include "server/cli/client.h"
+#include "server/cli/eval/patience.h"
 #include "server/cli/eval/policy_text.h"
 #include "server/cli/eval/progress.h"
 #include "server/cli/failure.h"
@@ -97,7 +98,7 @@ LoadSetting MakeSetting(const ServeFlags& flags) {
 // One token from one token: says what is wrong with the policy before anything is measured.
 grpc::Status AskOnce(v1::Ziggurat::StubInterface& stub, const std::string& compression) {
   grpc::ClientContext context;
-  context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(60));
+  context.set_deadline(absl::ToChronoTime(absl::Now() + eval::kBusyPatience));
   v1::GenerateRequest request;
   request.mutable_token_ids()->add_ids(0);
   request.set_max_tokens(1);
@@ -107,7 +108,7 @@ grpc::Status AskOnce(v1::Ziggurat::StubInterface& stub, const std::string& compr
   v1::GenerateResponse response;
   while (stream->Read(&response)) {
   }
-  return stream->Finish();
+  return WithoutAnswer(stream->Finish(), eval::kBusyPatience);
 }
 
 // Until the run is over, by the count of requests or by the time, whichever is further; in both
@@ -237,6 +238,8 @@ int Serve(const ServeFlags& flags) {
       flags.compression.empty() ? model.default_compression() : flags.compression;
   if (std::string any = eval::TextOfAnyPrompt(policy); !any.empty()) {
     result.summary.compression = std::move(any);
+  } else if (result.summary.compression.empty()) {
+    result.summary.compression = policy;  // nothing was done, so no answer said it
   }
 
   std::printf("%s", LoadText(result).c_str());

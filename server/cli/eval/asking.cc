@@ -6,13 +6,14 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
 #include "server/cli/call_status.h"
+#include "server/cli/eval/patience.h"
 
 namespace ziggurat::eval {
 namespace {
 
 constexpr auto kTokenizeDeadline = std::chrono::seconds(60);
-constexpr auto kCheckDeadline = std::chrono::seconds(60);
 
 grpc::Status Tokenize(v1::Ziggurat::StubInterface& stub, const std::string& text,
                       bool add_special_tokens, std::vector<int32_t>& ids) {
@@ -90,7 +91,7 @@ grpc::Status HoldBack(v1::Ziggurat::StubInterface& stub, int tokens, Asking& ask
 grpc::Status CheckPolicy(v1::Ziggurat::StubInterface& stub, const std::string& text,
                          const AskingOptions& options, std::string& canonical) {
   grpc::ClientContext context;
-  context.set_deadline(std::chrono::system_clock::now() + kCheckDeadline);
+  context.set_deadline(absl::ToChronoTime(absl::Now() + kBusyPatience));
   v1::GenerateRequest request;
   request.set_text("1");
   request.mutable_sampling()->set_temperature(0);
@@ -103,7 +104,7 @@ grpc::Status CheckPolicy(v1::Ziggurat::StubInterface& stub, const std::string& t
     if (response.has_result()) canonical = response.result().cache().compression();
   }
   if (std::string any = TextOfAnyPrompt(text); !any.empty()) canonical = std::move(any);
-  return WithRefusalReason(stream->Finish(), context);
+  return WithoutAnswer(WithRefusalReason(stream->Finish(), context), kBusyPatience);
 }
 
 grpc::Status PrepareAsking(v1::Ziggurat::StubInterface& stub, const AskingOptions& options,

@@ -162,13 +162,13 @@ std::string DrawAttentionRecall(const Summary& summary) {
     const size_t look = families.emplace(family, families.size()).first->second;
     if (recall.requests == 0) continue;
     layers = std::max(layers, recall.layers.size());
+    const size_t member = members[family]++;
     ChartSeries line{.name = summary.policies[p].name,
                      .color = look,
-                     .shape = look,
-                     .dash = members[family]++,
+                     .shape = look + member / kChartDashes,
+                     .dash = member % kChartDashes,
                      .points = {}};
     for (size_t l = 0; l < recall.layers.size(); ++l) {
-      if (std::isnan(recall.layers[l])) continue;
       line.points.push_back(
           {.x = static_cast<double>(l),
            .y = recall.layers[l],

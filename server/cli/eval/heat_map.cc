@@ -135,16 +135,15 @@ std::string DrawHeatMapOverview(const Summary& summary) {
     const double strip = kStripCell * static_cast<double>(map.depths.size());
     width += (std::max(strip, 60.0) + kBetweenStrips) * static_cast<double>(map.lengths.size());
   }
-  width = std::max(width + kMargin, 420.0);
+  constexpr std::string_view kSubtitle =
+      "each strip from the beginning of the context (left) to its end";
+  width = std::max(width, kMargin + TextWidth(kSubtitle, 11)) + kMargin;
   const double top = 92;
   const double height =
       top + kStripHeight * static_cast<double>(summary.policies.size()) + kScale + 6;
   Svg svg(width, height, "Needle in a haystack, exact match of every policy at every depth");
   svg.Text(kMargin, 26, "Needle in a haystack", "title");
-  svg.Text(kMargin, 44,
-           CutToWidth("each strip from the beginning of the context (left) to its end", 11,
-                      width - 2 * kMargin),
-           "faint");
+  svg.Text(kMargin, 44, kSubtitle, "faint");
   for (size_t p = 0; p < summary.policies.size(); ++p) {
     svg.Text(kMargin, top + kStripHeight * static_cast<double>(p) + 13,
              CutToWidth(summary.policies[p].name, 12, kLongestName), "label");

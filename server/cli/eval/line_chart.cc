@@ -11,7 +11,7 @@ namespace {
 
 constexpr double kLegendRow = 20;
 constexpr double kLegendSign = 38;
-constexpr std::array<std::string_view, 4> kDashes = {"", "7 4", "2 3", "9 3 2 3"};
+constexpr std::array<std::string_view, kChartDashes> kDashes = {"", "7 4", "2 3", "9 3 2 3"};
 
 class Frame {
  public:
@@ -82,19 +82,32 @@ void DrawChart(Svg& svg, const ChartAxes& axes, const std::vector<ChartSeries>& 
   frame.Draw(svg);
   for (const ChartSeries& one : series) {
     const std::string_view color = SeriesColor(one.color);
+    const std::string_view dashes = kDashes[one.dash % kDashes.size()];
     std::string points;
+    int joined = 0;
+    const auto end_line = [&] {
+      if (joined > 1) svg.Polyline(points, color, dashes);
+      points.clear();
+      joined = 0;
+    };
     for (const ChartPoint& point : one.points) {
+      if (std::isnan(point.y)) {
+        end_line();
+        continue;
+      }
       absl::StrAppend(&points, points.empty() ? "" : " ", SvgNumber(frame.X(point.x)), ",",
                       SvgNumber(frame.Y(point.y)));
+      ++joined;
       if (point.interval.high < point.interval.low) continue;
       svg.Line(frame.X(point.x), frame.Y(point.interval.low), frame.X(point.x),
                frame.Y(point.interval.high), "bar", color);
     }
-    if (one.points.size() > 1) svg.Polyline(points, color, kDashes[one.dash % kDashes.size()]);
+    end_line();
   }
   // Above all lines, and the first series, which is the one to compare with, above all others.
   for (auto one = series.rbegin(); one != series.rend(); ++one) {
     for (const ChartPoint& point : one->points) {
+      if (std::isnan(point.y)) continue;
       svg.Marker(frame.X(point.x), frame.Y(point.y), one->shape, SeriesColor(one->color),
                  point.tip);
     }

@@ -22,9 +22,10 @@ struct ChartSeries {
   std::string name = {};                ///< for the legend
   size_t color = 0;                     ///< index
   size_t shape = 0;                     ///< index of a marker
-  size_t dash = 0;                      ///< index of a pattern; 0: solid
-  std::vector<ChartPoint> points = {};  ///< ascending in x
+  size_t dash = 0;                      ///< index of one of kChartDashes patterns; 0: solid
+  std::vector<ChartPoint> points = {};  ///< ascending in x; where y is not a number: a gap
 };
+constexpr size_t kChartDashes = 4;
 
 struct ChartTick {
   double x = 0;

@@ -3,6 +3,7 @@
 #include <filesystem>
 #include <set>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "server/cli/eval/charts.h"
@@ -11,15 +12,21 @@
 #include "server/cli/write_file.h"
 
 namespace ziggurat::eval {
+
 PictureNames NamePictures(const Summary& summary) {
+  const bool has_recall =
+      absl::c_any_of(summary.recall, [](const Recall& recall) { return recall.requests > 0; });
+  return NamePictures(summary.policies, !summary.heat_maps.empty(), has_recall);
+}
+
+PictureNames NamePictures(absl::Span<const EvalPolicy> policies, bool has_heat_maps,
+                          bool has_recall) {
   PictureNames names;
-  bool has_recall = false;
-  for (const Recall& recall : summary.recall) has_recall = has_recall || recall.requests > 0;
   if (has_recall) names.attention_recall = "attention_recall.svg";
-  if (summary.heat_maps.empty()) return names;
+  if (!has_heat_maps) return names;
   names.heat_map_overview = "needle_overview.svg";
   std::set<std::string> taken = {names.heat_map_overview};
-  for (const EvalPolicy& policy : summary.policies) {
+  for (const EvalPolicy& policy : policies) {
     const std::string slug = absl::StrCat("needle_", PolicySlug(policy.name));
     std::string name = slug + ".svg";
     for (int i = 2; !taken.insert(name).second; ++i) name = absl::StrCat(slug, "_", i, ".svg");
@@ -41,10 +48,16 @@ std::string ShortReport(const Summary& summary) {
   return text;
 }
 
-absl::Status CheckReport(const std::string& folder) {
-  const PictureNames pictures;
-  for (const std::string& name : {std::string("report.md"), std::string("report.json"),
-                                  pictures.accuracy, pictures.accuracy_by_task}) {
+absl::Status CheckReport(const std::string& folder, const PictureNames& pictures) {
+  std::vector<std::string> names = {"report.md",
+                                    "report.json",
+                                    pictures.accuracy,
+                                    pictures.accuracy_by_task,
+                                    pictures.heat_map_overview,
+                                    pictures.attention_recall};
+  names.insert(names.end(), pictures.heat_maps.begin(), pictures.heat_maps.end());
+  for (const std::string& name : names) {
+    if (name.empty()) continue;
     absl::Status status = CheckReplaceable(std::filesystem::path(folder) / name);
     if (!status.ok()) return status;
   }

@@ -9,6 +9,7 @@
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
+#include "absl/types/span.h"
 #include "server/cli/eval/asking.h"
 #include "server/cli/eval/summary.h"
 
@@ -36,6 +37,8 @@ struct PictureNames {
   std::vector<std::string> heat_maps = {};  ///< of each policy
   std::string attention_recall = {};        ///< empty where no policy has any
 };
+PictureNames NamePictures(absl::Span<const EvalPolicy> policies, bool has_heat_maps,
+                          bool has_recall);
 PictureNames NamePictures(const Summary& summary);
 
 std::string MarkdownReport(const RunInfo& info, const Summary& summary,
@@ -45,9 +48,9 @@ std::string JsonReport(const RunInfo& info, const Summary& summary);
 /// A few lines for the terminal: every policy over all questions.
 std::string ShortReport(const Summary& summary);
 
-/// Whether WriteReport will be able to write what every report has: for asking before long work.
-/// INVALID_ARGUMENT or FAILED_PRECONDITION as CheckReplaceable.
-absl::Status CheckReport(const std::string& folder);
+/// Whether WriteReport will be able to write a report with these pictures: for asking before long
+/// work. INVALID_ARGUMENT or FAILED_PRECONDITION as CheckReplaceable.
+absl::Status CheckReport(const std::string& folder, const PictureNames& pictures);
 /// Writes report.md, report.json and the pictures, each as a whole. The error names the file.
 absl::Status WriteReport(const std::string& folder, const RunInfo& info, const Summary& summary);
 

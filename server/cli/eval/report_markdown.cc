@@ -2,10 +2,12 @@
 #include <algorithm>
 #include <cmath>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
+#include "model/absl_view.h"
 #include "server/cli/eval/figures.h"
 #include "server/cli/eval/report.h"
 #include "server/printable.h"
@@ -247,13 +249,15 @@ std::string RecallSection(const RunInfo& info, const Summary& summary,
     std::vector<std::string> cells = {Code(summary.policies[p].name),
                                       absl::StrCat(recall.requests)};
     double sum = 0;
+    int with_recall = 0;  // PoD measures none of layers that borrow keys
     for (size_t l = 0; l < layers; ++l) {
-      cells.push_back(l < recall.layers.size() ? FormatNumber(recall.layers[l], 3) : kNoFigure);
-      if (l < recall.layers.size()) sum += recall.layers[l];
+      const double value = l < recall.layers.size() ? recall.layers[l] : std::nan("");
+      cells.push_back(FormatNumber(value, 3));
+      if (std::isnan(value)) continue;
+      sum += value;
+      ++with_recall;
     }
-    cells.push_back(recall.requests == 0
-                        ? kNoFigure
-                        : FormatNumber(sum / static_cast<double>(recall.layers.size()), 3));
+    cells.push_back(with_recall == 0 ? kNoFigure : FormatNumber(sum / with_recall, 3));
     table.AddLine(cells);
   }
   return text + table.ToString();
@@ -287,12 +291,19 @@ constexpr char kLegend[] = R"(## Columns
 - **evicted**, **merged**, **distant**, **quantized**: KV pairs per KV head, summed over layers, and **lazy layers**; means per request.
 )";
 
+/// Its fence is longer than any in the text.
+std::string CodeBlock(std::string_view language, const std::string& text) {
+  std::string fence = "```";
+  while (absl::StrContains(text, fence)) fence += '`';
+  return absl::StrCat(fence, AbslView(language), "\n", text, "\n", fence, "\n\n");
+}
+
 }  // namespace
 
 std::string MarkdownReport(const RunInfo& info, const Summary& summary,
                            const PictureNames& pictures) {
   std::string text = absl::StrCat("# Evaluation of ", Cell(info.model.name()), "\n\n");
-  absl::StrAppend(&text, HeadTable(info, summary), "```sh\n", info.command, "\n```\n\n");
+  absl::StrAppend(&text, HeadTable(info, summary), CodeBlock("sh", Printable(info.command)));
   absl::StrAppend(&text, "## All tasks\n\n", OverallTable(summary));
   absl::StrAppend(&text, "![Accuracy over bytes](", pictures.accuracy, ")\n\n");
   absl::StrAppend(&text, "![Accuracy over bytes, for each task](", pictures.accuracy_by_task,

@@ -4,6 +4,7 @@
 #include <sys/file.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
@@ -14,6 +15,9 @@
 
 namespace ziggurat::eval {
 namespace {
+
+/// What every line of ours begins with (ToJsonLine).
+constexpr std::string_view kLineBegins = "{\"model\":";
 
 absl::Status SystemError(const std::string& path, int error) {
   return absl::FailedPreconditionError(absl::StrCat(path, ": ", std::strerror(error)));
@@ -51,27 +55,33 @@ absl::Status ResultLog::Read() {
     content.append(buffer, 0, static_cast<size_t>(count));
   }
   int line_number = 0;
-  size_t begin = 0;
-  for (size_t end = content.find('\n'); end != std::string::npos; end = content.find('\n', begin)) {
-    absl::StatusOr<Result> result =
-        ParseResult(std::string_view(content).substr(begin, end - begin));
+  for (size_t begin = 0; begin < content.size();) {
+    const size_t end = content.find('\n', begin);
+    const bool has_end = end != std::string::npos;
+    const std::string_view line = std::string_view(content).substr(begin, end - begin);
     ++line_number;
-    begin = end + 1;
-    if (!result.ok()) {
+    absl::StatusOr<Result> result = ParseResult(line);
+    if (result.ok()) {
+      earlier_.push_back(*std::move(result));
+    } else if (!has_end && line.substr(0, kLineBegins.size()) ==
+                               kLineBegins.substr(0, std::min(line.size(), kLineBegins.size()))) {
+      was_torn_ = true;
+      if (ftruncate(file_, static_cast<off_t>(begin)) != 0) return SystemError(path_, errno);
+      return absl::OkStatus();
+    } else {
       return absl::InvalidArgumentError(absl::StrCat(path_, ":", line_number, ": ",
                                                      std::string(result.status().message()),
                                                      "; remove the line, or give another --out"));
     }
-    earlier_.push_back(*std::move(result));
+    if (!has_end) return Write("\n");
+    begin = end + 1;
   }
-  if (begin == content.size()) return absl::OkStatus();
-  was_torn_ = true;
-  if (ftruncate(file_, static_cast<off_t>(begin)) != 0) return SystemError(path_, errno);
   return absl::OkStatus();
 }
 
-absl::Status ResultLog::Append(const Result& result) {
-  const std::string line = ToJsonLine(result) + "\n";
+absl::Status ResultLog::Append(const Result& result) { return Write(ToJsonLine(result) + "\n"); }
+
+absl::Status ResultLog::Write(const std::string& line) {
   std::lock_guard lock(mutex_);
   size_t written = 0;
   while (written < line.size()) {

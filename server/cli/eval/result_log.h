@@ -26,6 +26,7 @@ class ResultLog {
   const std::string& path() const { return path_; }
   /// What the file held when it was opened, in its order.
   const std::vector<Result>& earlier() const { return earlier_; }
+  /// Whether a break had left the beginning of a line at its end, which has been cut off.
   bool was_torn() const { return was_torn_; }
 
   /// One line, written whole. Any thread.
@@ -34,6 +35,7 @@ class ResultLog {
  private:
   explicit ResultLog(std::string path) : path_(std::move(path)) {}
   absl::Status Read();
+  absl::Status Write(const std::string& line);
 
   std::string path_;
   int file_ = -1;

@@ -79,8 +79,18 @@ std::string SvgNumber(double value) {
 }
 
 std::string EscapeXml(std::string_view text) {
+  constexpr std::string_view kReplacement = "\uFFFD";
   std::string escaped;
-  for (const char c : text) {
+  while (!text.empty()) {
+    const Utf8Step step = NextUtf8(text);
+    const std::string_view bytes = text.substr(0, step.length);
+    text.remove_prefix(step.length);
+    // What no XML may hold: broken UTF-8, and two characters of Unicode.
+    if (step.kind != Utf8Kind::kCharacter || bytes == "\uFFFE" || bytes == "\uFFFF") {
+      escaped += kReplacement;
+      continue;
+    }
+    const char c = bytes.front();
     switch (c) {
       case '&':
         escaped += "&amp;";
@@ -96,7 +106,7 @@ std::string EscapeXml(std::string_view text) {
         break;
       default:
         // XML has no way to write most control characters.
-        escaped += static_cast<unsigned char>(c) < ' ' ? ' ' : c;
+        escaped += static_cast<unsigned char>(c) < ' ' ? std::string_view(" ") : bytes;
     }
   }
   return escaped;

@@ -84,7 +84,7 @@ PlotPanel OverTime(std::string title, std::vector<PlotSeries> series, double dur
     for (const PlotPoint& point : one.points) high = std::max(high, point.y);
   }
   // A round number of the steps that the axis will have.
-  const double step = RoundUp(std::max(high, 1e-3) / 8);
+  const double step = RoundUp((high > 0 ? high : 1) / 8);
   high = step * std::max(1.0, std::ceil(high / step * 1.02));
   return {.title = std::move(title),
           .x = {.title = "seconds", .low = 0, .high = std::max(duration, 1e-3)},

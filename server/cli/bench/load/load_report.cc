@@ -170,9 +170,10 @@ absl::Status CheckLoadReport(const std::string& folder) {
 
 absl::Status WriteLoadReport(const std::string& folder, const LoadResult& result) {
   const std::filesystem::path path(folder);
-  const std::string subtitle =
-      absl::StrFormat("%s (%s), %s\n%s", result.setting.model.name(), result.setting.model.dtype(),
-                      DescribeLoad(result.setting), result.summary.compression);
+  const std::string subtitle = absl::StrFormat(
+      "%s (%s), %s\n%s", Printable(result.setting.model.name()),
+      Printable(result.setting.model.dtype()), Printable(DescribeLoad(result.setting)),
+      Printable(result.summary.compression));
   for (const ReportFile& file : kFiles) {
     absl::Status status = ReplaceFile(path / file.name, file.content(result, subtitle));
     if (!status.ok()) return status;
