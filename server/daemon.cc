@@ -1,13 +1,7 @@
 #include "server/daemon.h"
 
-#include <netdb.h>
-#include <sys/socket.h>
-#include <unistd.h>
-
 #include <algorithm>
-#include <cerrno>
 #include <chrono>
-#include <cstring>
 #include <string>
 #include <thread>
 #include <utility>
@@ -18,6 +12,7 @@
 #include "grpcpp/ext/proto_server_reflection_plugin.h"
 #include "grpcpp/health_check_service_interface.h"
 #include "grpcpp/server_builder.h"
+#include "server/free_addresses.h"
 #include "server/security/grpc_credentials.h"
 #include "spdlog/spdlog.h"
 
@@ -41,31 +36,6 @@ void EnableStandardServices() {
     return true;
   }();
   (void)done;
-}
-
-// gRPC says only that it cannot listen: what the system says to whoever tries to.
-std::string WhyNotBound(const Endpoint& endpoint) {
-  addrinfo hints = {};
-  hints.ai_flags = AI_PASSIVE;
-  hints.ai_socktype = SOCK_STREAM;
-  addrinfo* found = nullptr;
-  const std::string port = absl::StrCat(endpoint.port);
-  if (const int error = getaddrinfo(endpoint.host.c_str(), port.c_str(), &hints, &found);
-      error != 0) {
-    return gai_strerror(error);
-  }
-  std::string why = "gRPC cannot, though the system lets it be bound";
-  for (const addrinfo* one = found; one != nullptr; one = one->ai_next) {
-    const int descriptor = socket(one->ai_family, one->ai_socktype | SOCK_CLOEXEC, 0);
-    const int yes = 1;
-    if (descriptor < 0 || setsockopt(descriptor, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes) != 0 ||
-        bind(descriptor, one->ai_addr, one->ai_addrlen) != 0) {
-      why = std::strerror(errno);
-    }
-    if (descriptor >= 0) close(descriptor);
-  }
-  freeaddrinfo(found);
-  return why;
 }
 
 }  // namespace
@@ -168,6 +138,7 @@ RequestRules Daemon::MakeRules(const ModelShape& shape) const {
 }
 
 absl::Status Daemon::StartGrpc() {
+  if (absl::Status status = CheckAddressesAreFree("", config_.grpc); !status.ok()) return status;
   EnableStandardServices();
   grpc::ServerBuilder builder;
   const std::string address = FormatEndpoint(config_.grpc);
@@ -193,7 +164,7 @@ absl::Status Daemon::StartGrpc() {
   if (server_ == nullptr || grpc_port_ == 0) {
     server_.reset();
     return absl::UnavailableError(
-        absl::StrCat("cannot listen on ", address, ": ", WhyNotBound(config_.grpc)));
+        absl::StrCat("cannot listen on ", address, ": gRPC cannot, though the system lets it"));
   }
   server_->GetHealthCheckService()->SetServingStatus(kServiceName, true);
   return absl::OkStatus();

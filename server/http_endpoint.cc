@@ -14,6 +14,7 @@
 #include "absl/strings/str_cat.h"
 #include "httplib.h"
 #include "prometheus/text_serializer.h"
+#include "server/free_addresses.h"
 #include "server/page/page_routes.h"
 #include "server/port_failure.h"
 #include "server/security/http_server.h"
@@ -81,6 +82,7 @@ absl::StatusOr<std::unique_ptr<HttpEndpoint>> HttpEndpoint::Start(
         page, [self] { return self->readiness_.load(); }, &server);
   }
 
+  if (absl::Status status = CheckAddressesAreFree(scheme, endpoint); !status.ok()) return status;
   errno = 0;
   if (endpoint.port == 0) {
     http->port_ = server.bind_to_any_port(endpoint.host);
@@ -88,9 +90,9 @@ absl::StatusOr<std::unique_ptr<HttpEndpoint>> HttpEndpoint::Start(
     http->port_ = server.bind_to_port(endpoint.host, endpoint.port) ? endpoint.port : -1;
   }
   if (http->port_ <= 0) {
-    return absl::UnavailableError(absl::StrCat("cannot listen on ", scheme,
-                                               FormatEndpoint(endpoint), ": ",
-                                               errno ? std::strerror(errno) : "no such host"));
+    return absl::UnavailableError(
+        absl::StrCat("cannot listen on ", scheme, FormatEndpoint(endpoint), ": ",
+                     errno ? std::strerror(errno) : "httplib cannot, though the system lets it"));
   }
   http->impl_->has_ended = http->impl_->ended.get_future();
   http->impl_->thread = std::thread([impl = http->impl_.get()] {

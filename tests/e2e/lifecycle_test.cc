@@ -155,6 +155,33 @@ TEST(Lifecycle, AnIdleDaemonEndsAtOnce) {
   }
 }
 
+TEST(Lifecycle, MayOpenAsManyFilesAsTheSystemAllows) {
+  struct rlimit before = {};
+  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &before), 0);
+  const struct rlimit few = {std::min<rlim_t>(512, before.rlim_max), before.rlim_max};
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &few), 0);
+  START_DAEMON(daemon, {});
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &before), 0);
+  struct rlimit limit = {};
+  ASSERT_EQ(prlimit(daemon.pid(), RLIMIT_NOFILE, nullptr, &limit), 0);
+  EXPECT_EQ(limit.rlim_cur, limit.rlim_max);
+}
+
+TEST(Lifecycle, ShortPromptsHaveAWorkspaceOfTheirOwnUnlessToldOtherwise) {
+  START_DAEMON(daemon, {});
+  START_DAEMON(without, {.flags = {"--short-prefill-tokens", "0"}});
+  EXPECT_GT(daemon.GetCache().workspace_capacity_bytes(),
+            without.GetCache().workspace_capacity_bytes());
+}
+
+TEST(Lifecycle, MoreThreadsThanCpusAreWarnedOf) {
+  START_DAEMON(daemon,
+               {.flags = {"--threads", absl::StrCat(std::thread::hardware_concurrency() + 1)}});
+  EXPECT_THAT(daemon.log(), testing::HasSubstr("they will wait for each other"));
+  START_DAEMON(other, {});
+  EXPECT_THAT(other.log(), testing::Not(testing::HasSubstr("wait for each other")));
+}
+
 // gRPC never takes another connection then.
 TEST(Lifecycle, ADaemonThatCanTakeNoMoreConnectionsEnds) {
   START_DAEMON(daemon, {});

@@ -53,6 +53,8 @@ TEST(Tls, ServesWhoTrustsItsAuthorityAndNobodyElse) {
   EXPECT_EQ(other.status.error_code(), StatusCode::UNAVAILABLE);
   EXPECT_THAT(other.status.error_message(), HasSubstr("certificate verify failed"));
   EXPECT_EQ(Ask(daemon.NewChannel()).status.error_code(), StatusCode::UNAVAILABLE) << "plain text";
+  EXPECT_THAT(daemon.log(), HasSubstr("grpc: Handshake failed"));
+  EXPECT_THAT(daemon.LoggedErrors(), testing::IsEmpty()) << "a client's mistake is none of ours";
 }
 
 TEST(Tls, AClientNoticesACertificateThatHasExpired) {

@@ -2,6 +2,7 @@
 #include <thread>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "httplib.h"
 #include "tests/e2e/raw_grpc.h"
 #include "tests/e2e/secure_client.h"
@@ -124,6 +125,24 @@ TEST(Tokens, ChangeWithTheFile) {
     EXPECT_TRUE(may(kNew));
     EXPECT_FALSE(may(kWrong));
     EXPECT_FALSE(may(kOld));
+  }
+}
+
+TEST(Tokens, ThatAreNoGoodAreSaidOnceEachTimeTheyComeIntoTheFile) {
+  SecretFolder secret(SecretFolder::Files{{"tokens", kOld}});
+  START_DAEMON(daemon, With(secret));
+  const auto times = [&] {
+    const std::vector<std::string> parts = absl::StrSplit(daemon.log(), "holds no token");
+    return parts.size() - 1;
+  };
+  for (size_t round = 1; round <= 2; ++round) {
+    secret.Put({{"tokens", "# none\n"}});
+    EXPECT_TRUE(PollUntil(kReloadTimeout, [&] { return times() == round; })) << daemon.log();
+    absl::SleepFor(absl::Seconds(3));  // it looks every second
+    EXPECT_EQ(times(), round);
+    if (round == 2) break;
+    secret.Put({{"tokens", kOld}});
+    absl::SleepFor(absl::Seconds(4));
   }
 }
 

@@ -28,6 +28,8 @@ TEST(WrongInput, WrongFlagsAreRefusedByName) {
       {{"--kv-cache-memory", "nan"}, {"--kv-cache-memory", "nan"}},
       {{"--kv-cache-memory", "999999999TiB"}, {"--kv-cache-memory"}},
       {{"--kv-cache-memory", "4KiB"}, {"4096 bytes", "8 layers"}},
+      {{"--kv-cache-memory", "10TiB", "--device", "cpu"},
+       {"--kv-cache-memory is 10 TiB", "more than the memory of this machine"}},
       {{"--dtype", "f8"}, {"--dtype", "f8", "bf16"}},
       {{"--threads", "-2"}, {"--threads", "-2"}},
       {{"--threads", "many"}, {"--threads", "many"}},
@@ -167,9 +169,9 @@ TEST(WrongInput, APortInUseIsRefused) {
   START_DAEMON(daemon, {});
   const std::string model = NeedleLlama();
   ExpectRefusal({"--model", model, "--listen", daemon.grpc_address()},
-                {std::to_string(daemon.grpc_port())});
+                {std::to_string(daemon.grpc_port()), "Address already in use"});
   ExpectRefusal({"--model", model, "--http", daemon.http_address()},
-                {std::to_string(daemon.http_port())});
+                {std::to_string(daemon.http_port()), "Address already in use"});
   EXPECT_TRUE(Generate(daemon, TextRequest(" The old", 2)).ok()) << "the first daemon was hurt";
 }
 
@@ -369,6 +371,8 @@ TEST(WrongInput, BytesThatAreNoMessageHurtNobody) {
           .ok());
   EXPECT_FALSE(
       CallRaw(daemon.channel(), "/ziggurat.v1.Ziggurat/Tokenize", "\x0a\x7f", &response).ok());
+  EXPECT_FALSE(  // no UTF-8
+      CallRaw(daemon.channel(), "/ziggurat.v1.Ziggurat/Tokenize", "\x0a\x01\xff", &response).ok());
   EXPECT_EQ(CallRaw(daemon.channel(), "/ziggurat.v1.Ziggurat/Fly", "", &response).error_code(),
             grpc::StatusCode::UNIMPLEMENTED);
   const std::string huge(17 << 20, 'x');
@@ -383,6 +387,7 @@ TEST(WrongInput, BytesThatAreNoMessageHurtNobody) {
   EXPECT_THAT(status.error_message(), testing::HasSubstr("-1"));
   EXPECT_EQ(daemon.HttpGet("/no/such/page").first, 404);
   EXPECT_TRUE(Generate(daemon, TextRequest(" The old", 2)).ok());
+  EXPECT_THAT(daemon.LoggedErrors(), testing::IsEmpty()) << "a client's mistake is none of ours";
 }
 
 TEST(WrongInput, APolicyThatIsNotAllowedIsDenied) {

@@ -13,12 +13,17 @@ namespace {
 using ::testing::HasSubstr;
 
 TEST(ByteSizeTest, ReadsTheUnitsPeopleWrite) {
-  const std::pair<const char*, size_t> cases[] = {
-      {"4096", 4096},           {"0", 0},
-      {"512MiB", 512u << 20},   {"2GiB", size_t{2} << 30},
-      {"1GB", 1'000'000'000},   {"1.5 KiB", 1536},
-      {"3mb", 3'000'000},       {"7B", 7},
-      {"1TiB", size_t{1} << 40}};
+  const std::pair<const char*, size_t> cases[] = {{"4096", 4096},
+                                                  {"0", 0},
+                                                  {"512MiB", 512u << 20},
+                                                  {"2GiB", size_t{2} << 30},
+                                                  {"1GB", 1'000'000'000},
+                                                  {"1.5 KiB", 1536},
+                                                  {"3mb", 3'000'000},
+                                                  {"7B", 7},
+                                                  {"5kB", 5000},
+                                                  {"2TB", 2'000'000'000'000},
+                                                  {"1TiB", size_t{1} << 40}};
   for (const auto& [text, bytes] : cases) {
     const auto parsed = ParseByteSize(text);
     ASSERT_TRUE(parsed.ok()) << parsed.status();
@@ -43,13 +48,13 @@ TEST(ByteSizeTest, WritesSizesForPeople) {
 }
 
 TEST(EndpointTest, ReadsHostsAndPorts) {
-  EXPECT_EQ(ParseEndpoint("127.0.0.1:50051")->port, 50051);
+  EXPECT_EQ(ParseEndpoint("127.0.0.1:65535")->port, 65535);
   EXPECT_EQ(ParseEndpoint("localhost:0")->host, "localhost");
   EXPECT_EQ(ParseEndpoint("[::1]:9400")->host, "::1");
   EXPECT_EQ(FormatEndpoint({"::1", 9400}), "[::1]:9400");
   EXPECT_EQ(FormatEndpoint({"0.0.0.0", 1}), "0.0.0.0:1");
   for (const char* text :
-       {"", "50051", "host:", ":50051", "host:70000", "host:-1", "::1:50051", "host:12x"}) {
+       {"", "50051", "host:", ":50051", "host:65536", "host:-1", "::1:50051", "host:12x"}) {
     EXPECT_FALSE(ParseEndpoint(text).ok()) << text;
   }
 }
@@ -80,6 +85,7 @@ TEST(DeviceTest, ReadsDevicesAndShares) {
     EXPECT_FALSE(ParseDevice(text).ok()) << text;
   }
   EXPECT_DOUBLE_EQ(*ParseMemoryShare("90%"), 0.9);
+  EXPECT_DOUBLE_EQ(*ParseMemoryShare("100%"), 1);
   EXPECT_DOUBLE_EQ(*ParseMemoryShare("12.5%"), 0.125);
   for (const char* text : {"0%", "100.5%", "-1%", "nan%", "%", "90", "9 %"}) {
     EXPECT_FALSE(ParseMemoryShare(text).ok()) << text;
@@ -95,6 +101,26 @@ ServeConfig Valid() {
 TEST(ConfigTest, DefaultsAreValidOnceThereIsAModel) {
   EXPECT_TRUE(Validate(Valid()).ok()) << Validate(Valid());
   EXPECT_FALSE(Validate(ServeConfig{}).ok());
+}
+
+TEST(ConfigTest, TheLargestValuesAreTaken) {
+  ServeConfig config = Valid();
+  config.max_running = 65536;
+  config.max_queue = config.max_streams = 1 << 20;
+  config.max_queue_time = absl::Hours(1);
+  config.prefill_slice = absl::Minutes(1);
+  config.drain_timeout = absl::Hours(24);
+  config.max_message_bytes = config.max_prompt_tokens = 1 << 30;
+  EXPECT_TRUE(Validate(config).ok()) << Validate(config);
+}
+
+TEST(ConfigTest, StreamsAreTwiceAsManyAsRequestsUnlessNamed) {
+  ServeConfig config;
+  config.max_running = 3;
+  config.max_queue = 4;
+  EXPECT_EQ(config.StreamLimit(), 14);
+  config.max_streams = 5;
+  EXPECT_EQ(config.StreamLimit(), 5);
 }
 
 TEST(ConfigTest, LimitsThatModelAndMachineDoNotAllowAreNamed) {
@@ -142,6 +168,12 @@ TEST(ConfigTest, NamesTheFlagAndTheValueThatIsWrong) {
   config = Valid();
   config.default_max_tokens = 0;
   ExpectRefused(config, "--default-max-tokens", "0");
+  config = Valid();
+  config.max_streams = -1;
+  ExpectRefused(config, "--max-streams", "-1");
+  config = Valid();
+  config.max_message_bytes = 1023;
+  ExpectRefused(config, "--max-message-bytes", "1023");
   config = Valid();
   config.prefill_tokens = -5;
   ExpectRefused(config, "--prefill-tokens", "-5");

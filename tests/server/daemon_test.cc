@@ -1,23 +1,24 @@
-// The daemon as a whole: its other calls, health, reflection, HTTP, and how it ends.
+// The daemon as a whole: its other calls, health, reflection and HTTP.
 #include "server/daemon.h"
 
 #include <chrono>
-#include <future>
 #include <string>
 #include <thread>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
-#include "grpcpp/create_channel.h"
 #include "gtest/gtest.h"
 #include "httplib.h"
+#include "server/version.h"
 #include "tests/server/raw_calls.h"
 #include "tests/server/stub_daemon.h"
 
 namespace ziggurat {
 namespace {
 
+using ::testing::AllOf;
+using ::testing::ElementsAre;
 using ::testing::ElementsAreArray;
 using ::testing::HasSubstr;
 
@@ -45,16 +46,50 @@ TEST(DaemonTest, TokenizesAndDetokenizes) {
   EXPECT_THAT(status.error_message(), HasSubstr("99999"));
 }
 
+TEST(DaemonTest, SpecialTokensAreWhatTheCallSays) {
+  StubDaemon daemon;
+  const auto ids_of = [&](bool plain_text) {
+    grpc::ClientContext context;
+    v1::TokenizeRequest request;
+    request.set_text("<|eos|>");
+    request.set_plain_text(plain_text);
+    v1::TokenizeResponse response;
+    EXPECT_TRUE(daemon.stub().Tokenize(&context, request, &response).ok());
+    return response.token_ids_size();
+  };
+  EXPECT_EQ(ids_of(false), 1);
+  EXPECT_GT(ids_of(true), 1);
+  const auto text_of = [&](bool with_special_tokens) {
+    grpc::ClientContext context;
+    v1::DetokenizeRequest request;
+    request.add_token_ids(1);
+    request.set_include_special_tokens(with_special_tokens);
+    v1::DetokenizeResponse response;
+    EXPECT_TRUE(daemon.stub().Detokenize(&context, request, &response).ok());
+    return response.text();
+  };
+  EXPECT_EQ(text_of(false), "");
+  EXPECT_EQ(text_of(true), "<|eos|>");
+}
+
 TEST(DaemonTest, SaysWhatItServes) {
   ServeConfig config = StubDaemon::DefaultConfig();
   config.compression = "snapkv(budget=256)";
   config.allow_compression = {"full", "snapkv"};
-  StubDaemon daemon(config);
+  StubDaemon daemon(config, StubDaemon::DefaultModel(), {1, 2});
   grpc::ClientContext context;
   v1::GetModelResponse model;
   ASSERT_TRUE(daemon.stub().GetModel(&context, {}, &model).ok());
   EXPECT_EQ(model.name(), "stub");
+  EXPECT_EQ(model.architecture(), "StubForTests");
+  EXPECT_EQ(model.backend(), "none");
+  EXPECT_EQ(model.version(), VersionText());
   EXPECT_EQ(model.num_layers(), 4u);
+  EXPECT_EQ(model.num_q_heads(), 4u);
+  EXPECT_EQ(model.num_kv_heads(), 2u);
+  EXPECT_EQ(model.head_dim(), 8u);
+  EXPECT_EQ(model.hidden_size(), 32u);
+  EXPECT_THAT(model.eos_token_ids(), ElementsAre(1, 2));
   EXPECT_EQ(model.vocab_size(), 1024u);
   EXPECT_EQ(model.max_context_tokens(), 4096u);
   EXPECT_EQ(model.max_prompt_tokens(), 4095u);
@@ -62,6 +97,7 @@ TEST(DaemonTest, SaysWhatItServes) {
   EXPECT_EQ(model.dtype(), "bf16");
   EXPECT_THAT(model.default_compression(), HasSubstr("snapkv(budget=256,"));
   ASSERT_EQ(model.policies_size(), 2);
+  EXPECT_EQ(model.policies(1).name(), "snapkv");
   EXPECT_THAT(model.policies(1).help(), HasSubstr("budget"));
 }
 
@@ -86,11 +122,12 @@ TEST(DaemonTest, ShowsTheCacheOfWhatRuns) {
   const v1::RequestOccupancy& shown = cache.requests(0);
   EXPECT_EQ(shown.request_id(), "shown");
   EXPECT_EQ(shown.state(), "decoding");
+  EXPECT_THAT(shown.compression(), HasSubstr("pyramidkv(budget=64,"));
   EXPECT_EQ(shown.prompt_tokens(), 300u);
   EXPECT_GT(shown.generated_tokens(), 0u);
   ASSERT_EQ(shown.layer_blocks_size(), 4);
   ASSERT_EQ(cache.layers_size(), 4);
-  uint64_t used = 0;
+  uint64_t used = 0, reserved = 0;
   for (int i = 0; i < 4; ++i) {
     EXPECT_EQ(cache.layers(i).used_blocks(), shown.layer_blocks(i));
     ASSERT_EQ(cache.layers(i).formats_size(), 1);
@@ -99,9 +136,22 @@ TEST(DaemonTest, ShowsTheCacheOfWhatRuns) {
     EXPECT_EQ(cache.layers(i).live_bytes() + cache.layers(i).tail_waste_bytes(),
               cache.layers(i).used_blocks() * cache.block_bytes());
     used += cache.layers(i).used_blocks();
+    reserved += cache.layers(i).reserved_blocks();
   }
   EXPECT_EQ(cache.used_blocks(), used);
+  EXPECT_EQ(shown.blocks(), used);
+  EXPECT_GT(reserved, 0u);
+  EXPECT_EQ(cache.reserved_blocks(), reserved);
+  EXPECT_EQ(shown.reserved_blocks(), reserved);
   EXPECT_GT(shown.layer_blocks(0), shown.layer_blocks(3)) << "no pyramid";
+  v1::GetCacheRequest totals;
+  totals.set_totals_only(true);
+  grpc::ClientContext totals_context;
+  v1::GetCacheResponse pool;
+  ASSERT_TRUE(daemon.stub().GetCache(&totals_context, totals, &pool).ok());
+  EXPECT_EQ(pool.total_blocks(), cache.total_blocks());
+  EXPECT_EQ(pool.running(), 1u);
+  EXPECT_EQ(pool.layers_size() + pool.requests_size(), 0);
   context.TryCancel();
   daemon.WaitIdle();
 }
@@ -121,6 +171,10 @@ TEST(DaemonTest, ServesMetricsAndProbesOverHttp) {
   EXPECT_EQ(HttpGet(daemon, "/healthz").status, 200);
   EXPECT_EQ(HttpGet(daemon, "/readyz").status, 200);
   EXPECT_EQ(HttpGet(daemon, "/nothing").status, 404);
+  EXPECT_EQ(httplib::Client("127.0.0.1", daemon.daemon().http_port())
+                .Get("/metrics")
+                ->get_header_value("Content-Type"),
+            "text/plain; version=0.0.4; charset=utf-8");
   const HttpAnswer metrics = HttpGet(daemon, "/metrics");
   EXPECT_EQ(metrics.status, 200);
   EXPECT_THAT(metrics.body, HasSubstr("ziggurat_kv_blocks{layer=\"3\",state=\"used\"} 0"));
@@ -177,6 +231,32 @@ TEST(DaemonTest, CountsEveryRefusalOnceByItsReason) {
   EXPECT_THAT(metrics, HasSubstr("ziggurat_admissions_refused_total{reason=\"queue_full\"} 0"));
 }
 
+TEST(DaemonTest, CountsWhatIsRefusedBeforeItIsParsedAsInvalid) {
+  StubDaemon daemon;
+  v1::GenerateRequest unnamed = IdRequest(kPrompt, 5);
+  unnamed.set_request_id("two words");
+  EXPECT_FALSE(daemon.Generate(unnamed).status.ok());
+  EXPECT_FALSE(CallFromBytes(daemon.channel(), "Generate", "\x12\x7f").ok());
+  const std::string long_text(size_t{4095} * 128 + 1, 'a');
+  EXPECT_FALSE(daemon.Generate(TextRequest(long_text, 5)).status.ok());
+  EXPECT_THAT(HttpGet(daemon, "/metrics").body,
+              HasSubstr("ziggurat_admissions_refused_total{reason=\"invalid\"} 3"));
+}
+
+TEST(DaemonTest, TheEngineHasTheLimitsOfTheConfiguration) {
+  ServeConfig config = StubDaemon::DefaultConfig();
+  config.prefill_slice = absl::Milliseconds(7);
+  config.check_integrity = true;
+  StubDaemon host(config);
+  EXPECT_EQ(host.engine().options().prefill_tokens, 1024);
+  EXPECT_EQ(host.engine().options().prefill_slice, absl::Milliseconds(7));
+  EXPECT_TRUE(host.engine().options().check_every_step);
+  StubModelOptions on_device = StubDaemon::DefaultModel();
+  on_device.is_asynchronous = true;
+  StubDaemon device(StubDaemon::DefaultConfig(), on_device);
+  EXPECT_EQ(device.engine().options().prefill_tokens, 8192);
+}
+
 TEST(DaemonTest, CountsACallPastItsDeadlineAsDeadline) {
   StubDaemon daemon;
   daemon.control().decode_delay_us = 5000;
@@ -188,6 +268,20 @@ TEST(DaemonTest, CountsACallPastItsDeadlineAsDeadline) {
   const std::string metrics = HttpGet(daemon, "/metrics").body;
   EXPECT_THAT(metrics, HasSubstr("ziggurat_requests_finished_total{reason=\"deadline\"} 1"));
   EXPECT_THAT(metrics, HasSubstr("ziggurat_requests_finished_total{reason=\"cancelled\"} 0"));
+}
+
+TEST(DaemonTest, CountsACallThatLeavesBeforeItsRequestIsWholeAsCancelled) {
+  StubDaemon daemon;
+  const auto is_counted = [&] {
+    const std::string metrics = HttpGet(daemon, "/metrics").body;
+    return metrics.find("requests_finished_total{reason=\"cancelled\"} 0\n") == std::string::npos;
+  };
+  // A daemon may not have heard of a call that is gone at once.
+  for (int tries = 0; tries < 50 && !is_counted(); ++tries) {
+    LeaveBeforeTheRequest(daemon.channel(), "Generate");
+    SleepMs(20);
+  }
+  EXPECT_TRUE(is_counted());
 }
 
 TEST(DaemonTest, CountsTheTimeInTheQueueOfWhoGaveUpThere) {
@@ -232,14 +326,17 @@ TEST(DaemonTest, IsNotReadyBeforeItServes) {
 
 TEST(DaemonTest, RefusesCompressedMessages) {
   StubDaemon daemon;
-  grpc::ClientContext context;
-  context.set_compression_algorithm(GRPC_COMPRESS_GZIP);
-  v1::TokenizeRequest request;
-  request.set_text(std::string(100000, 'a'));
-  v1::TokenizeResponse response;
-  const grpc::Status status = daemon.stub().Tokenize(&context, request, &response);
-  EXPECT_EQ(status.error_code(), grpc::StatusCode::UNIMPLEMENTED);
-  EXPECT_THAT(status.error_message(), HasSubstr("gzip"));
+  for (const auto& [algorithm, name] :
+       {std::pair{GRPC_COMPRESS_GZIP, "gzip"}, std::pair{GRPC_COMPRESS_DEFLATE, "deflate"}}) {
+    grpc::ClientContext context;
+    context.set_compression_algorithm(algorithm);
+    v1::TokenizeRequest request;
+    request.set_text(std::string(100000, 'a'));
+    v1::TokenizeResponse response;
+    const grpc::Status status = daemon.stub().Tokenize(&context, request, &response);
+    EXPECT_EQ(status.error_code(), grpc::StatusCode::UNIMPLEMENTED);
+    EXPECT_THAT(status.error_message(), HasSubstr(name));
+  }
 }
 
 TEST(DaemonTest, CountsRequestsThatAStopStringEndsAsStopped) {
@@ -260,7 +357,10 @@ TEST(DaemonTest, RefusesAPortThatIsTaken) {
   StubDaemon first;
   ServeConfig config = StubDaemon::DefaultConfig();
   config.http.port = first.daemon().http_port();
-  EXPECT_EQ(Daemon::Create(config).status().code(), absl::StatusCode::kUnavailable);
+  const absl::Status taken = Daemon::Create(config).status();
+  EXPECT_EQ(taken.code(), absl::StatusCode::kUnavailable);
+  EXPECT_THAT(std::string(taken.message()), AllOf(HasSubstr("cannot listen on http://127.0.0.1:"),
+                                                  HasSubstr("Address already in use")));
   config.http.port = 0;
   config.grpc.port = first.daemon().grpc_port();
   auto second = Daemon::Create(config);
@@ -272,6 +372,42 @@ TEST(DaemonTest, RefusesAPortThatIsTaken) {
                                                                 .eos_token_ids = {},
                                                                 .tokenizer = BundledTokenizer()});
   EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("Address already in use"));
+}
+
+/// Says that a device has so much memory left; the pool is the host's all the same.
+class ModelOnDevice : public StubModel {
+ public:
+  explicit ModelOnDevice(size_t free_bytes)
+      : StubModel(StubDaemon::DefaultModel()), free_bytes_(free_bytes) {}
+  absl::StatusOr<size_t> FreePoolBytes() override { return free_bytes_; }
+
+ private:
+  const size_t free_bytes_;
+};
+
+TEST(DaemonTest, ThePoolMayBeAShareOfWhatIsFree) {
+  ServeConfig config = StubDaemon::DefaultConfig();
+  config.kv_cache_share = 0.25;
+  const auto serve = [&](Daemon& daemon, size_t free_bytes) {
+    return daemon.Serve(std::make_unique<ModelOnDevice>(free_bytes),
+                        {.name = "stub",
+                         .architecture = "",
+                         .backend = "",
+                         .eos_token_ids = {},
+                         .tokenizer = BundledTokenizer()});
+  };
+  auto daemon = Daemon::Create(config);
+  ASSERT_TRUE(daemon.ok()) << daemon.status();
+  ASSERT_TRUE(serve(**daemon, size_t{8} << 20).ok());
+  EXPECT_EQ((*daemon)->engine().total_blocks() * (*daemon)->engine().options().block_bytes,
+            size_t{2} << 20);
+  auto starved = Daemon::Create(config);
+  ASSERT_TRUE(starved.ok()) << starved.status();
+  const absl::Status status = serve(**starved, 4096);
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
+  EXPECT_THAT(std::string(status.message()),
+              HasSubstr("--kv-cache-memory is 25% of 4096 bytes that are free: 1024 bytes"));
 }
 
 TEST(DaemonTest, RefusesLimitsThatDoNotSuitTheModel) {
@@ -286,117 +422,6 @@ TEST(DaemonTest, RefusesLimitsThatDoNotSuitTheModel) {
                                                                 .eos_token_ids = {},
                                                                 .tokenizer = BundledTokenizer()});
   EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
-}
-
-TEST(DrainTest, FinishesWhatRunsRefusesWhatComesAndSaysSo) {
-  StubDaemon daemon;
-  daemon.control().decode_delay_us = 20'000;
-  std::future<Generated> running =
-      std::async(std::launch::async, [&] { return daemon.Generate(IdRequest(kPrompt, 60)); });
-  while (daemon.control().decode_steps < 2) SleepMs(5);
-  std::future<void> drained =
-      std::async(std::launch::async, [&] { daemon.daemon().Drain(absl::Seconds(30)); });
-  while (CheckHealth(daemon.channel(), "") != "NOT_SERVING") SleepMs(5);
-  EXPECT_EQ(CheckHealth(daemon.channel(), "ziggurat.v1.Ziggurat"), "NOT_SERVING");
-  const HttpAnswer ready = HttpGet(daemon, "/readyz");
-  EXPECT_EQ(ready.status, 503);
-  EXPECT_EQ(ready.body, "draining\n");
-  Generated late = daemon.Generate(IdRequest(kPrompt, 5));
-  EXPECT_EQ(late.status.error_code(), grpc::StatusCode::UNAVAILABLE);
-  EXPECT_THAT(late.status.error_message(), HasSubstr("drain"));
-  const Generated finished = running.get();
-  EXPECT_TRUE(finished.status.ok()) << finished.status.error_message();
-  EXPECT_EQ(finished.token_ids.size(), 60u);
-  drained.get();
-}
-
-// Above all those who call again as soon as they are answered, when the engine has become idle.
-TEST(DrainTest, TellsEveryClientThatItIsUnavailable) {
-  StubDaemon daemon;
-  daemon.control().decode_delay_us = 1000;
-  std::vector<std::future<grpc::Status>> clients;
-  for (int i = 0; i < 8; ++i) {
-    clients.push_back(std::async(std::launch::async, [&] {
-      for (;;) {
-        const Generated answer = daemon.Generate(IdRequest(kPrompt, 30));
-        if (!answer.status.ok()) return answer.status;
-      }
-    }));
-  }
-  while (daemon.control().decode_steps < 50) SleepMs(5);
-  daemon.daemon().Drain(absl::Seconds(30));
-  for (std::future<grpc::Status>& client : clients) {
-    const grpc::Status status = client.get();
-    EXPECT_EQ(status.error_code(), grpc::StatusCode::UNAVAILABLE) << status.error_message();
-  }
-}
-
-TEST(DrainTest, EndsWhatIsLeftWhenItsTimeIsOver) {
-  StubDaemon daemon;
-  daemon.control().decode_delay_us = 20'000;
-  std::future<Generated> running =
-      std::async(std::launch::async, [&] { return daemon.Generate(IdRequest(kPrompt, 3000)); });
-  while (daemon.control().decode_steps < 2) SleepMs(5);
-  const absl::Time start = absl::Now();
-  daemon.daemon().Drain(absl::Milliseconds(300));
-  EXPECT_LT(absl::Now() - start, absl::Seconds(10));
-  EXPECT_EQ(running.get().status.error_code(), grpc::StatusCode::UNAVAILABLE);
-}
-
-TEST(DrainTest, CanBeHurried) {
-  StubDaemon daemon;
-  daemon.control().decode_delay_us = 20'000;
-  std::future<Generated> running =
-      std::async(std::launch::async, [&] { return daemon.Generate(IdRequest(kPrompt, 3000)); });
-  while (daemon.control().decode_steps < 2) SleepMs(5);
-  std::future<void> drained =
-      std::async(std::launch::async, [&] { daemon.daemon().Drain(absl::Seconds(300)); });
-  SleepMs(100);
-  daemon.daemon().HurryDrain();
-  ASSERT_EQ(drained.wait_for(std::chrono::seconds(10)), std::future_status::ready);
-  EXPECT_EQ(running.get().status.error_code(), grpc::StatusCode::UNAVAILABLE);
-}
-
-TEST(DrainTest, LetsWhoReadsSlowlyReadToTheEnd) {
-  StubDaemon daemon;
-  grpc::ChannelArguments arguments;
-  arguments.SetInt(GRPC_ARG_HTTP2_STREAM_LOOKAHEAD_BYTES, 1024);
-  arguments.SetInt(GRPC_ARG_HTTP2_BDP_PROBE, 0);
-  arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
-  const auto stub = v1::Ziggurat::NewStub(
-      grpc::CreateCustomChannel(absl::StrCat("127.0.0.1:", daemon.daemon().grpc_port()),
-                                grpc::InsecureChannelCredentials(), arguments));
-  v1::GenerateRequest request = IdRequest(kPrompt, 2000);
-  request.set_logprobs(20);
-  grpc::ClientContext context;
-  const auto stream = stub->Generate(&context, request);
-  v1::GenerateResponse response;
-  ASSERT_TRUE(stream->Read(&response));
-  int tokens = response.chunk().token_ids_size();
-  daemon.WaitIdle();
-  std::future<void> drained =
-      std::async(std::launch::async, [&] { daemon.daemon().Drain(absl::Seconds(60)); });
-  // Longer than a daemon whose time is over waits.
-  EXPECT_EQ(drained.wait_for(std::chrono::milliseconds(2500)), std::future_status::timeout);
-  while (stream->Read(&response)) tokens += response.chunk().token_ids_size();
-  EXPECT_TRUE(stream->Finish().ok());
-  EXPECT_EQ(tokens, 2000);
-  EXPECT_EQ(drained.wait_for(std::chrono::seconds(10)), std::future_status::ready);
-}
-
-TEST(DrainTest, IsNotHeldUpByAClientThatDoesNotRead) {
-  StubDaemon daemon;
-  grpc::ClientContext context;
-  const auto stream = daemon.stub().Generate(&context, IdRequest(kPrompt, 3000));
-  v1::GenerateResponse response;
-  ASSERT_TRUE(stream->Read(&response));
-  daemon.WaitIdle();
-  std::future<void> drained =
-      std::async(std::launch::async, [&] { daemon.daemon().Drain(absl::Seconds(1)); });
-  EXPECT_EQ(drained.wait_for(std::chrono::seconds(10)), std::future_status::ready);
-  while (stream->Read(&response)) {
-  }
-  (void)stream->Finish();
 }
 
 }  // namespace

@@ -43,6 +43,17 @@ TEST(GenerateTest, SendsTokensAsTheyComeAndNotAllAtTheEnd) {
   EXPECT_GE(daemon.Generate(IdRequest(kPrompt, 8)).chunks, 4);
 }
 
+TEST(GenerateTest, ReportsItsTimesInSeconds) {
+  StubDaemon daemon;
+  daemon.control().decode_delay_us = 50'000;
+  const absl::Time begun = absl::Now();
+  const v1::Timings timings = daemon.Generate(IdRequest(kPrompt, 5)).result.timings();
+  EXPECT_GE(timings.total_seconds(), 0.2);
+  EXPECT_LE(timings.total_seconds(), absl::ToDoubleSeconds(absl::Now() - begun));
+  EXPECT_LE(timings.queue_seconds(), timings.first_token_seconds());
+  EXPECT_LE(timings.first_token_seconds(), timings.total_seconds() - 0.2);
+}
+
 TEST(GenerateTest, ReportsTheCacheLayerByLayer) {
   StubDaemon daemon;
   v1::GenerateRequest request = IdRequest(std::vector<int32_t>(200, 7), 21);
@@ -103,6 +114,30 @@ TEST(GenerateTest, EndsAtAStopStringSpreadOverTokensAndLeaksNoneOfIt) {
                                      got.token_ids.size(), "\n")));
 }
 
+TEST(GenerateTest, ComputesNoMoreBehindAStopString) {
+  StubDaemon daemon(StubDaemon::DefaultConfig(),
+                    ScriptedModel(PlainIds(" STOP"), static_cast<int>(kPrompt.size())));
+  daemon.control().decode_delay_us = 5000;
+  v1::GenerateRequest request = IdRequest(kPrompt, 3000);
+  request.add_stop("STOP");
+  EXPECT_EQ(daemon.Generate(request).result.finish_reason(), v1::FINISH_REASON_STOP);
+  daemon.WaitIdle();
+  EXPECT_LT(daemon.control().decode_steps, 300);
+}
+
+TEST(GenerateTest, SendsAtItsEndWhatMightHaveBegunAStopString) {
+  const int32_t kEos = 1;
+  std::vector<int32_t> answer = PlainIds(" one STOP");
+  answer.push_back(kEos);
+  StubDaemon daemon(StubDaemon::DefaultConfig(),
+                    ScriptedModel(answer, static_cast<int>(kPrompt.size())), {kEos});
+  v1::GenerateRequest request = IdRequest(kPrompt, 100);
+  request.add_stop("STOPPED");
+  const Generated got = daemon.Generate(request);
+  EXPECT_EQ(got.text, " one STOP");
+  EXPECT_EQ(got.result.stop_token_id(), kEos);
+}
+
 TEST(GenerateTest, LooksForNoStopStringWithinTheLeastNumberOfTokens) {
   const std::vector<int32_t> answer = PlainIds(" STOP one two three four five STOP six");
   StubDaemon daemon(StubDaemon::DefaultConfig(),
@@ -127,6 +162,32 @@ TEST(GenerateTest, EndsAtTheModelsStopTokenUnlessToldToIgnoreIt) {
   EXPECT_THAT(daemon.Generate(request).token_ids, ElementsAreArray(answer));
   request.add_stop_token_ids(602);
   EXPECT_THAT(daemon.Generate(request).token_ids, ElementsAreArray({600, 601, kEos}));
+  request.add_stop_token_ids(600);
+  request.set_echo_prompt_token_ids(true);
+  const Generated nothing = daemon.Generate(request);
+  EXPECT_TRUE(nothing.token_ids.empty());
+  EXPECT_THAT(nothing.prompt_token_ids, ElementsAreArray(kPrompt));
+}
+
+TEST(GenerateTest, SpecialTokensAreWhatTheRequestSays) {
+  const int32_t kEos = 1;
+  StubDaemon daemon(StubDaemon::DefaultConfig(), ScriptedModel({kEos}, 1));
+  v1::GenerateRequest request = TextRequest("<|eos|>", 1);
+  const Generated special = daemon.Generate(request);
+  EXPECT_EQ(special.text, "");
+  request.set_include_special_tokens(true);
+  EXPECT_EQ(daemon.Generate(request).text, "<|eos|>");
+  request.set_plain_text(true);
+  EXPECT_GT(daemon.Generate(request).result.usage().prompt_tokens(),
+            special.result.usage().prompt_tokens());
+}
+
+TEST(GenerateTest, EndsTheCharacterThatThePromptHasBegun) {
+  const std::vector<int32_t> rocket = PlainIds("🚀");
+  ASSERT_GT(rocket.size(), 1u) << "nothing is proven";
+  StubDaemon daemon(StubDaemon::DefaultConfig(),
+                    ScriptedModel({rocket.begin() + 1, rocket.end()}, 1));
+  EXPECT_EQ(daemon.Generate(IdRequest({rocket[0]}, static_cast<int>(rocket.size()) - 1)).text, "🚀");
 }
 
 TEST(GenerateTest, GivesLogprobsOfEveryTokenWhereAsked) {

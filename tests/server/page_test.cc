@@ -11,6 +11,7 @@
 
 #include "absl/strings/str_replace.h"
 #include "gmock/gmock.h"
+#include "google/protobuf/util/json_util.h"
 #include "gtest/gtest.h"
 #include "httplib.h"
 #include "nlohmann/json.hpp"
@@ -18,6 +19,7 @@
 #include "server/messages.h"
 #include "server/page/history.h"
 #include "server/page/page_data.h"
+#include "server/version.h"
 #include "tests/server/stub_daemon.h"
 
 namespace ziggurat {
@@ -92,8 +94,21 @@ TEST(PageTest, StateIsWhatGetCacheAnswers) {
   const SlowRequest ring(daemon, "ring", "streaming(sinks=2,recent=30)");
   Json state = AwaitState(daemon, 1);
   EXPECT_EQ(state["state"], "serving");
-  EXPECT_EQ(state["model"]["name"], "stub");
-  EXPECT_EQ(state["model"]["num_layers"], 4);
+  EXPECT_EQ(state["version"], VersionText());
+  const Json model = {{"name", "stub"},
+                      {"architecture", "StubForTests"},
+                      {"num_layers", 4},
+                      {"num_kv_heads", 2},
+                      {"head_dim", 8},
+                      {"max_context_tokens", 4096},
+                      {"dtype", "bf16"},
+                      {"backend", "none"},
+                      {"default_compression", "full"},
+                      {"max_running", 256},
+                      {"max_queue", 1024}};
+  EXPECT_EQ(state["model"], model);
+  EXPECT_LT(state["started_at_ms"], state["cache_at_ms"]);
+  EXPECT_LE(state["cache_at_ms"], state["time_ms"]);
   EXPECT_EQ(state["requests_left_out"], 0);
   Json expected = CacheJson(daemon.Cache());
   for (Json* cache : {&state["cache"], &expected}) {
@@ -135,6 +150,56 @@ TEST(PageTest, ARequestHasItsLayersInFull) {
   }
 }
 
+/// Every field, with a value of its own.
+void Fill(google::protobuf::Message* message, uint32_t* next) {
+  const auto* reflection = message->GetReflection();
+  for (int i = 0; i < message->GetDescriptor()->field_count(); ++i) {
+    const auto* field = message->GetDescriptor()->field(i);
+    const uint32_t number = ++*next;
+    if (field->cpp_type() == field->CPPTYPE_MESSAGE) {
+      Fill(reflection->AddMessage(message, field), next);
+    } else if (field->is_repeated()) {
+      reflection->AddUInt32(message, field, number);
+    } else if (field->cpp_type() == field->CPPTYPE_STRING) {
+      reflection->SetString(message, field, std::to_string(number));
+    } else if (field->cpp_type() == field->CPPTYPE_UINT64) {
+      reflection->SetUInt64(message, field, number);
+    } else if (field->cpp_type() == field->CPPTYPE_UINT32) {
+      reflection->SetUInt32(message, field, number);
+    } else if (field->cpp_type() == field->CPPTYPE_BOOL) {
+      reflection->SetBool(message, field, true);
+    } else {
+      reflection->SetDouble(message, field, number);
+    }
+  }
+}
+
+/// What protobuf makes of it, which writes numbers of 64 bits as strings.
+Json WithNumbers(const Json& json) {
+  if (json.is_string()) return Json::parse(json.get<std::string>());
+  Json numbers = json;
+  for (Json& part : numbers) {
+    if (part.is_structured() || part.is_string()) part = WithNumbers(part);
+  }
+  return numbers;
+}
+
+TEST(PageTest, JsonHasEveryFieldUnderItsName) {
+  v1::GetCacheResponse cache;
+  uint32_t next = 0;
+  Fill(&cache, &next);
+  google::protobuf::util::JsonPrintOptions options;
+  options.preserve_proto_field_names = true;
+  std::string text;
+  ASSERT_TRUE(google::protobuf::util::MessageToJsonString(cache, &text, options).ok());
+  nlohmann::json expected = WithNumbers(Json::parse(text));
+  nlohmann::json& layer = expected["layers"][0];
+  layer["blocks_by_format"] = {
+      {cache.layers(0).formats(0).format(), layer["formats"][0]["blocks"]}};
+  layer.erase("formats");
+  EXPECT_EQ(nlohmann::json(WithNumbers(CacheJson(cache))), expected);
+}
+
 TEST(PageTest, ManyRequestsAreCutOffAndCounted) {
   EngineSnapshot snapshot;
   snapshot.requests.resize(700);
@@ -170,7 +235,18 @@ TEST(PageTest, NothingThatARequestNamesItselfIsMarkup) {
   const std::string name = "<script>alert('1')</script>\"&";
   const SlowRequest ring(daemon, name, "streaming(sinks=2,recent=30)");
   EXPECT_EQ(AwaitState(daemon, 1)["cache"]["requests"][0]["request_id"], name);
-  EXPECT_EQ(Get(daemon, "/api/state")->get_header_value("X-Content-Type-Options"), "nosniff");
+  for (const char* path : {"/", "/api/state", "/api/history", "/api/requests/1"}) {
+    const httplib::Result answer = Get(daemon, path);
+    for (const auto& [header, value] :
+         {std::pair{"X-Content-Type-Options", "nosniff"}, std::pair{"Cache-Control", "no-store"},
+          std::pair{"Cross-Origin-Resource-Policy", "same-origin"},
+          std::pair{"Referrer-Policy", "no-referrer"}, std::pair{"X-Frame-Options", "DENY"}}) {
+      EXPECT_EQ(answer->get_header_value(header), value) << path;
+    }
+    const std::string policy = answer->get_header_value("Content-Security-Policy");
+    EXPECT_THAT(policy, HasSubstr("default-src 'none'")) << path;
+    EXPECT_THAT(policy, HasSubstr("frame-ancestors 'none'")) << path;
+  }
 }
 
 TEST(PageTest, ThePageRunsItsOwnScriptAndNoOther) {
@@ -180,7 +256,9 @@ TEST(PageTest, ThePageRunsItsOwnScriptAndNoOther) {
   EXPECT_EQ(page->get_header_value("Cache-Control"), "no-store");
   EXPECT_EQ(page->get_header_value("X-Frame-Options"), "DENY");
   const std::string policy = page->get_header_value("Content-Security-Policy");
-  EXPECT_THAT(policy, HasSubstr("default-src 'none'"));
+  for (const char* words : {"connect-src 'self';", "base-uri 'none';", "form-action 'none';"}) {
+    EXPECT_THAT(policy, HasSubstr(words));
+  }
   EXPECT_THAT(policy, Not(HasSubstr("unsafe")));
   std::smatch nonce;
   ASSERT_TRUE(std::regex_search(policy, nonce, std::regex("script-src 'nonce-([0-9a-f]{32})'")));
@@ -216,6 +294,14 @@ TEST(PageTest, SaysWhatHasEndedAndWhatWasRefused) {
   EXPECT_EQ(state["cache"]["used_blocks"], 0);
 }
 
+TEST(PageTest, TheHistoryGrowsWhileNothingElseChanges) {
+  StubDaemon daemon;
+  const Json state =
+      AwaitState(daemon, [](const Json& one) { return one["latest"]["time_ms"].size() >= 3; });
+  EXPECT_GE(state["latest"]["newest"], 3);
+  EXPECT_GE(GetJson(daemon, "/api/history")["newest"], 3);
+}
+
 TEST(HistoryTest, QuantilesAreThoseOfTheBuckets) {
   const std::vector<double> bounds = {1, 2, 4};
   EXPECT_FALSE(QuantileOfCounts(bounds, std::vector<double>{0, 0, 0, 0}, 0.5).has_value());
@@ -234,9 +320,17 @@ TEST(HistoryTest, RatesAreOfTheSecondsThatPassed) {
   metrics.CountGeneratedTokens(500);  // before the first look: not a rate
   history.Add(metrics.Totals(), wall, now);
   metrics.CountGeneratedTokens(60);
+  metrics.CountPromptTokens(20);
   metrics.CountFinished("length");
   metrics.CountRefused(Refusal::kQueueFull);
   metrics.ObserveFirstToken(0.3);
+  metrics.ObserveInterToken({0.02, 0.02, 0.02, 0.3});
+  const auto snapshot = std::make_shared<EngineSnapshot>();
+  snapshot->used_blocks = 7;
+  snapshot->reserved_blocks = 5;
+  snapshot->running = 3;
+  snapshot->waiting = 2;
+  metrics.SetOccupancy(snapshot);
   // The clock on the wall is set back meanwhile.
   history.Add(metrics.Totals(), wall - absl::Hours(1) + absl::Seconds(2),
               now + std::chrono::seconds(2));
@@ -248,7 +342,14 @@ TEST(HistoryTest, RatesAreOfTheSecondsThatPassed) {
   EXPECT_EQ(json["refused_per_second"], Json({0.0, 0.5}));
   EXPECT_TRUE(json["first_token_p50_seconds"][0].is_null());
   EXPECT_THAT(json["first_token_p50_seconds"][1].get<double>(), DoubleNear(0.375, 1e-6));
-  EXPECT_TRUE(json["inter_token_p95_seconds"][1].is_null());
+  EXPECT_THAT(json["first_token_p95_seconds"][1].get<double>(), DoubleNear(0.4875, 1e-6));
+  EXPECT_LT(json["inter_token_p50_seconds"][1], 0.05);
+  EXPECT_GT(json["inter_token_p95_seconds"][1], 0.25);
+  EXPECT_EQ(json["prompt_tokens_per_second"], Json({0.0, 10.0}));
+  EXPECT_EQ(json["running"], Json({0.0, 3.0}));
+  EXPECT_EQ(json["waiting"], Json({0.0, 2.0}));
+  EXPECT_EQ(json["used_blocks"], Json({0.0, 7.0}));
+  EXPECT_EQ(json["reserved_blocks"], Json({0.0, 5.0}));
 }
 
 TEST(HistoryTest, LatenciesAreOfTheLastTenPointsAndPointsOfTheLastFiveMinutes) {

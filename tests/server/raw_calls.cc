@@ -82,4 +82,23 @@ grpc::Status CallFromBytes(const std::shared_ptr<grpc::Channel>& channel, const 
   return Call(channel, "/ziggurat.v1.Ziggurat/" + method, request).status;
 }
 
+void LeaveBeforeTheRequest(const std::shared_ptr<grpc::Channel>& channel,
+                           const std::string& method) {
+  grpc::GenericStub stub(channel);
+  grpc::ClientContext context;
+  grpc::CompletionQueue queue;
+  const auto stream = stub.PrepareCall(&context, "/ziggurat.v1.Ziggurat/" + method, &queue);
+  void* tag = nullptr;
+  bool ok = false;
+  stream->StartCall(nullptr);
+  queue.Next(&tag, &ok);
+  context.TryCancel();
+  grpc::Status status;
+  stream->Finish(&status, nullptr);
+  queue.Next(&tag, &ok);
+  queue.Shutdown();
+  while (queue.Next(&tag, &ok)) {
+  }
+}
+
 }  // namespace ziggurat

@@ -20,4 +20,8 @@ std::string ListServices(const std::shared_ptr<grpc::Channel>& channel);
 grpc::Status CallFromBytes(const std::shared_ptr<grpc::Channel>& channel, const std::string& method,
                            const std::string& request);
 
+/// Begins a call of it and cancels that before any request is sent.
+void LeaveBeforeTheRequest(const std::shared_ptr<grpc::Channel>& channel,
+                           const std::string& method);
+
 }  // namespace ziggurat

@@ -18,6 +18,7 @@
 #include "grpcpp/create_channel.h"
 #include "grpcpp/security/credentials.h"
 #include "gtest/gtest.h"
+#include "httplib.h"
 #include "tests/server/stub_daemon.h"
 #include "tests/support/certificates.h"
 
@@ -112,6 +113,51 @@ TEST(SecureDaemonTest, FilesChangeWhileCallsRun) {
   for (std::thread& caller : callers) caller.join();
   EXPECT_GT(answered, 0);
   EXPECT_TRUE(unexpected.empty()) << absl::StrJoin(unexpected, "\n");
+}
+
+// Who shows one has been told where the daemon is, by whatever name: no web site that a browser was
+// led to by its name.
+TEST(SecureDaemonTest, WhoHasATokenMayCallItByAnyName) {
+  const Folder folder;
+  ServeConfig config = StubDaemon::DefaultConfig();
+  config.security.auth_token_file = folder.Write("tokens", kOld);
+  StubDaemon daemon(config);
+  httplib::Client client("127.0.0.1", daemon.daemon().http_port());
+  const httplib::Headers host = {{"Host", "ziggurat.example"}};
+  EXPECT_EQ(client.Get("/metrics", host)->status, 401);
+  httplib::Headers with_token = host;
+  with_token.emplace("Authorization", absl::StrCat("Bearer ", kOld));
+  EXPECT_EQ(client.Get("/metrics", with_token)->status, 200);
+  EXPECT_EQ(client.Get("/api/state", host)->status, 401);
+  with_token.emplace("Authorization", "Bearer wrong-token-0123456789");
+  EXPECT_EQ(client.Get("/metrics", with_token)->status, 401) << "two, of which one is right";
+  client.Post("/metrics", with_token, "body", "text/plain");
+  EXPECT_NE(client.Get("/metrics", {{"Authorization", absl::StrCat("Bearer ", kOld)}})
+                ->body.find("refused_total{reason=\"unauthenticated\"} 3\n"),
+            std::string::npos);
+}
+
+// Else who was let in by an authority that has gone since would be let in by a ticket.
+TEST(SecureDaemonTest, GivesNoTicketsThatOutliveACertificate) {
+  const Folder folder;
+  const CertificateAuthority authority("authority");
+  const CertificateAndKey pair = authority.Issue("daemon");
+  ServeConfig config = StubDaemon::DefaultConfig();
+  config.security.tls_cert = folder.Write("tls.crt", pair.certificate);
+  config.security.tls_key = folder.Write("tls.key", pair.key);
+  StubDaemon daemon(config);
+  httplib::SSLClient client("127.0.0.1", daemon.daemon().http_port());
+  client.set_ca_cert_path(folder.Write("ca.crt", authority.certificate()).c_str());
+  static std::atomic<int> tickets = 0;
+  // Later ones give some at any rate, and take none.
+  SSL_CTX_set_max_proto_version(client.ssl_context(), TLS1_2_VERSION);
+  SSL_CTX_set_session_cache_mode(client.ssl_context(), SSL_SESS_CACHE_CLIENT);
+  SSL_CTX_sess_set_new_cb(client.ssl_context(), [](SSL*, SSL_SESSION* session) {
+    if (SSL_SESSION_has_ticket(session) != 0) ++tickets;
+    return 0;
+  });
+  for (int i = 0; i < 2; ++i) EXPECT_EQ(client.Get("/metrics")->status, 200);
+  EXPECT_EQ(tickets, 0);
 }
 
 TEST(SecureDaemonTest, APipeInPlaceOfAFileKeepsNobodyWaiting) {

@@ -45,6 +45,9 @@ TEST(TlsIdentityTest, TakesAPairWithItsChainAndClientAuthorities) {
   EXPECT_LT((*identity)->expires() - absl::Now(), absl::Hours(25));
   EXPECT_EQ((*identity)->key_pem(), pair.key);
   EXPECT_EQ((*identity)->client_ca_pem(), Authority().certificate());
+  STACK_OF(X509)* chain = nullptr;
+  ASSERT_EQ(SSL_CTX_get0_chain_certs((*identity)->context(), &chain), 1);
+  EXPECT_EQ(sk_X509_num(chain), 1) << "what stands behind the certificate is shown too";
   EXPECT_TRUE((SSL_CTX_get_verify_mode((*identity)->context()) & SSL_VERIFY_PEER) != 0);
 }
 
@@ -101,6 +104,7 @@ TEST(TlsIdentityTest, LooksAtTheTime) {
   ExpectWrong(Parse(pair.certificate, pair.key, gone.certificate), "--tls-client-ca",
               "CN=gone has expired");
   EXPECT_TRUE(Parse(pair.certificate, pair.key, gone.certificate + Authority().certificate()).ok());
+  EXPECT_TRUE(Parse(pair.certificate, pair.key, Authority().certificate() + gone.certificate).ok());
 }
 
 }  // namespace

@@ -1,5 +1,9 @@
 #include "server/security/tokens.h"
 
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
 #include <string>
 
 #include "absl/strings/escaping.h"
@@ -52,6 +56,17 @@ TEST(TokensTest, FilesWithoutTokensOrWithBadOnesAreRefusedAndNeverQuoted) {
                 AllOf(HasSubstr("--auth-token-file /run/tokens: "), HasSubstr(why),
                       Not(HasSubstr("shortish")), Not(HasSubstr("quotes"))));
   }
+}
+
+TEST(NamedFileTest, HasAtMostAMebibyte) {
+  const std::string path = testing::TempDir() + absl::StrCat("named-file-", getpid());
+  const auto read = [&](size_t bytes) {
+    std::ofstream(path) << std::string(bytes, 'x');
+    return ReadNamedFile("--tls-cert", path).status();
+  };
+  EXPECT_TRUE(read(1 << 20).ok());
+  EXPECT_THAT(std::string(read((1 << 20) + 1).message()), HasSubstr("more than a mebibyte"));
+  std::filesystem::remove(path);
 }
 
 TEST(TokensTest, AreFoundInAuthorizationHeaders) {

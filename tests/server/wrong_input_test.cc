@@ -163,6 +163,16 @@ INSTANTIATE_TEST_SUITE_P(
                   },
                   kInvalid,
                   {"stop", "17", "16"}},
+        WrongCase{"many_stop_tokens",
+                  [](Request& r) {
+                    for (int i = 0; i < 257; ++i) r.add_stop_token_ids(i);
+                  },
+                  kInvalid,
+                  {"stop_token_ids", "257", "256"}},
+        WrongCase{"long_request_id",
+                  [](Request& r) { r.set_request_id(std::string(129, 'x')); },
+                  kInvalid,
+                  {"request_id", "129 bytes", "128"}},
         WrongCase{"unknown_stop_token",
                   [](Request& r) { r.add_stop_token_ids(5000); },
                   kInvalid,
@@ -182,8 +192,43 @@ INSTANTIATE_TEST_SUITE_P(
         WrongCase{"policy_not_allowed",
                   [](Request& r) { r.set_compression(std::string("pyramidkv(budget=64)")); },
                   grpc::StatusCode::PERMISSION_DENIED,
-                  {"pyramidkv", "full, snapkv"}}),
+                  {"pyramidkv", "full, snapkv"}},
+        WrongCase{"part_of_a_policy_not_allowed",
+                  [](Request& r) { r.set_compression(std::string("snapkv(budget=64)+int8")); },
+                  grpc::StatusCode::PERMISSION_DENIED,
+                  {"'int8'", "full, snapkv"}}),
     [](const auto& tested) { return std::string(tested.param.name); });
+
+TEST(LargestInputTest, IsTaken) {
+  ServeConfig config = StubDaemon::DefaultConfig();
+  config.max_prompt_tokens = 30;
+  StubDaemon daemon(config);
+  v1::GenerateRequest request = IdRequest(std::vector<int32_t>(30, 9), 3);
+  request.set_request_id(std::string(128, 'x'));
+  for (char c = 'a'; c < 'a' + 16; ++c) request.add_stop(std::string(256, c));
+  for (int id = 0; id < 256; ++id) request.add_stop_token_ids(id);
+  request.set_logprobs(20);
+  const Generated got = daemon.Generate(request);
+  EXPECT_TRUE(got.status.ok()) << got.status.error_message();
+  EXPECT_EQ(got.result.request_id(), request.request_id());
+  // A text of as many bytes as there may be is wrong by its tokens alone.
+  EXPECT_THAT(daemon.Generate(TextRequest(std::string(30 * 128, 'a'), 3)).status.error_message(),
+              HasSubstr("tokens: at most 30"));
+}
+
+TEST(LeastTokensTest, CannotBeDrawnWhereEveryTokenEndsTheAnswer) {
+  StubModelOptions model = StubDaemon::DefaultModel();
+  model.shape.vocab_size = 4;
+  StubDaemon daemon(StubDaemon::DefaultConfig(), model, {3});
+  v1::GenerateRequest request = IdRequest({1}, 5);
+  request.set_min_tokens(2);
+  for (const int32_t id : {0, 1, 1}) request.add_stop_token_ids(id);
+  EXPECT_TRUE(daemon.Generate(request).status.ok()) << "2 is left";
+  request.add_stop_token_ids(2);
+  const Generated got = daemon.Generate(request);
+  EXPECT_EQ(got.status.error_code(), kInvalid);
+  EXPECT_THAT(got.status.error_message(), HasSubstr("min_tokens leaves nothing to draw"));
+}
 
 TEST(MalformedRequestTest, IsRefusedAndTheDaemonServesOn) {
   StubDaemon daemon;
@@ -267,9 +312,12 @@ TEST(LimitsTest, RefusesMoreStreamsThanMayBeOpen) {
   daemon.control().decode_delay_us = 10'000;
   LongCall open(daemon, IdRequest(kPrompt, 3000));
   ASSERT_TRUE(open.Read());
-  const Generated refused = daemon.Generate(IdRequest(kPrompt, 5));
+  grpc::ClientContext context;
+  const Generated refused = daemon.Generate(IdRequest(kPrompt, 5), &context);
   EXPECT_EQ(refused.status.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
   EXPECT_THAT(refused.status.error_message(), HasSubstr("streams"));
+  EXPECT_THAT(context.GetServerTrailingMetadata(),
+              Contains(Pair("ziggurat-refusal-reason", "too_many_streams")));
   EXPECT_EQ(open.Cancel().error_code(), grpc::StatusCode::CANCELLED);
 }
 
