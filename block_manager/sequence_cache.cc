@@ -19,12 +19,6 @@ size_t SequenceCache::blocks() const {
   return blocks;
 }
 
-void SequenceCache::Clear() {
-  for (LayerBlockTable& layer : layers_) {
-    layer.Clear();
-  }
-}
-
 void SequenceCache::AppendReferences(std::vector<BlockId>* out) const {
   for (const LayerBlockTable& layer : layers_) {
     layer.AppendReferences(out);

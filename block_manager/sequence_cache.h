@@ -23,7 +23,6 @@ class SequenceCache {
   const LayerBlockTable& layer(int index) const { return layers_[index]; }
   /// Sum of the layers' blocks(): a block that two layers share counts twice. O(segments).
   size_t blocks() const;
-  void Clear();
   /// As LayerBlockTable's, for all layers. To prove conservation see CheckIntegrity below.
   void AppendReferences(std::vector<BlockId>* out) const;
   absl::Status CheckIntegrity() const;

@@ -35,7 +35,10 @@ class Reader {
   absl::StatusOr<std::shared_ptr<const PodGroups>> Read(std::string_view text) const {
     if (absl::Status status = CheckPodGroupsName(name_); !status.ok()) return status;
     const Json json = Json::parse(text, nullptr, /*allow_exceptions=*/false);
-    if (json.is_discarded()) return Fail("it is not JSON");
+    // The parser takes a NUL for the end.
+    if (json.is_discarded() || text.find('\0') != std::string_view::npos) {
+      return Fail("it is not JSON");
+    }
     if (absl::Status status = CheckFields(json); !status.ok()) return status;
     auto groups = std::make_shared<PodGroups>();
     groups->name = name_;

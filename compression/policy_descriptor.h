@@ -124,7 +124,8 @@ class DescribedPolicy : public Policy {
   /// What decides whether it composes with another policy.
   virtual PolicyTraits traits() const = 0;
   /// Makes of a plan the one that this policy wants: of that which keeps everything (`full`), or of
-  /// what the policies have made of it that it is composed with (compression/composition.h).
+  /// what the policies have made of it that it is composed with (compression/composition.h). Who
+  /// decides which tokens every layer keeps has the trait kDropsTokens: only one can.
   virtual void Apply(const PolicyContext& context, const SequenceLimits& limits,
                      CachePlan* plan) const = 0;
   CachePlan Plan(const PolicyContext& context, const SequenceLimits& limits) const final;

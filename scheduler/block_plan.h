@@ -31,8 +31,8 @@ PolicyContext PolicyContextOf(const ModelShape& shape);
 /// plan makes no sense. `geometry` outlives what is returned.
 absl::StatusOr<BlockPlan> PlanBlocks(const Policy& policy, const ModelShape& shape,
                                      const CacheGeometry& geometry, const SequenceLimits& limits);
-/// Whether the policy can serve this model at all, asked with a prompt of `prompt_tokens`: that of
-/// PlanBlocks.
+/// Whether the policy can serve this model at all, asked with a prompt of `prompt_tokens`. Errors
+/// as PlanBlocks's.
 absl::Status CheckServes(const Policy& policy, const ModelShape& shape,
                          const CacheGeometry& geometry, int prompt_tokens);
 

@@ -8,14 +8,19 @@
 namespace ziggurat {
 namespace {
 
-/// What the layer holds in those formats, counted as tokens: the mean over KV heads, rounded.
+/// Slots of all heads, as tokens.
+size_t MeanOverHeads(size_t head_slots, int kv_heads) {
+  return (head_slots + kv_heads / 2) / kv_heads;
+}
+
+/// What the layer holds in those formats, as tokens.
 size_t TokensIn(const OccupancyByFormat& by_format, int kv_heads,
                 absl::FunctionRef<bool(const CacheFormat&)> which) {
   size_t slots = 0;
   for (const auto& [format, part] : by_format) {
     if (which(format)) slots += part.head_slots;
   }
-  return (slots + kv_heads / 2) / kv_heads;
+  return MeanOverHeads(slots, kv_heads);
 }
 
 LayerCacheReport MakeLayerReport(const Sequence& sequence, int layer) {
@@ -28,7 +33,7 @@ LayerCacheReport MakeLayerReport(const Sequence& sequence, int layer) {
   report.format = KeyValueFormat(planned.element);
   size_t most = 0;
   for (const auto& [format, part] : by_format) {
-    report.formats.push_back({format, part.owned_blocks, (part.head_slots + heads / 2) / heads});
+    report.formats.push_back({format, part.owned_blocks, MeanOverHeads(part.head_slots, heads)});
     report.blocks += part.owned_blocks;
     report.live_bytes += part.owned_live_bytes;
     if (part.blocks > most) report.format = format;

@@ -1,4 +1,4 @@
-// What others are told of a sequence: of its cache at its end, and of both in every snapshot.
+// What others are told of a sequence: of its cache at its end, of both in every snapshot.
 #pragma once
 
 #include "absl/types/span.h"

@@ -94,8 +94,8 @@ struct EngineSnapshot {
 
 class Engine {
  public:
-  /// `metrics` must outlive the engine. INVALID_ARGUMENT where options make no
-  /// sense (a pool of less than one block per layer, ...).
+  /// `metrics` must outlive the engine. INVALID_ARGUMENT where options make no sense (a pool of
+  /// less than one block per layer, ...).
   static absl::StatusOr<std::unique_ptr<Engine>> Create(const EngineOptions& options,
                                                         std::unique_ptr<ModelRunner> model,
                                                         Metrics* metrics);

@@ -255,7 +255,7 @@ void EngineLoop::Finish(Sequence& sequence, FinishReason reason, absl::Status st
   Report(sequence, reason, std::move(status), std::move(output));
   std::erase(decoding_, &sequence);
   auto node = running_.extract(sequence.id);
-  sequence.store.reset();  // releases its blocks
+  sequence.store.reset();  // gives back its blocks, and what is reserved
   prefill_.Remove(std::move(node.mapped()));
 }
 

@@ -1,7 +1,6 @@
 #include "scheduler/sequence_store.h"
 
 #include <algorithm>
-#include <string>
 #include <utility>
 
 #include "absl/strings/str_cat.h"

@@ -74,8 +74,9 @@ grpc::ServerWriteReactor<grpc::ByteBuffer>* ZigguratService::Generate(
   }
   const absl::StatusOr<std::string> name = ParseRequestId(message->request_id());
   if (status.ok()) status = name.status();
-  if (absl::IsInvalidArgument(status))
+  if (absl::IsInvalidArgument(status)) {
     status = Refuse(metrics_, Refusal::kInvalid, std::move(status));
+  }
   if (status.ok()) status = Admit();
   const bool waits = !TextThread::IsShort(message->text().size());
   const size_t bytes = request->Length();  // all that is held meanwhile

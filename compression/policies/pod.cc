@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <memory>
 #include <optional>
-#include <utility>
 
 #include "compression/layer_plan.h"
 #include "compression/policy_descriptor.h"

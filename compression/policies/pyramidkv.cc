@@ -2,7 +2,6 @@
 // falling from the bottom to the top, or following what the prompt's attention looks like.
 #include <algorithm>
 #include <memory>
-#include <utility>
 
 #include "compression/budget.h"
 #include "compression/layer_plan.h"

@@ -6,7 +6,6 @@
 #include <cmath>
 #include <memory>
 #include <optional>
-#include <utility>
 #include <vector>
 
 #include "compression/budget.h"

@@ -7,7 +7,6 @@
 #include <memory>
 #include <optional>
 #include <string_view>
-#include <utility>
 #include <vector>
 
 #include "compression/budget.h"
@@ -65,6 +64,7 @@ class WindowKv final : public DescribedPolicy {
     if (task_ != kAuto) return;
     // The task is not known yet: bounds for either.
     CachePlan other;
+    other.needs = plan->needs;
     other.layers = PlanLayers(context, limits, PromptTask::kAggregation);
     for (size_t i = 0; i < plan->layers.size(); ++i) {
       size_t& kept = plan->layers[i].prompt_tokens_kept;

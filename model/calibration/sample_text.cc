@@ -11,6 +11,7 @@
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
+#include "model/input_file.h"
 
 namespace ziggurat {
 namespace {
@@ -47,7 +48,7 @@ absl::StatusOr<std::string> ReadContent(const std::filesystem::path& path) {
 /// The prompt of one line, or what is wrong with it.
 absl::StatusOr<std::string> ReadPrompt(std::string_view line) {
   const Json json = Json::parse(line, nullptr, /*allow_exceptions=*/false);
-  if (!json.is_object()) {
+  if (!json.is_object() || !CheckHasNoNul(line).ok()) {
     return absl::InvalidArgumentError("each line must be one JSON object");
   }
   const auto prompt = json.find("prompt");

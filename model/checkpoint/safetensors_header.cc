@@ -209,7 +209,7 @@ size_t DTypeBytes(DType dtype) { return kDTypes[static_cast<size_t>(dtype)].byte
 absl::StatusOr<std::map<std::string, HeaderEntry, std::less<>>> ParseSafetensorsHeader(
     std::string_view json, uint64_t data_bytes) {
   if (json.empty() || json.front() != '{') {
-    return absl::InvalidArgumentError("the header does not begin with '{'");
+    return absl::InvalidArgumentError("the header is not valid JSON: it does not begin with '{'");
   }
   if (absl::Status status = CheckHasNoNul(json); !status.ok()) {
     return absl::InvalidArgumentError(absl::StrCat("the header is ", status.message()));

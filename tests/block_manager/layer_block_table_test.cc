@@ -220,14 +220,15 @@ TEST_F(LayerBlockTableTest, ViewTakenOnceFollowsTheGrowingTable) {
 }
 
 TEST_F(LayerBlockTableTest, LayersOfASequenceHoldWhatEachNeeds) {
-  SequenceCache sequence(pool_.get(), &geometry_);
-  ASSERT_EQ(sequence.num_layers(), 2);
-  ASSERT_TRUE(sequence.layer(0).Extend(sequence.layer(0).AddSegment({}), 160).ok());
-  ASSERT_TRUE(sequence.layer(1).Extend(sequence.layer(1).AddSegment({}), 17).ok());
-  EXPECT_EQ(sequence.blocks(), 12u);
-  EXPECT_EQ(pool_->used_blocks(), 12u);
-  EXPECT_TRUE(sequence.CheckIntegrity().ok());
-  sequence.Clear();
+  {
+    SequenceCache sequence(pool_.get(), &geometry_);
+    ASSERT_EQ(sequence.num_layers(), 2);
+    ASSERT_TRUE(sequence.layer(0).Extend(sequence.layer(0).AddSegment({}), 160).ok());
+    ASSERT_TRUE(sequence.layer(1).Extend(sequence.layer(1).AddSegment({}), 17).ok());
+    EXPECT_EQ(sequence.blocks(), 12u);
+    EXPECT_EQ(pool_->used_blocks(), 12u);
+    EXPECT_TRUE(sequence.CheckIntegrity().ok());
+  }
   EXPECT_EQ(pool_->used_blocks(), 0u);
 }
 

@@ -3,8 +3,6 @@
 
 #include <gtest/gtest.h>
 
-#include <map>
-
 #include "tests/block_manager/table_fixture.h"
 
 namespace ziggurat {

@@ -79,7 +79,7 @@ void TableMachine::Run(const Operation& op) {
       model.clear();
       return;
     case Kind::kClearSequence:
-      real_[sequence].Clear();
+      for (int l = 0; l < geometry_.num_layers; ++l) real_[sequence].layer(l).Clear();
       model_[sequence].assign(geometry_.num_layers, {});
       return;
     case Kind::kReplaceSequence:  // finished; another takes its place

@@ -21,6 +21,7 @@ void ExpectSame(const LayerOccupancy& a, const LayerOccupancy& b) {
   RC_ASSERT(a.live_bytes == b.live_bytes);
   RC_ASSERT(a.owned_live_bytes == b.owned_live_bytes);
   RC_ASSERT(a.tail_waste_bytes == b.tail_waste_bytes);
+  RC_ASSERT(a.head_slots == b.head_slots);
 }
 
 }  // namespace
@@ -118,6 +119,7 @@ LayerOccupancy TableMachine::Expected(const ModelSegment& segment) const {
   }
   expected.owned_live_bytes = segment.refers ? 0 : expected.live_bytes;
   expected.tail_waste_bytes = expected.blocks * geometry_.block_bytes - expected.live_bytes;
+  expected.head_slots = segment.slot_tokens.size() * segment.options.num_kv_heads;
   return expected;
 }
 

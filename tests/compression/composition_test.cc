@@ -12,8 +12,6 @@
 #include <string>
 #include <vector>
 
-#include "compression/composition_rules.h"
-#include "compression/layer_plan.h"
 #include "compression/policy_descriptor.h"
 #include "compression/registry.h"
 #include "tests/compression/plan_testing.h"

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "compression/plan_check.h"
+#include "compression/policy_descriptor.h"
 #include "tests/compression/plan_testing.h"
 #include "tests/compression/policy_generator.h"
 
@@ -127,6 +128,19 @@ RC_GTEST_PROP(EveryPlan, IsConsistentAndWithinWhatTheSequenceCanHold, ()) {
   RC_ASSERT(status.ok());
   RC_ASSERT((plan.decide == DecideAt::kLayer) == (plan.importance == LayerImportance::kNone));
   if (plan.decide != DecideAt::kLayer) RC_ASSERT(AllAre<KeepAll>(plan));
+}
+
+// Who has not said that it decides which tokens stay leaves that to the policy beside it.
+RC_GTEST_PROP(EveryPlan, OfAPolicyThatDropsNoTokensHasNoEdits, ()) {
+  const Drawn drawn = Draw();
+  const auto* described = dynamic_cast<const DescribedPolicy*>(drawn.policy.get());
+  if (described == nullptr || (described->traits() & kDropsTokens) != 0) return;
+  const CachePlan plan = drawn.Plan();
+  for (const LayerPlan& layer : plan.layers) {
+    const auto* follower = std::get_if<KeepAsLeader>(&layer.edit);
+    RC_ASSERT(std::holds_alternative<KeepAll>(layer.edit) ||
+              (follower != nullptr && follower->leader == -1));
+  }
 }
 
 /// Finite, or not: a policy must not fall over what a broken model gives it.

@@ -116,7 +116,7 @@ TEST(Bench, WrongInputIsNamed) {
           "--batch: 2147483647, must be from 1 to 65536");
   refused({"bench", "scheduler", "--compression", "zip"}, kUsage, kUnknownPolicy);
   refused({"bench", "decode", "--model", model, "--context", "4096"}, kUsage,
-          "prompts of 4096 tokens and 34 generated ones do not fit the model's context of 4096");
+          "prompts of 4096 tokens and 35 generated ones do not fit the model's context of 4096");
   refused({"bench", "decode", "--model", model, "--compression", "zip"}, kUsage, kUnknownPolicy);
   refused({"bench", "decode", "--model", "/no/model"}, kFailure,
           "/no/model/config.json: no such file");

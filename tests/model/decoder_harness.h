@@ -11,12 +11,11 @@
 
 #include "attention/backend.h"
 #include "block_manager/block_pool.h"
-#include "block_manager/sequence_cache.h"
 #include "compression/policy.h"
 #include "model/decoder/llama_decoder.h"
 #include "model/model_runner.h"
+#include "scheduler/block_plan.h"
 #include "scheduler/reservation.h"
-#include "scheduler/sequence.h"
 #include "scheduler/sequence_store.h"
 
 namespace ziggurat::testing {

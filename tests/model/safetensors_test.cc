@@ -86,8 +86,10 @@ INSTANTIATE_TEST_SUITE_P(
     SafetensorsFile, BadHeaders,
     ::testing::Values(
         BadHeader{"NoJson", "{\"a\": ", "the header is not valid JSON"},
-        BadHeader{"Empty", "", "begin with '{'"}, BadHeader{"Array", "[1]", "begin with '{'"},
-        BadHeader{"Number", "17", "begin with '{'"}, BadHeader{"Blank", " {}", "begin with '{'"},
+        BadHeader{"Empty", "", "not valid JSON: it does not begin with '{'"},
+        BadHeader{"Array", "[1]", "not valid JSON: it does not begin with '{'"},
+        BadHeader{"Number", "17", "not valid JSON: it does not begin with '{'"},
+        BadHeader{"Blank", " {}", "not valid JSON: it does not begin with '{'"},
         BadHeader{"BytesBehindNul", std::string("{}\0 more", 8), "byte 3 is NUL"},
         BadHeader{"InvalidUtf8", "{\"\xff\": 1}", "not valid JSON"},
         BadHeader{"UnknownDtype", R"({"a": {"dtype": "F7", "shape": [2], "data_offsets": [0, 8]}})",

@@ -9,7 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "compression/registry.h"
-#include "scheduler/sequence.h"
+#include "scheduler/block_plan.h"
 #include "scheduler/store/layer_store.h"
 #include "tests/scheduler/cache_lab.h"
 

@@ -135,10 +135,7 @@ CacheLab::CacheLab(LabOptions options)
 
 CacheLab::~CacheLab() { Release(); }
 
-void CacheLab::Release() {
-  store_.reset();
-  store_.reset();
-}
+void CacheLab::Release() { store_.reset(); }
 
 size_t CacheLab::QAt(int position, int head) const {
   return (static_cast<size_t>(position) * options_.num_q_heads + head) * options_.head_dim;

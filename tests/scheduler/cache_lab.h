@@ -4,7 +4,6 @@
 #pragma once
 
 #include <memory>
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -13,7 +12,7 @@
 #include "block_manager/block_pool.h"
 #include "compression/policy.h"
 #include "model/cache_ops/prompt_layer.h"
-#include "scheduler/sequence.h"
+#include "scheduler/block_plan.h"
 #include "scheduler/sequence_store.h"
 
 namespace ziggurat {

@@ -11,8 +11,8 @@
 
 #include "block_manager/block_pool.h"
 #include "compression/registry.h"
+#include "scheduler/block_plan.h"
 #include "scheduler/null_model.h"
-#include "scheduler/sequence.h"
 
 namespace ziggurat {
 namespace {

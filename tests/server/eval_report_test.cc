@@ -412,7 +412,7 @@ TEST_F(EvalReport, TheCommandCannotEndItsBlock) {
   RunInfo info = Info();
   info.command = "ziggurat eval --stop '\n```\xff'";
   EXPECT_THAT(MarkdownReport(info, summary, NamePictures(summary)),
-              HasSubstr("\n````sh\nziggurat eval --stop '\\n```\\xff'\n````\n"));
+              HasSubstr("\n```sh\nziggurat eval --stop '\\n```\\xff'\n```\n"));
 }
 
 TEST_F(EvalReport, FilesAreWrittenAndNamedApart) {

@@ -2,12 +2,10 @@
 #include <algorithm>
 #include <cmath>
 
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
-#include "model/absl_view.h"
 #include "server/cli/eval/figures.h"
 #include "server/cli/eval/report.h"
 #include "server/printable.h"
@@ -291,19 +289,12 @@ constexpr char kLegend[] = R"(## Columns
 - **evicted**, **merged**, **distant**, **quantized**: KV pairs per KV head, summed over layers, and **lazy layers**; means per request.
 )";
 
-/// Its fence is longer than any in the text.
-std::string CodeBlock(std::string_view language, const std::string& text) {
-  std::string fence = "```";
-  while (absl::StrContains(text, fence)) fence += '`';
-  return absl::StrCat(fence, AbslView(language), "\n", text, "\n", fence, "\n\n");
-}
-
 }  // namespace
 
 std::string MarkdownReport(const RunInfo& info, const Summary& summary,
                            const PictureNames& pictures) {
   std::string text = absl::StrCat("# Evaluation of ", Cell(info.model.name()), "\n\n");
-  absl::StrAppend(&text, HeadTable(info, summary), CodeBlock("sh", Printable(info.command)));
+  absl::StrAppend(&text, HeadTable(info, summary), "```sh\n", Printable(info.command), "\n```\n\n");
   absl::StrAppend(&text, "## All tasks\n\n", OverallTable(summary));
   absl::StrAppend(&text, "![Accuracy over bytes](", pictures.accuracy, ")\n\n");
   absl::StrAppend(&text, "![Accuracy over bytes, for each task](", pictures.accuracy_by_task,

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "model/input_file.h"
 #include "nlohmann/json.hpp"
 
 namespace ziggurat::eval {
@@ -144,7 +145,9 @@ std::string ToJsonLine(const Result& result) {
 
 absl::StatusOr<Result> ParseResult(std::string_view line) {
   const Json json = Json::parse(line, nullptr, /*allow_exceptions=*/false);
-  if (json.is_discarded()) return absl::InvalidArgumentError("not JSON");
+  if (json.is_discarded() || !CheckHasNoNul(line).ok()) {
+    return absl::InvalidArgumentError("not JSON");
+  }
   // As the library's getters do, ReadInteger throws; nothing else here does.
   try {
     return FromJson(json);

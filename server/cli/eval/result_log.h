@@ -16,8 +16,9 @@ namespace ziggurat::eval {
 class ResultLog {
  public:
   /// Makes the folder and the file where they are absent, and reads what is there. A last line
-  /// without an end, torn by a break, is cut off. Fails where the folder cannot be written, another
-  /// process holds the file, or a line in it is none of ours (the message has its number).
+  /// without an end gets one, or is cut off where it is no more than the beginning of one of ours,
+  /// torn by a break. Fails where the folder cannot be written, another process holds the file, or
+  /// a line in it is none of ours (the message has its number).
   static absl::StatusOr<std::unique_ptr<ResultLog>> Open(const std::string& folder);
   ~ResultLog();
   ResultLog(const ResultLog&) = delete;

@@ -9,6 +9,7 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "model/input_file.h"
 #include "nlohmann/json.hpp"
 #include "server/cli/json_value.h"
 #include "server/cli/read_file.h"
@@ -88,7 +89,7 @@ absl::StatusOr<TaskFile> ParseTaskFile(const std::string& path, std::string_view
     ++line_number;
     if (line.find_first_not_of(" \t\r") == std::string_view::npos) continue;
     const Json object = Json::parse(line, nullptr, /*allow_exceptions=*/false);
-    if (object.is_discarded()) {
+    if (object.is_discarded() || !CheckHasNoNul(line).ok()) {
       return Error(path, line_number, "not JSON: each line must be one object");
     }
     absl::StatusOr<Question> question = ParseQuestion(object);

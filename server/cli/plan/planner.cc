@@ -104,6 +104,7 @@ absl::StatusOr<std::vector<PlannedPolicy>> MakePolicies(const PlanOptions& flags
   return policies;
 }
 
+/// Asked as CheckServes asks.
 bool HasLazyTest(const Policy& policy, const ModelShape& shape) {
   const auto plan = AskForPlan(policy, PolicyContextOf(shape),
                                {.prompt_tokens = kLongPrompt, .max_new_tokens = 2});
