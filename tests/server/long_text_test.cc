@@ -25,11 +25,6 @@ using ::testing::HasSubstr;
 const std::vector<int32_t> kPrompt = {10, 20, 30, 40, 50};
 
 constexpr size_t kLongTextBytes = 1 << 20;
-#ifdef __SANITIZE_THREAD__  // which stops at every word of what gRPC passes on: seconds for a text
-constexpr bool kIsSlow = true;
-#else
-constexpr bool kIsSlow = false;
-#endif
 
 std::string Letters(size_t bytes) {
   std::string text;
@@ -63,7 +58,7 @@ class LongTextTest : public ::testing::Test {
   explicit LongTextTest(const ServeConfig& config = ConfigForLongPrompts()) : daemon_(config) {}
 
   void SetUp() override {
-    if (kIsSlow) GTEST_SKIP() << "in this build gRPC takes longer than tokenizing";
+    if (kGrpcIsSlow) GTEST_SKIP() << "in this build gRPC takes longer than tokenizing";
     for (int i = 0; i < kClients; ++i) {
       clients_.emplace_back([this] {
         v1::TokenizeRequest request;
@@ -269,7 +264,7 @@ TEST_F(ImpatientLongTextTest, TheWaitIsPartOfTheQueueTime) {
 }
 
 TEST(LongTexts, OfMoreBytesThanMayWaitAreRefused) {
-  if (kIsSlow) GTEST_SKIP() << "in this build gRPC takes longer than tokenizing";
+  if (kGrpcIsSlow) GTEST_SKIP() << "in this build gRPC takes longer than tokenizing";
   ServeConfig config = StubDaemon::DefaultConfig();
   config.max_message_bytes = static_cast<int>(kLongTextBytes) + 100;
   StubDaemon daemon(config);
@@ -299,7 +294,7 @@ TEST(LongTexts, OfMoreBytesThanMayWaitAreRefused) {
 }
 
 TEST(LongTexts, OfPromptsOfMoreBytesThanMayWaitAreRefusedByTheQueue) {
-  if (kIsSlow) GTEST_SKIP() << "in this build gRPC takes longer than tokenizing";
+  if (kGrpcIsSlow) GTEST_SKIP() << "in this build gRPC takes longer than tokenizing";
   ServeConfig config = StubDaemon::DefaultConfig();
   constexpr size_t kBytes = 500'000;  // fewer than might make a prompt
   config.max_message_bytes = static_cast<int>(kBytes) + 100;
@@ -332,7 +327,7 @@ TEST(LongTexts, OfPromptsOfMoreBytesThanMayWaitAreRefusedByTheQueue) {
 }
 
 TEST(LongTexts, ThatNobodyWaitsForAnyMoreAreNotTokenized) {
-  if (kIsSlow) GTEST_SKIP() << "in this build gRPC takes longer than tokenizing";
+  if (kGrpcIsSlow) GTEST_SKIP() << "in this build gRPC takes longer than tokenizing";
   StubDaemon daemon;
   v1::TokenizeRequest request;
   request.set_text(Letters(2 * kLongTextBytes));

@@ -14,6 +14,13 @@
 
 namespace ziggurat {
 
+/// ThreadSanitizer stops at every word of what gRPC passes on: seconds for a long text.
+#ifdef __SANITIZE_THREAD__
+inline constexpr bool kGrpcIsSlow = true;
+#else
+inline constexpr bool kGrpcIsSlow = false;
+#endif
+
 /// What a Generate call gave.
 struct Generated {
   grpc::Status status;
