@@ -68,6 +68,7 @@ struct CacheFormat {
   /// Beside every token the attention it has received so far, and its position (H2O).
   bool scored = false;
 
+  // NOLINTNEXTLINE(modernize-use-nullptr): clang-tidy 14 misreads defaulted comparisons
   auto operator<=>(const CacheFormat&) const = default;
 
   constexpr int UnitTokens() const { return UnitTokensOf(encoding, group); }

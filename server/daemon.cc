@@ -115,7 +115,7 @@ absl::Status Daemon::Serve(std::unique_ptr<ModelRunner> runner, ServedModel mode
 absl::Status Daemon::CheckDefaultPolicy() const {
   const auto policy = ParsePolicy(config_.compression, config_.resources);
   if (!policy.ok()) return policy.status();
-  const absl::Status status = engine_->CheckServes(**policy);
+  absl::Status status = engine_->CheckServes(**policy);
   if (status.ok()) return status;
   return absl::InvalidArgumentError(
       absl::StrCat("--compression '", config_.compression, "': ", status.message()));

@@ -66,6 +66,7 @@ std::vector<std::pair<double, std::string>> LabelledTicks(const PlotAxis& axis) 
     return WithCommas(SvgNumber(value)) + " s";
   };
   std::vector<std::pair<double, std::string>> labelled;
+  labelled.reserve(ticks.size());
   for (const double tick : ticks) labelled.emplace_back(tick, label(tick));
   return labelled;
 }
