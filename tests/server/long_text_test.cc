@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <functional>
 #include <future>
 #include <limits>
 #include <string>
@@ -263,6 +264,18 @@ TEST_F(ImpatientLongTextTest, TheWaitIsPartOfTheQueueTime) {
   EXPECT_TRUE(Shows(daemon_, "ziggurat_admissions_refused_total{reason=\"queue_time\"} 1"));
 }
 
+constexpr int kAtOnce = 12;
+
+/// What `call` answers to as many at once.
+std::vector<grpc::Status> CallAtOnce(const std::function<grpc::Status()>& call) {
+  std::vector<std::future<grpc::Status>> answers(kAtOnce);
+  for (auto& answer : answers) answer = std::async(std::launch::async, call);
+  std::vector<grpc::Status> statuses;
+  statuses.reserve(kAtOnce);
+  for (auto& answer : answers) statuses.push_back(answer.get());
+  return statuses;
+}
+
 TEST(LongTexts, OfMoreBytesThanMayWaitAreRefused) {
   if (kGrpcIsSlow) GTEST_SKIP() << "in this build gRPC takes longer than tokenizing";
   ServeConfig config = StubDaemon::DefaultConfig();
@@ -271,24 +284,20 @@ TEST(LongTexts, OfMoreBytesThanMayWaitAreRefused) {
   int refused = 0;
   // It may be that they come more slowly than they are tokenized.
   for (int tries = 0; tries < 10 && refused == 0; ++tries) {
-    std::vector<std::future<grpc::Status>> answers;
-    for (int i = 0; i < 12; ++i) {
-      answers.push_back(std::async(std::launch::async, [&daemon] {
-        grpc::ClientContext context;
-        v1::TokenizeRequest request;
-        request.set_text(Letters(kLongTextBytes));
-        v1::TokenizeResponse response;
-        return daemon.stub().Tokenize(&context, request, &response);
-      }));
-    }
+    const std::vector<grpc::Status> answers = CallAtOnce([&daemon] {
+      grpc::ClientContext context;
+      v1::TokenizeRequest request;
+      request.set_text(Letters(kLongTextBytes));
+      v1::TokenizeResponse response;
+      return daemon.stub().Tokenize(&context, request, &response);
+    });
     int answered = 0;
-    for (auto& answer : answers) {
-      const grpc::Status status = answer.get();
+    for (const grpc::Status& status : answers) {
       answered += status.ok() ? 1 : 0;
       refused += status.error_code() == grpc::StatusCode::RESOURCE_EXHAUSTED ? 1 : 0;
     }
     EXPECT_GE(answered, 4);
-    EXPECT_EQ(answered + refused, 12);
+    EXPECT_EQ(answered + refused, kAtOnce);
   }
   EXPECT_GE(refused, 1);
 }
@@ -301,14 +310,9 @@ TEST(LongTexts, OfPromptsOfMoreBytesThanMayWaitAreRefusedByTheQueue) {
   StubDaemon daemon(config);
   int refused = 0;
   for (int tries = 0; tries < 10 && refused == 0; ++tries) {
-    std::vector<std::future<grpc::Status>> answers;
-    for (int i = 0; i < 12; ++i) {
-      answers.push_back(std::async(std::launch::async, [&daemon] {
-        return daemon.Generate(TextRequest(Letters(kBytes), 3)).status;
-      }));
-    }
-    for (auto& answer : answers) {
-      const grpc::Status status = answer.get();
+    const std::vector<grpc::Status> answers =
+        CallAtOnce([&daemon] { return daemon.Generate(TextRequest(Letters(kBytes), 3)).status; });
+    for (const grpc::Status& status : answers) {
       if (status.error_code() == grpc::StatusCode::INVALID_ARGUMENT) continue;  // too many tokens
       EXPECT_EQ(status.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
       EXPECT_THAT(status.error_message(), HasSubstr("too many texts wait to become tokens"));

@@ -6,8 +6,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "model/input_file.h"
 #include "nlohmann/json.hpp"
+#include "server/cli/json_value.h"
 
 namespace ziggurat::eval {
 namespace {
@@ -144,10 +144,8 @@ std::string ToJsonLine(const Result& result) {
 }
 
 absl::StatusOr<Result> ParseResult(std::string_view line) {
-  const Json json = Json::parse(line, nullptr, /*allow_exceptions=*/false);
-  if (json.is_discarded() || !CheckHasNoNul(line).ok()) {
-    return absl::InvalidArgumentError("not JSON");
-  }
+  const Json json = ParseLine<Json>(line);
+  if (json.is_discarded()) return absl::InvalidArgumentError("not JSON");
   // As the library's getters do, ReadInteger throws; nothing else here does.
   try {
     return FromJson(json);

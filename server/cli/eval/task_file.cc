@@ -9,7 +9,6 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "model/input_file.h"
 #include "nlohmann/json.hpp"
 #include "server/cli/json_value.h"
 #include "server/cli/read_file.h"
@@ -88,8 +87,8 @@ absl::StatusOr<TaskFile> ParseTaskFile(const std::string& path, std::string_view
     begin = end + 1;
     ++line_number;
     if (line.find_first_not_of(" \t\r") == std::string_view::npos) continue;
-    const Json object = Json::parse(line, nullptr, /*allow_exceptions=*/false);
-    if (object.is_discarded() || !CheckHasNoNul(line).ok()) {
+    const Json object = ParseLine(line);
+    if (object.is_discarded()) {
       return Error(path, line_number, "not JSON: each line must be one object");
     }
     absl::StatusOr<Question> question = ParseQuestion(object);

@@ -8,7 +8,6 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/time/time.h"
-#include "model/input_file.h"
 #include "nlohmann/json.hpp"
 #include "server/cli/json_value.h"
 #include "server/cli/read_file.h"
@@ -71,10 +70,8 @@ absl::Status TokensField(const Json& object, const char* name, int64_t& tokens) 
 }
 
 absl::StatusOr<TraceEntry> ParseMooncake(const std::string& line) {
-  const Json object = Json::parse(line, nullptr, /*allow_exceptions=*/false);
-  if (!object.is_object() || !CheckHasNoNul(line).ok()) {
-    return absl::InvalidArgumentError("each line must be one JSON object");
-  }
+  const Json object = ParseLine(line);
+  if (!object.is_object()) return absl::InvalidArgumentError("each line must be one JSON object");
   const auto timestamp = object.find("timestamp");
   if (timestamp == object.end()) return absl::InvalidArgumentError("no 'timestamp'");
   if (!timestamp->is_number() || !std::isfinite(timestamp->get<double>())) {
