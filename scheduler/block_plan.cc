@@ -11,14 +11,14 @@ namespace ziggurat {
 namespace {
 
 /// Every format that the plan's storage brings must suit the model and the block.
-absl::Status CheckFormats(const CachePlan& plan, const ModelShape& shape,
-                          const CacheGeometry& geometry) {
+absl::Status CheckFormats(const StoreContext& store) {
+  const CachePlan& plan = *store.plan;
   std::vector<CacheFormat> formats;
   const auto add = [&](const StoreFormat& kind) {
     formats.push_back(kind.open);
     if (kind.coded) formats.push_back(*kind.coded);
   };
-  add(MakeStoreFormat(shape.element, plan.quantization));
+  add(store.Format());
   const bool scores = std::any_of(plan.layers.begin(), plan.layers.end(), [](const auto& layer) {
     return std::holds_alternative<KeepHeavy>(layer.edit);
   });
@@ -26,9 +26,9 @@ absl::Status CheckFormats(const CachePlan& plan, const ModelShape& shape,
     formats.push_back(formats.front());
     formats.back().scored = true;
   }
-  if (plan.merge) add(MakeStoreFormat(shape.element, plan.quantization, /*merged=*/true));
+  if (plan.merge) add(store.Format(/*merged=*/true));
   for (const CacheFormat& format : formats) {
-    if (absl::Status status = geometry.CheckFormat(format); !status.ok()) return status;
+    if (absl::Status status = store.geometry->CheckFormat(format); !status.ok()) return status;
   }
   return absl::OkStatus();
 }
@@ -47,8 +47,9 @@ absl::StatusOr<BlockPlan> PlanBlocks(const Policy& policy, const ModelShape& sha
   absl::StatusOr<CachePlan> plan = AskForPlan(policy, context, limits);
   if (!plan.ok()) return plan.status();
   BlockPlan result{*std::move(plan), limits, &geometry, shape.element, {}, 0};
-  if (absl::Status status = CheckFormats(result.plan, shape, geometry); !status.ok()) return status;
-  for (const size_t blocks : MaxLayerBlocks(StoreContextOf(result))) {
+  const StoreContext store = StoreContextOf(result);
+  if (absl::Status status = CheckFormats(store); !status.ok()) return status;
+  for (const size_t blocks : MaxLayerBlocks(store)) {
     result.layer_blocks.push_back(static_cast<uint32_t>(blocks));
     result.total_blocks += blocks;
   }
