@@ -184,6 +184,31 @@ RC_GTEST_PROP(EveryPlan, KeepsNoMoreThanThereIsWhereItDecidesLater, ()) {
   }
 }
 
+// In a ring of codes the sinks stay as they are, and groups become codes earlier or later: so what
+// a layer is may not follow from how long the answer may get.
+RC_GTEST_PROP(EveryPlan, OfCodesInGroupsIsOfTheSameKindWhateverTheLengthOfTheAnswer, ()) {
+  const auto is_grouped = [](const CachePlan& plan) {
+    return plan.quantization && plan.quantization->stores_groups();
+  };
+  Drawn drawn = Draw();
+  CachePlan plan = drawn.Plan();
+  for (int more = 0; more < 50 && !is_grouped(plan); ++more) {
+    drawn = Draw();
+    plan = drawn.Plan();
+  }
+  RC_PRE(is_grouped(plan));
+  drawn.limits.max_new_tokens = *rc::gen::inRange(0, 10000);
+  RC_LOG() << "again with new " << drawn.limits.max_new_tokens << "\n";
+  const CachePlan other = drawn.Plan();
+  RC_ASSERT(other.decide == plan.decide);
+  RC_ASSERT(other.distant.has_value() == plan.distant.has_value());
+  for (size_t i = 0; i < plan.layers.size(); ++i) {
+    RC_ASSERT(other.layers[i].edit.index() == plan.layers[i].edit.index());
+    RC_ASSERT(other.layers[i].lazy.has_value() == plan.layers[i].lazy.has_value());
+    RC_ASSERT(other.layers[i].merge == plan.layers[i].merge);
+  }
+}
+
 RC_GTEST_PROP(EveryPlan, OfATextIsThatOfItsCanonicalText, ()) {
   const PolicyContext context = TestModel(*rc::gen::inRange(1, 20));
   const PolicyResources resources = DrawResources(context.num_layers, context.num_kv_heads);
