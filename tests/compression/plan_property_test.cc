@@ -190,15 +190,18 @@ RC_GTEST_PROP(EveryPlan, OfCodesInGroupsIsOfTheSameKindWhateverTheLengthOfTheAns
   const auto is_grouped = [](const CachePlan& plan) {
     return plan.quantization && plan.quantization->stores_groups();
   };
-  Drawn drawn = Draw();
-  CachePlan plan = drawn.Plan();
-  for (int more = 0; more < 50 && !is_grouped(plan); ++more) {
-    drawn = Draw();
-    plan = drawn.Plan();
-  }
+  // Of a prompt about as long as budgets are.
+  const auto draw = [] {
+    Drawn drawn = Draw();
+    drawn.limits.prompt_tokens = *rc::gen::inRange(1, 200);
+    return drawn;
+  };
+  Drawn drawn = draw();
+  for (int more = 0; more < 200 && !is_grouped(drawn.Plan()); ++more) drawn = draw();
+  drawn.limits.max_new_tokens = *rc::gen::inRange(0, 10);
+  const CachePlan plan = drawn.Plan();
   RC_PRE(is_grouped(plan));
-  drawn.limits.max_new_tokens = *rc::gen::inRange(0, 10000);
-  RC_LOG() << "again with new " << drawn.limits.max_new_tokens << "\n";
+  drawn.limits.max_new_tokens = 10000;
   const CachePlan other = drawn.Plan();
   RC_ASSERT(other.decide == plan.decide);
   RC_ASSERT(other.distant.has_value() == plan.distant.has_value());

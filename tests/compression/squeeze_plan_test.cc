@@ -41,6 +41,15 @@ TEST(SqueezePlan, HoldsThePromptWholeUntilTheLastLayer) {
   EXPECT_EQ(Plan("squeeze(budget=100)", 3, 1000, 50).decide, DecideAt::kPrompt);
 }
 
+TEST(SqueezePlan, HoldsRingsOfCodesEvenWhereAllFits) {
+  // p * budget is 60.
+  EXPECT_EQ(Plan("squeeze(budget=100,p=0.6)", 4, 10, 20).decide, DecideAt::kLayer);
+  EXPECT_EQ(Plan("squeeze(budget=100,p=0.6)+int8", 4, 10, 20).decide, DecideAt::kLayer);
+  const CachePlan plan = Plan("squeeze(budget=100,p=0.6)+kivi(group=8,residual=3)", 4, 10, 20);
+  EXPECT_EQ(plan.decide, DecideAt::kPrompt) << "else the sinks would become codes";
+  EXPECT_EQ(plan.decided.mean_tokens, 29);
+}
+
 TEST(SqueezePlan, TakesFromTheLayersThatChangeLeast) {
   // Groups {0.1}, {0.5, 0.52}, {0.9, 0.91}: the last keep 0.3 * 100 each, the others share the
   // remaining 500 - 60.
