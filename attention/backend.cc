@@ -29,8 +29,8 @@ size_t TailMergeBytes(const AttentionShape& shape, int count) {
   return tokens * (4 * shape.head_dim + 2) * sizeof(float);
 }
 
-void AttentionBackend::MergeTails(const AttentionShape& shape, PoolView pool,
-                                  absl::Span<const TailMerge> merges) {
+void PromptBackend::MergeTails(const AttentionShape& shape, PoolView pool,
+                               absl::Span<const TailMerge> merges) {
   const int heads = shape.num_kv_heads;
   for (const TailMerge& merge : merges) {
     const int m = merge.count, retained = merge.retained;

@@ -15,46 +15,26 @@
 
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
+#include "attention/attention_shape.h"
 #include "attention/backend_memory.h"
+#include "attention/cache_orders.h"
 #include "attention/cpu_level.h"
 #include "attention/prompt_tensors.h"
 #include "block_manager/segment_view.h"
 
 namespace ziggurat {
 
-/// Heads of one layer. Query head h uses KV head h / (num_q_heads / num_kv_heads).
-struct AttentionShape {
-  int num_q_heads = 0;
-  int num_kv_heads = 0;
-  int head_dim = 0;
-  float scale = 0;  ///< 1 / sqrt(head_dim)
-  /// The model's type. Where it is bf16, decode attention over codes (int8, int4, int2) need not
-  /// compute in f32. Of a query times the keys' scales it keeps 16 bits, counted from the largest
-  /// such number within 128 slots; a softmax weight, times the values' scales if these belong to
-  /// groups of channels, it may round to bf16.
-  ElementType element = ElementType::kF32;
-
-  int group_size() const { return num_q_heads / num_kv_heads; }
-};
-
 /// A packed batch of prompts: sequence i owns rows [offsets[i], offsets[i + 1]).
 struct PackedSequences {
   absl::Span<const int> offsets;  ///< [num_sequences + 1], offsets[0] == 0
   /// Rows whose queries are attended; nothing is stored for the others
-  /// (AttentionBackend::attention_part_rows).
+  /// (PromptBackend::attention_part_rows).
   int first_row = 0;
   int end_row = offsets.empty() ? 0 : offsets.back();
 
   int num_sequences() const { return static_cast<int>(offsets.size()) - 1; }
   int num_tokens() const { return offsets.back(); }
   int length(int i) const { return offsets[i + 1] - offsets[i]; }
-};
-
-/// What of the distant attention of PoD was done and what left out; one attention is that of one
-/// query token's heads of one KV head to the distant tokens of one layer.
-struct DistantCounts {
-  uint64_t attended = 0;
-  uint64_t skipped = 0;
 };
 
 /// PoD in a layer of a prompt (arXiv:2412.02252): token j is *distant* from query i where
@@ -71,22 +51,6 @@ struct DistantPrefill {
   /// As PackedSequences has them.
   int first_row = 0;
   int end_row = std::numeric_limits<int>::max();
-};
-
-/// Where a new token goes. The targets of an item cover every KV head once.
-struct TokenTarget {
-  /// In a scored segment that is full: each head overwrites its slot with the lowest score among
-  /// those whose position is at most the new token's less `DecodeItem::score_recent` (the lowest
-  /// slot of equal ones).
-  static constexpr int kLowestScore = -1;
-
-  int segment = 0;
-  int slot = 0;
-
-  /// Where tokens that go one slot on in every step go `steps` later.
-  TokenTarget After(int steps) const {
-    return {segment, slot == kLowestScore ? slot : slot + steps};
-  }
 };
 
 /// One sequence of a decode step: its segments of the layer at hand.
@@ -140,41 +104,13 @@ struct TokenChoice {
   }
 };
 
-/// Tokens in slots [first, first + count) of `from` go to `to` from slot `first_slot` on.
-struct TokenCopy {
-  const SegmentView* from = nullptr;
-  int first = 0;
-  int count = 0;
-  const SegmentView* to = nullptr;
-  int first_slot = 0;
-};
-
-/// Tokens in slots [0, count) of the tails of two layers of a pair, which cover all KV heads. In
-/// each head the `retained` of the largest angle between the keys of the two layers go to a segment
-/// of each layer as they are, the others to the merged segment, both in the order in which they
-/// stood.
-struct TailMerge {
-  const SegmentView* lower_tail = nullptr;
-  const SegmentView* upper_tail = nullptr;
-  int count = 0;
-  int retained = 0;
-  double t = 0;
-  const SegmentView* lower_merged = nullptr;  ///< one segment, as either layer sees it
-  const SegmentView* upper_merged = nullptr;
-  int first_merged_slot = 0;
-  const SegmentView* lower_retained = nullptr;
-  const SegmentView* upper_retained = nullptr;
-  int first_retained_slot = 0;
-
-  int merged() const { return count - retained; }
-};
 /// What a backend lends (BackendMemory::Lend) at least, for a merge of so many tokens.
 size_t TailMergeBytes(const AttentionShape& shape, int count);
 
-/// A backend owns its threads and scratch memory. One caller at a time (the engine thread).
-/// Pointers are to the backend's memory (BackendMemory) where nothing else is said; views, items
-/// and the counts in them are the host's.
-class AttentionBackend : public BackendMemory {
+/// What prompts need, and edits of caches; on any device. A backend owns its threads and scratch
+/// memory. One caller at a time (the engine thread). Pointers are to the backend's memory
+/// (BackendMemory) where nothing else is said; views, items and the counts in them are the host's.
+class PromptBackend : public BackendMemory {
  public:
   /// "reference", "cuda", or "cpu-" and the name of a level (CpuLevelName).
   virtual std::string_view name() const = 0;
@@ -311,8 +247,42 @@ class AttentionBackend : public BackendMemory {
   virtual void MergeTails(const AttentionShape& shape, PoolView pool,
                           absl::Span<const TailMerge> merges);
 
-  // ---- Decode: over block tables -------------------------------------------------------------
+  // ---- Between the GEMMs ---------------------------------------------------------------------
 
+  /// out[r] = x[r] / sqrt(mean(x[r]^2) + epsilon) * weight.   x [rows, width] f32; out in
+  /// `element`.
+  virtual void RmsNorm(const float* x, const float* weight, float epsilon, int rows, int width,
+                       ElementType element, void* out) = 0;
+
+  /// Splits a packed projection and rotates queries and keys (halves rotated, as Hugging Face).
+  ///   qkv       [rows, (num_q_heads + 2 num_kv_heads) * head_dim] in `element`
+  ///   cos, sin  [rows, head_dim / 2] f32
+  ///   q, k, v   [rows, heads, head_dim] in `out_element`
+  virtual void SplitAndRotate(const AttentionShape& shape, ElementType element, const void* qkv,
+                              const float* cos, const float* sin, int rows, ElementType out_element,
+                              void* q, void* k, void* v) = 0;
+
+  /// out[r][i] = silu(gate_up[r][i]) * gate_up[r][width + i].  gate_up [rows, 2 * width].
+  virtual void SwiGlu(ElementType element, const void* gate_up, int rows, int width, void* out) = 0;
+
+  /// out[r] = table[ids[r]].   table [vocabulary, width] in `element`; ids the host's; out [ids,
+  /// width] f32
+  virtual void EmbedTokens(ElementType element, const void* table, absl::Span<const int32_t> ids,
+                           int width, float* out) = 0;
+
+  /// Cosines and sines of the rotary embedding at positions first, first + 1, ... Angles are
+  /// computed in double: at position 100,000 a float angle would already be wrong in the third
+  /// digit.
+  ///   inverse_frequencies  [width], the host's: radians per position
+  ///   cos, sin             [count, width]
+  virtual void FillAngles(absl::Span<const float> inverse_frequencies, int first, int count,
+                          float* cos, float* sin) = 0;
+};
+
+/// A backend in the host's memory, which decodes too. A GPU's steps have tables that stay with it
+/// (model/cuda/cuda_steps.h).
+class AttentionBackend : public PromptBackend {
+ public:
   /// Writes the new token of each item to its targets, in the encoding of each (plain or per
   /// token). A scored segment's slot starts with score 0 and the item's position. Targets whose
   /// segment borrows its keys are not allowed.
@@ -341,40 +311,14 @@ class AttentionBackend : public BackendMemory {
   virtual double SlotMass(const AttentionShape& shape, const SegmentView& segment, int begin,
                           int end, const float* q, const float* lse, PoolView pool) = 0;
 
-  // ---- Between the GEMMs ---------------------------------------------------------------------
-
-  /// out[r] = x[r] / sqrt(mean(x[r]^2) + epsilon) * weight.   x [rows, width] f32; out in
-  /// `element`.
-  virtual void RmsNorm(const float* x, const float* weight, float epsilon, int rows, int width,
-                       ElementType element, void* out) = 0;
-
-  /// Splits a packed projection and rotates queries and keys (halves rotated, as Hugging Face).
-  ///   qkv       [rows, (num_q_heads + 2 num_kv_heads) * head_dim] in `element`
-  ///   cos, sin  [rows, head_dim / 2] f32
-  ///   q, k, v   [rows, heads, head_dim] in `out_element`
-  virtual void SplitAndRotate(const AttentionShape& shape, ElementType element, const void* qkv,
-                              const float* cos, const float* sin, int rows, ElementType out_element,
-                              void* q, void* k, void* v) = 0;
-
-  /// out[r][i] = silu(gate_up[r][i]) * gate_up[r][width + i].  gate_up [rows, 2 * width].
-  virtual void SwiGlu(ElementType element, const void* gate_up, int rows, int width, void* out) = 0;
-
   /// out[i] = convert(x[i]), round to nearest even.
   virtual void Convert(ElementType from, const void* x, size_t count, ElementType to,
                        void* out) = 0;
 
-  /// out[r] = table[ids[r]].   table [vocabulary, width] in `element`; ids the host's; out [ids,
-  /// width] f32
-  virtual void EmbedTokens(ElementType element, const void* table, absl::Span<const int32_t> ids,
-                           int width, float* out);
-
-  /// Cosines and sines of the rotary embedding at positions first, first + 1, ... Angles are
-  /// computed in double: at position 100,000 a float angle would already be wrong in the third
-  /// digit.
-  ///   inverse_frequencies  [width], the host's: radians per position
-  ///   cos, sin             [count, width]
-  virtual void FillAngles(absl::Span<const float> inverse_frequencies, int first, int count,
-                          float* cos, float* sin);
+  void EmbedTokens(ElementType element, const void* table, absl::Span<const int32_t> ids, int width,
+                   float* out) override;
+  void FillAngles(absl::Span<const float> inverse_frequencies, int first, int count, float* cos,
+                  float* sin) override;
 };
 
 /// Plain loops in double and float, one thread.

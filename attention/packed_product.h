@@ -11,9 +11,8 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
-#include <vector>
 
-#include "attention/backend.h"
+#include "attention/cpu_level.h"
 #include "block_manager/cache_format.h"
 
 namespace ziggurat {

@@ -11,16 +11,17 @@
 
 namespace ziggurat {
 
-/// Whether there is anything at `path`. INVALID_ARGUMENT where a file was meant that cannot be
-/// reached: a symbolic link that leads nowhere or in a circle, a folder that may not be searched.
-/// The message begins with the path.
+/// Whether there is anything at `path`. INVALID_ARGUMENT: it is a symbolic link that leads nowhere.
+/// FAILED_PRECONDITION: it cannot be reached, behind links in a circle or in a folder that may not
+/// be searched. The message begins with the path.
 absl::StatusOr<bool> IsThere(const std::filesystem::path& path);
 
 /// A regular file that is open for reading, for which nothing waited. Closed with it.
 class InputFile {
  public:
-  /// NOT_FOUND: there is nothing at `path`. INVALID_ARGUMENT: it cannot be reached, or is a folder,
-  /// a pipe or a device. Messages begin with the path.
+  /// NOT_FOUND: there is nothing at `path`. INVALID_ARGUMENT: it is a folder, a pipe, a device or a
+  /// link that leads nowhere. FAILED_PRECONDITION: it cannot be reached, or may not be read.
+  /// Messages begin with the path.
   static absl::StatusOr<InputFile> Open(const std::filesystem::path& path);
   InputFile(InputFile&& other) noexcept;
   InputFile& operator=(InputFile&&) = delete;

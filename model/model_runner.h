@@ -14,10 +14,12 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
-#include "attention/backend.h"
+#include "attention/cache_orders.h"
+#include "block_manager/check.h"
 #include "block_manager/segment_view.h"
 #include "compression/cache_plan.h"
 #include "model/sampling/sampling.h"
+#include "model/scoped_seconds.h"
 
 namespace ziggurat {
 
@@ -51,10 +53,12 @@ struct LayerMeasured {
   /// found less (KeepWindows); of a lazy layer, what its ring holds.
   int kept_tokens = 0;
   /// The position of each, ascending: [num_kv_heads, kept_tokens]. Empty where they are the first
-  /// `first_tokens` and, behind them, the last ones; and where a device selected them and the plan
-  /// has no distant tokens, which alone are laid out by position. Valid until the next call.
+  /// `first_tokens` and, behind them, the last ones; and where a device selected them (kOnDevice)
+  /// and the plan has no distant tokens, which alone are laid out by position. Valid until the next
+  /// call.
   absl::Span<const int32_t> kept;
   int first_tokens = 0;
+  static constexpr int kOnDevice = -1;
   /// MergeRole::kUpper: tokens per KV head that stay unmerged.
   int retained_tokens = 0;
   /// The share of the attention of the last queries that falls on what stays; negative: not asked
@@ -67,6 +71,7 @@ struct LayerMeasured {
   /// The position of the i-th token that stays, of a prompt of `tokens` tokens.
   int PositionOf(int head, int i, int tokens) const {
     if (!kept.empty()) return kept[static_cast<size_t>(head) * kept_tokens + i];
+    CheckThat(first_tokens != kOnDevice, "only the device knows which tokens it selected");
     return i < first_tokens ? i : tokens - kept_tokens + i;
   }
   /// The first `first` of `tokens` tokens stay, and the last `last`.
@@ -135,11 +140,11 @@ struct DecodeInput {
 
 /// How a sequence's next token is drawn.
 struct TokenDraw {
-  Sampler* sampler = nullptr;
+  Sampler* sampler = nullptr;           ///< null: the prompt has been dropped
   absl::Span<const int32_t> forbidden;  ///< Sampler::Sample
 };
 
-/// Copies tokens within one layer of one sequence (AttentionBackend::CopyTokens). Edits of one step
+/// Copies tokens within one layer of one sequence (PromptBackend::CopyTokens). Edits of one step
 /// name a segment by the same view, that of the layer that owns it.
 struct CopyEdit {
   const SegmentView* from = nullptr;
@@ -150,7 +155,7 @@ struct CopyEdit {
   int first_slot = 0;
 };
 
-/// Merges what two layers of a sequence have at their ends (AttentionBackend::MergeTails).
+/// Merges what two layers of a sequence have at their ends (PromptBackend::MergeTails).
 using MergeEdit = TailMerge;
 using CacheEdit = std::variant<CopyEdit, MergeEdit>;
 
@@ -188,7 +193,7 @@ class PromptBatch {
  public:
   virtual ~PromptBatch() = default;
 
-  /// The prompt's request has gone: nothing more is computed of it.
+  /// The prompt's request has gone, and its plan with it: nothing more is computed of it.
   virtual void Drop(int prompt) = 0;
   /// Runs layer `layer` over the batch up to its attention, measures, and selects what stays.
   /// False: paused, nothing has been measured yet.
@@ -248,7 +253,8 @@ class ModelRunner {
   virtual size_t WorkspaceBytes(int tokens) const = 0;
   /// Workspace bytes of what one prompt needs besides.
   virtual size_t PromptNeedsBytes(int prompt_tokens, const PrefillNeeds& needs) const = 0;
-  /// Whether a device computes behind the caller's back, so that a clock sees little of it.
+  /// Whether a device computes behind the caller's back, so that a clock sees little of it, and
+  /// draws the tokens of a step itself.
   virtual bool is_asynchronous() const { return false; }
 
   /// The first takes any batch; a second one, where there is one, shorter ones beside it.
@@ -257,41 +263,48 @@ class ModelRunner {
   size_t workspace_capacity_bytes() const { return WorkspaceCapacityBytes(lanes()); }
   virtual size_t workspace_high_water_bytes() const = 0;
 
-  /// The batch ends before the runner and the plans of its prompts do, also of those dropped.
+  /// The batch ends before the runner does, and before the plans of the prompts that have not been
+  /// dropped.
   virtual absl::StatusOr<std::unique_ptr<PromptBatch>> BeginPrefill(
       int lane, absl::Span<const PrefillPrompt> prompts) = 0;
 
-  /// logits [inputs, vocab_size] f32.
-  virtual absl::Status Decode(absl::Span<const DecodeInput> inputs, float* logits) = 0;
-
-  /// Whether the model draws the tokens of a step itself, so that no logits come to the host.
-  virtual bool draws_tokens() const { return false; }
-  /// Decode, and a token of each input by what its sampler says; only where draws_tokens(). Returns
-  /// once a device is at work on it. Where that is OK, AwaitTokens is to follow, which waits for
-  /// the tokens; until then the three stay where they are, and nothing else is called but
-  /// EditCache, for the step behind this one, and PrepareDecode.
-  ///   draws   [inputs]
-  ///   tokens  [inputs]
-  virtual absl::Status DecodeTokens(absl::Span<const DecodeInput> /*inputs*/,
-                                    absl::Span<const TokenDraw> /*draws*/,
-                                    SampledToken* /*tokens*/) {
-    return absl::UnimplementedError("this model draws no tokens");
+  /// A token behind each prompt of a batch whose layers are through.
+  ///   draws, tokens  [prompts]
+  absl::Status FirstTokens(PromptBatch& batch, absl::Span<const TokenDraw> draws,
+                           SampledToken* tokens) {
+    logits_.resize(draws.size() * shape().vocab_size);
+    absl::Status status = batch.LastLogits(logits_.data());
+    if (status.ok()) Sample(draws, logits_.data(), tokens);
+    return status;
   }
+
+  /// A decode step, up to its logits.   logits [inputs, vocab_size] f32
+  virtual absl::Status Decode(absl::Span<const DecodeInput> inputs, float* logits) = 0;
+  /// Decode, and a token of each input. Returns with the tokens, or where a device computes as soon
+  /// as it is at work on them. Where that is OK, AwaitTokens is to follow, which waits for it;
+  /// until then the three stay where they are, and nothing else is called but EditCache, for the
+  /// step behind this one, and PrepareDecode.
+  ///   draws, tokens  [inputs]
+  virtual absl::Status DecodeTokens(absl::Span<const DecodeInput> inputs,
+                                    absl::Span<const TokenDraw> draws, SampledToken* tokens) {
+    logits_.resize(inputs.size() * shape().vocab_size);
+    absl::Status status = Decode(inputs, logits_.data());
+    if (status.ok()) Sample(draws, logits_.data(), tokens);
+    return status;
+  }
+  virtual absl::Status AwaitTokens() { return absl::OkStatus(); }
   /// What the inputs of the next step will be, but for the token, of some sequences that may be in
   /// it: so that it costs less then. The views and targets of the step at work may have become
-  /// those of these inputs. Called for some sequences after the others.
+  /// those of these inputs. Called for some sequences after the others, where is_asynchronous().
   virtual void PrepareDecode(absl::Span<const DecodeInput> /*inputs*/) {}
-  virtual absl::Status AwaitTokens() {
-    return absl::UnimplementedError("this model draws no tokens");
-  }
 
-  /// A token from each row of logits that Decode or LastLogits gave, on as many threads as the
-  /// model computes with. A sampler stands in one draw only.
-  ///   logits  [draws] rows of vocab_size, scratch afterwards
-  ///   tokens  [draws]
-  virtual void Sample(absl::Span<const TokenDraw> draws, absl::Span<float* const> logits,
-                      SampledToken* tokens) {
-    for (size_t i = 0; i < draws.size(); ++i) tokens[i] = SampleOne(draws[i], logits[i]);
+  /// A token from each row of logits, on as many threads as the model computes with. A sampler
+  /// stands in one draw only.
+  ///   logits  [draws, vocab_size], scratch afterwards
+  ///   tokens  [draws]; left alone where there is no sampler
+  void Sample(absl::Span<const TokenDraw> draws, float* logits, SampledToken* tokens) {
+    const ScopedSeconds timer(&sample_seconds_);
+    SampleAll(draws, logits, tokens);
   }
 
   /// Carries out edits of caches, in order, between steps.
@@ -299,13 +312,24 @@ class ModelRunner {
 
   /// Seconds spent in attention kernels (attend, measure, write) since start, for the metrics.
   virtual double attention_seconds() const { return 0; }
+  double sample_seconds() const { return sample_seconds_; }  ///< and in Sample
   virtual DeviceSeconds device_seconds() const { return {}; }
 
  protected:
-  SampledToken SampleOne(const TokenDraw& draw, float* logits) const {
-    const auto vocab = static_cast<size_t>(shape().vocab_size);
-    return draw.sampler->Sample(absl::MakeSpan(logits, vocab), draw.forbidden);
+  /// Sample, by SampleOne for each.
+  virtual void SampleAll(absl::Span<const TokenDraw> draws, float* logits, SampledToken* tokens) {
+    for (size_t i = 0; i < draws.size(); ++i) SampleOne(draws, i, logits, tokens);
   }
+  void SampleOne(absl::Span<const TokenDraw> draws, size_t i, float* logits,
+                 SampledToken* tokens) const {
+    if (draws[i].sampler == nullptr) return;
+    const auto vocab = static_cast<size_t>(shape().vocab_size);
+    tokens[i] = draws[i].sampler->Sample({logits + i * vocab, vocab}, draws[i].forbidden);
+  }
+
+ private:
+  std::vector<float> logits_;  ///< of the batch or step at hand, kept for its memory
+  double sample_seconds_ = 0;
 };
 
 }  // namespace ziggurat

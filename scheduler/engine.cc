@@ -77,37 +77,23 @@ class Engine::Impl {
         metrics_(metrics),
         model_(std::move(model)),
         pool_(std::move(pool)),
-        loop_(options_, geometry_, pool_.get(), model_.get(), metrics_, &inbox_, &outbox_,
-              &status_),
+        gate_(options_.max_queue, metrics_),
+        loop_(options_, geometry_, pool_.get(), model_.get(), metrics_, &inbox_, &outbox_, &gate_,
+              &snapshot_),
         thread_([this] { loop_.Run(); }) {}
 
   ~Impl() { Stop(); }
 
   absl::Status Submit(RequestId id, EngineRequest request);
-  absl::Status CheckOpen(int before) const {
-    std::lock_guard lock(status_.mutex);
-    const int places = HasPlace(/*blocks=*/1) ? status_.open.requests : 0;
-    return CheckOpenLocked(places > before, std::max(before - places, 0));
-  }
   absl::Status CheckWaited(SteadyTime arrived, std::optional<SteadyTime> deadline,
                            bool has_left) const;
   absl::Status CheckServes(const Policy& policy) const;
-  /// `mutex` of the status is held.
-  ///   before  requests that will come into the queue before it
-  absl::Status CheckOpenLocked(bool has_place, int before) const;
-  /// Whether the next step admits a request of so many blocks. `mutex` of the status is held.
-  bool HasPlace(size_t blocks) const {
-    return status_.open.requests > 0 && blocks <= status_.open.blocks;
-  }
   absl::Status CheckRequest(const EngineRequest& request) const;
   absl::Status CheckFits(const Sequence& sequence) const;
 
   void Stop() {
     std::call_once(stopped_, [this] {
-      {
-        std::lock_guard lock(status_.mutex);
-        status_.draining = true;
-      }
+      gate_.Close();
       inbox_.Send(StopMessage{});
       thread_.join();
     });
@@ -120,7 +106,8 @@ class Engine::Impl {
   std::unique_ptr<BlockPool> pool_;  // its memory may be the model's
   Mailbox<EngineMessage> inbox_;
   Mailbox<EngineOutput> outbox_;
-  mutable EngineStatus status_;
+  AdmissionGate gate_;
+  LatestSnapshot snapshot_;
   std::atomic<RequestId> next_id_ = 1;
   EngineLoop loop_;
   std::once_flag stopped_;
@@ -158,20 +145,6 @@ absl::Status Engine::Impl::CheckFits(const Sequence& sequence) const {
   return absl::OkStatus();
 }
 
-absl::Status Engine::Impl::CheckOpenLocked(bool has_place, int before) const {
-  if (status_.draining) {
-    return Refuse(metrics_, Refusal::kDraining, absl::UnavailableError("the server is draining"));
-  }
-  const int queued = status_.waiting - status_.promised.requests + before;
-  if (queued >= options_.max_queue && !has_place) {
-    return Refuse(metrics_, Refusal::kQueueFull,
-                  absl::ResourceExhaustedError(absl::StrCat("the queue is full: ", queued,
-                                                            " requests are waiting, at most ",
-                                                            options_.max_queue, " may")));
-  }
-  return absl::OkStatus();
-}
-
 absl::Status Engine::Impl::CheckWaited(SteadyTime arrived, std::optional<SteadyTime> deadline,
                                        bool has_left) const {
   const SteadyTime now = std::chrono::steady_clock::now();
@@ -185,7 +158,7 @@ absl::Status Engine::Impl::CheckWaited(SteadyTime arrived, std::optional<SteadyT
   } else if (most > absl::ZeroDuration() && waited >= most) {
     ending = PastQueueTime(absl::ToDoubleSeconds(most), metrics_);
   }
-  if (!ending.has_value()) return CheckOpen(/*before=*/0);
+  if (!ending.has_value()) return gate_.CheckOpen(/*before=*/0);
   metrics_->CountFinished(FinishReasonName(ending->reason));
   metrics_->ObserveEndToEnd(absl::ToDoubleSeconds(waited));
   metrics_->ObserveQueueTime(absl::ToDoubleSeconds(waited));
@@ -223,21 +196,9 @@ absl::Status Engine::Impl::Submit(RequestId id, EngineRequest request) {
   if (absl::Status status = CheckFits(*sequence); !status.ok()) {
     return Refuse(metrics_, Refusal::kNeverFits, status);
   }
-  std::lock_guard lock(status_.mutex);
-  const size_t blocks = sequence->block_plan.total_blocks;
-  const bool has_place = HasPlace(blocks);
-  if (absl::Status status = CheckOpenLocked(has_place, /*before=*/0); !status.ok()) return status;
-  ++status_.in_flight;
-  ++status_.waiting;
-  if (has_place) {
-    --status_.open.requests;
-    status_.open.blocks -= blocks;
-    ++status_.promised.requests;
-    status_.promised.blocks += blocks;
-  }
-  // Sent under the lock, so that nothing comes behind the message that ends the engine.
-  inbox_.Send(SubmitMessage{std::move(sequence), has_place});
-  return absl::OkStatus();
+  return gate_.Enter(sequence->block_plan.total_blocks, [&](Places promised) {
+    inbox_.Send(SubmitMessage{std::move(sequence), promised});
+  });
 }
 
 std::string_view RequestStateName(RequestState state) {
@@ -289,7 +250,7 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(const EngineOptions& opti
 
 absl::Status Engine::CheckServes(const Policy& policy) const { return impl_->CheckServes(policy); }
 
-absl::Status Engine::CheckOpen(int before) const { return impl_->CheckOpen(before); }
+absl::Status Engine::CheckOpen(int before) const { return impl_->gate_.CheckOpen(before); }
 
 absl::Status Engine::CheckWaited(SteadyTime arrived, std::optional<SteadyTime> deadline,
                                  bool has_left) const {
@@ -313,26 +274,15 @@ void Engine::Cancel(RequestId id, FinishReason reason) {
 }
 
 void Engine::Drain(absl::Time deadline) {
-  {
-    std::lock_guard lock(impl_->status_.mutex);
-    impl_->status_.draining = true;
-  }
+  impl_->gate_.Close();
   const auto left = std::max(absl::ZeroDuration(), deadline - absl::Now());
   impl_->inbox_.Send(DrainMessage{std::chrono::steady_clock::now() +
                                   absl::ToChronoNanoseconds(std::min(left, absl::Hours(24)))});
 }
 
-bool Engine::WaitIdle(absl::Duration timeout) const {
-  std::unique_lock lock(impl_->status_.mutex);
-  return impl_->status_.changed.wait_for(
-      lock, absl::ToChronoNanoseconds(std::min(timeout, absl::Hours(24))),
-      [this] { return impl_->status_.in_flight == 0; });
-}
+bool Engine::WaitIdle(absl::Duration timeout) const { return impl_->gate_.AwaitEmpty(timeout); }
 
-std::shared_ptr<const EngineSnapshot> Engine::Snapshot() const {
-  std::lock_guard lock(impl_->status_.mutex);
-  return impl_->status_.snapshot;
-}
+std::shared_ptr<const EngineSnapshot> Engine::Snapshot() const { return impl_->snapshot_.Get(); }
 
 const ModelShape& Engine::model_shape() const { return impl_->model_->shape(); }
 const EngineOptions& Engine::options() const { return impl_->options_; }

@@ -49,85 +49,47 @@ void EngineLoop::DecodeStep() {
       Finish(*sequence, FinishReason::kError, sequence->edit_status);
       continue;
     }
-    SequenceStore& store = *sequence->store;
-    absl::StatusOr<absl::Span<const DecodeInput::Layer>> layers =
-        store.Append(sequence->logical_tokens);
-    if (!layers.ok()) {
-      Finish(*sequence, FinishReason::kError, layers.status());
+    absl::StatusOr<DecodeInput> input = sequence->store->Append(sequence->logical_tokens);
+    if (!input.ok()) {
+      Finish(*sequence, FinishReason::kError, input.status());
       continue;
     }
-    DecodeInput& input = buffers_.decode_inputs.emplace_back();
-    input.sequence = sequence->id;
-    input.token_id = sequence->last_token_id;
-    input.position = sequence->logical_tokens;
-    input.layers = *layers;
-    input.step = store.step();
-    input.changed_at = store.changed_at();
-    const CachePlan& plan = sequence->block_plan.plan;
-    if (plan.distant) {
-      input.skip = plan.distant->skip;
-      input.counts = &store.distant_counts;
-    }
-    if (store.IsUndecided()) {
-      input.lazy_test = &plan.first_token_test;
-      input.lazy_mass = store.lazy_mass();
-    }
+    input->sequence = sequence->id;
+    input->token_id = sequence->last_token_id;
+    buffers_.decode_inputs.push_back(*input);
     ready.push_back(sequence);
   }
-  if (!ready.empty()) DecodeAndDraw(ready);
+  if (!ready.empty()) DecodeAndDraw(std::move(ready));
   decode_time_ = std::chrono::steady_clock::now() - start;
 }
 
-absl::Span<const int32_t> EngineLoop::Forbidden(const Sequence& sequence) {
-  if (sequence.may_stop()) return {};
-  return sequence.request.stop_token_ids;
-}
-
-void EngineLoop::DecodeAndDraw(absl::Span<Sequence* const> ready) {
-  const bool draws = model_->draws_tokens();
-  const auto vocab = static_cast<size_t>(model_->shape().vocab_size);
-  std::vector<SampledToken> drawn(draws ? ready.size() : 0);
+void EngineLoop::DecodeAndDraw(std::vector<Sequence*> ready) {
+  std::vector<TokenDraw> draws;
+  for (Sequence* sequence : ready) draws.push_back(DrawOf(*sequence));
+  std::vector<SampledToken> tokens(ready.size());
   absl::Status status;
   {
     const ScopedSeconds timer(&measures_.model_seconds);
-    if (draws) {
-      std::vector<TokenDraw> how;
-      for (Sequence* sequence : ready) how.push_back({&*sequence->sampler, Forbidden(*sequence)});
-      status = model_->DecodeTokens(buffers_.decode_inputs, how, drawn.data());
-      if (status.ok()) {
-        PrepareNextStep(ready);
-        status = model_->AwaitTokens();
-      }
-    } else {
-      buffers_.logits.resize(ready.size() * vocab);
-      status = model_->Decode(buffers_.decode_inputs, buffers_.logits.data());
+    status = model_->DecodeTokens(buffers_.decode_inputs, draws, tokens.data());
+    if (status.ok()) {
+      if (model_->is_asynchronous()) PrepareNextStep(ready);
+      status = model_->AwaitTokens();
     }
   }
   metrics_->ObserveBatchSize(static_cast<int>(ready.size()));
   measures_.tokens += static_cast<int>(ready.size());
-  std::vector<Sequence*> decoded;
-  std::vector<SampledToken> tokens;
-  std::vector<float*> logits;
-  for (size_t i = 0; i < ready.size(); ++i) {
-    Sequence& sequence = *ready[i];
+  for (Sequence*& sequence : ready) {
     absl::Status of_sequence = status;
     if (status.ok()) {
-      ++sequence.logical_tokens;
-      of_sequence = DecideFirstToken(sequence);
-      of_sequence.Update(sequence.edit_status);  // for the next step
+      ++sequence->logical_tokens;
+      of_sequence = DecideFirstToken(*sequence);
+      of_sequence.Update(sequence->edit_status);  // for the next step
     }
-    if (!of_sequence.ok()) {
-      Finish(sequence, FinishReason::kError, of_sequence);
-      continue;
-    }
-    decoded.push_back(&sequence);
-    if (draws) {
-      tokens.push_back(std::move(drawn[i]));
-    } else {
-      logits.push_back(&buffers_.logits[i * vocab]);
-    }
+    if (of_sequence.ok()) continue;
+    Finish(*sequence, FinishReason::kError, of_sequence);
+    sequence = nullptr;
   }
-  AcceptTokens(decoded, draws ? std::move(tokens) : Sample(decoded, logits));
+  AcceptTokens(ready, std::move(tokens));
 }
 
 void EngineLoop::PrepareNextStep(absl::Span<Sequence* const> ready) {

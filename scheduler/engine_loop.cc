@@ -7,6 +7,7 @@
 #include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "block_manager/check.h"
 #include "model/scoped_seconds.h"
 #include "scheduler/cache_report.h"
 #include "scheduler/endings.h"
@@ -34,7 +35,7 @@ Ending WhyCancelled(const CancelMessage& message, const EngineRequest& request) 
 
 EngineLoop::EngineLoop(const EngineOptions& options, const CacheGeometry& geometry, BlockPool* pool,
                        ModelRunner* model, Metrics* metrics, Mailbox<EngineMessage>* inbox,
-                       Mailbox<EngineOutput>* outbox, EngineStatus* status)
+                       Mailbox<EngineOutput>* outbox, AdmissionGate* gate, LatestSnapshot* snapshot)
     : options_(options),
       geometry_(geometry),
       pool_(pool),
@@ -42,7 +43,8 @@ EngineLoop::EngineLoop(const EngineOptions& options, const CacheGeometry& geomet
       metrics_(metrics),
       inbox_(inbox),
       outbox_(outbox),
-      status_(status),
+      gate_(gate),
+      snapshot_(snapshot),
       waiting_(options.max_overtakes),
       ledger_(geometry.num_layers),
       prefill_(model, options.prefill_tokens),
@@ -64,6 +66,7 @@ void EngineLoop::Run() {
 void EngineLoop::Step() {
   const Clock::time_point start = Clock::now();
   const double attention_before = model_->attention_seconds();
+  const double sample_before = model_->sample_seconds();
   const bool has_work = !IsIdle();
   measures_ = {};
 
@@ -78,11 +81,12 @@ void EngineLoop::Step() {
   if (!has_work) return;
   if (measures_.tokens > 0) metrics_->ObserveStepTokens(measures_.tokens);
   const double attention = model_->attention_seconds() - attention_before;
+  const double sample = model_->sample_seconds() - sample_before;
   const double total = Seconds(Clock::now() - start);
-  metrics_->ObserveStepPart("model", measures_.model_seconds - attention);
+  metrics_->ObserveStepPart("model", measures_.model_seconds - attention - sample);
   metrics_->ObserveStepPart("attention", attention);
-  metrics_->ObserveStepPart("sample", measures_.sample_seconds);
-  metrics_->ObserveStepPart("schedule", total - measures_.model_seconds - measures_.sample_seconds);
+  metrics_->ObserveStepPart("sample", sample);
+  metrics_->ObserveStepPart("schedule", total - measures_.model_seconds);
 }
 
 void EngineLoop::CountDeviceSeconds() {
@@ -107,10 +111,8 @@ SteadyTime EngineLoop::NextWakeUp() const {
 }
 
 void EngineLoop::Receive(SubmitMessage message) {
-  if (message.has_place) {
-    ++unpublished_.kept.requests;
-    unpublished_.kept.blocks += message.sequence->block_plan.total_blocks;
-  }
+  unpublished_.reached.requests += message.promised.requests;
+  unpublished_.reached.blocks += message.promised.blocks;
   waiting_.Push(std::move(message.sequence));
 }
 
@@ -153,10 +155,14 @@ void EngineLoop::EndExpired() {
 
 // ---- Admission ---------------------------------------------------------------------------------
 
+size_t EngineLoop::FreeBlocks() const {
+  CheckThat(ledger_.total() <= pool_->free_blocks(), "more blocks are reserved than are free");
+  return pool_->free_blocks() - ledger_.total();
+}
+
 void EngineLoop::Admit() {
   while (static_cast<int>(running_.size()) < options_.max_running) {
-    std::unique_ptr<Sequence> sequence =
-        waiting_.PopFitting(pool_->free_blocks() - ledger_.total());
+    std::unique_ptr<Sequence> sequence = waiting_.PopFitting(FreeBlocks());
     if (sequence == nullptr) return;
     sequence->store = std::make_unique<SequenceStore>(sequence->block_plan, pool_, &ledger_);
     sequence->sampler.emplace(sequence->request.sampling, sequence->request.prompt,
@@ -175,16 +181,10 @@ void EngineLoop::Admit() {
 
 // ---- Tokens -------------------------------------------------------------------------------------
 
-std::vector<SampledToken> EngineLoop::Sample(absl::Span<Sequence* const> sequences,
-                                             absl::Span<float* const> logits) {
-  const ScopedSeconds timer(&measures_.sample_seconds);
-  std::vector<TokenDraw> draws;
-  for (Sequence* sequence : sequences) {
-    draws.push_back({&*sequence->sampler, Forbidden(*sequence)});
-  }
-  std::vector<SampledToken> tokens(draws.size());
-  model_->Sample(draws, logits, tokens.data());
-  return tokens;
+TokenDraw EngineLoop::DrawOf(Sequence& sequence) {
+  TokenDraw draw{&*sequence.sampler, {}};
+  if (!sequence.may_stop()) draw.forbidden = sequence.request.stop_token_ids;
+  return draw;
 }
 
 void EngineLoop::AcceptTokens(absl::Span<Sequence* const> sequences,
@@ -193,6 +193,7 @@ void EngineLoop::AcceptTokens(absl::Span<Sequence* const> sequences,
   buffers_.inter_token_seconds.clear();
   int generated = 0;
   for (size_t i = 0; i < sequences.size(); ++i) {
+    if (sequences[i] == nullptr) continue;
     generated += AcceptToken(*sequences[i], std::move(tokens[i]), now) ? 1 : 0;
   }
   if (generated == 0) return;
@@ -254,9 +255,8 @@ void EngineLoop::Finish(Sequence& sequence, FinishReason reason, absl::Status st
   }
   Report(sequence, reason, std::move(status), std::move(output));
   std::erase(decoding_, &sequence);
-  auto node = running_.extract(sequence.id);
-  sequence.store.reset();  // gives back its blocks, and what is reserved
-  prefill_.Remove(std::move(node.mapped()));
+  prefill_.Remove(&sequence);
+  running_.erase(running_.find(sequence.id));  // gives back its blocks, and what is reserved
 }
 
 void EngineLoop::FinishAll(FinishReason reason, const absl::Status& status) {

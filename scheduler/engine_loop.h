@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <condition_variable>
 #include <cstdint>
 #include <memory>
 #include <mutex>
@@ -14,6 +13,7 @@
 
 #include "block_manager/block_pool.h"
 #include "model/model_runner.h"
+#include "scheduler/admission_gate.h"
 #include "scheduler/engine.h"
 #include "scheduler/mailbox.h"
 #include "scheduler/prefill_lanes.h"
@@ -27,7 +27,7 @@ namespace ziggurat {
 // What may arrive at the engine thread.
 struct SubmitMessage {
   std::unique_ptr<Sequence> sequence;
-  bool has_place = false;  ///< EngineStatus::promised counts it
+  Places promised;  ///< AdmissionGate
 };
 struct CancelMessage {
   RequestId id;
@@ -40,34 +40,30 @@ struct DrainMessage {
 struct StopMessage {};
 using EngineMessage = std::variant<SubmitMessage, CancelMessage, DrainMessage, StopMessage>;
 
-/// Requests and the blocks that they may take.
-struct Places {
-  int requests = 0;
-  size_t blocks = 0;
+/// What others see of the engine. Any thread.
+class LatestSnapshot {
+ public:
+  std::shared_ptr<const EngineSnapshot> Get() const {
+    std::lock_guard lock(mutex_);
+    return latest_;
+  }
+  void Set(std::shared_ptr<const EngineSnapshot> snapshot) {
+    std::lock_guard lock(mutex_);
+    latest_.swap(snapshot);  // the old one is freed behind the lock
+  }
+
+ private:
+  mutable std::mutex mutex_;
+  std::shared_ptr<const EngineSnapshot> latest_;
 };
 
-/// What the engine thread shows to others. Guarded by `mutex`.
-struct EngineStatus {
-  std::mutex mutex;
-  std::condition_variable changed;
-  int in_flight = 0;  ///< submitted and not finished
-  int waiting = 0;    ///< submitted and not admitted
-  /// What the last step left free, less what has been promised since; nothing where requests wait.
-  Places open;
-  /// Of those that wait, the ones that were promised a place and have not reached the engine's
-  /// thread: the next step admits them, so they do not count as the queue.
-  Places promised;
-  bool draining = false;
-  std::shared_ptr<const EngineSnapshot> snapshot;
-};
-
-/// One step after another until told to stop. Everything but the mailboxes and `EngineStatus`
-/// belongs to the thread that calls `Run`.
+/// One step after another until told to stop. Everything but the mailboxes, the gate and the latest
+/// snapshot belongs to the thread that calls `Run`.
 class EngineLoop {
  public:
   EngineLoop(const EngineOptions& options, const CacheGeometry& geometry, BlockPool* pool,
              ModelRunner* model, Metrics* metrics, Mailbox<EngineMessage>* inbox,
-             Mailbox<EngineOutput>* outbox, EngineStatus* status);
+             Mailbox<EngineOutput>* outbox, AdmissionGate* gate, LatestSnapshot* snapshot);
 
   void Run();
 
@@ -87,6 +83,8 @@ class EngineLoop {
   void Step();
   void EndExpired();
   void Admit();
+  /// Blocks that nobody holds nor has been promised.
+  size_t FreeBlocks() const;
   void PrefillSlice();
   void DecodeStep();
   void Publish();
@@ -111,7 +109,7 @@ class EngineLoop {
   /// something moved, or could not.
   bool EditCaches(absl::Span<Sequence* const> sequences, bool ahead);
   /// Runs the model, and gives the sequences that are still there their tokens.
-  void DecodeAndDraw(absl::Span<Sequence* const> ready);
+  void DecodeAndDraw(std::vector<Sequence*> ready);
   /// While a device computes: what can be done ahead for sequences that will be in the next step,
   /// unless a stop token is drawn, or a client cancels.
   void PrepareNextStep(absl::Span<Sequence* const> ready);
@@ -122,13 +120,9 @@ class EngineLoop {
   absl::Status DecideFirstToken(Sequence& sequence);
 
   // Tokens.
-  /// What may not be drawn for a sequence now.
-  static absl::Span<const int32_t> Forbidden(const Sequence& sequence);
-  /// A token of each.
-  ///   logits  [logits of sequence i] vocab_size of them, spoiled
-  std::vector<SampledToken> Sample(absl::Span<Sequence* const> sequences,
-                                   absl::Span<float* const> logits);
+  static TokenDraw DrawOf(Sequence& sequence);
   /// Passes the token of each sequence on; ends those whose last it was.
+  ///   sequences  null: it has gone
   void AcceptTokens(absl::Span<Sequence* const> sequences, std::vector<SampledToken> tokens);
   /// False: it was a stop token, which is not passed on, or no token at all (an error).
   bool AcceptToken(Sequence& sequence, SampledToken token, SteadyTime now);
@@ -156,7 +150,8 @@ class EngineLoop {
   Metrics* metrics_;
   Mailbox<EngineMessage>* inbox_;
   Mailbox<EngineOutput>* outbox_;
-  EngineStatus* status_;
+  AdmissionGate* gate_;
+  LatestSnapshot* snapshot_;
 
   // Where a request is: in waiting_, and once admitted in running_, there first in prefill_, then
   // in decoding_. Its state is kWaiting until prefill_ has put it into a batch.
@@ -175,7 +170,7 @@ class EngineLoop {
   struct Unpublished {
     std::vector<EngineOutput> outputs;
     int finished = 0;
-    Places kept;  ///< promises of EngineStatus that were received
+    Places reached;  ///< promises of the gate
   };
   Unpublished unpublished_;
   SnapshotPace snapshot_pace_;
@@ -185,15 +180,13 @@ class EngineLoop {
 
   /// What is measured of one step.
   struct StepMeasures {
-    double model_seconds = 0;  ///< attention included
-    double sample_seconds = 0;
-    int tokens = 0;  ///< computed; of a prompt, those of its last prefill step
+    double model_seconds = 0;  ///< attention and draws included
+    int tokens = 0;            ///< computed; of a prompt, those of its last prefill step
   };
   StepMeasures measures_;
 
   /// Nothing in them outlives a step: they are kept for their memory.
   struct Buffers {
-    std::vector<float> logits;  ///< [rows, vocab_size] of a prefill batch or of a decode step
     std::vector<DecodeInput> decode_inputs;
     std::vector<DecodeInput> next_inputs;  ///< of sequences whose next step is prepared
     std::vector<CacheEdit> edits;

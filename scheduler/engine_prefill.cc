@@ -139,30 +139,28 @@ void EngineLoop::FinishPrefillBatch(int lane) {
   DecidePrompts(lane);
   if (!prefill_.batch(lane).has_value()) return;  // none of them is left
   PrefillBatch& prefill = *prefill_.batch(lane);
-  const size_t vocab = static_cast<size_t>(model_->shape().vocab_size);
-  buffers_.logits.resize(prefill.sequences.size() * vocab);
+  std::vector<TokenDraw> draws;
+  for (Sequence* sequence : prefill.sequences) {
+    draws.push_back(sequence == nullptr ? TokenDraw() : DrawOf(*sequence));
+  }
+  std::vector<SampledToken> tokens(draws.size());
   absl::Status status;
   {
     const ScopedSeconds timer(&measures_.model_seconds);
-    status = prefill.prompts->LastLogits(buffers_.logits.data());
+    status = model_->FirstTokens(*prefill.prompts, draws, tokens.data());
   }
   if (!status.ok()) return FailPrefillBatch(lane, status);
   const std::vector<Sequence*> sequences = std::move(prefill.sequences);
   prefill_.batch(lane).reset();
-  std::vector<Sequence*> there;
-  std::vector<float*> logits;
-  for (size_t i = 0; i < sequences.size(); ++i) {
-    Sequence* sequence = sequences[i];
+  for (Sequence* sequence : sequences) {
     if (sequence == nullptr) continue;
     sequence->state = RequestState::kDecoding;
     sequence->logical_tokens = sequence->prompt_tokens();
     metrics_->CountPromptTokens(sequence->prompt_tokens());
     measures_.tokens += sequence->prompt_tokens();
     decoding_.push_back(sequence);
-    there.push_back(sequence);
-    logits.push_back(&buffers_.logits[i * vocab]);
   }
-  AcceptTokens(there, Sample(there, logits));
+  AcceptTokens(sequences, std::move(tokens));
 }
 
 void EngineLoop::FailPrefillBatch(int lane, const absl::Status& status) {

@@ -28,22 +28,13 @@ void EngineLoop::Publish() {
   const bool is_idle = IsIdle();
   const bool was_idle = std::exchange(shows_idle_, is_idle);
   if (is_idle) PublishSnapshot();
-  {
-    std::lock_guard lock(status_->mutex);
-    status_->in_flight -= std::exchange(unpublished_.finished, 0);
-    const int running = static_cast<int>(running_.size());
-    status_->waiting = status_->in_flight - running;
-    Places& promised = status_->promised;
-    const Places kept = std::exchange(unpublished_.kept, {});
-    promised = {promised.requests - kept.requests, promised.blocks - kept.blocks};
-    status_->open = {};
-    if (waiting_.size() == 0) {
-      const size_t taken = ledger_.total() + promised.blocks, free = pool_->free_blocks();
-      status_->open = {options_.max_running - running - promised.requests,
-                       free > taken ? free - taken : 0};
-    }
+  const int running = static_cast<int>(running_.size());
+  Places free;
+  if (waiting_.size() == 0) {
+    free = {options_.max_running - running, FreeBlocks()};
   }
-  status_->changed.notify_all();
+  gate_->Publish(std::exchange(unpublished_.finished, 0), std::exchange(unpublished_.reached, {}),
+                 running, free);
   outbox_->SendAll(unpublished_.outputs);
   // The first step after a rest is shown at once: answers may be shorter than the time between
   // two snapshots.
@@ -51,16 +42,15 @@ void EngineLoop::Publish() {
 }
 
 bool EngineLoop::IsSnapshotDue() const {
-  return snapshot_pace_.IsDue(Clock::now(), /*device_waits=*/model_->draws_tokens());
+  return snapshot_pace_.IsDue(Clock::now(), /*device_waits=*/model_->is_asynchronous());
 }
 
 void EngineLoop::PublishSnapshot() {
   const SteadyTime begun = Clock::now();
-  std::shared_ptr<const EngineSnapshot> made = std::make_shared<EngineSnapshot>(MakeSnapshot());
+  auto made = std::make_shared<const EngineSnapshot>(MakeSnapshot());
   metrics_->SetOccupancy(made);
   snapshot_pace_.NoteMade(begun, Clock::now());
-  std::lock_guard lock(status_->mutex);
-  status_->snapshot.swap(made);  // the old one is freed behind the lock
+  snapshot_->Set(std::move(made));
 }
 
 EngineSnapshot EngineLoop::MakeSnapshot() {

@@ -88,11 +88,12 @@ absl::Status Rehearsal::Step() {
   if (!edits.empty()) {
     if (absl::Status status = store_.FinishEdits(); !status.ok()) return status;
   }
-  if (auto places = store_.Append(position); !places.ok()) return places.status();
+  const absl::StatusOr<DecodeInput> input = store_.Append(position);
+  if (!input.ok()) return input.status();
   ++appended_;
   if (!store_.IsUndecided()) return absl::OkStatus();
   for (int layer = 0; layer < shape_.num_layers; ++layer) {
-    store_.lazy_mass()[layer] = Importance(layer);
+    input->lazy_mass[layer] = Importance(layer);
   }
   return Decide({});
 }

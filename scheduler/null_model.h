@@ -14,17 +14,6 @@
 
 namespace ziggurat {
 
-/// What a device would do behind NullModel: called with the inputs of every decode step.
-class NullDevice {
- public:
-  virtual ~NullDevice() = default;
-  /// ModelRunner's, of a model that draws tokens itself: the device is at work from the end of
-  /// DecodeTokens to the call of AwaitTokens.
-  virtual void DecodeTokens(absl::Span<const DecodeInput> inputs) = 0;
-  virtual void PrepareDecode(absl::Span<const DecodeInput> inputs) = 0;
-  virtual void AwaitTokens() = 0;
-};
-
 /// Every selection keeps the first and the last tokens, as many as the plan allows; every logit is
 /// 0. Touches no cache.
 class NullModel : public ModelRunner {
@@ -42,8 +31,6 @@ class NullModel : public ModelRunner {
   /// Of the layers that a plan has tested, the lowest are found lazy, this share of them. 0 at
   /// first.
   void set_lazy_share(double share) { lazy_share_ = share; }
-  /// Tokens are drawn by it from now on, each of them 0.
-  void set_device(NullDevice* device) { device_ = device; }
 
   absl::StatusOr<std::unique_ptr<PromptBatch>> BeginPrefill(
       int /*lane*/, absl::Span<const PrefillPrompt> prompts) override {
@@ -51,20 +38,6 @@ class NullModel : public ModelRunner {
   }
   absl::Status Decode(absl::Span<const DecodeInput> inputs, float* logits) override {
     return ZeroLogits(inputs.size(), logits);
-  }
-  bool draws_tokens() const override { return device_ != nullptr; }
-  absl::Status DecodeTokens(absl::Span<const DecodeInput> inputs,
-                            absl::Span<const TokenDraw> /*draws*/, SampledToken* tokens) override {
-    std::fill_n(tokens, inputs.size(), SampledToken{});
-    device_->DecodeTokens(inputs);
-    return absl::OkStatus();
-  }
-  void PrepareDecode(absl::Span<const DecodeInput> inputs) override {
-    if (device_ != nullptr) device_->PrepareDecode(inputs);
-  }
-  absl::Status AwaitTokens() override {
-    device_->AwaitTokens();
-    return absl::OkStatus();
   }
   absl::Status EditCache(absl::Span<const CacheEdit> /*edits*/) override {
     return absl::OkStatus();
@@ -76,10 +49,11 @@ class NullModel : public ModelRunner {
     Batch(const NullModel* model, absl::Span<const PrefillPrompt> prompts)
         : model_(*model), prompts_(prompts.begin(), prompts.end()) {}
 
-    void Drop(int /*prompt*/) override {}
+    void Drop(int prompt) override { prompts_[prompt].plan = nullptr; }
     absl::StatusOr<bool> AttendLayer(int layer, PauseTest /*pause*/,
                                      std::vector<LayerMeasured>* measured) override {
       for (size_t i = 0; i < prompts_.size(); ++i) {
+        if (prompts_[i].plan == nullptr) continue;
         (*measured)[i] = model_.MeasureLayer(layer, prompts_[i]);
       }
       return true;
@@ -140,7 +114,6 @@ class NullModel : public ModelRunner {
 
   ModelShape shape_;
   double lazy_share_ = 0;
-  NullDevice* device_ = nullptr;
   PrefillLane lane_ = {.max_tokens = std::numeric_limits<int>::max()};
 };
 

@@ -95,16 +95,15 @@ int PrefillLanes::NextLane() {
   return -1;
 }
 
-void PrefillLanes::Remove(std::unique_ptr<Sequence> sequence) {
-  std::erase(queue_, sequence.get());
+void PrefillLanes::Remove(const Sequence* sequence) {
+  std::erase(queue_, sequence);
   for (std::optional<PrefillBatch>& batch : batches_) {
     if (!batch.has_value()) continue;
     std::vector<Sequence*>& sequences = batch->sequences;
-    const auto place = std::find(sequences.begin(), sequences.end(), sequence.get());
+    const auto place = std::find(sequences.begin(), sequences.end(), sequence);
     if (place == sequences.end()) continue;
     batch->prompts->Drop(static_cast<int>(place - sequences.begin()));
     *place = nullptr;
-    batch->gone.push_back(std::move(sequence));
     const bool is_empty = std::all_of(sequences.begin(), sequences.end(),
                                       [](const Sequence* s) { return s == nullptr; });
     if (is_empty) batch.reset();

@@ -15,12 +15,10 @@ namespace ziggurat {
 /// Prompts that go through the layers together.
 struct PrefillBatch {
   std::vector<Sequence*> sequences;  ///< null where the request has gone meanwhile
-  /// Those that have gone: without blocks, but the model still reads their plans.
-  std::vector<std::unique_ptr<Sequence>> gone;
   int tokens = 0;
   int next_layer = 0;
   bool is_written = false;               ///< next_layer is, and waits to be finished
-  std::unique_ptr<PromptBatch> prompts;  ///< ends first: it reads the plans
+  std::unique_ptr<PromptBatch> prompts;  ///< reads the plans of those that have not gone
 
   /// Tokens of the longest prompt that is still there.
   int LongestPrompt() const;
@@ -47,9 +45,8 @@ class PrefillLanes {
   bool Fill(int lane);
   /// The lane whose turn it is, of those that have a batch; -1: none has.
   int NextLane();
-  /// Takes out a sequence that ends early, if it is here, and destroys it: at once, or where its
-  /// batch still needs it with that. A batch of which none is left is reset.
-  void Remove(std::unique_ptr<Sequence> sequence);
+  /// Takes out a sequence that ends early, if it is here. A batch of which none is left is reset.
+  void Remove(const Sequence* sequence);
 
  private:
   /// Where a prompt goes that is next in order while a batch is put together.

@@ -13,7 +13,7 @@
 
 #include "absl/container/inlined_vector.h"
 #include "absl/status/status.h"
-#include "attention/backend.h"
+#include "attention/cache_orders.h"
 #include "block_manager/cache_format.h"
 #include "compression/policy.h"
 #include "model/sampling/sampling.h"

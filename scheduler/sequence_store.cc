@@ -56,9 +56,6 @@ SequenceStore::SequenceStore(const BlockPlan& plan, BlockPool* pool, Reservation
       facts_(plan_->layers.size()),
       importance_(plan_->layers.size()),
       undecided_(plan_->decide != DecideAt::kLayer) {
-  held_plan_.layers.resize(plan_->layers.size());
-  held_ = context_;
-  held_.plan = &held_plan_;
   for (size_t i = 0; i < layers_.size(); ++i) layers_[i].bound = plan.layer_blocks[i];
 }
 
@@ -68,21 +65,20 @@ absl::Status SequenceStore::FillLayer(int layer, const LayerMeasured& measured, 
   distant_counts.attended += measured.distant.attended;
   distant_counts.skipped += measured.distant.skipped;
   if (plan_->importance != LayerImportance::kNone) importance_[layer] = measured.importance;
-  stores_.push_back(
-      MakeLayerStore(undecided_ ? held_ : context_, layer, measured.lazy, &cache_, stores_));
-  if (plan_->layers[layer].merge == MergeRole::kUpper) {
-    if (absl::Status status = stores_[layer - 1]->FillLower(measured); !status.ok()) return status;
-    NoteStore(layer - 1);
-    if (absl::Status status = LowerBound(layer - 1); !status.ok()) return status;
-    if (absl::Status status = Settle(layer - 1); !status.ok()) return status;
-  }
+  stores_.push_back(undecided_ ? MakeGrowingStore(context_, MakeStoreFormat(context_.element, {}),
+                                                  &cache_.layer(layer))
+                               : MakeLayerStore(context_, layer, measured.lazy, &cache_, stores_));
   if (absl::Status status = stores_[layer]->Fill(measured, write); !status.ok()) return status;
-  NoteStore(layer);
-  // What is still to be decided keeps the bound of what it may become.
-  if (!undecided_ && plan_->layers[layer].merge != MergeRole::kLower) {
-    if (absl::Status status = LowerBound(layer); !status.ok()) return status;
+  const MergeRole role = plan_->layers[layer].merge;
+  if (role == MergeRole::kLower) return absl::OkStatus();  // the layer above fills it
+  for (int filled = role == MergeRole::kUpper ? layer - 1 : layer; filled <= layer; ++filled) {
+    NoteStore(filled);
+    // What is still to be decided keeps the bound of what it may become.
+    absl::Status status = undecided_ ? absl::OkStatus() : LowerBound(filled);
+    if (status.ok()) status = Settle(filled);
+    if (!status.ok()) return status;
   }
-  return Settle(layer);
+  return absl::OkStatus();
 }
 
 absl::Status SequenceStore::LowerBound(int layer) {
@@ -125,7 +121,7 @@ absl::Status SequenceStore::Settle(int layer) {
 absl::Status SequenceStore::Decide(const Policy& policy, const PolicyContext& context,
                                    BatchPrompt prompt, ModelRunner* model) {
   CatchUp();
-  const int generated = plan_->decide == DecideAt::kFirstToken ? 1 : 0;
+  const int generated = GeneratedAtDecision();
   const int tokens = context_.prompt_tokens + generated;
   const int to_come = context_.appended_tokens - generated;
   absl::StatusOr<std::vector<LayerPlan>> decided =
@@ -180,7 +176,7 @@ absl::Status SequenceStore::LayOutAgain(int layer, const LayerPlan& plan, int to
   const auto* ring = std::get_if<KeepRing>(&plan.edit);
   facts_[layer].lazy = ring != nullptr && plan_->importance == LayerImportance::kLazyMass;
   // `tokens` may count the first generated one, which is not the prompt's, and always stays.
-  facts_[layer].kept_tokens = measured.kept_tokens - (tokens - held_.prompt_tokens);
+  facts_[layer].kept_tokens = measured.kept_tokens - GeneratedAtDecision();
   // It was measured of what the layer held then, which was everything.
   if (measured.kept_tokens < tokens) facts_[layer].attention_recall = -1;
 
@@ -221,10 +217,6 @@ absl::Status SequenceStore::PrepareStep(int position, std::vector<CacheEdit>* ed
     CatchUpLayer(layer, step_);
     absl::Status status = stores_[layer]->PrepareStep(position, edits);
     if (!status.ok()) return status;
-  }
-  for (int layer = 0; layer < cache_.num_layers(); ++layer) {
-    if (!edit_due_.IsBy(layer, next)) continue;
-    if (absl::Status status = stores_[layer]->PrepareFlush(edits); !status.ok()) return status;
     NoteEdits(layer);
   }
   edit_due_.FindEarliest();
@@ -251,9 +243,26 @@ absl::Status SequenceStore::FinishEdits() {
   return absl::OkStatus();
 }
 
-absl::StatusOr<absl::Span<const DecodeInput::Layer>> SequenceStore::Append(int position) {
+DecodeInput SequenceStore::InputAt(int position) {
+  DecodeInput input;
+  input.position = position;
+  input.layers = places_;
+  input.step = step_;
+  input.changed_at = changed_at_;
+  if (plan_->distant) {
+    input.skip = plan_->distant->skip;
+    input.counts = &distant_counts;
+  }
+  if (undecided_) {  // on this token
+    input.lazy_test = &plan_->first_token_test;
+    input.lazy_mass = importance_.data();
+  }
+  return input;
+}
+
+absl::StatusOr<DecodeInput> SequenceStore::Append(int position) {
   ++step_;
-  if (!append_due_.AnyBy(step_)) return absl::MakeConstSpan(places_);
+  if (!append_due_.AnyBy(step_)) return InputAt(position);
   for (int layer = 0; layer < cache_.num_layers(); ++layer) {
     if (!append_due_.IsBy(layer, step_)) continue;
     PrefetchAfter(layer);
@@ -264,7 +273,7 @@ absl::StatusOr<absl::Span<const DecodeInput::Layer>> SequenceStore::Append(int p
     changed_at_ = step_;
   }
   append_due_.FindEarliest();
-  return absl::MakeConstSpan(places_);
+  return InputAt(position);
 }
 
 void SequenceStore::PrefetchAfter(int layer) const {
@@ -289,11 +298,11 @@ absl::Status SequenceStore::AppendToLayer(int layer, int position) {
     // After an edit nothing may be where it was.
     due = std::min(due + table.RoomToAppend(segment), edit_due_.of_layer(layer));
   } else {
-    absl::StatusOr<absl::Span<const TokenTarget>> targets = stores_[layer]->Append(position);
-    if (!targets.ok()) return targets.status();
-    places_[layer] = {table.view(), *targets, stores_[layer]->score_recent(), step_};
-    if (stores_[layer]->AppendsAlike()) {
-      CheckThat(targets->size() == 1, "several targets are said in every step");
+    const absl::StatusOr<Placement> placed = stores_[layer]->Append(position);
+    if (!placed.ok()) return placed.status();
+    places_[layer] = {table.view(), placed->targets, placed->score_recent, step_};
+    if (placed->is_final) {
+      CheckThat(placed->targets.size() == 1, "several targets are said in every step");
       due = edit_due_.of_layer(layer);
     }
   }

@@ -56,10 +56,11 @@ class SequenceStore {
   bool MayEditAhead() const { return !undecided_ && may_edit_ahead_; }
   /// After the edits have been carried out; not called where there were none.
   absl::Status FinishEdits();
-  /// The place of the token at `position` in every layer, as of `step()` or earlier; valid until
-  /// the next call. Where it fails the sequence can only be ended. Looks at no layer in which the
-  /// token goes one slot on from the last one, so that a step costs what changes.
-  absl::StatusOr<absl::Span<const DecodeInput::Layer>> Append(int position);
+  /// Places the token at `position` in every layer. The step's input, but for the token and the
+  /// sequence's number; valid until the next call. Where it fails the sequence can only be ended.
+  /// Looks at no layer in which the token goes one slot on from the last one, so that a step costs
+  /// what changes.
+  absl::StatusOr<DecodeInput> Append(int position);
   /// Does the next Append's work ahead, in the layers in which that will take a block: takes the
   /// block, which the reservation must have, and finds the place of the token, but does not count
   /// its slot yet. Comes after Append, where another token may follow; the places that Append
@@ -77,8 +78,6 @@ class SequenceStore {
   const LayerFacts& facts(int layer) const { return facts_[layer]; }
   const SequenceCache& cache() const { return cache_; }
   size_t reserved_blocks() const { return reservation_.total; }
-  /// For DecodeInput: where the first token's mass is stored, while the policy waits for it.
-  double* lazy_mass() { return importance_.data(); }
 
   DistantCounts distant_counts;
 
@@ -111,12 +110,15 @@ class SequenceStore {
     int counted_step = 0;     ///< up to which its table counts the slots
   };
 
+  /// Tokens behind the prompt that a decision lays out with it.
+  int GeneratedAtDecision() const { return plan_->decide == DecideAt::kFirstToken ? 1 : 0; }
   absl::Status LayOutAgain(int layer, const LayerPlan& plan, int tokens, BatchPrompt prompt,
                            ModelRunner* model);
   /// Asks the layer's store, which has just been filled, how it takes tokens from now on.
   void NoteStore(int layer);
   /// Asks it when its next edit is due, once the coming step has been prepared.
   void NoteEdits(int layer);
+  DecodeInput InputAt(int position);
   absl::Status AppendToLayer(int layer, int position);
   bool PrepareLayer(int layer);
   /// Asks memory for what the layers to come need while this one is worked on.
@@ -131,9 +133,7 @@ class SequenceStore {
   absl::Status Settle(int layer);
 
   const CachePlan* plan_;
-  CachePlan held_plan_;     ///< until the decision: all tokens as they are
-  CachePlan decided_plan_;  ///< after it
-  StoreContext held_;
+  CachePlan decided_plan_;  ///< after the decision
   StoreContext context_;
   ReservationLedger* ledger_;
   Reservation reservation_;
@@ -145,7 +145,7 @@ class SequenceStore {
   DueSteps edit_due_;                       ///< PrepareStep
   DueSteps append_due_;                     ///< Append
   std::vector<TokenTarget> targets_;        ///< of layers that have an append_segment
-  std::vector<DecodeInput::Layer> places_;  ///< what Append returns; they name targets_
+  std::vector<DecodeInput::Layer> places_;  ///< DecodeInput::layers; they name targets_
   std::vector<LayerFacts> facts_;
   std::vector<double> importance_;
 

@@ -27,8 +27,8 @@ struct Endpoint {
 absl::StatusOr<Endpoint> ParseEndpoint(std::string_view text);
 std::string FormatEndpoint(const Endpoint& endpoint);
 
-/// Reads PoD groups given as NAME=FILE. INVALID_ARGUMENT or NOT_FOUND name the flag's value and
-/// what is wrong with it, or with the file.
+/// Reads PoD groups given as NAME=FILE. INVALID_ARGUMENT, and what InputFile::Open says, name the
+/// flag's value and what is wrong with it, or with the file.
 absl::StatusOr<std::vector<std::shared_ptr<const PodGroups>>> LoadPodGroups(
     const std::vector<std::string>& names_and_files);
 

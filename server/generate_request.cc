@@ -79,7 +79,8 @@ absl::StatusOr<SamplingParameters> ParseSampling(const v1::GenerateRequest& mess
   if (message.has_logprobs()) {
     if (message.logprobs() < 0) {
       return InvalidParameter("logprobs",
-                              absl::StrCat("is ", message.logprobs(), ": must be from 0 to 20"));
+                              absl::StrCat("is ", message.logprobs(), ": must be from 0 to ",
+                                           SamplingParameters::kMostLogprobs));
     }
     to.logprobs = message.logprobs();
   }

@@ -33,7 +33,7 @@ __device__ void LoadTile(ElementType element, const void* x, int first_row, int 
 }
 
 /// Dot products of a tile of keys with a tile of queries of head `q_head`.
-__device__ void TileDots(const DeviceShape& shape, const PromptTail& tail, int key, int kv_head,
+__device__ void TileDots(const AttentionShape& shape, const PromptTail& tail, int key, int kv_head,
                          int query, int q_head, Tiles& tiles, float (&dots)[kKeys][kQueries]) {
   const int x = static_cast<int>(threadIdx.x) % kKeyThreads;
   const int y = static_cast<int>(threadIdx.x) / kKeyThreads * kQueries;
@@ -58,7 +58,7 @@ __device__ void TileDots(const DeviceShape& shape, const PromptTail& tail, int k
 
 /// A block for kTile keys (x) and a row of the result (y): all queries of its heads, tile by tile.
 __global__ void __launch_bounds__(kThreads)
-    ColumnSums(DeviceShape shape, PromptTail tail, int begin, int end, bool query_heads,
+    ColumnSums(AttentionShape shape, PromptTail tail, int begin, int end, bool query_heads,
                float* sums, size_t stride) {
   ZIGGURAT_SHARED(Tiles, tiles);
   ZIGGURAT_SHARED(float[kThreads / kKeyThreads][kTile], parts);
@@ -116,7 +116,7 @@ __global__ void __launch_bounds__(kThreads)
 
 // ---- Launchers ----------------------------------------------------------------------------------
 
-void LaunchColumnSums(const DeviceShape& shape, const PromptTail& tail, int begin, int end,
+void LaunchColumnSums(const AttentionShape& shape, const PromptTail& tail, int begin, int end,
                       bool query_heads, float* sums, size_t stride, void* scratch,
                       cudaStream_t stream) {
   if (begin >= end) return;
@@ -130,12 +130,12 @@ void LaunchColumnSums(const DeviceShape& shape, const PromptTail& tail, int begi
          stride);
 }
 
-size_t WindowScoresScratchBytes(const DeviceShape& shape, int n, int window) {
+size_t WindowScoresScratchBytes(const AttentionShape& shape, int n, int window) {
   return static_cast<size_t>(shape.num_kv_heads) * max(0, n - window) * sizeof(float) +
          ColumnSumsScratchBytes();
 }
 
-void LaunchWindowScores(const DeviceShape& shape, const PromptTail& tail, int kernel,
+void LaunchWindowScores(const AttentionShape& shape, const PromptTail& tail, int kernel,
                         WindowPooling pooling, float* scores, void* scratch, cudaStream_t stream) {
   const int candidates = tail.n - tail.rows;
   if (candidates <= 0) return;

@@ -144,7 +144,7 @@ constexpr size_t kSharedBytes = (sizeof(uint16_t) * PromptTile<kMaxDim>::kSize +
 /// part of that row's queries (x).   sums  [parts, rows of the result, end - begin]
 template <int kMaxDim>
 __global__ void __launch_bounds__(kThreads, 2)
-    TileSums(DeviceShape shape, PromptTail tail, int begin, int end, bool query_heads, int parts,
+    TileSums(AttentionShape shape, PromptTail tail, int begin, int end, bool query_heads, int parts,
              float* sums, size_t stride) {
   using Keys = KeyTile<kMaxDim>;
   using Tile = PromptTile<kMaxDim>;
@@ -260,7 +260,7 @@ int PartsOf(int blocks, int query_tiles) {
 // Where there are parts, all results have kBlocks of them at most.
 size_t ColumnSumsScratchBytes() { return sizeof(float) * kBlocks * kMostKeys; }
 
-void LaunchTensorColumnSums(const DeviceShape& shape, const PromptTail& tail, int begin, int end,
+void LaunchTensorColumnSums(const AttentionShape& shape, const PromptTail& tail, int begin, int end,
                             bool query_heads, float* sums, size_t stride, void* scratch,
                             cudaStream_t stream) {
   const int results = query_heads ? shape.num_q_heads : shape.num_kv_heads, width = end - begin;

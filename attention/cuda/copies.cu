@@ -93,7 +93,7 @@ struct UnitOfCopy {
 };
 
 __global__ void __launch_bounds__(kWarp)
-    LoadUnits(DeviceShape shape, DeviceCache cache, const CopyRecord* copies,
+    LoadUnits(AttentionShape shape, DeviceCache cache, const CopyRecord* copies,
               unsigned char* memory) {
   const UnitOfCopy u(cache, copies);
   if (!u.exists()) return;
@@ -137,7 +137,7 @@ __global__ void __launch_bounds__(kWarp)
 /// From plain numbers, without norms, to codes. The unit comes to shared memory first, a word more
 /// a token than it has cells, so that neighbouring tokens lie in other banks.
 __global__ void __launch_bounds__(kWarp)
-    EncodeUnits(DeviceShape shape, DeviceCache cache, const CopyRecord* copies) {
+    EncodeUnits(AttentionShape shape, DeviceCache cache, const CopyRecord* copies) {
   ZIGGURAT_SHARED_MEMORY(memory);
   auto* tile = reinterpret_cast<uint32_t*>(memory);
   const UnitOfCopy u(cache, copies);
@@ -162,7 +162,7 @@ __global__ void __launch_bounds__(kWarp)
 /// A thread for each token (x) of each head (y) of a copy (z): norms, scores and positions, in or
 /// out.
 __global__ void __launch_bounds__(kWarp)
-    MoveAttributes(DeviceShape shape, DeviceCache cache, const CopyRecord* copies, bool out,
+    MoveAttributes(AttentionShape shape, DeviceCache cache, const CopyRecord* copies, bool out,
                    unsigned char* memory) {
   const CopyRecord& copy = copies[blockIdx.z];
   const DeviceSegment& from = cache.segment(copy.from);
@@ -187,7 +187,7 @@ __global__ void __launch_bounds__(kWarp)
 }
 
 __global__ void __launch_bounds__(kWarp)
-    StoreUnits(DeviceShape shape, DeviceCache cache, const CopyRecord* copies,
+    StoreUnits(AttentionShape shape, DeviceCache cache, const CopyRecord* copies,
                unsigned char* memory) {
   const UnitOfCopy u(cache, copies);
   if (!u.exists()) return;
@@ -234,8 +234,9 @@ size_t CopyScratchBytes(int heads, int count, int head_dim) {
   return Staging::Words(heads, count, head_dim) * sizeof(uint32_t);
 }
 
-void LaunchCopyTokens(const DeviceShape& shape, const DeviceCache& cache, const CopyRecord* copies,
-                      int num_copies, const CopyExtent& most, void* scratch, cudaStream_t stream) {
+void LaunchCopyTokens(const AttentionShape& shape, const DeviceCache& cache,
+                      const CopyRecord* copies, int num_copies, const CopyExtent& most,
+                      void* scratch, cudaStream_t stream) {
   if (num_copies == 0 || most.count == 0) return;
   const auto heads = static_cast<unsigned>(most.heads), z = static_cast<unsigned>(num_copies);
   const dim3 units{static_cast<unsigned>(most.units), heads, kSides * z};

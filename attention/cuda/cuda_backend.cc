@@ -5,7 +5,6 @@
 
 #include "attention/cuda/edit_batches.h"
 #include "attention/cuda/elementwise.h"
-#include "attention/cuda/segment_record.h"
 #include "attention/cuda/statistics.h"
 #include "attention/cuda/writes.h"
 #include "block_manager/check.h"
@@ -61,12 +60,10 @@ size_t ScratchBytesFor(const AttentionShape& shape, int tokens) {
   // are.
   const int heads = shape.num_kv_heads;
   const int count = std::max(std::min(tokens, kStagedTokens), shape.head_dim);
-  return std::max({DistantScratchBytes(DeviceShapeOf(shape), tokens),
-                   WindowScoresScratchBytes(DeviceShapeOf(shape), tokens, 0),
+  return std::max({DistantScratchBytes(shape, tokens), WindowScoresScratchBytes(shape, tokens, 0),
                    SelectWindowsScratchBytes(tokens, 1), SelectWindowsScratchBytes(tokens, tokens),
                    CosineSumScratchBytes(tokens), CopyScratchBytes(heads, count, shape.head_dim),
-                   MergeScratchBytes(heads, count, shape.head_dim),
-                   SlotMassScratchBytes(DeviceShapeOf(shape))}) +
+                   MergeScratchBytes(heads, count, shape.head_dim)}) +
          256;
 }
 
@@ -175,7 +172,7 @@ void CudaBackend::PrefillAttention(const AttentionShape& shape, const PackedSequ
 
 void CudaBackend::AttendToPrompts(const AttentionShape& shape, absl::Span<const int> offsets,
                                   const PromptTensors& tensors) {
-  LaunchPrefillAttention(DeviceShapeOf(shape), tensors, uploads_->Place(offsets),
+  LaunchPrefillAttention(shape, tensors, uploads_->Place(offsets),
                          static_cast<int>(offsets.size()) - 1, offsets.back(), at());
 }
 
@@ -185,7 +182,6 @@ void CudaBackend::PrefillDistantAttention(const AttentionShape& shape, int n,
   auto* counted = numbers_.as<unsigned long long>();
   stream_->Zero(counted, 2 * sizeof(*counted));
   const absl::Span<const uint8_t> borrows(distant.borrows, shape.num_kv_heads);
-  const DeviceShape heads = DeviceShapeOf(shape);
   const DeviceDistant of_device = {distant.sinks,
                                    distant.recent,
                                    static_cast<float>(distant.skip),
@@ -193,8 +189,8 @@ void CudaBackend::PrefillDistantAttention(const AttentionShape& shape, int n,
                                    distant.low_q,
                                    distant.low_k,
                                    counted,
-                                   static_cast<float*>(Scratch(DistantScratchBytes(heads, n)))};
-  LaunchPrefillDistantAttention(heads, prompt, n, of_device, at());
+                                   static_cast<float*>(Scratch(DistantScratchBytes(shape, n)))};
+  LaunchPrefillDistantAttention(shape, prompt, n, of_device, at());
   if (counts == nullptr) return;
   unsigned long long both[2];
   Download(counted, sizeof(both), both);
@@ -204,15 +200,14 @@ void CudaBackend::PrefillDistantAttention(const AttentionShape& shape, int n,
 
 void CudaBackend::WindowScores(const AttentionShape& shape, const PromptTail& tail, int kernel,
                                WindowPooling pooling, float* scores) {
-  const DeviceShape heads = DeviceShapeOf(shape);
-  LaunchWindowScores(heads, tail, kernel, pooling, scores,
-                     Scratch(WindowScoresScratchBytes(heads, tail.n, tail.rows)), at());
+  LaunchWindowScores(shape, tail, kernel, pooling, scores,
+                     Scratch(WindowScoresScratchBytes(shape, tail.n, tail.rows)), at());
 }
 
 void CudaBackend::ColumnSums(const AttentionShape& shape, const PromptTail& tail, int begin,
                              int end, ScoreRows score_rows, float* sums, size_t stride) {
-  LaunchColumnSums(DeviceShapeOf(shape), tail, begin, end, score_rows == ScoreRows::kQueryHeads,
-                   sums, stride, Scratch(ColumnSumsScratchBytes()), at());
+  LaunchColumnSums(shape, tail, begin, end, score_rows == ScoreRows::kQueryHeads, sums, stride,
+                   Scratch(ColumnSumsScratchBytes()), at());
 }
 
 void CudaBackend::SelectBest(const float* scores, size_t stride, int num_heads, int candidates,
@@ -241,8 +236,8 @@ void CudaBackend::WriteTokens(const AttentionShape& shape, const KeyValues& toke
                               int first_slot) {
   TableImage image;
   const TargetSegment target = image.AddTarget(segment);
-  LaunchWriteTokens(DeviceShapeOf(shape), tokens, IndicesFrom(rows), rows.count, Cache(pool, image),
-                    target, first_slot, at());
+  LaunchWriteTokens(shape, tokens, IndicesFrom(rows), rows.count, Cache(pool, image), target,
+                    first_slot, at());
 }
 
 void CudaBackend::WriteScores(const AttentionShape& /*shape*/, const float* sums, int n,
@@ -266,7 +261,7 @@ void CudaBackend::CopyTokens(const AttentionShape& shape, PoolView pool, const S
                                       first_slot + done};
              const CopyRecord* const record = uploads_->Place(absl::MakeConstSpan(&copy, 1));
              const StreamTimer::Span timed(edits_);
-             LaunchCopyTokens(DeviceShapeOf(shape), cache, record, 1,
+             LaunchCopyTokens(shape, cache, record, 1,
                               {.heads = target.heads,
                                .count = piece,
                                .units = piece / target.unit,
@@ -283,8 +278,8 @@ void CudaBackend::CopyAll(const AttentionShape& shape, PoolView pool,
     const DeviceCache cache = Cache(pool, batch.image());
     const CopyRecord* const records = uploads_->Place(batch.records());
     const StreamTimer::Span timed(edits_);
-    LaunchCopyTokens(DeviceShapeOf(shape), cache, records, static_cast<int>(batch.records().size()),
-                     batch.most(), Scratch(batch.scratch_bytes()), at());
+    LaunchCopyTokens(shape, cache, records, static_cast<int>(batch.records().size()), batch.most(),
+                     Scratch(batch.scratch_bytes()), at());
     batch.Clear();
   };
   InBatches(copies, batch, launch, [&](const TokenCopy& copy) {
@@ -297,12 +292,12 @@ void CudaBackend::ReadTokens(const AttentionShape& shape, PoolView pool, const S
                              int first, int count, float* k, float* v) {
   TableImage image;
   const uint32_t source = image.AddSegment(segment);
-  LaunchReadTokens(DeviceShapeOf(shape), Cache(pool, image), source, first, count, k, v, at());
+  LaunchReadTokens(shape, Cache(pool, image), source, first, count, k, v, at());
 }
 
 void CudaBackend::MergeAngles(const AttentionShape& shape, ElementType element, const void* k0,
                               const void* k1, int m, float* angles) {
-  LaunchMergeAngles(DeviceShapeOf(shape), element, k0, k1, m, angles, at());
+  LaunchMergeAngles(shape, element, k0, k1, m, angles, at());
 }
 
 void CudaBackend::WriteMerged(const AttentionShape& shape, const KeyValues& lower_tokens,
@@ -315,8 +310,8 @@ void CudaBackend::WriteMerged(const AttentionShape& shape, const KeyValues& lowe
   const int heads = merged.lower.heads;
   InPieces(rows.count, merged.lower.unit, MergeScratchBytes(heads, 1, shape.head_dim),
            scratch_.bytes(), [&](int done, int piece) {
-             LaunchWriteMerged(DeviceShapeOf(shape), lower_tokens, upper_tokens,
-                               IndicesFrom(rows, done), piece, t, cache, merged, first_slot + done,
+             LaunchWriteMerged(shape, lower_tokens, upper_tokens, IndicesFrom(rows, done), piece, t,
+                               cache, merged, first_slot + done,
                                Scratch(MergeScratchBytes(heads, piece, shape.head_dim)), at());
            });
 }
@@ -328,86 +323,13 @@ void CudaBackend::MergeTails(const AttentionShape& shape, PoolView pool,
     const DeviceCache cache = Cache(pool, batch.image());
     const TailMergeRecord* const records = uploads_->Place(batch.records());
     const StreamTimer::Span timed(edits_);
-    LaunchMergeTails(DeviceShapeOf(shape), cache, records, static_cast<int>(batch.records().size()),
-                     batch.each(), Scratch(batch.scratch_bytes()), at());
+    LaunchMergeTails(shape, cache, records, static_cast<int>(batch.records().size()), batch.each(),
+                     Scratch(batch.scratch_bytes()), at());
     batch.Clear();
   };
   InBatches(merges, batch, launch, [&](const TailMerge& merge) {
-    AttentionBackend::MergeTails(shape, pool, {&merge, 1});
+    PromptBackend::MergeTails(shape, pool, {&merge, 1});
   });
-}
-
-// ---- Decode steps that bring their table along --------------------------------------------------
-
-namespace {
-
-/// The bucket that fits these items and no more.
-DecodeBucket BucketOf(const AttentionShape& shape, absl::Span<const DecodeItem> items,
-                      const CudaBackendOptions& options) {
-  DecodeBucket bucket;
-  bucket.shape = DeviceShapeOf(shape);
-  bucket.max_items = static_cast<int>(items.size());
-  bucket.workers = options.workers;
-  bucket.kernels = 0;
-  for (const DecodeItem& item : items) {
-    for (const SegmentView& segment : item.segments) {
-      bucket.max_runs += RunsOf(bucket.shape, segment.num_kv_heads);
-      bucket.distant = bucket.distant || segment.use != SegmentUse::kOwn;
-      bucket.kernels |=
-          KernelOf(ShapeOf(segment), shape.head_dim, options.compute == ElementType::kBf16).bit();
-    }
-  }
-  // Items without segments have results too.
-  if (bucket.kernels == 0) bucket.kernels = DecodeKernel::Plain().bit();
-  return bucket;
-}
-
-}  // namespace
-
-void CudaBackend::WriteStep(const AttentionShape& shape, absl::Span<const DecodeItem> items,
-                            const float* k, const float* v, PoolView pool) {
-  TableImage image;
-  const DeviceItems device_items = image.AddItems(items);
-  LaunchWriteStep(DeviceShapeOf(shape), Cache(pool, image), device_items, k, v, at());
-}
-
-void CudaBackend::DecodeAttention(const AttentionShape& shape, absl::Span<const DecodeItem> items,
-                                  const float* q, PoolView pool, float* out, float* lse) {
-  const DecodeBucket bucket = BucketOf(shape, items, options_);
-  std::vector<unsigned long long> counts(bucket.distant ? 2 * items.size() : 0);
-  unsigned long long* counted = nullptr;
-  if (bucket.distant) counted = uploads_->Place(absl::MakeConstSpan(counts));
-  TableImage image;
-  const DeviceItems device_items = image.AddItems(items, counted);
-  const DeviceCache cache = Cache(pool, image);
-  void* scratch = Scratch(DecodeScratchBytes(bucket));
-  LaunchPlanDecode(bucket, cache, device_items, /*stride=*/0, scratch, at());
-  LaunchDecodeAttention(bucket, cache, device_items, /*layer=*/0, q, {out, ElementType::kF32, lse},
-                        scratch, at());
-  if (!bucket.distant) return;
-  Download(counted, counts.size() * sizeof(counts[0]), counts.data());
-  for (size_t i = 0; i < items.size(); ++i) {
-    if (items[i].counts == nullptr) continue;
-    items[i].counts->attended += counts[2 * i];
-    items[i].counts->skipped += counts[2 * i + 1];
-  }
-}
-
-void CudaBackend::AccumulateScores(const AttentionShape& shape, absl::Span<const DecodeItem> items,
-                                   const float* q, const float* lse, PoolView pool) {
-  TableImage image;
-  const DeviceItems device_items = image.AddItems(items);
-  LaunchAccumulateScores(DeviceShapeOf(shape), Cache(pool, image), device_items, q, lse, at());
-}
-
-double CudaBackend::SlotMass(const AttentionShape& shape, const SegmentView& segment, int begin,
-                             int end, const float* q, const float* lse, PoolView pool) {
-  TableImage image;
-  const uint32_t word = image.AddSegment(segment);
-  auto* mass = numbers_.as<double>();
-  LaunchSlotMass(DeviceShapeOf(shape), Cache(pool, image), word, begin, end, q, lse, mass,
-                 Scratch(SlotMassScratchBytes(DeviceShapeOf(shape))), at());
-  return Fetch(mass);
 }
 
 // ---- Between the GEMMs --------------------------------------------------------------------------
@@ -420,17 +342,11 @@ void CudaBackend::RmsNorm(const float* x, const float* weight, float epsilon, in
 void CudaBackend::SplitAndRotate(const AttentionShape& shape, ElementType element, const void* qkv,
                                  const float* cos, const float* sin, int rows,
                                  ElementType out_element, void* q, void* k, void* v) {
-  LaunchSplitAndRotate(DeviceShapeOf(shape), element, qkv, cos, sin, rows, out_element, q, k, v,
-                       at());
+  LaunchSplitAndRotate(shape, element, qkv, cos, sin, rows, out_element, q, k, v, at());
 }
 
 void CudaBackend::SwiGlu(ElementType element, const void* gate_up, int rows, int width, void* out) {
   LaunchSwiGlu(element, gate_up, rows, width, out, at());
-}
-
-void CudaBackend::Convert(ElementType from, const void* x, size_t count, ElementType to,
-                          void* out) {
-  LaunchConvert(from, x, count, to, out, at());
 }
 
 }  // namespace ziggurat::cuda

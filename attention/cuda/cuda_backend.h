@@ -11,7 +11,6 @@
 
 #include "absl/status/statusor.h"
 #include "attention/backend.h"
-#include "attention/cuda/decode.h"
 #include "attention/cuda/device.h"
 #include "attention/cuda/edit_batches.h"
 #include "attention/cuda/prompt_library.h"
@@ -22,9 +21,6 @@
 namespace ziggurat::cuda {
 
 struct CudaBackendOptions {
-  /// kBf16 gives decode attention to the tensor cores wherever a segment fits them.
-  ElementType compute = ElementType::kBf16;
-  DecodeWorkers workers = DecodeWorkers::Alike(kWorkersPerMultiprocessor);
   size_t scratch_bytes = 0;  ///< of the backend's own, for one call
   size_t lend_bytes = 0;     ///< what Lend can give
   size_t upload_bytes = 0;   ///< of the ring (UploadRing)
@@ -34,7 +30,7 @@ struct CudaBackendOptions {
 /// or merges goes in pieces.
 size_t ScratchBytesFor(const AttentionShape& shape, int tokens);
 
-class CudaBackend final : public AttentionBackend {
+class CudaBackend final : public PromptBackend {
  public:
   /// RESOURCE_EXHAUSTED names the part that there is no memory for. `prompts` may be null.
   static absl::StatusOr<std::unique_ptr<CudaBackend>> Create(
@@ -95,22 +91,12 @@ class CudaBackend final : public AttentionBackend {
   void MergeTails(const AttentionShape& shape, PoolView pool,
                   absl::Span<const TailMerge> merges) override;
 
-  void WriteStep(const AttentionShape& shape, absl::Span<const DecodeItem> items, const float* k,
-                 const float* v, PoolView pool) override;
-  void DecodeAttention(const AttentionShape& shape, absl::Span<const DecodeItem> items,
-                       const float* q, PoolView pool, float* out, float* lse) override;
-  void AccumulateScores(const AttentionShape& shape, absl::Span<const DecodeItem> items,
-                        const float* q, const float* lse, PoolView pool) override;
-  double SlotMass(const AttentionShape& shape, const SegmentView& segment, int begin, int end,
-                  const float* q, const float* lse, PoolView pool) override;
-
   void RmsNorm(const float* x, const float* weight, float epsilon, int rows, int width,
                ElementType element, void* out) override;
   void SplitAndRotate(const AttentionShape& shape, ElementType element, const void* qkv,
                       const float* cos, const float* sin, int rows, ElementType out_element,
                       void* q, void* k, void* v) override;
   void SwiGlu(ElementType element, const void* gate_up, int rows, int width, void* out) override;
-  void Convert(ElementType from, const void* x, size_t count, ElementType to, void* out) override;
 
  private:
   /// By our own kernels.

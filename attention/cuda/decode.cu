@@ -17,7 +17,7 @@ constexpr int kMergeThreads = 128;
 ///   plans         those of layer 0, whose arrays are `plan_stride` apart from layer to layer
 ///   items_stride  words, likewise
 __global__ void __launch_bounds__(kPlanThreads)
-    PlanShares(DeviceCache cache, DeviceShape shape, DeviceItems items, uint32_t items_stride,
+    PlanShares(DeviceCache cache, AttentionShape shape, DeviceItems items, uint32_t items_stride,
                DecodePlans plans, int plan_stride) {
   ZIGGURAT_SHARED(int[2][kPlanThreads / kWarp], scratch);
   ZIGGURAT_SHARED(int[2], sums);  // chunks and runs of all items so far
@@ -309,7 +309,7 @@ bool Exists(DecodeKernel kernel, bool borrowed) {
 }
 
 /// Of a multiprocessor; 0 where the kernel does not exist.
-int WorkersAtOnce(DecodeKernel kernel, const DeviceShape& shape) {
+int WorkersAtOnce(DecodeKernel kernel, const AttentionShape& shape) {
   if (!Exists(kernel, /*borrowed=*/false)) return 0;
   switch (kernel.path()) {
     case DecodePath::kPlain:
@@ -327,7 +327,7 @@ int PlanStride(const DecodeBucket& bucket) { return bucket.max_items + 1; }
 
 }  // namespace
 
-DecodeWorkers FindDecodeWorkers(const DeviceShape& shape, int multiprocessors) {
+DecodeWorkers FindDecodeWorkers(const AttentionShape& shape, int multiprocessors) {
   DecodeWorkers found = DecodeWorkers::Alike(kWorkersPerMultiprocessor * multiprocessors);
   for (int i = 0; i < DecodeKernel::kCount; ++i) {
     const int held = WorkersAtOnce(DecodeKernel::At(i), shape);

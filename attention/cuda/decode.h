@@ -21,11 +21,11 @@ namespace ziggurat::cuda {
 /// Query heads of a KV head that one pass over its slots serves; more take further passes.
 constexpr int kHeadsPerPass = 8;
 /// Passes over the slots of a KV head.
-ZIGGURAT_HOST_DEVICE inline int PassesOf(const DeviceShape& shape) {
+ZIGGURAT_HOST_DEVICE inline int PassesOf(const AttentionShape& shape) {
   return (shape.group_size() + kHeadsPerPass - 1) / kHeadsPerPass;
 }
 /// (segment, KV head, pass)s of a segment that covers `kv_heads` heads.
-ZIGGURAT_HOST_DEVICE inline int RunsOf(const DeviceShape& shape, int kv_heads) {
+ZIGGURAT_HOST_DEVICE inline int RunsOf(const AttentionShape& shape, int kv_heads) {
   return kv_heads * PassesOf(shape);
 }
 
@@ -63,11 +63,11 @@ struct DecodeWorkers {
 };
 /// For the calling thread's device, which has so many multiprocessors: as many to each as may be,
 /// or as it holds of the kernel.
-DecodeWorkers FindDecodeWorkers(const DeviceShape& shape, int multiprocessors);
+DecodeWorkers FindDecodeWorkers(const AttentionShape& shape, int multiprocessors);
 
 /// What the launches of a step are made for; the same for all steps that one graph serves.
 struct DecodeBucket {
-  DeviceShape shape;
+  AttentionShape shape;
   int max_items = 0;
   int max_runs = 0;  ///< (item, segment, KV head, pass)s
   DecodeWorkers workers;
@@ -109,15 +109,15 @@ DecodePlans LayOutPlans(const DecodeBucket& bucket, int layer, void* scratch, si
 
 struct DecodeArguments {
   DeviceCache cache;
-  DeviceShape shape;
+  AttentionShape shape;
   DeviceItems items;
   const float* q = nullptr;
   const float* near_lse = nullptr;
 };
 /// Workers of a multiprocessor; 0 where there is no such kernel for this head size.
-int PlainWorkersAtOnce(const DeviceShape& shape);
-int TensorWorkersAtOnce(Encoding encoding, const DeviceShape& shape);
-int StagedWorkersAtOnce(Encoding encoding, const DeviceShape& shape);
+int PlainWorkersAtOnce(const AttentionShape& shape);
+int TensorWorkersAtOnce(Encoding encoding, const AttentionShape& shape);
+int StagedWorkersAtOnce(Encoding encoding, const AttentionShape& shape);
 void LaunchPlainPartials(const DecodeArguments& arguments, const DecodePlan& plan,
                          cudaStream_t stream);
 void LaunchTensorPartials(const DecodeArguments& arguments, const DecodePlan& plan,

@@ -117,7 +117,7 @@ __global__ void __launch_bounds__(kWorkersPerBlock* kWarp)
 
 // ---- Launchers ----------------------------------------------------------------------------------
 
-int PlainWorkersAtOnce(const DeviceShape& shape) {
+int PlainWorkersAtOnce(const AttentionShape& shape) {
   return WorkersThatFit(PlainPartials, SharedFloats(shape.head_dim) * sizeof(float));
 }
 

@@ -22,7 +22,7 @@ __device__ inline int LengthInLine(const DeviceSegment& s) {
   return chunks == 0 ? 0 : kChunksOfRun + chunks;
 }
 /// Rows of a partial result.
-ZIGGURAT_HOST_DEVICE inline int HeadsOfPass(const DeviceShape& shape) {
+ZIGGURAT_HOST_DEVICE inline int HeadsOfPass(const AttentionShape& shape) {
   return shape.group_size() < kHeadsPerPass ? shape.group_size() : kHeadsPerPass;
 }
 

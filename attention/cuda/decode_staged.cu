@@ -42,7 +42,7 @@ void WithStagedKernel(Encoding encoding, int head_dim, Use use) {
 
 }  // namespace
 
-int StagedWorkersAtOnce(Encoding encoding, const DeviceShape& shape) {
+int StagedWorkersAtOnce(Encoding encoding, const AttentionShape& shape) {
   int workers = 0;
   WithStagedKernel(encoding, shape.head_dim, [&](auto of, size_t shared_bytes) {
     workers = WorkersThatFit(of, shared_bytes);

@@ -45,7 +45,7 @@ void WithTensorKernel(Encoding encoding, int head_dim, Use use) {
 
 }  // namespace
 
-int TensorWorkersAtOnce(Encoding encoding, const DeviceShape& shape) {
+int TensorWorkersAtOnce(Encoding encoding, const AttentionShape& shape) {
   int workers = 0;
   WithTensorKernel(encoding, shape.head_dim, [&](auto of) { workers = WorkersThatFit(of, 0); });
   return workers;

@@ -21,7 +21,6 @@ namespace ziggurat::cuda {
 struct DeviceFacts {
   std::string name;         ///< "NVIDIA H200", ...
   int multiprocessors = 0;  ///< decode attention runs some warps on each
-  size_t total_bytes = 0;
 };
 
 /// Makes `ordinal` the device of the calling thread. FAILED_PRECONDITION where there is no GPU or

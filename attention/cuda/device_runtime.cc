@@ -106,7 +106,7 @@ absl::StatusOr<DeviceFacts> OpenDevice(int ordinal) {
         "compute capability ", properties.major, ".", properties.minor, ", they are compiled for ",
         ZIGGURAT_CUDA_COMPILED_FOR, " (", why, ")"));
   }
-  return DeviceFacts{properties.name, properties.multiProcessorCount, properties.totalGlobalMem};
+  return DeviceFacts{properties.name, properties.multiProcessorCount};
 }
 
 void BindDevice(int ordinal) { CheckCall(cudaSetDevice(ordinal), "cudaSetDevice"); }

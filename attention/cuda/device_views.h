@@ -12,24 +12,15 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "attention/attention_shape.h"
 #include "attention/host_device.h"
 #include "block_manager/cache_format.h"
 #include "block_manager/segment_view.h"
 
 namespace ziggurat::cuda {
 
-/// Heads of one layer, as AttentionShape (attention/backend.h).
-struct DeviceShape {
-  int32_t num_q_heads = 0;
-  int32_t num_kv_heads = 0;
-  int32_t head_dim = 0;
-  float scale = 0;
-
-  ZIGGURAT_HOST_DEVICE int group_size() const { return num_q_heads / num_kv_heads; }
-};
-
 /// Whether rows of a prompt go to the kernels for tensor cores.
-inline bool RunsOnTensorCores(const DeviceShape& shape, ElementType element) {
+inline bool RunsOnTensorCores(const AttentionShape& shape, ElementType element) {
   return element == ElementType::kBf16 && shape.head_dim % 8 == 0 && shape.head_dim <= 256;
 }
 
@@ -73,7 +64,7 @@ struct DeviceSegment {
   }
 };
 
-/// As TokenTarget (attention/backend.h).
+/// As TokenTarget (attention/cache_orders.h).
 struct DeviceTarget {
   int32_t segment = 0;  ///< index among the item's segments
   int32_t slot = 0;     ///< -1: the one with the lowest score

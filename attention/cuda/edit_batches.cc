@@ -9,7 +9,8 @@ namespace {
 constexpr size_t kMostRoom = 8;
 constexpr size_t kFewCopies = 64;
 
-bool IsTold(const TableImage& image, size_t record_bytes, const BatchLimits& limits) {
+/// Whether as much has been told of edits as goes in one upload.
+bool IsFull(const TableImage& image, size_t record_bytes, const BatchLimits& limits) {
   return image.words().size() * sizeof(uint32_t) > limits.told_bytes ||
          record_bytes > limits.told_bytes;
 }
@@ -60,7 +61,7 @@ bool CopyBatch::HasRoomFor(const Needs& needs) const {
   if (is_staged && scratch_bytes_ + needs.scratch_bytes > limits_.scratch_bytes) return false;
   const size_t copies = records_.size() + 1;
   return empty() || (copies <= kMostCopies && !WastesRoom(needs) &&
-                     !IsTold(image_, copies * sizeof(CopyRecord), limits_));
+                     !IsFull(image_, copies * sizeof(CopyRecord), limits_));
 }
 
 bool CopyBatch::TryAdd(const TokenCopy& copy) {
@@ -100,7 +101,7 @@ bool MergeBatch::HasRoomFor(const TailMergeExtent& extent, size_t scratch_bytes)
   if (scratch_bytes_ + scratch_bytes > limits_.scratch_bytes) return false;
   const size_t merges = records_.size() + 1;
   return empty() || (extent == each_ && merges * heads_ <= kMostTailMergeHeads &&
-                     !IsTold(image_, merges * sizeof(TailMergeRecord), limits_));
+                     !IsFull(image_, merges * sizeof(TailMergeRecord), limits_));
 }
 
 bool MergeBatch::TryAdd(const TailMerge& merge) {

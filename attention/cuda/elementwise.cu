@@ -79,7 +79,7 @@ constexpr int kHeadsOfBlock = 4;
 
 /// A warp for each head (y) of each row (x).
 __global__ void __launch_bounds__(kHeadsOfBlock* kWarp)
-    SplitAndRotate(DeviceShape shape, ElementType element, const void* qkv, const float* cos,
+    SplitAndRotate(AttentionShape shape, ElementType element, const void* qkv, const float* cos,
                    const float* sin, ElementType out_element, void* q, void* k, void* v) {
   const int dim = shape.head_dim, rotated = shape.num_q_heads + shape.num_kv_heads;
   const int heads = rotated + shape.num_kv_heads;
@@ -147,12 +147,6 @@ __global__ void __launch_bounds__(kThreads)
   StoreElement(element, out, row * width + i, Gated(gate, up));
 }
 
-__global__ void __launch_bounds__(kThreads)
-    Convert(ElementType from, const void* x, size_t count, ElementType to, void* out) {
-  const size_t i = size_t{blockIdx.x} * kThreads + threadIdx.x;
-  if (i < count) StoreElement(to, out, i, LoadElement(from, x, i));
-}
-
 /// A block for each token.
 __global__ void __launch_bounds__(kThreads)
     EmbedTokens(ElementType element, const void* table, const int32_t* ids, int width,
@@ -214,7 +208,7 @@ void LaunchRmsNorm(const float* x, const float* weight, float epsilon, int rows,
               width, element, out);
 }
 
-void LaunchSplitAndRotate(const DeviceShape& shape, ElementType element, const void* qkv,
+void LaunchSplitAndRotate(const AttentionShape& shape, ElementType element, const void* qkv,
                           const float* cos, const float* sin, int rows, ElementType out_element,
                           void* q, void* k, void* v, cudaStream_t stream) {
   if (rows == 0) return;
@@ -265,12 +259,6 @@ void LaunchFillAngles(const int32_t* positions, int count, const float* inverse_
 void LaunchFillAngles(int first, int count, const float* inverse_frequencies, int width, float* cos,
                       float* sin, cudaStream_t stream) {
   LaunchAngles(nullptr, first, count, inverse_frequencies, width, cos, sin, stream);
-}
-
-void LaunchConvert(ElementType from, const void* x, size_t count, ElementType to, void* out,
-                   cudaStream_t stream) {
-  if (count == 0) return;
-  Launch(Convert, dim3{BlocksFor(count)}, dim3{kThreads}, 0, stream, from, x, count, to, out);
 }
 
 }  // namespace ziggurat::cuda

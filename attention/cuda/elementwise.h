@@ -1,4 +1,4 @@
-// What stands between the GEMMs. Each function is the one of the same name of AttentionBackend
+// What stands between the GEMMs. Each function is the one of the same name of PromptBackend
 // (attention/backend.h); pointers are the device's.
 #pragma once
 
@@ -13,15 +13,12 @@ namespace ziggurat::cuda {
 void LaunchRmsNorm(const float* x, const float* weight, float epsilon, int rows, int width,
                    ElementType element, void* out, cudaStream_t stream);
 
-void LaunchSplitAndRotate(const DeviceShape& shape, ElementType element, const void* qkv,
+void LaunchSplitAndRotate(const AttentionShape& shape, ElementType element, const void* qkv,
                           const float* cos, const float* sin, int rows, ElementType out_element,
                           void* q, void* k, void* v, cudaStream_t stream);
 
 void LaunchSwiGlu(ElementType element, const void* gate_up, int rows, int width, void* out,
                   cudaStream_t stream);
-
-void LaunchConvert(ElementType from, const void* x, size_t count, ElementType to, void* out,
-                   cudaStream_t stream);
 
 /// Row i of `out` is that of token ids[i].   table [vocabulary, width];   out [count, width] f32
 void LaunchEmbedTokens(ElementType element, const void* table, const int32_t* ids, int count,

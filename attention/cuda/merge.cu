@@ -91,7 +91,7 @@ __device__ void WriteNorms(const DeviceCache& cache, const DeviceSegment& lower,
 
 /// A warp for each token (x) and head (y).
 __global__ void __launch_bounds__(kWarp)
-    MergeAngles(DeviceShape shape, ElementType element, const void* k0, const void* k1, int m,
+    MergeAngles(AttentionShape shape, ElementType element, const void* k0, const void* k1, int m,
                 float* angles) {
   const size_t token = blockIdx.x, head = blockIdx.y;
   const size_t first = (token * shape.num_kv_heads + head) * shape.head_dim;
@@ -103,7 +103,7 @@ __global__ void __launch_bounds__(kWarp)
 /// A warp for each token (x), head (y) and side (z): SLERP of the two, of length 1, and the norms.
 ///   directions  [sides, heads, count, head_dim]
 __global__ void __launch_bounds__(kWarp)
-    MergeDirections(DeviceShape shape, KeyValues lower_tokens, KeyValues upper_tokens,
+    MergeDirections(AttentionShape shape, KeyValues lower_tokens, KeyValues upper_tokens,
                     DeviceIndices rows, int count, double t, DeviceCache cache, uint32_t lower_word,
                     uint32_t upper_word, int first_slot, float* directions) {
   const DeviceSegment& lower = cache.segment(lower_word);
@@ -124,8 +124,8 @@ __global__ void __launch_bounds__(kWarp)
 
 /// A warp for each unit (x), head (y) and side (z).
 __global__ void __launch_bounds__(kWarp)
-    EncodeDirections(DeviceShape shape, DeviceCache cache, int count, uint32_t word, int first_slot,
-                     const float* directions) {
+    EncodeDirections(AttentionShape shape, DeviceCache cache, int count, uint32_t word,
+                     int first_slot, const float* directions) {
   const DeviceSegment& s = cache.segment(word);
   const int head = static_cast<int>(blockIdx.y), dim = shape.head_dim;
   const int first = static_cast<int>(blockIdx.x) * UnitTokens(s);
@@ -156,7 +156,7 @@ struct PartOfMerge {
 
 /// A warp for each token (x), head (y) and merge (z).
 __global__ void __launch_bounds__(kWarp)
-    TailAngles(DeviceShape shape, DeviceCache cache, const TailMergeRecord* merges, int m,
+    TailAngles(AttentionShape shape, DeviceCache cache, const TailMergeRecord* merges, int m,
                float* angles) {
   const TailMergeRecord& merge = merges[blockIdx.z];
   const int slot = static_cast<int>(blockIdx.x), head = static_cast<int>(blockIdx.y);
@@ -172,7 +172,7 @@ __global__ void __launch_bounds__(kWarp)
 /// A warp for each merged token (x), head (y), and side of a merge (z).
 ///   rest  [merges, heads, count] the slots in the tails
 __global__ void __launch_bounds__(kWarp)
-    TailDirections(DeviceShape shape, DeviceCache cache, const TailMergeRecord* merges,
+    TailDirections(AttentionShape shape, DeviceCache cache, const TailMergeRecord* merges,
                    const int32_t* rest, int count, float* directions) {
   const PartOfMerge part(merges, 1);
   const int dim = shape.head_dim;
@@ -192,7 +192,7 @@ __global__ void __launch_bounds__(kWarp)
 
 /// A warp for each unit of merged tokens (x), head (y), and side of a merge (z).
 __global__ void __launch_bounds__(kWarp)
-    EncodeTailDirections(DeviceShape shape, DeviceCache cache, const TailMergeRecord* merges,
+    EncodeTailDirections(AttentionShape shape, DeviceCache cache, const TailMergeRecord* merges,
                          int count, const float* directions) {
   const PartOfMerge part(merges, 1);
   const DeviceSegment& s = cache.segment(part.merge.lower_merged);
@@ -207,7 +207,7 @@ __global__ void __launch_bounds__(kWarp)
 /// A warp for each unit of retained tokens (x), head (y), and side of a layer of a merge (z).
 ///   kept  [merges, heads, count] the slots in the tails
 __global__ void __launch_bounds__(kWarp)
-    WriteRetained(DeviceShape shape, DeviceCache cache, const TailMergeRecord* merges,
+    WriteRetained(AttentionShape shape, DeviceCache cache, const TailMergeRecord* merges,
                   const int32_t* kept, int count) {
   const PartOfMerge part(merges, 2);
   const bool is_lower = part.index % 2 == 0;
@@ -227,7 +227,7 @@ __global__ void __launch_bounds__(kWarp)
 
 // ---- Launchers ----------------------------------------------------------------------------------
 
-void LaunchMergeAngles(const DeviceShape& shape, ElementType element, const void* k0,
+void LaunchMergeAngles(const AttentionShape& shape, ElementType element, const void* k0,
                        const void* k1, int m, float* angles, cudaStream_t stream) {
   if (m == 0) return;
   const dim3 grid{static_cast<unsigned>(m), static_cast<unsigned>(shape.num_kv_heads)};
@@ -238,7 +238,7 @@ size_t MergeScratchBytes(int heads, int count, int head_dim) {
   return size_t{2} * heads * count * head_dim * sizeof(float);
 }
 
-void LaunchWriteMerged(const DeviceShape& shape, const KeyValues& lower_tokens,
+void LaunchWriteMerged(const AttentionShape& shape, const KeyValues& lower_tokens,
                        const KeyValues& upper_tokens, const DeviceIndices& rows, int count,
                        double t, const DeviceCache& cache, const MergedSegment& segment,
                        int first_slot, void* scratch, cudaStream_t stream) {
@@ -281,7 +281,7 @@ size_t TailMergeScratchBytes(const TailMergeExtent& each, int heads, int head_di
   return TailScratch::Words(each, heads, head_dim) * sizeof(float);
 }
 
-void LaunchMergeTails(const DeviceShape& shape, const DeviceCache& cache,
+void LaunchMergeTails(const AttentionShape& shape, const DeviceCache& cache,
                       const TailMergeRecord* merges, int num_merges, const TailMergeExtent& each,
                       void* scratch, cudaStream_t stream) {
   const int merged = each.count - each.retained, rows = num_merges * shape.num_kv_heads;

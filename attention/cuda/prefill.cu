@@ -24,7 +24,7 @@ __device__ void LoadQuery(ElementType element, const void* q, size_t from, int d
   for (int c = LaneOfThread(); c < dim; c += kWarp) to[c] = LoadElement(element, q, from + c);
 }
 
-__device__ float Dot(const DeviceShape& shape, ElementType element, const float* query,
+__device__ float Dot(const AttentionShape& shape, ElementType element, const float* query,
                      const void* k, int token, int kv_head) {
   const size_t from = (static_cast<size_t>(token) * shape.num_kv_heads + kv_head) * shape.head_dim;
   float dot = 0;
@@ -35,7 +35,7 @@ __device__ float Dot(const DeviceShape& shape, ElementType element, const float*
 /// Attends to keys first .. last, whose scores score(j) gives, and writes the row `query_row` of a
 /// query head.
 template <class Score>
-__device__ void AttendRow(const DeviceShape& shape, const PromptTensors& t, int first, int last,
+__device__ void AttendRow(const AttentionShape& shape, const PromptTensors& t, int first, int last,
                           int kv_head, size_t query_row, float* weights, Score score) {
   const int dim = shape.head_dim, lane = LaneOfThread();
   float highest = -INFINITY, sum = 0, own[kMaxPerLane] = {};
@@ -75,8 +75,8 @@ __device__ void AttendRow(const DeviceShape& shape, const PromptTensors& t, int 
 }
 
 /// A block of a warp for each token (x) and query head (y).
-__global__ void __launch_bounds__(kWarp)
-    AttendPrompts(DeviceShape shape, PromptTensors t, const int32_t* offsets, int num_sequences) {
+__global__ void __launch_bounds__(kWarp) AttendPrompts(AttentionShape shape, PromptTensors t,
+                                                       const int32_t* offsets, int num_sequences) {
   ZIGGURAT_SHARED(WarpMemory, memory);
   const int token = static_cast<int>(blockIdx.x), head = static_cast<int>(blockIdx.y);
   int sequence = 0;  // the last that begins at or before the token
@@ -116,7 +116,7 @@ struct LaneSum {
 /// Of one query and KV head: whether every query head gives the near tokens at least the share
 /// `skip`. `load` fetches the queries of a head, `score` that of a key.
 template <class Load, class Score, class IsDistant>
-__device__ bool SkipsDistant(const DeviceShape& shape, const DeviceDistant& distant, int token,
+__device__ bool SkipsDistant(const AttentionShape& shape, const DeviceDistant& distant, int token,
                              int kv_head, Load load, Score score, IsDistant is_distant) {
   for (int h = 0; h < shape.group_size(); ++h) {
     load(kv_head * shape.group_size() + h);
@@ -132,7 +132,7 @@ __device__ bool SkipsDistant(const DeviceShape& shape, const DeviceDistant& dist
 
 /// A block of a warp for each token (x) and KV head (y).
 __global__ void __launch_bounds__(kWarp)
-    AttendDistant(DeviceShape shape, PromptTensors t, DeviceDistant distant) {
+    AttendDistant(AttentionShape shape, PromptTensors t, DeviceDistant distant) {
   ZIGGURAT_SHARED(WarpMemory, memory);
   const int token = static_cast<int>(blockIdx.x), kv_head = static_cast<int>(blockIdx.y);
   const int dim = shape.head_dim;
@@ -172,7 +172,7 @@ __global__ void __launch_bounds__(kWarp)
 
 // ---- Launchers ----------------------------------------------------------------------------------
 
-void LaunchPrefillAttention(const DeviceShape& shape, const PromptTensors& tensors,
+void LaunchPrefillAttention(const AttentionShape& shape, const PromptTensors& tensors,
                             const int32_t* offsets, int num_sequences, int num_tokens,
                             cudaStream_t stream) {
   if (num_tokens == 0) return;
@@ -183,11 +183,11 @@ void LaunchPrefillAttention(const DeviceShape& shape, const PromptTensors& tenso
   Launch(AttendPrompts, grid, dim3{kWarp}, 0, stream, shape, tensors, offsets, num_sequences);
 }
 
-size_t DistantScratchBytes(const DeviceShape& shape, int n) {
+size_t DistantScratchBytes(const AttentionShape& shape, int n) {
   return sizeof(float) * 2 * shape.num_q_heads * static_cast<size_t>(n);
 }
 
-void LaunchPrefillDistantAttention(const DeviceShape& shape, const PromptTensors& tensors, int n,
+void LaunchPrefillDistantAttention(const AttentionShape& shape, const PromptTensors& tensors, int n,
                                    const DeviceDistant& distant, cudaStream_t stream) {
   if (n == 0) return;
   if (RunsOnTensorCores(shape, tensors.element)) {

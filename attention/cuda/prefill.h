@@ -25,21 +25,21 @@ struct DeviceDistant {
 };
 
 ///   offsets  [num_sequences + 1] first token of each
-void LaunchPrefillAttention(const DeviceShape& shape, const PromptTensors& tensors,
+void LaunchPrefillAttention(const AttentionShape& shape, const PromptTensors& tensors,
                             const int32_t* offsets, int num_sequences, int num_tokens,
                             cudaStream_t stream);
 
 /// The same on tensor cores, which LaunchPrefillAttention leaves to it where RunsOnTensorCores.
-void LaunchTensorPrefill(const DeviceShape& shape, const PromptTensors& tensors,
+void LaunchTensorPrefill(const AttentionShape& shape, const PromptTensors& tensors,
                          const int32_t* offsets, int num_sequences, int num_tokens,
                          cudaStream_t stream);
 
-size_t DistantScratchBytes(const DeviceShape& shape, int n);
+size_t DistantScratchBytes(const AttentionShape& shape, int n);
 /// One prompt of n tokens.
-void LaunchPrefillDistantAttention(const DeviceShape& shape, const PromptTensors& tensors, int n,
+void LaunchPrefillDistantAttention(const AttentionShape& shape, const PromptTensors& tensors, int n,
                                    const DeviceDistant& distant, cudaStream_t stream);
 /// The same on tensor cores, as LaunchTensorPrefill.
-void LaunchTensorPrefillDistant(const DeviceShape& shape, const PromptTensors& tensors, int n,
+void LaunchTensorPrefillDistant(const AttentionShape& shape, const PromptTensors& tensors, int n,
                                 const DeviceDistant& distant, cudaStream_t stream);
 
 }  // namespace ziggurat::cuda

@@ -81,7 +81,7 @@ template <int kMaxDim, bool kWithValues>
 struct DistantTile {
   using Queries = QueryTile<kMaxDim, kWithValues>;
 
-  const DeviceShape shape;
+  const AttentionShape shape;
   const DeviceDistant distant;
   const int head;
   const int kv_head;
@@ -91,7 +91,7 @@ struct DistantTile {
   const NearKeys<Queries::kTileKeys> near_keys;
   DistantKeys<Queries::kTileKeys> distant_keys;
 
-  __device__ DistantTile(const DeviceShape& s, const PromptTensors& t, int n,
+  __device__ DistantTile(const AttentionShape& s, const PromptTensors& t, int n,
                          const DeviceDistant& d, unsigned char* memory)
       : shape(s),
         distant(d),
@@ -166,7 +166,7 @@ struct DistantTile {
 /// A block for each tile of queries (x) and query head (y).
 template <int kMaxDim>
 __global__ void __launch_bounds__(kQueryTileThreads, kMaxDim <= 64 ? 2 : 1)
-    FindShares(DeviceShape shape, PromptTensors t, int n, DeviceDistant distant) {
+    FindShares(AttentionShape shape, PromptTensors t, int n, DeviceDistant distant) {
   ZIGGURAT_SHARED_MEMORY(memory);
   DistantTile<kMaxDim, false> tile(shape, t, n, distant, memory);
   if (!tile.borrows || tile.distant_keys.count == 0) return;
@@ -178,7 +178,7 @@ __global__ void __launch_bounds__(kQueryTileThreads, kMaxDim <= 64 ? 2 : 1)
 
 template <int kMaxDim>
 __global__ void __launch_bounds__(kQueryTileThreads, kMaxDim <= 64 ? 2 : 1)
-    AttendDistantTiles(DeviceShape shape, PromptTensors t, int n, DeviceDistant distant) {
+    AttendDistantTiles(AttentionShape shape, PromptTensors t, int n, DeviceDistant distant) {
   ZIGGURAT_SHARED_MEMORY(memory);
   DistantTile<kMaxDim, true> tile(shape, t, n, distant, memory);
   tile.queries.Attend(tile.q, tile.k, tile.near_keys);
@@ -194,7 +194,7 @@ __global__ void __launch_bounds__(kQueryTileThreads, kMaxDim <= 64 ? 2 : 1)
 
 // ---- Launchers ----------------------------------------------------------------------------------
 
-void LaunchTensorPrefillDistant(const DeviceShape& shape, const PromptTensors& tensors, int n,
+void LaunchTensorPrefillDistant(const AttentionShape& shape, const PromptTensors& tensors, int n,
                                 const DeviceDistant& distant, cudaStream_t stream) {
   const dim3 grid{static_cast<unsigned>((n + kQueryTileRows - 1) / kQueryTileRows),
                   static_cast<unsigned>(shape.num_q_heads)};

@@ -12,7 +12,7 @@ namespace {
 /// head (y).
 template <int kMaxDim>
 __global__ void __launch_bounds__(kQueryTileThreads, kMaxDim <= 64 ? 2 : 1)
-    AttendTiles(DeviceShape shape, PromptTensors t, const int32_t* offsets, int num_sequences) {
+    AttendTiles(AttentionShape shape, PromptTensors t, const int32_t* offsets, int num_sequences) {
   ZIGGURAT_SHARED_MEMORY(memory);
   int tile = static_cast<int>(gridDim.x - 1 - blockIdx.x), length = 0, sequence = 0;
   for (; sequence < num_sequences; ++sequence) {
@@ -45,7 +45,7 @@ __global__ void __launch_bounds__(kQueryTileThreads, kMaxDim <= 64 ? 2 : 1)
 
 // ---- Launchers ----------------------------------------------------------------------------------
 
-void LaunchTensorPrefill(const DeviceShape& shape, const PromptTensors& tensors,
+void LaunchTensorPrefill(const AttentionShape& shape, const PromptTensors& tensors,
                          const int32_t* offsets, int num_sequences, int num_tokens,
                          cudaStream_t stream) {
   const dim3 grid{static_cast<unsigned>(num_tokens / kQueryTileRows + num_sequences),

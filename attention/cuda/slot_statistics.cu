@@ -18,7 +18,7 @@ constexpr int kSplits = 4;  ///< blocks that share the slots of a head
 /// slots are this block's.
 ///   q  [num_q_heads, head_dim];  lse  [num_q_heads]
 template <class Add>
-__device__ void ForEachReceived(const DeviceShape& shape, const DeviceCache& cache,
+__device__ void ForEachReceived(const AttentionShape& shape, const DeviceCache& cache,
                                 const DeviceSegment& s, int head, int begin, int end,
                                 const float* q, const float* lse, float* q_rows, int first,
                                 int step, Add add) {
@@ -46,7 +46,7 @@ __device__ void ForEachReceived(const DeviceShape& shape, const DeviceCache& cac
 
 /// Blocks for each item (x) and KV head (y), kSplits of them (z).
 __global__ void __launch_bounds__(kThreads)
-    AccumulateScores(DeviceShape shape, DeviceCache cache, DeviceItems items, const float* q,
+    AccumulateScores(AttentionShape shape, DeviceCache cache, DeviceItems items, const float* q,
                      const float* lse) {
   ZIGGURAT_SHARED_MEMORY(memory);
   const int i = static_cast<int>(blockIdx.x), kv_head = static_cast<int>(blockIdx.y);
@@ -67,7 +67,7 @@ __global__ void __launch_bounds__(kThreads)
 
 /// A block for each KV head: the sum over its slots.
 __global__ void __launch_bounds__(kThreads)
-    SlotMass(DeviceShape shape, DeviceCache cache, uint32_t word, int begin, int end,
+    SlotMass(AttentionShape shape, DeviceCache cache, uint32_t word, int begin, int end,
              const float* q, const float* lse, double* of_heads) {
   ZIGGURAT_SHARED_MEMORY(memory);
   ZIGGURAT_SHARED(double[kThreads / kWarp], scratch);
@@ -112,13 +112,15 @@ __global__ void __launch_bounds__(kThreads)
   if (threadIdx.x == 0) *out = sum * factor;
 }
 
-size_t QueryRowsBytes(const DeviceShape& shape) { return kHeads * shape.head_dim * sizeof(float); }
+size_t QueryRowsBytes(const AttentionShape& shape) {
+  return kHeads * shape.head_dim * sizeof(float);
+}
 
 }  // namespace
 
 // ---- Launchers ----------------------------------------------------------------------------------
 
-void LaunchAccumulateScores(const DeviceShape& shape, const DeviceCache& cache,
+void LaunchAccumulateScores(const AttentionShape& shape, const DeviceCache& cache,
                             const DeviceItems& items, const float* q, const float* lse,
                             cudaStream_t stream) {
   if (items.capacity == 0) return;
@@ -128,13 +130,13 @@ void LaunchAccumulateScores(const DeviceShape& shape, const DeviceCache& cache,
          q, lse);
 }
 
-size_t SlotMassScratchBytes(const DeviceShape& shape) {
+size_t SlotMassScratchBytes(const AttentionShape& shape) {
   return shape.num_kv_heads * sizeof(double);
 }
 
-void LaunchSlotMass(const DeviceShape& shape, const DeviceCache& cache, uint32_t segment, int begin,
-                    int end, const float* q, const float* lse, double* mass, void* scratch,
-                    cudaStream_t stream) {
+void LaunchSlotMass(const AttentionShape& shape, const DeviceCache& cache, uint32_t segment,
+                    int begin, int end, const float* q, const float* lse, double* mass,
+                    void* scratch, cudaStream_t stream) {
   auto* of_heads = static_cast<double*>(scratch);
   Launch(SlotMass, dim3{static_cast<unsigned>(shape.num_kv_heads)}, dim3{kThreads},
          QueryRowsBytes(shape), stream, shape, cache, segment, begin, end, q, lse, of_heads);

@@ -1,5 +1,5 @@
 // What policies ask of a layer, and what they choose by it. Each function is the one of the same
-// name of AttentionBackend (attention/backend.h), where it says what is computed; pointers are the
+// name of a backend (attention/backend.h), where it says what is computed; pointers are the
 // device's, and results stay there.
 #pragma once
 
@@ -15,18 +15,18 @@ namespace ziggurat::cuda {
 size_t ColumnSumsScratchBytes();
 /// Adds up in an order that depends on the sizes alone.
 ///   sums  [KV heads, or query heads where `query_heads`, stride]
-void LaunchColumnSums(const DeviceShape& shape, const PromptTail& tail, int begin, int end,
+void LaunchColumnSums(const AttentionShape& shape, const PromptTail& tail, int begin, int end,
                       bool query_heads, float* sums, size_t stride, void* scratch,
                       cudaStream_t stream);
 
 /// The same on tensor cores, which LaunchColumnSums leaves to it where RunsOnTensorCores.
-void LaunchTensorColumnSums(const DeviceShape& shape, const PromptTail& tail, int begin, int end,
+void LaunchTensorColumnSums(const AttentionShape& shape, const PromptTail& tail, int begin, int end,
                             bool query_heads, float* sums, size_t stride, void* scratch,
                             cudaStream_t stream);
 
-size_t WindowScoresScratchBytes(const DeviceShape& shape, int n, int window);
+size_t WindowScoresScratchBytes(const AttentionShape& shape, int n, int window);
 ///   tail.rows is the window;   scores  [num_kv_heads, n - window]
-void LaunchWindowScores(const DeviceShape& shape, const PromptTail& tail, int kernel,
+void LaunchWindowScores(const AttentionShape& shape, const PromptTail& tail, int kernel,
                         WindowPooling pooling, float* scores, void* scratch, cudaStream_t stream);
 
 void LaunchSelectBest(const float* scores, size_t stride, int num_heads, int candidates, int best,
@@ -49,15 +49,15 @@ size_t CosineSumScratchBytes(int rows);
 void LaunchCosineSum(const float* a, const float* b, int rows, int width, double* sum,
                      void* scratch, cudaStream_t stream);
 
-void LaunchAccumulateScores(const DeviceShape& shape, const DeviceCache& cache,
+void LaunchAccumulateScores(const AttentionShape& shape, const DeviceCache& cache,
                             const DeviceItems& items, const float* q, const float* lse,
                             cudaStream_t stream);
 
-size_t SlotMassScratchBytes(const DeviceShape& shape);
+size_t SlotMassScratchBytes(const AttentionShape& shape);
 ///   mass  one number
-void LaunchSlotMass(const DeviceShape& shape, const DeviceCache& cache, uint32_t segment, int begin,
-                    int end, const float* q, const float* lse, double* mass, void* scratch,
-                    cudaStream_t stream);
+void LaunchSlotMass(const AttentionShape& shape, const DeviceCache& cache, uint32_t segment,
+                    int begin, int end, const float* q, const float* lse, double* mass,
+                    void* scratch, cudaStream_t stream);
 
 /// out = factor * (values[0] + values[1] + ...), always in the same order.
 void LaunchOrderedSum(const double* values, int count, double factor, double* out,

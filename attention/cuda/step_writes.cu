@@ -51,19 +51,7 @@ __device__ int LowestScoredSlot(const DeviceCache& cache, const DeviceSegment& s
   return slot == INT32_MAX ? oldest_slot : slot;
 }
 
-/// Keys and values as a step has computed them.
-struct GivenTokens {
-  const float* k;
-  const float* v;
-
-  __device__ float At(const DeviceShape& shape, Side side, int item, int kv_head, int c) const {
-    const float* from = side == Side::kKeys ? k : v;
-    return from[(static_cast<size_t>(item) * shape.num_kv_heads + kv_head) * shape.head_dim + c];
-  }
-  __device__ void WriteQuery(const DeviceShape&, int, int) const {}
-};
-
-/// Those of a packed projection, of which keys and queries are still to be rotated.
+/// The tokens of a packed projection, of which keys and queries are still to be rotated.
 struct PackedTokens {
   ElementType element;
   const void* qkv;
@@ -71,20 +59,20 @@ struct PackedTokens {
   const float* sin;
   float* q;
 
-  __device__ float Rotate(const DeviceShape& shape, int item, int head, int c) const {
+  __device__ float Rotate(const AttentionShape& shape, int item, int head, int c) const {
     const int heads = shape.num_q_heads + 2 * shape.num_kv_heads, dim = shape.head_dim;
     const size_t angles = static_cast<size_t>(item) * (dim / 2);
     return Rotated(element, qkv, (static_cast<size_t>(item) * heads + head) * dim, c, dim,
                    cos + angles, sin + angles);
   }
-  __device__ float At(const DeviceShape& shape, Side side, int item, int kv_head, int c) const {
+  __device__ float At(const AttentionShape& shape, Side side, int item, int kv_head, int c) const {
     const int head = shape.num_q_heads + kv_head;
     if (side == Side::kKeys) return Rotate(shape, item, head, c);
     const int heads = shape.num_q_heads + 2 * shape.num_kv_heads;
     const size_t row = static_cast<size_t>(item) * heads + head + shape.num_kv_heads;
     return LoadElement(element, qkv, row * shape.head_dim + c);
   }
-  __device__ void WriteQuery(const DeviceShape& shape, int item, int head) const {
+  __device__ void WriteQuery(const AttentionShape& shape, int item, int head) const {
     const int heads = shape.num_q_heads + 2 * shape.num_kv_heads, dim = shape.head_dim;
     float* to = q + (static_cast<size_t>(item) * shape.num_q_heads + head) * dim;
     const size_t angles = static_cast<size_t>(item) * (dim / 2);
@@ -95,9 +83,8 @@ struct PackedTokens {
 };
 
 /// A warp for each item (x) and KV head (y); behind the KV heads, one for each query head.
-template <class Tokens>
 __global__ void __launch_bounds__(kWarp)
-    WriteStep(DeviceShape shape, DeviceCache cache, DeviceItems items, Tokens tokens) {
+    WriteStep(AttentionShape shape, DeviceCache cache, DeviceItems items, PackedTokens tokens) {
   LetNextBegin();
   AwaitPrevious();
   const int i = static_cast<int>(blockIdx.x), kv_head = static_cast<int>(blockIdx.y);
@@ -129,21 +116,13 @@ __global__ void __launch_bounds__(kWarp)
 
 // ---- Launchers ----------------------------------------------------------------------------------
 
-void LaunchWriteStep(const DeviceShape& shape, const DeviceCache& cache, const DeviceItems& items,
-                     const float* k, const float* v, cudaStream_t stream) {
-  if (items.capacity == 0) return;
-  const dim3 grid{static_cast<unsigned>(items.capacity), static_cast<unsigned>(shape.num_kv_heads)};
-  LaunchEarly(WriteStep<GivenTokens>, grid, dim3{kWarp}, 0, stream, shape, cache, items,
-              GivenTokens{k, v});
-}
-
-void LaunchRotateAndWriteStep(const DeviceShape& shape, const DeviceCache& cache,
+void LaunchRotateAndWriteStep(const AttentionShape& shape, const DeviceCache& cache,
                               const DeviceItems& items, ElementType element, const void* qkv,
                               const float* cos, const float* sin, float* q, cudaStream_t stream) {
   if (items.capacity == 0) return;
   const dim3 grid{static_cast<unsigned>(items.capacity),
                   static_cast<unsigned>(shape.num_kv_heads + shape.num_q_heads)};
-  LaunchEarly(WriteStep<PackedTokens>, grid, dim3{kWarp}, 0, stream, shape, cache, items,
+  LaunchEarly(WriteStep, grid, dim3{kWarp}, 0, stream, shape, cache, items,
               PackedTokens{element, qkv, cos, sin, q});
 }
 

@@ -24,7 +24,8 @@ class TableImage {
   TargetSegment AddTarget(const SegmentView& segment);
   /// As AddSegment, with the blocks of slots [first, first + count) alone.
   uint32_t AddSlots(const SegmentView& segment, int first, int count);
-  /// One step's items in one layer, whose pointers are the device's.
+  /// One step's items in one layer, whose pointers are the device's. For tests and benchmarks: the
+  /// table of a step stays with the device.
   ///   counts  [items, 2] attended, skipped: the device's in place of each item's own; may be null
   DeviceItems AddItems(absl::Span<const DecodeItem> items, unsigned long long* counts = nullptr);
 
@@ -38,9 +39,5 @@ class TableImage {
 
   std::vector<uint32_t> words_;
 };
-
-inline DeviceShape DeviceShapeOf(const AttentionShape& shape) {
-  return {shape.num_q_heads, shape.num_kv_heads, shape.head_dim, shape.scale};
-}
 
 }  // namespace ziggurat::cuda

@@ -13,7 +13,7 @@ constexpr int kWarps = kThreads / kWarp;
 
 /// A warp for each unit (x), head (y) and side (z).
 __global__ void __launch_bounds__(kThreads)
-    WriteTokens(DeviceShape shape, KeyValues tokens, DeviceIndices rows, int count,
+    WriteTokens(AttentionShape shape, KeyValues tokens, DeviceIndices rows, int count,
                 DeviceCache cache, uint32_t word, int first_slot) {
   const DeviceSegment& s = cache.segment(word);
   const int unit = UnitTokens(s);
@@ -45,7 +45,8 @@ __global__ void __launch_bounds__(kThreads)
 
 /// A block for each slot (x) and head (y), a thread for each channel.
 __global__ void __launch_bounds__(kThreads)
-    ReadTokens(DeviceShape shape, DeviceCache cache, uint32_t word, int first, float* k, float* v) {
+    ReadTokens(AttentionShape shape, DeviceCache cache, uint32_t word, int first, float* k,
+               float* v) {
   const DeviceSegment& s = cache.segment(word);
   const int slot = first + static_cast<int>(blockIdx.x), head = static_cast<int>(blockIdx.y);
   const size_t row = (size_t{blockIdx.x} * shape.num_kv_heads + head) * shape.head_dim;
@@ -62,9 +63,9 @@ __global__ void __launch_bounds__(kThreads)
 
 // ---- Launchers ----------------------------------------------------------------------------------
 
-void LaunchWriteTokens(const DeviceShape& shape, const KeyValues& tokens, const DeviceIndices& rows,
-                       int count, const DeviceCache& cache, const TargetSegment& segment,
-                       int first_slot, cudaStream_t stream) {
+void LaunchWriteTokens(const AttentionShape& shape, const KeyValues& tokens,
+                       const DeviceIndices& rows, int count, const DeviceCache& cache,
+                       const TargetSegment& segment, int first_slot, cudaStream_t stream) {
   if (count == 0) return;
   const int units = count / segment.unit;
   const dim3 grid{static_cast<unsigned>(units + kWarps - 1) / kWarps,
@@ -83,7 +84,7 @@ void LaunchWriteScores(const float* sums, int n, const DeviceIndices& rows, int 
          first_slot);
 }
 
-void LaunchReadTokens(const DeviceShape& shape, const DeviceCache& cache, uint32_t segment,
+void LaunchReadTokens(const AttentionShape& shape, const DeviceCache& cache, uint32_t segment,
                       int first, int count, float* k, float* v, cudaStream_t stream) {
   if (count == 0) return;
   const dim3 grid{static_cast<unsigned>(count), static_cast<unsigned>(shape.num_kv_heads)};

@@ -1,5 +1,5 @@
 // Tokens into blocks, out of them, and from block to block. Each function is the one of the same
-// name of AttentionBackend (attention/backend.h), where it says what is written; pointers are the
+// name of PromptBackend (attention/backend.h), where it says what is written; pointers are the
 // device's, and a segment is named by the word of the table at which its record stands. Indices lie
 // on the device, so what a statistic selected is written without the host having seen it.
 #pragma once
@@ -20,15 +20,15 @@ struct TargetSegment {
   int unit = 1;
 };
 
-void LaunchWriteTokens(const DeviceShape& shape, const KeyValues& tokens, const DeviceIndices& rows,
-                       int count, const DeviceCache& cache, const TargetSegment& segment,
-                       int first_slot, cudaStream_t stream);
+void LaunchWriteTokens(const AttentionShape& shape, const KeyValues& tokens,
+                       const DeviceIndices& rows, int count, const DeviceCache& cache,
+                       const TargetSegment& segment, int first_slot, cudaStream_t stream);
 
 void LaunchWriteScores(const float* sums, int n, const DeviceIndices& rows, int count,
                        const DeviceCache& cache, const TargetSegment& segment, int first_slot,
                        cudaStream_t stream);
 
-void LaunchReadTokens(const DeviceShape& shape, const DeviceCache& cache, uint32_t segment,
+void LaunchReadTokens(const AttentionShape& shape, const DeviceCache& cache, uint32_t segment,
                       int first, int count, float* k, float* v, cudaStream_t stream);
 
 /// A copy from segment to segment; on the device.
@@ -59,23 +59,20 @@ size_t CopyUnitBytes(Encoding from, int unit, int head_dim);
 constexpr size_t kMostUnitBytes = size_t{96} << 10;
 ///   copies  [num_copies], at most kMostCopies
 constexpr int kMostCopies = 32767;
-void LaunchCopyTokens(const DeviceShape& shape, const DeviceCache& cache, const CopyRecord* copies,
-                      int num_copies, const CopyExtent& most, void* scratch, cudaStream_t stream);
-
-///   k, v  [items, num_kv_heads, head_dim] f32
-void LaunchWriteStep(const DeviceShape& shape, const DeviceCache& cache, const DeviceItems& items,
-                     const float* k, const float* v, cudaStream_t stream);
+void LaunchCopyTokens(const AttentionShape& shape, const DeviceCache& cache,
+                      const CopyRecord* copies, int num_copies, const CopyExtent& most,
+                      void* scratch, cudaStream_t stream);
 
 /// The rotary embedding of a step and the write of its keys and values, in one pass over the
-/// projection: what SplitAndRotate and WriteStep do, without K and V in between.
+/// projection: what SplitAndRotate and AttentionBackend::WriteStep do, without K and V in between.
 ///   qkv       [items, (num_q_heads + 2 num_kv_heads) * head_dim] in `element`
 ///   cos, sin  [items, head_dim / 2] f32
 ///   q         [items, num_q_heads, head_dim] f32
-void LaunchRotateAndWriteStep(const DeviceShape& shape, const DeviceCache& cache,
+void LaunchRotateAndWriteStep(const AttentionShape& shape, const DeviceCache& cache,
                               const DeviceItems& items, ElementType element, const void* qkv,
                               const float* cos, const float* sin, float* q, cudaStream_t stream);
 
-void LaunchMergeAngles(const DeviceShape& shape, ElementType element, const void* k0,
+void LaunchMergeAngles(const AttentionShape& shape, ElementType element, const void* k0,
                        const void* k1, int m, float* angles, cudaStream_t stream);
 
 size_t MergeScratchBytes(int heads, int count, int head_dim);
@@ -85,7 +82,7 @@ struct MergedSegment {
   TargetSegment lower;
   uint32_t upper = 0;  ///< word of its record
 };
-void LaunchWriteMerged(const DeviceShape& shape, const KeyValues& lower_tokens,
+void LaunchWriteMerged(const AttentionShape& shape, const KeyValues& lower_tokens,
                        const KeyValues& upper_tokens, const DeviceIndices& rows, int count,
                        double t, const DeviceCache& cache, const MergedSegment& segment,
                        int first_slot, void* scratch, cudaStream_t stream);
@@ -116,7 +113,7 @@ size_t TailMergeScratchBytes(const TailMergeExtent& each, int heads, int head_di
 ///   merges   [num_merges], of at most kMostTailMergeHeads KV heads together
 ///   scratch  TailMergeScratchBytes of each
 constexpr int kMostTailMergeHeads = 16383;
-void LaunchMergeTails(const DeviceShape& shape, const DeviceCache& cache,
+void LaunchMergeTails(const AttentionShape& shape, const DeviceCache& cache,
                       const TailMergeRecord* merges, int num_merges, const TailMergeExtent& each,
                       void* scratch, cudaStream_t stream);
 

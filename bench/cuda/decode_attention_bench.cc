@@ -78,7 +78,7 @@ void Run(const Case& c, double copy_bytes_per_second, int processors) {
   const DeviceCache cache{slab.get<unsigned char>(), geometry.block_bytes,
                           table.get<const uint32_t>()};
   DecodeBucket bucket;
-  bucket.shape = DeviceShapeOf(kShape);
+  bucket.shape = kShape;
   bucket.max_items = static_cast<int>(items.size());
   bucket.max_runs = bucket.max_items * kShape.num_kv_heads;
   bucket.workers = FindDecodeWorkers(bucket.shape, processors);

@@ -72,7 +72,7 @@ std::array<const SegmentView*, 6> SegmentsOf(const MergeEdit& edit) {
 
 class EditRunner {
  public:
-  EditRunner(AttentionBackend& backend, const AttentionShape& shape, PoolView pool, size_t edits)
+  EditRunner(PromptBackend& backend, const AttentionShape& shape, PoolView pool, size_t edits)
       : backend_(backend), shape_(shape), pool_(pool) {
     copies_.reserve(edits);
     touched_.reserve(2 * edits);
@@ -135,7 +135,7 @@ class EditRunner {
     return touches(edit.from, edit.first) || touches(edit.to, edit.first_slot);
   }
 
-  AttentionBackend& backend_;
+  PromptBackend& backend_;
   const AttentionShape& shape_;
   PoolView pool_;
   std::vector<MergeEdit> merges_;
@@ -146,7 +146,7 @@ class EditRunner {
 
 }  // namespace
 
-absl::Status RunCacheEdits(AttentionBackend& backend, const AttentionShape& shape, PoolView pool,
+absl::Status RunCacheEdits(PromptBackend& backend, const AttentionShape& shape, PoolView pool,
                            absl::Span<const CacheEdit> edits) {
   EditRunner runner(backend, shape, pool, edits.size());
   absl::Status status;

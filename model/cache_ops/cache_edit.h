@@ -11,7 +11,7 @@
 namespace ziggurat {
 
 /// As if in order. INTERNAL names an edit that does not fit its segments; those before it are done.
-absl::Status RunCacheEdits(AttentionBackend& backend, const AttentionShape& shape, PoolView pool,
+absl::Status RunCacheEdits(PromptBackend& backend, const AttentionShape& shape, PoolView pool,
                            absl::Span<const CacheEdit> edits);
 
 }  // namespace ziggurat

@@ -43,7 +43,7 @@ double Gini(absl::Span<const float> scores) {
 
 }  // namespace
 
-PromptLayers::PromptLayers(AttentionBackend* backend, const AttentionShape& shape, int tokens,
+PromptLayers::PromptLayers(PromptBackend* backend, const AttentionShape& shape, int tokens,
                            const CachePlan* plan, const PromptBuffers& buffers)
     : backend_(backend), shape_(shape), tokens_(tokens), plan_(plan), buffers_(buffers) {}
 
@@ -148,8 +148,8 @@ LayerMeasured PromptLayers::Measure(int layer, const PromptTensors& at) {
   selection_stands_ = selected_ > 0;
   if (selection_stands_) {
     measured.kept_tokens = selected_;
-    measured.first_tokens = 0;
     measured.kept = KeptOnHost();
+    measured.first_tokens = measured.kept.empty() ? LayerMeasured::kOnDevice : 0;
   }
   if (const auto* ring = std::get_if<KeepRing>(&plan.edit)) keep_ring(ring->sinks, ring->recent);
   if (plan.lazy && tokens_ > plan.lazy->sinks + plan.lazy->recent && IsLazy(*plan.lazy, at)) {

@@ -14,25 +14,25 @@
 
 namespace ziggurat {
 
-/// Lives from the first layer to the last. The backend, the plan and the buffers outlive it. The
-/// tensors that it is given are those of its prompt, whose attention overwrites the queries (`out`
-/// is `q`).
+/// Lives from the first layer to the last. The backend and the buffers outlive it; the plan must be
+/// there as long as anything is asked of it. The tensors that it is given are those of its prompt,
+/// whose attention overwrites the queries (`out` is `q`).
 class PromptLayers {
  public:
-  PromptLayers(AttentionBackend* backend, const AttentionShape& shape, int tokens,
+  PromptLayers(PromptBackend* backend, const AttentionShape& shape, int tokens,
                const CachePlan* plan, const PromptBuffers& buffers);
 
   /// Saves what attention is about to overwrite. Before every layer's attention.
   void Prepare(int layer, const PromptTensors& at);
-  /// Whether the layer needs `AttendDistant` in place of AttentionBackend::PrefillAttention.
+  /// Whether the layer needs `AttendDistant` in place of PromptBackend::PrefillAttention.
   bool NeedsDistant(int layer) const;
-  /// Rows [first_row, end_row) of it (AttentionBackend::attention_part_rows).
+  /// Rows [first_row, end_row) of it (PromptBackend::attention_part_rows).
   void AttendDistant(int layer, const PromptTensors& at, int first_row, int end_row);
   /// Whether `Measure` of the layer is to sum up what keys receive from all queries, of which
   /// `SumColumns` has left some.
   bool NeedsColumnSums(int layer) const;
   /// That part of Measure up to `end_key`, after attention: so that others need not wait for all of
-  /// it. Parts begin at multiples of AttentionBackend::column_part_keys.
+  /// it. Parts begin at multiples of PromptBackend::column_part_keys.
   void SumColumns(const PromptTensors& at, int end_key);
   int summed_keys() const { return summed_keys_; }
   /// After attention. Spans in the result are valid until the next call of any method.
@@ -75,7 +75,7 @@ class PromptLayers {
   void WriteRange(const PromptTensors& at, PoolView pool, const SegmentView& segment,
                   const TokenRange& range);
 
-  AttentionBackend* backend_;
+  PromptBackend* backend_;
   AttentionShape shape_;
   int tokens_;
   const CachePlan* plan_;

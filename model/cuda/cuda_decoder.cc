@@ -12,12 +12,14 @@
 #include "attention/cuda/cuda_backend.h"
 #include "block_manager/check.h"
 #include "model/cache_ops/cache_edit.h"
+#include "model/checkpoint/checkpoint.h"
+#include "model/checkpoint/model_config.h"
 #include "model/cuda/cuda_linear.h"
+#include "model/cuda/cuda_llama_runner.h"
 #include "model/cuda/cuda_steps.h"
 #include "model/cuda/torch_prompt_library.h"
 #include "model/decoder/caught_error.h"
 #include "model/decoder/decoder_memory.h"
-#include "model/decoder/llama_runner.h"
 #include "spdlog/spdlog.h"
 
 namespace ziggurat {
@@ -62,16 +64,13 @@ Plan MakePlan(const ModelConfig& config, const CudaDecoderOptions& options,
   const int tokens = options.decoder.max_prefill_tokens;
   const size_t context = config.MaxContextTokens();
 
-  plan.steps.device = options.device;
-  plan.steps.workers = plan.backend.workers =
-      cuda::FindDecodeWorkers(cuda::DeviceShapeOf(heads), device.multiprocessors);
+  plan.steps.workers = cuda::FindDecodeWorkers(heads, device.multiprocessors);
   plan.steps.rows = options.max_sequences;
   plan.steps.shape = MakeWorkspaceShape(config, options.decoder);
   plan.steps.heads = heads;
   plan.steps.norm_epsilon = static_cast<float>(config.rms_norm_eps);
   plan.steps.inverse_frequencies = RopeInverseFrequencies(config);
 
-  plan.backend.compute = options.decoder.element;
   plan.backend.scratch_bytes = cuda::ScratchBytesFor(heads, tokens);
   // Lists of slots of all heads, the sums of all query heads, and what a merge decodes.
   plan.backend.lend_bytes =
@@ -143,11 +142,11 @@ absl::StatusOr<std::unique_ptr<ModelRunner>> Load(const ModelConfig& config,
   auto steps = cuda::CudaSteps::Create(plan.steps, stream.get(), weights->get());
   if (!steps.ok()) return steps.status();
   const auto region = std::make_shared<DeviceMemory>(*std::move(workspace));
-  return std::make_unique<LlamaRunner>(
-      config, options.decoder,
+  return std::make_unique<cuda::CudaLlamaRunner>(
+      config, options.decoder, options.device,
       LlamaParts{*std::move(backend), *std::move(weights),
-                 WorkspaceRegion::Over(region->data(), region->bytes(), region),
-                 *std::move(steps)});
+                 WorkspaceRegion::Over(region->data(), region->bytes(), region)},
+      *std::move(steps));
 }
 
 absl::Status CheckSequences(int max_sequences) {

@@ -7,7 +7,6 @@
 #include <string>
 
 #include "absl/status/statusor.h"
-#include "model/checkpoint/checkpoint.h"
 #include "model/decoder/llama_decoder.h"
 #include "model/model_runner.h"
 

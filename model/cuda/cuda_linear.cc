@@ -62,11 +62,30 @@ class CudaLinearFactory final : public LinearFactory {
   CudaLinearFactory(Stream* stream, DeviceMemory memory, std::unique_ptr<ProductLibrary> products)
       : stream_(stream), memory_(std::move(memory)), products_(std::move(products)) {}
 
-  std::string_view name() const override { return "cuda"; }
-  bool is_hosts() const override { return false; }
+  absl::StatusOr<const void*> Keep(const WeightMatrix& weights) override {
+    return Send(weights.data(), weights.bytes());
+  }
 
+  absl::StatusOr<std::unique_ptr<Linear>> Make(const WeightMatrix& weight,
+                                               const std::vector<float>& bias) override {
+    Product weights;
+    weights.element = weight.element();
+    weights.out_features = weight.rows();
+    weights.in_features = weight.columns();
+    absl::StatusOr<const void*> kept = Keep(weight);
+    if (!kept.ok()) return kept.status();
+    weights.weight = *kept;
+    if (!bias.empty()) {
+      kept = Send(bias.data(), bias.size() * sizeof(float));
+      if (!kept.ok()) return kept.status();
+      weights.bias = static_cast<const float*>(*kept);
+    }
+    return std::make_unique<CudaLinear>(stream_, products_.get(), weights);
+  }
+
+ private:
   /// What came first, the embedding, is not copied again for a tied head.
-  absl::StatusOr<const void*> Keep(const void* host, size_t bytes) override {
+  absl::StatusOr<const void*> Send(const void* host, size_t bytes) {
     if (host == first_host_) return memory_.data();
     if (bytes > memory_.bytes() - used_) {
       return absl::ResourceExhaustedError(absl::StrCat(
@@ -80,24 +99,6 @@ class CudaLinearFactory final : public LinearFactory {
     return to;
   }
 
-  absl::StatusOr<std::unique_ptr<Linear>> Make(const WeightMatrix& weight,
-                                               const std::vector<float>& bias) override {
-    Product weights;
-    weights.element = weight.element();
-    weights.out_features = weight.rows();
-    weights.in_features = weight.columns();
-    absl::StatusOr<const void*> kept = Keep(weight.data(), weight.bytes());
-    if (!kept.ok()) return kept.status();
-    weights.weight = *kept;
-    if (!bias.empty()) {
-      kept = Keep(bias.data(), bias.size() * sizeof(float));
-      if (!kept.ok()) return kept.status();
-      weights.bias = static_cast<const float*>(*kept);
-    }
-    return std::make_unique<CudaLinear>(stream_, products_.get(), weights);
-  }
-
- private:
   Stream* stream_;
   DeviceMemory memory_;
   std::unique_ptr<ProductLibrary> products_;

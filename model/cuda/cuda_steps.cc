@@ -33,7 +33,7 @@ size_t InputBytes(int rows) { return 3 * Rounded(rows * sizeof(int32_t)); }
 DecodeBucket CudaSteps::DecodeBucketOf(const CudaStepsOptions& options, int items,
                                        const StepKinds& kinds) {
   DecodeBucket bucket;
-  bucket.shape = DeviceShapeOf(options.heads);
+  bucket.shape = options.heads;
   bucket.max_items = items;
   bucket.max_runs = items * kinds.runs;
   bucket.workers = options.workers;
@@ -45,7 +45,7 @@ DecodeBucket CudaSteps::DecodeBucketOf(const CudaStepsOptions& options, int item
 
 std::vector<MemoryPart> CudaSteps::Parts(const CudaStepsOptions& options) {
   const size_t rows = options.rows;
-  const int runs = RunsOf(DeviceShapeOf(options.heads), options.heads.num_kv_heads);
+  const int runs = RunsOf(options.heads, options.heads.num_kv_heads);
   StepKinds most;
   most.runs = kScratchSegments * runs;
   most.distant = true;
@@ -64,7 +64,7 @@ std::vector<MemoryPart> CudaSteps::Parts(const CudaStepsOptions& options) {
           {"measurements of decode steps",
            Rounded(CountBytes(rows)) +
                Rounded(2 * rows * options.shape.model.num_layers * sizeof(double)) +
-               SlotMassScratchBytes(DeviceShapeOf(options.heads))},
+               SlotMassScratchBytes(options.heads)},
           {"rotary frequencies", options.inverse_frequencies.size() * sizeof(float)}};
 }
 
@@ -96,7 +96,6 @@ absl::StatusOr<std::unique_ptr<CudaSteps>> CudaSteps::Create(const CudaStepsOpti
   if (!patches.ok()) return patches.status();
   steps->pinned_patches_ = *std::move(patches);
 
-  steps->heads_ = DeviceShapeOf(options.heads);
   steps->buffers_ = DecodeBuffers::Over(options.shape, options.rows, steps->activations_.data());
   steps->host_ = steps->InputsAt(steps->pinned_inputs_.data());
   steps->device_ = steps->InputsAt(steps->inputs_.data());
@@ -115,7 +114,6 @@ CudaSteps::Inputs CudaSteps::InputsAt(std::byte* base) const {
 // ---- The pool and the table of it ---------------------------------------------------------------
 
 absl::StatusOr<std::byte*> CudaSteps::AllocatePool(size_t num_blocks, size_t block_bytes) {
-  UseDevice();
   const int layers = options_.shape.model.num_layers;
   const uint32_t words = SequenceTables::WordsFor(layers, options_.rows, num_blocks);
   const size_t pool_bytes = num_blocks * block_bytes, table_bytes = words * sizeof(uint32_t);
@@ -134,13 +132,12 @@ absl::StatusOr<std::byte*> CudaSteps::AllocatePool(size_t num_blocks, size_t blo
   table_ = *std::move(table);
   const DistantRows distant{buffers_.low_q, buffers_.distant_lse,
                             measured_.as<unsigned long long>()};
-  tables_ = std::make_unique<SequenceTables>(heads_, options_.shape.model.element, layers,
+  tables_ = std::make_unique<SequenceTables>(options_.heads, options_.shape.model.element, layers,
                                              options_.rows, words, distant);
   return pool_.data();
 }
 
 size_t CudaSteps::FreePoolBytes() {
-  UseDevice();
   const size_t free = FreeDeviceBytes();
   const AttentionShape& heads = options_.heads;
   const size_t blocks = free / CacheGeometry::DefaultBlockBytes(heads.num_kv_heads, heads.head_dim);
@@ -320,11 +317,12 @@ absl::Status CudaSteps::RunLayer(int layer_index, const StepBucket& bucket,
 
   absl::Status status = RunNormed(*layer.qkv, layer.attention_norm, rows, at.wide);
   if (!status.ok()) return status;
-  LaunchRotateAndWriteStep(heads_, cache(), items, model.element, at.wide, at.cos, at.sin, at.q,
-                           stream);
+  LaunchRotateAndWriteStep(options_.heads, cache(), items, model.element, at.wide, at.cos, at.sin,
+                           at.q, stream);
   LaunchDecodeAttention(DecodeBucketOf(options_, rows, bucket.kinds), cache(), items, layer_index,
                         at.q, {at.converted, model.element, at.lse}, scratch_.data(), stream);
-  if (bucket.kinds.scored) LaunchAccumulateScores(heads_, cache(), items, at.q, at.lse, stream);
+  if (bucket.kinds.scored)
+    LaunchAccumulateScores(options_.heads, cache(), items, at.q, at.lse, stream);
   if (!lazy.empty()) MeasureLazyMass(layer_index, lazy);
 
   status = layer.output->Accumulate(at.converted, rows, at.residual);
@@ -373,13 +371,14 @@ void CudaSteps::MeasureLazyMass(int layer, absl::Span<const DecodeInput> inputs)
     const TokenTarget target = of_layer.targets[0].After(inputs[i].StepsSince(of_layer));
     const int n = LiveSlots({of_layer.view, {&target, 1}}, 0), sinks = std::min(test.sinks, n);
     const int recent = std::min(test.recent, n - sinks), row = tables_->row(i);
-    const float* q = buffers_.q + static_cast<size_t>(row) * heads_.num_q_heads * heads_.head_dim;
-    const float* lse = buffers_.lse + static_cast<size_t>(row) * heads_.num_q_heads;
+    const float* q = buffers_.q + static_cast<size_t>(row) * options_.heads.num_q_heads *
+                                      options_.heads.head_dim;
+    const float* lse = buffers_.lse + static_cast<size_t>(row) * options_.heads.num_q_heads;
     double* mass = MassOf(row, layer);
     void* scratch = MassOf(options_.rows, 0);  // behind all of them
     const auto measure = [&](int begin, int end, double* to) {
-      LaunchSlotMass(heads_, cache(), tables_->segment_word(i, layer, 0), begin, end, q, lse, to,
-                     scratch, stream_->get());
+      LaunchSlotMass(options_.heads, cache(), tables_->segment_word(i, layer, 0), begin, end, q,
+                     lse, to, scratch, stream_->get());
     };
     measure(0, sinks, mass);
     measure(n - recent, n, mass + 1);

@@ -2,8 +2,8 @@
 // recorded once for every bucket of batch sizes.
 //
 // The host says what has changed since the last step (SequenceTables), and which tokens come, all
-// of it through pinned memory; it waits for nothing but the logits. Counts are read from the table
-// by the kernels, so a graph serves every step of its bucket, whatever grows and moves.
+// of it through pinned memory; it waits for nothing but what comes out. Counts are read from the
+// table by the kernels, so a graph serves every step of its bucket, whatever grows and moves.
 #pragma once
 
 #include <memory>
@@ -18,12 +18,11 @@
 #include "model/cuda/token_draws.h"
 #include "model/decoder/decode_buffers.h"
 #include "model/decoder/llama_weights.h"
-#include "model/decoder/step_decoder.h"
+#include "model/model_runner.h"
 
 namespace ziggurat::cuda {
 
 struct CudaStepsOptions {
-  int device = 0;
   DecodeWorkers workers;
   int rows = 1;  ///< sequences of a step, at most
   WorkspaceShape shape;
@@ -33,7 +32,7 @@ struct CudaStepsOptions {
   std::vector<MemoryPart> besides_pool;    ///< what else the device's memory is for
 };
 
-class CudaSteps final : public StepDecoder {
+class CudaSteps {
  public:
   /// What Create allocates.
   static std::vector<MemoryPart> Parts(const CudaStepsOptions& options);
@@ -42,18 +41,20 @@ class CudaSteps final : public StepDecoder {
                                                            Stream* stream,
                                                            const LlamaWeights* weights);
 
-  void UseDevice() override { BindDevice(options_.device); }
-  absl::StatusOr<std::byte*> AllocatePool(size_t num_blocks, size_t block_bytes) override;
-  size_t FreePoolBytes() override;
-  void AttachPool(PoolView pool) override { pool_view_ = pool; }
-  absl::Status Decode(absl::Span<const DecodeInput> inputs, float* logits) override;
+  // As ModelRunner has them; the inputs have been checked.
+  absl::StatusOr<std::byte*> AllocatePool(size_t num_blocks, size_t block_bytes);
+  size_t FreePoolBytes();
+  void AttachPool(PoolView pool) { pool_view_ = pool; }
+  absl::Status Decode(absl::Span<const DecodeInput> inputs, float* logits);
   absl::Status DecodeTokens(absl::Span<const DecodeInput> inputs, absl::Span<const TokenDraw> draws,
-                            SampledToken* tokens) override;
-  void PrepareDecode(absl::Span<const DecodeInput> inputs) override { tables_->Prepare(inputs); }
-  absl::Status AwaitTokens() override;
-  double busy_seconds() const override { return busy_seconds_; }
-  float* logits() override { return logits_.as<float>(); }
-  int rows() const override { return options_.rows; }
+                            SampledToken* tokens);
+  void PrepareDecode(absl::Span<const DecodeInput> inputs) { tables_->Prepare(inputs); }
+  absl::Status AwaitTokens();
+
+  double busy_seconds() const { return busy_seconds_; }  ///< DeviceSeconds::steps
+  /// The device's memory for logits, between steps: [rows(), vocab_size] f32.
+  float* logits() { return logits_.as<float>(); }
+  int rows() const { return options_.rows; }
 
  private:
   /// What the host hands over in every step; in pinned memory, and a copy of it on the device.
@@ -106,7 +107,6 @@ class CudaSteps final : public StepDecoder {
   const CudaStepsOptions options_;
   Stream* stream_;
   const LlamaWeights* weights_;
-  DeviceShape heads_;
   DecodeBuffers::Pointers buffers_ = {};
   Inputs host_ = {}, device_ = {};
   PoolView pool_view_;

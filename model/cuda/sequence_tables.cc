@@ -41,7 +41,7 @@ uint32_t SequenceTables::WordsFor(int num_layers, int rows, size_t num_blocks) {
   return static_cast<uint32_t>(std::min<size_t>(words, StepTable::kFull - 1));
 }
 
-SequenceTables::SequenceTables(const DeviceShape& heads, ElementType compute, int num_layers,
+SequenceTables::SequenceTables(const AttentionShape& heads, ElementType compute, int num_layers,
                                int rows, uint32_t capacity_words, const DistantRows& distant)
     : heads_(heads),
       compute_(compute),

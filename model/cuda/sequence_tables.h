@@ -40,7 +40,7 @@ class SequenceTables {
   /// Words that tables of `rows` sequences need in a pool of `num_blocks`.
   static uint32_t WordsFor(int num_layers, int rows, size_t num_blocks);
 
-  SequenceTables(const DeviceShape& heads, ElementType compute, int num_layers, int rows,
+  SequenceTables(const AttentionShape& heads, ElementType compute, int num_layers, int rows,
                  uint32_t capacity_words, const DistantRows& distant);
 
   /// Makes the table that of this step, and gives each input its row. RESOURCE_EXHAUSTED where
@@ -109,7 +109,7 @@ class SequenceTables {
   uint32_t ItemWord(int row, int layer) const;
   uint32_t GrowthWord(int row, int layer) const;
 
-  const DeviceShape heads_;
+  const AttentionShape heads_;
   const ElementType compute_;
   const int num_layers_;
   const int capacity_;

@@ -9,6 +9,7 @@ namespace {
 
 /// Forbidden tokens of a step, for each sequence on average.
 constexpr size_t kForbiddenOfRow = 256;
+static_assert(kMaxLogprobs == SamplingParameters::kMostLogprobs);
 
 std::vector<MemoryPart> OwnParts(int rows) {
   return {{"requests for tokens", rows * sizeof(SamplingRequest)},

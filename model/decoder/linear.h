@@ -9,7 +9,6 @@
 
 #include <cstddef>
 #include <memory>
-#include <string_view>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -54,21 +53,24 @@ class Linear {
 };
 
 /// Makes the linears of one model and holds what they share (compiled kernels, one scratch buffer).
-/// Outlives the linears that it made.
+/// Outlives the linears that it made, and what it keeps.
 class LinearFactory {
  public:
   virtual ~LinearFactory() = default;
-  virtual std::string_view name() const = 0;  ///< "packed", "onednn", "at::linear"
 
-  /// Whether weights stay in the host's memory, where who gave them keeps them alive.
-  virtual bool is_hosts() const { return true; }
-  /// The same bytes where the decoder's backend reads them.
-  virtual absl::StatusOr<const void*> Keep(const void* host, size_t /*bytes*/) { return host; }
+  /// The weights where the decoder's backend reads them.
+  virtual absl::StatusOr<const void*> Keep(const WeightMatrix& weights) {
+    kept_.push_back(weights);
+    return weights.data();
+  }
 
   /// `weight` [out_features, in_features] is copied or kept as the implementation likes; `bias`
   /// [out_features], or empty.
   virtual absl::StatusOr<std::unique_ptr<Linear>> Make(const WeightMatrix& weight,
                                                        const std::vector<float>& bias) = 0;
+
+ private:
+  std::vector<WeightMatrix> kept_;  ///< in the host's memory
 };
 
 /// Our own kernels for bf16; and whether they are faster than oneDNN with any number of rows. The

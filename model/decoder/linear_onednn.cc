@@ -210,8 +210,6 @@ class OneDnnLinear final : public Linear {
 
 class OneDnnLinearFactory final : public LinearFactory {
  public:
-  std::string_view name() const override { return "onednn"; }
-
   absl::StatusOr<std::unique_ptr<Linear>> Make(const WeightMatrix& weight,
                                                const std::vector<float>& bias) override {
     const ElementType element = weight.element();

@@ -65,8 +65,6 @@ class PackedLinearFactory final : public LinearFactory {
   explicit PackedLinearFactory(std::unique_ptr<PackedProduct> product)
       : product_(std::move(product)) {}
 
-  std::string_view name() const override { return "packed"; }
-
   absl::StatusOr<std::unique_ptr<Linear>> Make(const WeightMatrix& weight,
                                                const std::vector<float>& bias) override {
     if (weight.element() != ElementType::kBf16) {

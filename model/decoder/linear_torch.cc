@@ -58,7 +58,6 @@ class TorchLinear final : public Linear {
 
 class TorchLinearFactory final : public LinearFactory {
  public:
-  std::string_view name() const override { return "at::linear"; }
   absl::StatusOr<std::unique_ptr<Linear>> Make(const WeightMatrix& weight,
                                                const std::vector<float>& bias) override {
     if (weight.element() != ElementType::kF32) {

@@ -77,7 +77,7 @@ absl::Status LlamaRunner::CheckPrompts(int lane, absl::Span<const PrefillPrompt>
 absl::StatusOr<std::unique_ptr<PromptBatch>> LlamaRunner::BeginPrefill(
     int lane, absl::Span<const PrefillPrompt> prompts) {
   if (absl::Status status = CheckPrompts(lane, prompts); !status.ok()) return status;
-  UseThreads();
+  PrepareThread();
   return std::make_unique<LlamaBatch>(this, lane, prompts);
 }
 
@@ -96,7 +96,7 @@ LlamaBatch::LlamaBatch(LlamaRunner* runner, int lane, absl::Span<const PrefillPr
   for (const PrefillPrompt& prompt : prompts) {
     offsets_.push_back(offsets_.back() + static_cast<int>(prompt.token_ids.size()));
   }
-  layout_ = PrefillLayout::Of(runner_.workspace_shape_, num_tokens());
+  layout_ = PrefillLayout::Of(runner_.workspace_shape_, num_tokens(), base_);
   size_t used = layout_.total_bytes;
   for (const PrefillPrompt& prompt : prompts) {
     const int length = static_cast<int>(prompt.token_ids.size());
@@ -119,10 +119,9 @@ void LlamaBatch::EmbedPrompts(absl::Span<const PrefillPrompt> prompts) {
     const auto& ids = prompts[i].token_ids;
     const size_t first = offsets_[i];
     backend_.EmbedTokens(element_, weights_.embedding(), ids, hidden,
-                         Part<float>(layout_.residual, first, hidden));
+                         RowOf(layout_.residual, first, hidden));
     backend_.FillAngles(runner_.inverse_frequencies_, 0, static_cast<int>(ids.size()),
-                        Part<float>(layout_.cos, first, half),
-                        Part<float>(layout_.sin, first, half));
+                        RowOf(layout_.cos, first, half), RowOf(layout_.sin, first, half));
   }
 }
 
@@ -171,7 +170,7 @@ absl::StatusOr<bool> LlamaBatch::AttendLayer(int layer, PauseTest pause,
   const bool is_under_way = stage_ == Stage::kAttend || stage_ == Stage::kSumColumns;
   const Stage stage = is_under_way ? stage_ : Stage::kProject;
   if (absl::Status status = CheckTurn(layer, stage); !status.ok()) return status;
-  runner_.UseThreads();
+  runner_.PrepareThread();
   if (stage_ == Stage::kProject) {
     const absl::StatusOr<bool> done = ForChunks(
         pause, [&](int first, int rows) { return Project(weights_.layer(layer), first, rows); });
@@ -205,13 +204,13 @@ PromptTensors LlamaBatch::TensorsOf(int prompt) const {
   const size_t dim = heads_.head_dim, first = offsets_[prompt];
   const size_t q_width = heads_.num_q_heads * dim;
   const size_t kv_width = heads_.num_kv_heads * dim;
-  void* const q = ElementPart(at.q, first, q_width);
+  void* const q = RowOf(at.q, first, q_width);
   return {element_,
           q,
-          ElementPart(at.k, first, kv_width),
-          ElementPart(at.v, first, kv_width),
+          RowOf(at.k, first, kv_width),
+          RowOf(at.v, first, kv_width),
           q,
-          Part<float>(at.lse, first, heads_.num_q_heads)};
+          RowOf(at.lse, first, heads_.num_q_heads)};
 }
 
 /// Behind the last row of the prompts that are still there.
@@ -296,7 +295,7 @@ absl::Status LlamaBatch::WriteLayer(int layer, absl::Span<const LayerWrite> writ
     return absl::InternalError(
         absl::StrCat(writes.size(), " writes for a batch of ", num_prompts(), " prompts"));
   }
-  runner_.UseThreads();
+  runner_.PrepareThread();
   const ScopedSeconds timer(&runner_.attention_seconds_);
   for (int i = 0; i < num_prompts(); ++i) {
     if (writes[i].view.empty()) continue;
@@ -314,7 +313,7 @@ absl::Status LlamaBatch::WriteLayer(int layer, absl::Span<const LayerWrite> writ
 absl::StatusOr<bool> LlamaBatch::FinishLayer(int layer, PauseTest pause,
                                              std::vector<double>* cosines) {
   if (absl::Status status = CheckTurn(layer, Stage::kFinish); !status.ok()) return status;
-  runner_.UseThreads();
+  runner_.PrepareThread();
   const absl::StatusOr<bool> done = ForChunks(
       pause, [&](int first, int rows) { return EndRows(weights_.layer(layer), first, rows); });
   if (!done.ok() || !*done) return done;
@@ -330,15 +329,14 @@ absl::Status LlamaBatch::Project(const LlamaLayer& layer, int first, int rows) {
   const size_t q_width = static_cast<size_t>(heads.num_q_heads) * heads.head_dim;
   const size_t kv_width = static_cast<size_t>(heads.num_kv_heads) * heads.head_dim;
   const size_t half = runner_.inverse_frequencies_.size();
-  void* normed = ElementPart(at.normed);
-  void* qkv = ElementPart(at.wide);
-  backend_.RmsNorm(Part<float>(at.residual, first, shape_.hidden_size), layer.attention_norm,
+  void* normed = at.normed;
+  void* qkv = at.wide;
+  backend_.RmsNorm(RowOf(at.residual, first, shape_.hidden_size), layer.attention_norm,
                    runner_.norm_epsilon_, rows, shape_.hidden_size, element_, normed);
   if (auto status = layer.qkv->Run(normed, rows, element_, qkv); !status.ok()) return status;
-  backend_.SplitAndRotate(heads, element_, qkv, Part<float>(at.cos, first, half),
-                          Part<float>(at.sin, first, half), rows, element_,
-                          ElementPart(at.q, first, q_width), ElementPart(at.k, first, kv_width),
-                          ElementPart(at.v, first, kv_width));
+  backend_.SplitAndRotate(heads, element_, qkv, RowOf(at.cos, first, half),
+                          RowOf(at.sin, first, half), rows, element_, RowOf(at.q, first, q_width),
+                          RowOf(at.k, first, kv_width), RowOf(at.v, first, kv_width));
   return absl::OkStatus();
 }
 
@@ -347,29 +345,26 @@ absl::Status LlamaBatch::EndRows(const LlamaLayer& layer, int first, int rows) {
   const PrefillLayout& at = layout_;
   const size_t hidden = shape_.hidden_size;
   const size_t q_width = static_cast<size_t>(heads_.num_q_heads) * heads_.head_dim;
-  float* residual = Part<float>(at.residual, first, hidden);
-  const bool compares =
-      std::any_of(prompts_.begin(), prompts_.end(), [](const PromptLayers& prompt) {
-        return prompt.plan().importance == LayerImportance::kCosine;
-      });
-  if (compares) backend_.Copy(residual, rows * hidden * sizeof(float), Part<float>(at.before));
-  absl::Status status = layer.output->Accumulate(ElementPart(at.q, first, q_width), rows, residual);
+  float* residual = RowOf(at.residual, first, hidden);
+  bool compares = false;
+  for (int i = 0; i < num_prompts(); ++i) compares = compares || WantsCosine(i);
+  if (compares) backend_.Copy(residual, rows * hidden * sizeof(float), at.before);
+  absl::Status status = layer.output->Accumulate(RowOf(at.q, first, q_width), rows, residual);
   if (!status.ok()) return status;
   if (compares) AddCosines(first, rows);
-  return runner_.RunMlp(layer, rows, residual, ElementPart(at.normed), ElementPart(at.wide),
-                        ElementPart(at.gated));
+  return runner_.RunMlp(layer, rows, residual, at.normed, at.wide, at.gated);
 }
 
 /// Adds the share of rows [first, first + rows) to the mean cosine of the prompts that ask for it.
 void LlamaBatch::AddCosines(int first, int rows) {
   const size_t hidden = shape_.hidden_size;
   for (int i = 0; i < num_prompts(); ++i) {
-    if (prompts_[i].plan().importance != LayerImportance::kCosine) continue;
+    if (!WantsCosine(i)) continue;
     const int begin = std::max(first, offsets_[i]);
     const int end = std::min(first + rows, offsets_[i + 1]);
     if (begin >= end) continue;
-    const double sum = backend_.CosineSum(Part<float>(layout_.before, begin - first, hidden),
-                                          Part<float>(layout_.residual, begin, hidden), end - begin,
+    const double sum = backend_.CosineSum(RowOf(layout_.before, begin - first, hidden),
+                                          RowOf(layout_.residual, begin, hidden), end - begin,
                                           static_cast<int>(hidden));
     cosines_[i] += sum / prompts_[i].tokens();
   }
@@ -380,7 +375,7 @@ absl::Status LlamaBatch::SelectStored(int prompt, int layer, const KeepBest& edi
   if (prompt < 0 || prompt >= num_prompts()) {
     return absl::FailedPreconditionError("no such prompt is under way");
   }
-  runner_.UseThreads();
+  runner_.PrepareThread();
   return prompts_[prompt].SelectStored(layer, edit, kept);
 }
 
@@ -393,7 +388,7 @@ absl::Status LlamaBatch::LastAttention(int prompt, int rows, float* attention) {
     return absl::InvalidArgumentError(absl::StrCat("attention of the last ", rows, " tokens where ",
                                                    layers.window_rows(), " were kept"));
   }
-  runner_.UseThreads();
+  runner_.PrepareThread();
   layers.LastAttention(TensorsOf(prompt), rows, attention);
   return absl::OkStatus();
 }
@@ -402,26 +397,21 @@ absl::Status LlamaBatch::LastLogits(float* logits) {
   if (next_layer_ != shape_.num_layers) {
     return absl::FailedPreconditionError("prefill is not through all layers");
   }
-  runner_.UseThreads();
+  runner_.PrepareThread();
   const int hidden = shape_.hidden_size;
-  int most = std::min(num_tokens(), runner_.options_.chunk_tokens);
-  if (runner_.steps_ != nullptr) most = std::min(most, runner_.steps_->rows());
+  const int most =
+      std::min({num_tokens(), runner_.options_.chunk_tokens, runner_.most_head_rows()});
   for (int first = 0; first < num_prompts(); first += most) {
     const int rows = std::min(most, num_prompts() - first);
     for (int i = 0; i < rows; ++i) {
       const int last = offsets_[first + i + 1] - 1;
-      backend_.RmsNorm(Part<float>(layout_.residual, last, hidden), weights_.final_norm(),
+      backend_.RmsNorm(RowOf(layout_.residual, last, hidden), weights_.final_norm(),
                        runner_.norm_epsilon_, 1, hidden, element_,
-                       ElementPart(layout_.normed, i, hidden));
+                       RowOf(layout_.normed, i, hidden));
     }
-    float* of_rows = logits + static_cast<size_t>(first) * shape_.vocab_size;
-    float* computed = runner_.steps_ != nullptr ? runner_.steps_->logits() : of_rows;
-    absl::Status status =
-        weights_.head().Run(ElementPart(layout_.normed), rows, ElementType::kF32, computed);
+    absl::Status status = runner_.RunHead(layout_.normed, rows,
+                                          logits + static_cast<size_t>(first) * shape_.vocab_size);
     if (!status.ok()) return status;
-    if (runner_.steps_ != nullptr) {
-      backend_.Download(computed, sizeof(float) * rows * shape_.vocab_size, of_rows);
-    }
   }
   return absl::OkStatus();
 }

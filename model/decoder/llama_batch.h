@@ -38,13 +38,10 @@ class LlamaBatch final : public PromptBatch {
 
   int num_prompts() const { return static_cast<int>(offsets_.size()) - 1; }
   int num_tokens() const { return offsets_.back(); }
-  /// A part of the workspace, `rows` rows of `row_width` elements in.
-  template <typename T>
-  T* Part(size_t offset, size_t rows = 0, size_t row_width = 0) const {
-    return reinterpret_cast<T*>(base_ + offset) + rows * row_width;
-  }
-  void* ElementPart(size_t offset, size_t rows = 0, size_t row_width = 0) const {
-    return base_ + offset + rows * row_width * ElementBytes(element_);
+  /// Row `row` of a part of the workspace, whose rows have `width` elements.
+  static float* RowOf(float* part, size_t row, size_t width) { return part + row * width; }
+  void* RowOf(void* part, size_t row, size_t width) const {
+    return static_cast<std::byte*>(part) + row * width * ElementBytes(element_);
   }
   PromptTensors TensorsOf(int prompt) const;
 
@@ -61,10 +58,13 @@ class LlamaBatch final : public PromptBatch {
   int NextToSum(int layer) const;
   void SumPart(int prompt);
   absl::Status EndRows(const LlamaLayer& layer, int first, int rows);
+  bool WantsCosine(int prompt) const {
+    return !gone_[prompt] && prompts_[prompt].plan().importance == LayerImportance::kCosine;
+  }
   void AddCosines(int first, int rows);
 
   LlamaRunner& runner_;
-  AttentionBackend& backend_;
+  PromptBackend& backend_;
   const LlamaWeights& weights_;
   const ModelShape& shape_;
   const AttentionShape& heads_;

@@ -11,8 +11,6 @@
 #include "absl/status/statusor.h"
 #include "attention/backend.h"
 #include "block_manager/cache_format.h"
-#include "model/checkpoint/checkpoint.h"
-#include "model/checkpoint/model_config.h"
 #include "model/model_runner.h"
 
 namespace ziggurat {
@@ -32,11 +30,11 @@ struct DecoderOptions {
   /// to pause: some tens of milliseconds.
   double attention_part_flops = 4e9;
   /// Runs a few tokens through the model at load, so that compiled kernels, thread pools and
-  /// library buffers are there before the first request.
+  /// library buffers are there before the first request. Not on a GPU.
   bool warm_up = true;
 };
 
-/// Loads the weights of a model. The runner owns `backend`; the checkpoint may go afterwards.
+/// Loads the weights of a model from a Hugging Face folder. The runner owns `backend`.
 ///
 /// INVALID_ARGUMENT: options out of range, or weights that do not fit the configuration (names the
 /// tensor). UNIMPLEMENTED, DATA_LOSS, NOT_FOUND: as the checkpoint says; a NaN among the weights is
@@ -49,11 +47,6 @@ struct DecoderOptions {
 ///   FAILED_PRECONDITION prefill calls out of order, no pool attached
 ///   INTERNAL            an edit that cannot be carried out on the segments given
 /// A call that fails leaves the runner usable; a prefill batch that failed goes no further.
-absl::StatusOr<std::unique_ptr<ModelRunner>> LoadLlamaDecoder(
-    const ModelConfig& config, const Checkpoint& checkpoint, const DecoderOptions& options,
-    std::unique_ptr<AttentionBackend> backend);
-
-/// The same from a Hugging Face folder.
 absl::StatusOr<std::unique_ptr<ModelRunner>> LoadLlamaDecoder(
     const std::filesystem::path& dir, const DecoderOptions& options,
     std::unique_ptr<AttentionBackend> backend);

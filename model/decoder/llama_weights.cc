@@ -116,36 +116,24 @@ absl::Status MakeFused(const WeightReader& reader, LinearFactory& factory, bool 
   return absl::OkStatus();
 }
 
-/// Norms, kept where the backend reads them.
-class VectorReader {
- public:
-  VectorReader(const WeightReader& reader, LinearFactory& factory,
-               std::vector<std::vector<float>>* host)
-      : reader_(reader), factory_(factory), host_(host) {}
-
-  absl::Status Read(const std::string& name, const float** out) const {
-    absl::StatusOr<std::vector<float>> values = reader_.Vector(name);
-    if (!values.ok()) return values.status();
-    absl::StatusOr<const void*> kept =
-        factory_.Keep(values->data(), values->size() * sizeof(float));
-    if (!kept.ok()) return kept.status();
-    *out = static_cast<const float*>(*kept);
-    if (factory_.is_hosts()) host_->push_back(*std::move(values));  // its numbers stay in place
-    return absl::OkStatus();
-  }
-
- private:
-  const WeightReader& reader_;
-  LinearFactory& factory_;
-  std::vector<std::vector<float>>* host_;
-};
+/// Keeps a norm where the backend reads it.
+absl::Status KeepNorm(const WeightReader& reader, LinearFactory& factory, const std::string& name,
+                      const float** out) {
+  const absl::StatusOr<std::vector<float>> values = reader.Vector(name);
+  if (!values.ok()) return values.status();
+  WeightMatrix norm(1, static_cast<int>(values->size()), ElementType::kF32);
+  std::copy(values->begin(), values->end(), reinterpret_cast<float*>(norm.data()));
+  const absl::StatusOr<const void*> kept = factory.Keep(norm);
+  if (!kept.ok()) return kept.status();
+  *out = static_cast<const float*>(*kept);
+  return absl::OkStatus();
+}
 
 absl::Status LoadLayer(const ModelConfig& config, const WeightReader& reader,
-                       const VectorReader& norms, LinearFactory& factory, int index,
-                       LlamaLayer* layer) {
+                       LinearFactory& factory, int index, LlamaLayer* layer) {
   const auto name = [index](std::string_view suffix) { return LayerWeightName(index, suffix); };
   const auto read_norm = [&](std::string_view suffix, const float** out) {
-    return norms.Read(name(suffix), out);
+    return KeepNorm(reader, factory, name(suffix), out);
   };
   const auto make_fused = [&](bool has_bias, std::initializer_list<std::string_view> suffixes,
                               std::unique_ptr<Linear>* out) {
@@ -179,19 +167,17 @@ absl::StatusOr<std::unique_ptr<LlamaWeights>> LlamaWeights::Load(
 
   absl::StatusOr<WeightMatrix> embedding = reader.Matrix({"model.embed_tokens.weight"});
   if (!embedding.ok()) return embedding.status();
-  absl::StatusOr<const void*> kept = weights->factory_->Keep(embedding->data(), embedding->bytes());
+  absl::StatusOr<const void*> kept = weights->factory_->Keep(*embedding);
   if (!kept.ok()) return kept.status();
   weights->embedding_ = *kept;
-  if (weights->factory_->is_hosts()) weights->host_embedding_ = *embedding;
-  const VectorReader norms(reader, *weights->factory_, &weights->host_norms_);
 
   weights->layers_.resize(config.num_layers);
   for (int i = 0; i < config.num_layers; ++i) {
-    absl::Status status =
-        LoadLayer(config, reader, norms, *weights->factory_, i, &weights->layers_[i]);
+    absl::Status status = LoadLayer(config, reader, *weights->factory_, i, &weights->layers_[i]);
     if (!status.ok()) return status;
   }
-  absl::Status status = norms.Read("model.norm.weight", &weights->final_norm_);
+  absl::Status status =
+      KeepNorm(reader, *weights->factory_, "model.norm.weight", &weights->final_norm_);
   if (!status.ok()) return status;
 
   // A tied head is packed from the embedding: one reading of the file, the same storage where the

@@ -43,10 +43,7 @@ class LlamaWeights {
  private:
   LlamaWeights() = default;
 
-  std::unique_ptr<LinearFactory> factory_;  // outlives the linears below
-  // What the pointers point to where weights stay in the host's memory: else both are empty.
-  WeightMatrix host_embedding_;
-  std::vector<std::vector<float>> host_norms_;  // in no order
+  std::unique_ptr<LinearFactory> factory_;  // outlives the linears below, and what pointers name
   const void* embedding_ = nullptr;
   std::vector<LlamaLayer> layers_;
   const float* final_norm_ = nullptr;

@@ -7,29 +7,11 @@
 #include <cstring>
 
 #include "absl/strings/str_cat.h"
+#include "model/memory_layout.h"
 
 namespace ziggurat {
-namespace {
 
-constexpr size_t kAlignment = 64;
-
-/// Hands out aligned offsets one after the other.
-class OffsetCounter {
- public:
-  size_t Take(size_t rows, size_t row_bytes) {
-    const size_t offset = next_;
-    next_ += (rows * row_bytes + kAlignment - 1) / kAlignment * kAlignment;
-    return offset;
-  }
-  size_t total() const { return next_; }
-
- private:
-  size_t next_ = 0;
-};
-
-}  // namespace
-
-PrefillLayout PrefillLayout::Of(const WorkspaceShape& shape, int tokens) {
+PrefillLayout PrefillLayout::Of(const WorkspaceShape& shape, int tokens, std::byte* base) {
   const ModelShape& model = shape.model;
   const size_t n = static_cast<size_t>(std::max(tokens, 0));
   const size_t c = std::min(n, static_cast<size_t>(shape.chunk_tokens));
@@ -38,20 +20,20 @@ PrefillLayout PrefillLayout::Of(const WorkspaceShape& shape, int tokens) {
   const size_t kv_width = static_cast<size_t>(model.num_kv_heads) * model.head_dim;
   const size_t f = static_cast<size_t>(shape.ffn_size);
 
-  OffsetCounter counter;
+  MemoryLayout memory(base);
   PrefillLayout layout;
-  layout.residual = counter.Take(n, sizeof(float) * model.hidden_size);
-  layout.q = counter.Take(n, e * q_width);
-  layout.k = counter.Take(n, e * kv_width);
-  layout.v = counter.Take(n, e * kv_width);
-  layout.lse = counter.Take(n, sizeof(float) * model.num_q_heads);
-  layout.cos = counter.Take(n, sizeof(float) * (model.head_dim / 2));
-  layout.sin = counter.Take(n, sizeof(float) * (model.head_dim / 2));
-  layout.normed = counter.Take(c, e * model.hidden_size);
-  layout.wide = counter.Take(c, e * std::max(q_width + 2 * kv_width, 2 * f));
-  layout.gated = counter.Take(c, e * f);
-  layout.before = counter.Take(c, sizeof(float) * model.hidden_size);
-  layout.total_bytes = counter.total();
+  memory.Take(&layout.residual, n, sizeof(float) * model.hidden_size);
+  memory.Take(&layout.q, n, e * q_width);
+  memory.Take(&layout.k, n, e * kv_width);
+  memory.Take(&layout.v, n, e * kv_width);
+  memory.Take(&layout.lse, n, sizeof(float) * model.num_q_heads);
+  memory.Take(&layout.cos, n, sizeof(float) * (model.head_dim / 2));
+  memory.Take(&layout.sin, n, sizeof(float) * (model.head_dim / 2));
+  memory.Take(&layout.normed, c, e * model.hidden_size);
+  memory.Take(&layout.wide, c, e * std::max(q_width + 2 * kv_width, 2 * f));
+  memory.Take(&layout.gated, c, e * f);
+  memory.Take(&layout.before, c, sizeof(float) * model.hidden_size);
+  layout.total_bytes = memory.bytes();
   return layout;
 }
 

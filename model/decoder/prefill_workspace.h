@@ -24,25 +24,26 @@ struct WorkspaceShape {
   int chunk_tokens = 0;  ///< most tokens whose activations exist at once
 };
 
-/// Where each part of a batch lies, as byte offsets from the start of its lane; every part starts
-/// at a multiple of 64. With n tokens, c = min(n, chunk_tokens), e element bytes, H query heads, G
-/// KV heads of size D, hidden size h and MLP size f. What single prompts need besides
-/// (model/cache_ops/prompt_needs.h) lies behind.
+/// Where each part of a batch lies in its lane; every part starts at a multiple of 64 bytes. With n
+/// tokens, c = min(n, chunk_tokens), e element bytes, H query heads, G KV heads of size D, hidden
+/// size h and MLP size f. What single prompts need besides (model/cache_ops/prompt_needs.h) lies
+/// behind.
 struct PrefillLayout {
-  static PrefillLayout Of(const WorkspaceShape& shape, int tokens);
+  /// Without `base`, of the lane, it only counts.
+  static PrefillLayout Of(const WorkspaceShape& shape, int tokens, std::byte* base = nullptr);
 
-  size_t residual = 0;     ///< [n, h] f32: the hidden states
-  size_t q = 0;            ///< [n, H, D] e: queries, then what attention gives
-  size_t k = 0;            ///< [n, G, D] e
-  size_t v = 0;            ///< [n, G, D] e
-  size_t lse = 0;          ///< [n, H] f32
-  size_t cos = 0;          ///< [n, D/2] f32
-  size_t sin = 0;          ///< [n, D/2] f32
-  size_t normed = 0;       ///< [c, h] e
-  size_t wide = 0;         ///< [c, max((H + 2G) D, 2f)] e: the fused projections
-  size_t gated = 0;        ///< [c, f] e
-  size_t before = 0;       ///< [c, h] f32: the hidden states before attention was added
-  size_t total_bytes = 0;  ///< all of it: what such a batch uses
+  float* residual = nullptr;  ///< [n, h]: the hidden states
+  void* q = nullptr;          ///< [n, H, D] e: queries, then what attention gives
+  void* k = nullptr;          ///< [n, G, D] e
+  void* v = nullptr;          ///< [n, G, D] e
+  float* lse = nullptr;       ///< [n, H]
+  float* cos = nullptr;       ///< [n, D/2]
+  float* sin = nullptr;       ///< [n, D/2]
+  void* normed = nullptr;     ///< [c, h] e
+  void* wide = nullptr;       ///< [c, max((H + 2G) D, 2f)] e: the fused projections
+  void* gated = nullptr;      ///< [c, f] e
+  float* before = nullptr;    ///< [c, h]: the hidden states before attention was added
+  size_t total_bytes = 0;     ///< all of it: what such a batch uses
 };
 
 /// An anonymous mapping, resident only where it was written; or memory of another owner, a

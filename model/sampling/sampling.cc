@@ -18,7 +18,7 @@ constexpr float kLowest = -std::numeric_limits<float>::infinity();
 
 /// With as many digits as tell the value from its neighbours.
 template <class Number>
-absl::Status Refuse(const char* parameter, Number value, const char* range) {
+absl::Status Refuse(const char* parameter, Number value, const std::string& range) {
   char digits[32];
   const char* end = std::to_chars(digits, std::end(digits), value).ptr;
   return absl::InvalidArgumentError(
@@ -79,8 +79,9 @@ absl::Status Validate(const SamplingParameters& p) {
   if (!(p.frequency_penalty >= -2 && p.frequency_penalty <= 2)) {
     return Refuse("frequency_penalty", p.frequency_penalty, "in [-2, 2]");
   }
-  if (p.logprobs < -1 || p.logprobs > 20) {
-    return Refuse("logprobs", p.logprobs, "in [0, 20]");
+  if (p.logprobs < -1 || p.logprobs > SamplingParameters::kMostLogprobs) {
+    return Refuse("logprobs", p.logprobs,
+                  absl::StrCat("in [0, ", SamplingParameters::kMostLogprobs, "]"));
   }
   return absl::OkStatus();
 }

@@ -23,7 +23,8 @@ struct SamplingParameters {
   float presence_penalty = 0;    ///< [-2, 2]; over the output
   float frequency_penalty = 0;   ///< [-2, 2]; over the output
   std::optional<uint64_t> seed = std::nullopt;  ///< same seed, same text; absent: drawn at random
-  int logprobs = -1;  ///< -1: none; n: the chosen token's and the n best (at most 20)
+  int logprobs = -1;                            ///< -1: none; n: the chosen token's and the n best
+  static constexpr int kMostLogprobs = 20;
 };
 
 /// INVALID_ARGUMENT names the parameter, its value and the allowed range (NaN and infinity

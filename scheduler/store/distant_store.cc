@@ -6,6 +6,7 @@
 #include <deque>
 #include <vector>
 
+#include "scheduler/store/copy_slots.h"
 #include "scheduler/store/distant_runs.h"
 #include "scheduler/store/store_format.h"
 
@@ -74,19 +75,14 @@ class DistantStore final : public LayerStore {
         table_->RefreshKeys(run.distant, *run.lowest->table_, run.lowest->runs_[r].distant);
       }
       if (absl::Status status = table_->Extend(run.distant, 1); !status.ok()) return status;
-      edits->push_back(CopyEdit{.from = &table_->view()[run.near],
-                                .first = run.window.front().slot,
-                                .slots = {},
-                                .count = 1,
-                                .to = &table_->view()[run.distant],
-                                .first_slot = first});
       run.free_slot = run.window.front().slot;
+      edits->push_back(CopySlots(*table_, run.near, run.free_slot, 1, run.distant, first));
       run.window.pop_front();
     }
     return absl::OkStatus();
   }
 
-  absl::StatusOr<absl::Span<const TokenTarget>> Append(int position) override {
+  absl::StatusOr<Placement> Append(int position) override {
     targets_.clear();
     for (Run& run : runs_) {
       int slot = run.free_slot;
@@ -101,7 +97,7 @@ class DistantStore final : public LayerStore {
       }
       targets_.push_back({run.near, slot});
     }
-    return absl::MakeConstSpan(targets_);
+    return Placement{.targets = targets_};
   }
 
  private:

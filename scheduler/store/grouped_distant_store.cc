@@ -13,6 +13,7 @@
 #include <optional>
 #include <vector>
 
+#include "scheduler/store/copy_slots.h"
 #include "scheduler/store/distant_runs.h"
 #include "scheduler/store/token_list.h"
 
@@ -106,7 +107,7 @@ class GroupedDistantStore final : public LayerStore {
     }
   }
 
-  absl::StatusOr<absl::Span<const TokenTarget>> Append(int position) override {
+  absl::StatusOr<Placement> Append(int position) override {
     targets_.clear();
     for (Run& run : runs_) {
       TokenTarget& target = targets_.emplace_back();
@@ -123,7 +124,7 @@ class GroupedDistantStore final : public LayerStore {
         run.window.push_back(position);
       }
     }
-    return absl::MakeConstSpan(targets_);
+    return Placement{.targets = targets_};
   }
 
  private:
@@ -266,12 +267,7 @@ class GroupedDistantStore final : public LayerStore {
   void Copy(int from, int first, int count, int to, int first_slot,
             std::vector<CacheEdit>* edits) const {
     if (count == 0) return;
-    edits->push_back(CopyEdit{.from = &table_->view()[from],
-                              .first = first,
-                              .slots = {},
-                              .count = count,
-                              .to = &table_->view()[to],
-                              .first_slot = first_slot});
+    edits->push_back(CopySlots(*table_, from, first, count, to, first_slot));
   }
 
   void Shrink(int segment, int* left) {

@@ -7,8 +7,8 @@ namespace {
 
 class GrowingStore final : public LayerStore {
  public:
-  GrowingStore(const StoreContext& context, LayerBlockTable* table)
-      : context_(context), table_(table), format_(context.Format()), list_(table, format_) {}
+  GrowingStore(const StoreContext& context, const StoreFormat& format, LayerBlockTable* table)
+      : context_(context), table_(table), format_(format), list_(table, format) {}
 
   void Adopt(int segment) {
     list_.Adopt(segment);
@@ -32,7 +32,9 @@ class GrowingStore final : public LayerStore {
   int TokensBeforeEdit() const override { return list_.TokensBeforeFlush(); }
   int AppendSegment() const override { return list_.open_segment(); }
 
-  absl::Status PrepareFlush(std::vector<CacheEdit>* edits) override { return list_.Flush(edits); }
+  absl::Status PrepareStep(int /*position*/, std::vector<CacheEdit>* edits) override {
+    return list_.Flush(edits);
+  }
   void FinishEdits() override { list_.FinishFlush(); }
 
  private:
@@ -50,13 +52,14 @@ size_t MaxGrowingBlocks(const StoreContext& context, size_t tokens) {
                               tokens);
 }
 
-std::unique_ptr<LayerStore> MakeGrowingStore(const StoreContext& context, LayerBlockTable* table) {
-  return std::make_unique<GrowingStore>(context, table);
+std::unique_ptr<LayerStore> MakeGrowingStore(const StoreContext& context, const StoreFormat& format,
+                                             LayerBlockTable* table) {
+  return std::make_unique<GrowingStore>(context, format, table);
 }
 
 std::unique_ptr<LayerStore> AdoptGrowingStore(const StoreContext& context, LayerBlockTable* table,
                                               int segment) {
-  auto store = std::make_unique<GrowingStore>(context, table);
+  auto store = std::make_unique<GrowingStore>(context, context.Format(), table);
   store->Adopt(segment);
   return store;
 }

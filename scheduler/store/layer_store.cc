@@ -57,10 +57,8 @@ std::vector<size_t> MaxBlocksAroundDecision(const StoreContext& context) {
   const CachePlan& plan = *context.plan;
   const size_t layers = plan.layers.size();
   const int64_t tokens = context.prompt_tokens + (plan.decide == DecideAt::kFirstToken ? 1 : 0);
-  StoreContext plain = context;
-  const CachePlan as_they_are;
-  plain.plan = &as_they_are;
-  const size_t held = MaxGrowingBlocks(plain, tokens);
+  const size_t held = context.geometry->BlocksFor(
+      KeyValueFormat(context.element), context.geometry->num_kv_heads, static_cast<size_t>(tokens));
   size_t during = held * layers;
   if (plan.quantization) {
     // One layer is there twice while it is copied; without quantization its slots are used again.
@@ -102,7 +100,7 @@ std::unique_ptr<LayerStore> MakeLayerStore(const StoreContext& context, int laye
   if (const auto* heavy = std::get_if<KeepHeavy>(&plan.edit)) {
     return MakeScoredStore(context, *heavy, table);
   }
-  return MakeGrowingStore(context, table);
+  return MakeGrowingStore(context, context.Format(), table);
 }
 
 }  // namespace ziggurat

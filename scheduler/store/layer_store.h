@@ -42,17 +42,25 @@ inline StoreContext StoreContextOf(const BlockPlan& plan) {
           static_cast<int>(plan.limits.appended_tokens())};
 }
 
+/// Where a token goes.
+struct Placement {
+  absl::Span<const TokenTarget> targets;  ///< valid until the next token is placed
+  int score_recent = 0;                   ///< DecodeItem::score_recent
+  bool is_final = false;  ///< every token to come goes to the one target, and nothing changes
+};
+
 /// One layer's store, which its SequenceStore alone calls, on the engine's thread:
 ///
 ///   SequenceStore     calls
-///   FillLayer         FillLower of the layer below (of upper layers of pairs), Fill; then
-///                     MaxBlocks, AppendSegment, TokensBeforeEdit, MayEditAhead
+///   FillLayer         Fill; then MaxBlocks, AppendSegment, TokensBeforeEdit, MayEditAhead (of an
+///                     upper layer of a pair also of the lower one)
 ///   Decide            the same, over a layer that holds all tokens already
-///   PrepareStep       PrepareStep of all layers that TokensBeforeEdit does not excuse, then
-///                     PrepareFlush of the same, then TokensBeforeEdit
+///   PrepareStep       PrepareStep and TokensBeforeEdit, of layers that this does not excuse
 ///   FinishEdits       where that ordered edits, which are done now: FinishEdits of all layers,
 ///                     then TokensBeforeEdit
-///   Append            Append and AppendsAlike of layers without an AppendSegment
+///   Append            Append of layers without an AppendSegment
+///
+/// Layers come in order, so that one may rely on what those below it have just done.
 ///
 /// What happens there differs:
 ///
@@ -62,8 +70,9 @@ inline StoreContext StoreContextOf(const BlockPlan& plan) {
 ///   ring of groups    a group becomes codes, over the   to the end of AppendSegment; first sinks
 ///                     oldest one                        (Append)
 ///   scored            nothing                           to a new slot, then always to that of the
-///                                                       lowest score (Append, AppendsAlike)
-///   pair              a full tail is merged             to the end of AppendSegment, the tail
+///                                                       lowest score (Append)
+///   pair              a full tail is merged, by the     to the end of AppendSegment, the tail
+///                     upper layer
 ///   distant           a token, or a group, leaves the   to a slot of each run of heads (Append)
 ///                     near window
 ///
@@ -74,10 +83,8 @@ class LayerStore {
 
   // ---- Once, with the prompt --------------------------------------------------------------------
 
-  /// Upper layers of a pair ask the lower one first to make room for both.
-  virtual absl::Status FillLower(const LayerMeasured& /*measured*/) { return absl::OkStatus(); }
-  /// Makes room for the tokens of the prompt that stay and says where each goes. The write's view
-  /// stays empty where the layer waits for the one above.
+  /// Makes room for the tokens of the prompt that stay and says where each goes. The lower layer of
+  /// a pair waits: its write's view stays empty, and the upper one does it for both.
   virtual absl::Status Fill(const LayerMeasured& measured, LayerWrite* write) = 0;
   /// Most blocks that the layer may take from the pool from Fill on, for the tokens that Fill was
   /// told of.
@@ -86,15 +93,13 @@ class LayerStore {
   // ---- Before a step ----------------------------------------------------------------------------
 
   static constexpr int kNever = std::numeric_limits<int>::max();
-  /// At least so many tokens may come, from the next one on, before PrepareStep or PrepareFlush
-  /// have anything to do: for these they need not be called. The last answer holds.
+  /// At least so many tokens may come, from the next one on, before PrepareStep has anything to do:
+  /// for these it need not be called. The last answer holds.
   virtual int TokensBeforeEdit() const { return 0; }
-  /// Room for, and order of, what must move before the token at `position` is written ...
+  /// Room for, and order of, what must move before the token at `position` is written.
   virtual absl::Status PrepareStep(int /*position*/, std::vector<CacheEdit>* /*edits*/) {
     return absl::OkStatus();
   }
-  /// ... and what becomes codes then.
-  virtual absl::Status PrepareFlush(std::vector<CacheEdit>* /*edits*/) { return absl::OkStatus(); }
   /// After the edits of a step have been carried out.
   virtual void FinishEdits() {}
   /// Whether that may be done before it is known that the token comes: the layer holds the same
@@ -104,19 +109,13 @@ class LayerStore {
   // ---- The token --------------------------------------------------------------------------------
 
   /// The segment to whose end, or round whose ring, every token goes, which is then all that Append
-  /// would do, and score_recent is 0; negative: there is more to it. So a step need not ask a layer
-  /// in which nothing happens (docs/architecture.md, "A token in a layer").
+  /// would do; negative: there is more to it. So a step need not ask a layer in which nothing
+  /// happens (docs/architecture.md, "A token in a layer").
   virtual int AppendSegment() const { return -1; }
-  /// Where the token at `position` goes. The span is valid until the next call. Not asked while
-  /// AppendSegment names the place.
-  virtual absl::StatusOr<absl::Span<const TokenTarget>> Append(int /*position*/) {
+  /// Where the token at `position` goes. Not asked while AppendSegment names the place.
+  virtual absl::StatusOr<Placement> Append(int /*position*/) {
     return absl::InternalError("a layer whose tokens go to the end of a segment was asked where");
   }
-  /// True: Append, which has just given one target, will give the same for every token to come, and
-  /// change nothing.
-  virtual bool AppendsAlike() const { return false; }
-  /// DecodeItem::score_recent.
-  virtual int score_recent() const { return 0; }
 };
 
 /// Most blocks that each layer can take, before anything has been measured. Where the policy
@@ -132,9 +131,10 @@ std::unique_ptr<LayerStore> MakeLayerStore(const StoreContext& context, int laye
 
 // ---- The kinds ---------------------------------------------------------------------------------
 
-/// Tokens are appended for ever.
+/// Tokens are appended for ever. MaxGrowingBlocks: as the plan stores them.
 size_t MaxGrowingBlocks(const StoreContext& context, size_t tokens);
-std::unique_ptr<LayerStore> MakeGrowingStore(const StoreContext& context, LayerBlockTable* table);
+std::unique_ptr<LayerStore> MakeGrowingStore(const StoreContext& context, const StoreFormat& format,
+                                             LayerBlockTable* table);
 /// Without quantization, over segment `segment`, which holds the kept tokens already.
 std::unique_ptr<LayerStore> AdoptGrowingStore(const StoreContext& context, LayerBlockTable* table,
                                               int segment);

@@ -5,6 +5,7 @@
 
 #include "block_manager/layer_block_table.h"
 #include "model/model_runner.h"
+#include "scheduler/store/copy_slots.h"
 
 namespace ziggurat {
 
@@ -18,25 +19,18 @@ class LeavingTokens {
              std::vector<CacheEdit>* edits) {
     count_ = count;
     others_stay_ = !others_move && table.CanRemoveFirst(segment, count);
-    const SegmentView* const view = &table.view()[segment];
-    if (others_stay_ || (!others_move && view->num_slots == count)) return;
-    edits->push_back(CopyEdit{.from = view,
-                              .first = count,
-                              .slots = {},
-                              .count = view->num_slots - count,
-                              .to = view,
-                              .first_slot = 0});
+    const int slots = table.view()[segment].num_slots;
+    if (others_stay_ || (!others_move && slots == count)) return;
+    edits->push_back(CopySlots(table, segment, count, slots - count, segment, 0));
   }
-  /// False: none leave.
-  bool Finish(LayerBlockTable* table, int segment) {
-    if (count_ == 0) return false;
+  void Finish(LayerBlockTable* table, int segment) {
+    if (count_ == 0) return;
     if (others_stay_) {
       table->RemoveFirst(segment, count_);
     } else {
       table->Truncate(segment, table->view()[segment].num_slots - count_);
     }
     count_ = 0;
-    return true;
   }
 
  private:

@@ -64,10 +64,10 @@ class LowerStore final : public PairStore {
   }
 
   absl::Status Fill(const LayerMeasured& /*measured*/, LayerWrite* /*write*/) override {
-    return absl::OkStatus();  // waits for the layer above
+    return absl::OkStatus();  // FillBelow
   }
-
-  absl::Status FillLower(const LayerMeasured& measured) override {
+  /// The upper layer, which has been measured, makes room here before it does.
+  absl::Status FillBelow(const LayerMeasured& measured) {
     merged_.Open();
     retained_.Open();
     AddTail();
@@ -88,8 +88,8 @@ class LowerStore final : public PairStore {
     return status;
   }
 
-  absl::Status PrepareFlush(std::vector<CacheEdit>* edits) override {
-    if (!merging_) return absl::OkStatus();
+  /// What becomes codes of what the upper layer has ordered to be merged.
+  absl::Status FlushBelow(std::vector<CacheEdit>* edits) {
     absl::Status status = merged_.Flush(edits);
     if (status.ok()) status = retained_.Flush(edits);
     return status;
@@ -118,6 +118,7 @@ class UpperStore final : public PairStore {
   }
 
   absl::Status Fill(const LayerMeasured& measured, LayerWrite* write) override {
+    if (absl::Status status = lower_->FillBelow(measured); !status.ok()) return status;
     prompt_retained_ = measured.retained_tokens;
     merged_.Share(*lower_->table(), lower_->merged_);
     retained_.Open();
@@ -161,11 +162,9 @@ class UpperStore final : public PairStore {
     edit.upper_retained = &here[retained_.open_segment()];
     edit.first_retained_slot = first_retained;
     edits->push_back(edit);
-    return absl::OkStatus();
-  }
-
-  absl::Status PrepareFlush(std::vector<CacheEdit>* edits) override {
-    return merging_ ? retained_.Flush(edits) : absl::OkStatus();
+    absl::Status status = lower_->FlushBelow(edits);
+    if (status.ok()) status = retained_.Flush(edits);
+    return status;
   }
 
   void FinishEdits() override {

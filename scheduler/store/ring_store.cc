@@ -6,6 +6,7 @@
 // overwritten.
 #include <algorithm>
 
+#include "scheduler/store/copy_slots.h"
 #include "scheduler/store/layer_store.h"
 #include "scheduler/store/leaving_tokens.h"
 #include "scheduler/store/store_format.h"
@@ -129,7 +130,7 @@ class GroupedRing final : public LayerStore {
     return table_->view()[sinks_].num_slots < ring_.sinks ? -1 : open_;
   }
 
-  absl::Status PrepareFlush(std::vector<CacheEdit>* edits) override {
+  absl::Status PrepareStep(int /*position*/, std::vector<CacheEdit>* edits) override {
     if (TokensBeforeEdit() > 0) return absl::OkStatus();
     const int group = format_.group(), coded = table_->view()[coded_].num_slots;
     int slot = coded;
@@ -140,12 +141,7 @@ class GroupedRing final : public LayerStore {
       next_group_ = (next_group_ + 1) % std::max(1, shape_.groups);
     }
     if (shape_.groups > 0) {
-      edits->push_back(CopyEdit{.from = &table_->view()[open_],
-                                .first = 0,
-                                .slots = {},
-                                .count = group,
-                                .to = &table_->view()[coded_],
-                                .first_slot = slot});
+      edits->push_back(CopySlots(*table_, open_, 0, group, coded_, slot));
     }
     flushed_.Order(*table_, open_, group, /*others_move=*/shape_.groups == 0, edits);
     return absl::OkStatus();
@@ -153,12 +149,12 @@ class GroupedRing final : public LayerStore {
 
   void FinishEdits() override { flushed_.Finish(table_, open_); }
 
-  absl::StatusOr<absl::Span<const TokenTarget>> Append(int /*position*/) override {
+  absl::StatusOr<Placement> Append(int /*position*/) override {
     const int segment = table_->view()[sinks_].num_slots < ring_.sinks ? sinks_ : open_;
     absl::StatusOr<int> slot = table_->AppendSlot(segment);
     if (!slot.ok()) return slot.status();
     target_ = {segment, *slot};
-    return absl::MakeConstSpan(&target_, 1);
+    return Placement{.targets = absl::MakeConstSpan(&target_, 1)};
   }
 
  private:

@@ -29,9 +29,8 @@ class ScoredStore final : public LayerStore {
   }
 
   int TokensBeforeEdit() const override { return kNever; }
-  bool AppendsAlike() const override { return target_.slot == TokenTarget::kLowestScore; }
 
-  absl::StatusOr<absl::Span<const TokenTarget>> Append(int /*position*/) override {
+  absl::StatusOr<Placement> Append(int /*position*/) override {
     int slot = TokenTarget::kLowestScore;
     if (table_->view()[segment_].num_slots < edit_.heavy + edit_.recent + 1) {
       absl::StatusOr<int> fresh = table_->AppendSlot(segment_);
@@ -39,12 +38,12 @@ class ScoredStore final : public LayerStore {
       slot = *fresh;
     }
     target_ = {segment_, slot};
-    return absl::MakeConstSpan(&target_, 1);
+    // The slot that the step before freed is overwritten by this step's token: the window is that
+    // of the step before.
+    return Placement{.targets = absl::MakeConstSpan(&target_, 1),
+                     .score_recent = edit_.recent + 1,
+                     .is_final = slot == TokenTarget::kLowestScore};
   }
-
-  /// The slot that the step before freed is overwritten by this step's token: the window is that of
-  /// the step before.
-  int score_recent() const override { return edit_.recent + 1; }
 
  private:
   const StoreContext& context_;

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <limits>
 
+#include "scheduler/store/copy_slots.h"
+
 namespace ziggurat {
 
 namespace {
@@ -67,12 +69,7 @@ absl::Status TokenList::Flush(std::vector<CacheEdit>* edits) {
   if (count == 0) return absl::OkStatus();
   const int first_slot = table_->view()[coded_].num_slots;
   if (absl::Status status = table_->Extend(coded_, count); !status.ok()) return status;
-  edits->push_back(CopyEdit{.from = &table_->view()[open_],
-                            .first = 0,
-                            .slots = {},
-                            .count = count,
-                            .to = &table_->view()[coded_],
-                            .first_slot = first_slot});
+  edits->push_back(CopySlots(*table_, open_, 0, count, coded_, first_slot));
   flushed_.Order(*table_, open_, count, /*others_move=*/false, edits);
   return absl::OkStatus();
 }
@@ -82,7 +79,7 @@ int TokenList::TokensBeforeFlush() const {
   return std::max(0, format_.residual + format_.group() - open_tokens());
 }
 
-bool TokenList::FinishFlush() { return flushed_.Finish(table_, open_); }
+void TokenList::FinishFlush() { flushed_.Finish(table_, open_); }
 
 void TokenList::RefreshShared(const LayerBlockTable& lower_table, const TokenList& lower) {
   if (coded_ >= 0) table_->RefreshShared(coded_, lower_table, lower.coded_);

@@ -47,8 +47,8 @@ class TokenList {
   absl::Status Flush(std::vector<CacheEdit>* edits);
   /// How many tokens may be appended before Flush has anything to order.
   int TokensBeforeFlush() const;
-  /// After those copies are done. True where something had been flushed.
-  bool FinishFlush();
+  /// After those copies are done.
+  void FinishFlush();
   /// Follows the lower layer's list.
   void RefreshShared(const LayerBlockTable& lower_table, const TokenList& lower);
 

@@ -96,7 +96,7 @@ class EmulatedGraph final : public Graph {
 absl::StatusOr<DeviceFacts> OpenDevice(int ordinal) {
   if (ordinal != 0) return absl::NotFoundError("the emulator is one device, cuda:0");
   // Few processors, so that the shares of decode attention are more than one chunk.
-  return DeviceFacts{"the emulator", 1, kTotalBytes};
+  return DeviceFacts{"the emulator", 1};
 }
 
 void BindDevice(int) {}

@@ -341,11 +341,7 @@ TEST_F(CudaDecoder, AStepOfMoreSequencesThanItWasMadeForGoesInTwo) {
     device.Prefill({&sequences.back()}, {Ids(5, 1)});
   }
   for (TestSequence& sequence : sequences) {
-    DecodeInput& input = inputs.emplace_back();
-    input.sequence = sequence.id;
-    input.position = 5;
-    input.layers = device.Append(sequence);
-    input.step = sequence.store->step();
+    inputs.push_back(device.Append(sequence));
   }
   Logits logits(inputs.size() * 120), again(inputs.size() * 120);
   EXPECT_TRUE(device.runner().Decode(inputs, logits.data()).ok());

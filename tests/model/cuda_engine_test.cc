@@ -124,7 +124,7 @@ TEST(CudaEngine, AnswersAsTheCpuDoes) {
   auto on_device = LoadCudaDecoder(dir, {.decoder = kOptions, .max_sequences = 8});
   std::filesystem::remove_all(dir);
   ASSERT_TRUE(on_cpu.ok() && on_device.ok()) << on_cpu.status() << on_device.status();
-  EXPECT_TRUE((*on_device)->draws_tokens());
+  EXPECT_TRUE((*on_device)->is_asynchronous());
   const auto expected = AnswersOf(*std::move(on_cpu));
   const auto actual = AnswersOf(*std::move(on_device));
   ASSERT_EQ(actual.size(), expected.size());

@@ -145,37 +145,24 @@ std::vector<Logits> DecoderHarness::Prefill(const std::vector<TestSequence*>& se
   return Finish(std::move(batch), sequences);
 }
 
-absl::Span<const DecodeInput::Layer> DecoderHarness::Append(TestSequence& sequence) {
+DecodeInput DecoderHarness::Append(TestSequence& sequence) {
   std::vector<CacheEdit> edits;
   Require(sequence.store->PrepareStep(sequence.length, &edits), "PrepareStep");
   if (!edits.empty()) {
     Require(runner_->EditCache(edits), "EditCache");
     Require(sequence.store->FinishEdits(), "FinishEdits");
   }
-  return Require(sequence.store->Append(sequence.length), "Append");
+  DecodeInput input = Require(sequence.store->Append(sequence.length), "Append");
+  input.sequence = sequence.id;
+  return input;
 }
 
 std::vector<Logits> DecoderHarness::Decode(const std::vector<TestSequence*>& sequences,
                                            const std::vector<int32_t>& tokens) {
   std::vector<DecodeInput> inputs;
   for (size_t i = 0; i < sequences.size(); ++i) {
-    TestSequence& sequence = *sequences[i];
-    const CachePlan& plan = sequence.plan->plan;
-    DecodeInput& input = inputs.emplace_back();
-    input.sequence = sequence.id;
-    input.token_id = tokens[i];
-    input.position = sequence.length;
-    input.layers = Append(sequence);
-    input.step = sequence.store->step();
-    input.changed_at = sequence.store->changed_at();
-    if (plan.distant) {
-      input.skip = plan.distant->skip;
-      input.counts = &sequence.store->distant_counts;
-    }
-    if (sequence.store->IsUndecided()) {
-      input.lazy_test = &plan.first_token_test;
-      input.lazy_mass = sequence.store->lazy_mass();
-    }
+    inputs.push_back(Append(*sequences[i]));
+    inputs.back().token_id = tokens[i];
   }
   Logits logits(sequences.size() * shape().vocab_size);
   Require(runner_->Decode(inputs, logits.data()), "Decode");

@@ -78,8 +78,9 @@ class DecoderHarness {
                              const std::vector<TestSequence*>& sequences);
   /// From now on prefill pauses wherever it can, and this runs then.
   void RunBetweenParts(std::function<void()> run) { between_parts_ = std::move(run); }
-  /// The place of the sequence's next token in every layer, edits done; valid until the next call.
-  absl::Span<const DecodeInput::Layer> Append(TestSequence& sequence);
+  /// The input of the sequence's next step, edits done, but for the token; valid until the next
+  /// call.
+  DecodeInput Append(TestSequence& sequence);
 
  private:
   void Decide(TestSequence& sequence, BatchPrompt prompt);

@@ -136,6 +136,8 @@ struct OneGoes {
       if (++parts != at_part) return;
       batch->Drop(goes);
       there[goes] = nullptr;
+      sequences[goes].store.reset();
+      sequences[goes].plan.reset();  // as a request takes its plan along
     });
     harness.PrefillLayer(*batch, 1, there);
     harness.RunBetweenParts(nullptr);
@@ -184,16 +186,18 @@ TEST_F(DecoderPrefillTest, ARequestThatGoesInAPauseIsSkippedAndItsNeighboursUnha
   options.attention_part_flops = 1;
   DecoderHarness harness(dir_, options, MakeReferenceBackend(), 1 << 22);
   const std::vector<std::vector<int32_t>> ids = {Ids(40, 1), Ids(40, 2), Ids(40, 3)};
-  std::vector<std::vector<Logits>> expected;
-  for (const auto& prompt : ids) expected.push_back(Alone(harness, "full", prompt, {}));
-  for (const int goes : {0, 1, 2}) {
-    // Wherever in the second layer it goes: in its rows, before them, behind them.
-    for (int at_part : {1, 3, 5, 7, 8, 20, 40, 60, 66, 67, 70, 73}) {
-      const OneGoes run(harness, "full", ids, goes, at_part);
-      // Between 120 rows in chunks of 16, twice, and between two and two of attention: 73. At the
-      // end there may be none of its left.
-      EXPECT_LE(run.parts, at_part < 66 ? 72 : 73) << "what is left of it is not computed";
-      run.ExpectOthersUnharmed(expected, goes, at_part);
+  for (const std::string policy : {"full", "squeeze(budget=24,p=0.4)"}) {
+    std::vector<std::vector<Logits>> expected;
+    for (const auto& prompt : ids) expected.push_back(Alone(harness, policy, prompt, {}));
+    for (const int goes : {0, 1, 2}) {
+      // Wherever in the second layer it goes: in its rows, before them, behind them.
+      for (int at_part : {1, 3, 5, 7, 8, 20, 40, 60, 66, 67, 70, 73}) {
+        const OneGoes run(harness, policy, ids, goes, at_part);
+        // Between 120 rows in chunks of 16, twice, and between two and two of attention: 73. At the
+        // end there may be none of its left.
+        EXPECT_LE(run.parts, at_part < 66 ? 72 : 73) << "what is left of it is not computed";
+        run.ExpectOthersUnharmed(expected, goes, at_part);
+      }
     }
   }
 }

@@ -36,23 +36,27 @@ TEST_F(DecoderTest, TokensDrawnOnManyThreadsAreThoseOfEachSampler) {
   std::mt19937 random(4);
   std::normal_distribution<float> normal(0, 2);
   for (int step = 0; step < 5; ++step) {
-    std::vector<Logits> logits(sequences, Logits(vocab));
-    for (Logits& row : logits) {
-      for (float& logit : row) logit = normal(random);
-    }
-    std::vector<Logits> again = logits;
+    Logits logits(static_cast<size_t>(sequences) * vocab);
+    for (float& logit : logits) logit = normal(random);
+    Logits again = logits;
     const std::vector<int32_t> forbidden = {3, 1000};
     std::vector<TokenDraw> draws;
-    std::vector<float*> rows;
     for (int i = 0; i < sequences; ++i) {
       draws.push_back({&samplers[i],
                        i % 2 == 0 ? absl::MakeConstSpan(forbidden) : absl::Span<const int32_t>()});
-      rows.push_back(logits[i].data());
     }
+    constexpr int kGone = 5;
+    draws[kGone].sampler = nullptr;
     std::vector<SampledToken> tokens(sequences);
-    harness.runner().Sample(draws, rows, tokens.data());
+    tokens[kGone].token_id = -7;
+    harness.runner().Sample(draws, logits.data(), tokens.data());
     for (int i = 0; i < sequences; ++i) {
-      const SampledToken expected = twins[i].Sample(absl::MakeSpan(again[i]), draws[i].forbidden);
+      if (i == kGone) {
+        EXPECT_EQ(tokens[i].token_id, -7);
+        continue;
+      }
+      const auto row = absl::MakeSpan(again).subspan(static_cast<size_t>(i) * vocab, vocab);
+      const SampledToken expected = twins[i].Sample(row, draws[i].forbidden);
       ASSERT_EQ(tokens[i].token_id, expected.token_id) << i << " in step " << step;
       ASSERT_EQ(tokens[i].logprob, expected.logprob) << i;
       ASSERT_EQ(tokens[i].top.size(), expected.top.size()) << i;
@@ -333,13 +337,13 @@ TEST_F(DecoderTest, WrongDecodeInputsAreRefused) {
   DecoderHarness harness = Harness();
   TestSequence sequence = harness.NewSequence("full", 4, 8);
   harness.Prefill({&sequence}, {Ids(4, 1)});
-  const absl::Span<const DecodeInput::Layer> appended = harness.Append(sequence);
-  const std::vector<DecodeInput::Layer> layers(appended.begin(), appended.end());
+  const DecodeInput input = harness.Append(sequence);
+  const std::vector<DecodeInput::Layer> layers(input.layers.begin(), input.layers.end());
   Logits logits(200);
-  const auto decode = [&](DecodeInput input) {
-    return harness.runner().Decode({&input, 1}, logits.data());
+  const auto decode = [&](const DecodeInput& wrong) {
+    return harness.runner().Decode({&wrong, 1}, logits.data());
   };
-  const int step = sequence.store->step();
+  const int step = input.step;
   EXPECT_EQ(decode({200, 4, layers, step}).code(), absl::StatusCode::kInvalidArgument);
   EXPECT_EQ(decode({-1, 4, layers, step}).code(), absl::StatusCode::kInvalidArgument);
   EXPECT_EQ(decode({1, 128, layers, step}).code(), absl::StatusCode::kInvalidArgument);

@@ -345,24 +345,25 @@ absl::Status CacheLab::Step() {
     if (auto status = editor_->EditCache(edits); !status.ok()) return status;
     if (auto status = store_->FinishEdits(); !status.ok()) return status;
   }
-  auto layers = store_->Append(tokens_);
-  if (!layers.ok()) return layers.status();
+  const absl::StatusOr<DecodeInput> input = store_->Append(tokens_);
+  if (!input.ok()) return input.status();
   std::vector<float> low_q(static_cast<size_t>(options_.num_q_heads) * options_.head_dim);
   std::vector<float> distant_lse(options_.num_q_heads), lse(options_.num_q_heads);
   out_.assign(options_.num_layers, std::vector<float>(low_q.size()));
   for (int l = 0; l < options_.num_layers; ++l) {
+    const DecodeInput::Layer& layer = input->layers[l];
     DecodeItem item;
-    item.segments = (*layers)[l].view;
-    const int steps = store_->step() - (*layers)[l].as_of;
-    const TokenTarget target = (*layers)[l].targets[0].After(steps);
-    item.targets = (*layers)[l].targets;
+    item.segments = layer.view;
+    const int steps = input->StepsSince(layer);
+    const TokenTarget target = layer.targets[0].After(steps);
+    item.targets = layer.targets;
     if (steps > 0) item.targets = absl::MakeConstSpan(&target, 1);
     item.position = tokens_;
-    item.score_recent = (*layers)[l].score_recent;
+    item.score_recent = layer.score_recent;
     item.low_q = low_q.data();
     item.distant_lse = distant_lse.data();
-    item.skip = block_plan_.plan.distant ? block_plan_.plan.distant->skip : 2;
-    item.counts = &store_->distant_counts;
+    item.skip = input->skip;
+    item.counts = input->counts;
     const float* q = &q_[l][QAt(tokens_, 0)];
     backend_->WriteStep(shape_, {&item, 1}, &k_[l][KvAt(tokens_, 0)], &v_[l][KvAt(tokens_, 0)],
                         pool_->view());

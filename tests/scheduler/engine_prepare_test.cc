@@ -13,7 +13,7 @@ namespace {
 
 StubModelOptions OnDevice() {
   StubModelOptions options;
-  options.draws_tokens = true;
+  options.is_asynchronous = true;
   return options;
 }
 

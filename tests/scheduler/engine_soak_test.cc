@@ -22,7 +22,7 @@ void PutUnderRandomLoad(bool on_device) {
   options.prefill_slice = absl::Milliseconds(1);
   StubModelOptions model;
   model.short_prefill_tokens = 100;
-  model.draws_tokens = on_device;
+  model.is_asynchronous = on_device;
   EngineHarness harness(options, model);
   harness.control->prefill_parts = 2;
   harness.control->prefill_layer_delay_us = 2000;

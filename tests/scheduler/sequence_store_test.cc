@@ -46,7 +46,7 @@ class SmallSequence {
   }
 
   /// As the engine does it, where no edits are due.
-  absl::StatusOr<absl::Span<const DecodeInput::Layer>> Step(int position) {
+  absl::StatusOr<DecodeInput> Step(int position) {
     std::vector<CacheEdit> edits;
     EXPECT_TRUE(store_->PrepareStep(position, &edits).ok());
     EXPECT_TRUE(edits.empty());
@@ -75,10 +75,10 @@ class SmallSequence {
 TEST(SequenceStore, TablesCountATokenWhenTheyAreAskedTo) {
   SmallSequence sequence(100);
   for (int token = kPrompt; token < 45; ++token) {
-    const auto places = sequence.store().Append(token);
-    ASSERT_TRUE(places.ok()) << places.status();
-    for (const DecodeInput::Layer& place : *places) {
-      const int steps = sequence.store().step() - place.as_of;
+    const auto input = sequence.store().Append(token);
+    ASSERT_TRUE(input.ok()) << input.status();
+    for (const DecodeInput::Layer& place : input->layers) {
+      const int steps = input->StepsSince(place);
       EXPECT_EQ(place.targets[0].slot + steps, token);
       // A block has 16 slots: it is looked at when the first of them is taken, and at the start.
       EXPECT_EQ(steps, token < 16 ? token - kPrompt : token % 16);
@@ -89,7 +89,7 @@ TEST(SequenceStore, TablesCountATokenWhenTheyAreAskedTo) {
       EXPECT_EQ(sequence.cache().layer(layer).view()[0].num_slots, token + 1);
     }
     EXPECT_TRUE(sequence.cache().CheckIntegrity().ok());
-    for (const DecodeInput::Layer& place : *places) {
+    for (const DecodeInput::Layer& place : input->layers) {
       EXPECT_EQ(place.as_of, sequence.store().step());
       EXPECT_EQ(place.targets[0].slot, token);
       EXPECT_EQ(place.view[0].num_slots, token + 1);
@@ -122,8 +122,9 @@ TEST(SequenceStore, APreparedTokenIsPlacedAsAnAppendedOneIsAndCountsWhenItComes)
     ASSERT_TRUE(places.ok() && expected.ok());
     EXPECT_EQ(prepared.store().changed_at(), appended.store().changed_at());
     for (int layer = 0; layer < kLayers; ++layer) {
-      EXPECT_EQ((*places)[layer].as_of, (*expected)[layer].as_of) << token;
-      EXPECT_EQ((*places)[layer].targets[0].slot, (*expected)[layer].targets[0].slot) << token;
+      EXPECT_EQ(places->layers[layer].as_of, expected->layers[layer].as_of) << token;
+      EXPECT_EQ(places->layers[layer].targets[0].slot, expected->layers[layer].targets[0].slot)
+          << token;
     }
     const size_t blocks = prepared.cache().blocks();
     EXPECT_EQ(prepared.store().PrepareAppend(), token % 16 == 15) << token;
@@ -155,7 +156,7 @@ TEST(SequenceStore, WhatWasPreparedGoesBackAndIsTakenAgain) {
   }
   const auto places = sequence.Step(16);
   ASSERT_TRUE(places.ok()) << places.status();
-  EXPECT_EQ((*places)[kLayers - 1].targets[0].slot, 16);
+  EXPECT_EQ(places->layers[kLayers - 1].targets[0].slot, 16);
   sequence.store().CatchUp();
   EXPECT_EQ(sequence.cache().layer(0).view()[0].num_slots, 17);
 }
@@ -222,8 +223,9 @@ TEST(SequenceStore, RecallIsNotMeasuredOfWhatIsDecidedLater) {
   EXPECT_EQ(store.distant_counts.attended, 3u * kLayers);
   EXPECT_EQ(store.distant_counts.skipped, 2u * kLayers);
   ASSERT_TRUE(store.IsUndecided());
-  ASSERT_EQ(store.Append(kLongPrompt).status(), absl::OkStatus());
-  for (int layer = 0; layer < kLayers; ++layer) store.lazy_mass()[layer] = layer == 1 ? 1 : 0;
+  const auto input = store.Append(kLongPrompt);
+  ASSERT_EQ(input.status(), absl::OkStatus());
+  for (int layer = 0; layer < kLayers; ++layer) input->lazy_mass[layer] = layer == 1 ? 1 : 0;
   ASSERT_EQ(sequence.Decide(), absl::OkStatus());
   for (int layer = 0; layer < kLayers; ++layer) {
     const LayerFacts& facts = store.facts(layer);

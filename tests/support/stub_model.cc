@@ -253,13 +253,6 @@ absl::StatusOr<bool> StubModel::Batch::AttendLayer(int layer, PauseTest pause,
     return absl::InternalError(absl::StrCat("stub model: ", measured->size(), " results of ",
                                             prompts_.size(), " prompts are asked for"));
   }
-  // A decoder reads the plans of all prompts, also of those that have gone.
-  for (const Prompt& prompt : prompts_) {
-    if (prompt.plan->layers.size() != static_cast<size_t>(model_.options_.shape.num_layers)) {
-      return absl::InternalError(
-          "stub model: the plan of a prompt did not live as long as its batch");
-    }
-  }
   if (!WorkOn(pause)) return false;
   for (size_t i = 0; i < prompts_.size(); ++i) {
     if (!prompts_[i].is_gone) (*measured)[i] = model_.MeasureLayer(layer, prompts_[i]);
@@ -471,16 +464,19 @@ absl::Status StubModel::Decode(absl::Span<const DecodeInput> inputs, float* logi
 
 absl::Status StubModel::DecodeTokens(absl::Span<const DecodeInput> inputs,
                                      absl::Span<const TokenDraw> draws, SampledToken* tokens) {
+  if (!options_.is_asynchronous) return ModelRunner::DecodeTokens(inputs, draws, tokens);
   for (const DecodeInput& input : inputs) {
     const auto said = said_.find(input.sequence);
     if (said == said_.end() || said->second == WhatItSays(input)) continue;
     return absl::InternalError("stub model: an input is not what was said of it");
   }
   said_.clear();
+  device_logits_.resize(inputs.size() * options_.shape.vocab_size);
+  absl::Status status = Decode(inputs, device_logits_.data());
+  if (!status.ok()) return status;
   draws_ = draws;
   tokens_ = tokens;
-  logits_.resize(inputs.size() * options_.shape.vocab_size);
-  return Decode(inputs, logits_.data());
+  return absl::OkStatus();
 }
 
 void StubModel::PrepareDecode(absl::Span<const DecodeInput> inputs) {
@@ -493,10 +489,9 @@ void StubModel::PrepareDecode(absl::Span<const DecodeInput> inputs) {
 }
 
 absl::Status StubModel::AwaitTokens() {
+  if (tokens_ == nullptr) return absl::OkStatus();
   if (options_.control->fail_await) return absl::InternalError("stub model: told to fail");
-  for (size_t i = 0; i < draws_.size(); ++i) {
-    tokens_[i] = SampleOne(draws_[i], logits_.data() + i * options_.shape.vocab_size);
-  }
+  Sample(draws_, device_logits_.data(), tokens_);
   tokens_ = nullptr;
   return absl::OkStatus();
 }
@@ -516,7 +511,7 @@ absl::Status StubModel::DecodeLayer(int layer, const DecodeInput& input, uint32_
       }
       const int slots = segment.num_slots + input.StepsSince(at);
       // On a device a slot that was prepared is not counted yet.
-      if (new_slot >= slots + (options_.draws_tokens ? 1 : 0)) {
+      if (new_slot >= slots + (options_.is_asynchronous ? 1 : 0)) {
         return Wrong("no such slot", layer, head, new_slot);
       }
       int oldest = 0, oldest_position = input.position;

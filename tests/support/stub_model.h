@@ -50,8 +50,7 @@ struct StubModelOptions {
                       .element = ElementType::kBf16};
   int max_prefill_tokens = 8192;
   int short_prefill_tokens = 0;  ///< of a second lane; 0: there is none
-  bool is_asynchronous = false;
-  bool draws_tokens = false;  ///< as a device does, with time to prepare the next step
+  bool is_asynchronous = false;  ///< as a device is, with time to prepare the next step
   /// The most probable token after `token` at `position`; null: StubNextToken.
   std::function<int32_t(int32_t token, int position)> next_token;
   std::shared_ptr<StubControl> control;  ///< null: one of its own
@@ -71,7 +70,7 @@ std::vector<int32_t> StubGreedyTokens(const StubModelOptions& options,
 /// head and slot.
 ///
 /// Codes and merged directions cannot carry a record: segments of these are counted, not read.
-/// Where it draws tokens itself, inputs must be what PrepareDecode said of them. What a layer keeps
+/// Where it is asynchronous, inputs must be what PrepareDecode said of them. What a layer keeps
 /// follows its plan, with tokens that depend on the head; of lazy tests every
 /// other layer passes, and of tokens that are merged the first ones are retained.
 class StubModel : public ModelRunner {
@@ -89,7 +88,6 @@ class StubModel : public ModelRunner {
       int lane, absl::Span<const PrefillPrompt> prompts) override;
   absl::Status EditCache(absl::Span<const CacheEdit> edits) override;
   absl::Status Decode(absl::Span<const DecodeInput> inputs, float* logits) override;
-  bool draws_tokens() const override { return options_.draws_tokens; }
   absl::Status DecodeTokens(absl::Span<const DecodeInput> inputs, absl::Span<const TokenDraw> draws,
                             SampledToken* tokens) override;
   void PrepareDecode(absl::Span<const DecodeInput> inputs) override;
@@ -126,8 +124,8 @@ class StubModel : public ModelRunner {
   size_t workspace_high_water_ = 0;
   std::vector<bool> seen_;  // positions of the layer and head at hand
   mutable DeviceSeconds device_seconds_;
-  // Of DecodeTokens, until AwaitTokens:
-  std::vector<float> logits_;
+  // Of DecodeTokens, until AwaitTokens, where it is asynchronous:
+  std::vector<float> device_logits_;
   absl::Span<const TokenDraw> draws_;
   SampledToken* tokens_ = nullptr;
   /// What PrepareDecode said of each sequence: position, step, and in every layer slot and blocks.

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <climits>
 #include <cstdio>
 #include <functional>
 #include <limits>
@@ -67,50 +68,10 @@ ModelShape ShapeOf(int layers, int context) {
   return shape;
 }
 
-/// Holds the engine up, so that the requests of a case begin together and none of the timed steps
-/// is over before anybody looks.
-class GatedModel final : public NullModel {
- public:
-  GatedModel(const ModelShape& shape, int sequences) : NullModel(shape), sequences_(sequences) {}
-
-  /// Until then the first prefill waits, so that no request decodes while others are on their way.
-  void Start() { may_start_.store(true); }
-  /// Until then the second step that decodes all sequences waits.
-  void Continue() { may_continue_.store(true); }
-
-  absl::StatusOr<std::unique_ptr<PromptBatch>> BeginPrefill(
-      int lane, absl::Span<const PrefillPrompt> prompts) override {
-    Await(may_start_);
-    return NullModel::BeginPrefill(lane, prompts);
-  }
-  absl::Status Decode(absl::Span<const DecodeInput> inputs, float* logits) override {
-    AwaitStep(inputs.size());
-    return NullModel::Decode(inputs, logits);
-  }
-  absl::Status DecodeTokens(absl::Span<const DecodeInput> inputs, absl::Span<const TokenDraw> draws,
-                            SampledToken* tokens) override {
-    AwaitStep(inputs.size());
-    return NullModel::DecodeTokens(inputs, draws, tokens);
-  }
-
- private:
-  void AwaitStep(size_t sequences) {
-    if (static_cast<int>(sequences) == sequences_ && ++whole_steps_ == 2) Await(may_continue_);
-  }
-  static void Await(const std::atomic<bool>& permission) {
-    while (!permission.load()) std::this_thread::sleep_for(std::chrono::microseconds(100));
-  }
-
-  const int sequences_;
-  int whole_steps_ = 0;
-  std::atomic<bool> may_start_ = false;
-  std::atomic<bool> may_continue_ = false;
-};
-
 /// What a daemon with a GPU does with the block tables of steps, and when; no device is needed for
 /// it. Timed are steps of all sequences from the third in a row on: in the first most are new, and
 /// GatedModel holds up the second.
-class DeviceTables final : public NullDevice {
+class DeviceTables {
  public:
   DeviceTables(const ModelShape& shape, int sequences, size_t num_blocks)
       : sequences_(sequences),
@@ -118,7 +79,8 @@ class DeviceTables final : public NullDevice {
                 shape.num_layers, sequences,
                 cuda::SequenceTables::WordsFor(shape.num_layers, sequences, num_blocks), {}) {}
 
-  void DecodeTokens(absl::Span<const DecodeInput> inputs) override {
+  /// The device is at work from the end of this to AwaitTokens.
+  void DecodeTokens(absl::Span<const DecodeInput> inputs) {
     const Clock::time_point start = Clock::now();
     status_.Update(tables_.Update(inputs));
     tables_.table().Sent();
@@ -131,8 +93,8 @@ class DeviceTables final : public NullDevice {
       waits_.push_back(Microseconds(launched_ - done_));
     }
   }
-  void PrepareDecode(absl::Span<const DecodeInput> inputs) override { tables_.Prepare(inputs); }
-  void AwaitTokens() override {
+  void PrepareDecode(absl::Span<const DecodeInput> inputs) { tables_.Prepare(inputs); }
+  void AwaitTokens() {
     done_ = Clock::now();
     prepared_for_it_ = Microseconds(done_ - launched_);
   }
@@ -168,6 +130,53 @@ class DeviceTables final : public NullDevice {
   std::vector<double> table_, prepared_, waits_;  ///< of each timed step
 };
 
+/// Holds the engine up, so that the requests of a case begin together and none of the timed steps
+/// is over before anybody looks.
+class GatedModel final : public NullModel {
+ public:
+  /// With `tables`, which outlive it, decode steps are a device's.
+  GatedModel(const ModelShape& shape, int sequences, DeviceTables* tables)
+      : NullModel(shape), sequences_(sequences), tables_(tables) {}
+
+  /// Until then the first prefill waits, so that no request decodes while others are on their way.
+  void Start() { may_start_.store(true); }
+  /// Until then the second step that decodes all sequences waits.
+  void Continue() { may_continue_.store(true); }
+
+  absl::StatusOr<std::unique_ptr<PromptBatch>> BeginPrefill(
+      int lane, absl::Span<const PrefillPrompt> prompts) override {
+    Await(may_start_);
+    return NullModel::BeginPrefill(lane, prompts);
+  }
+  absl::Status DecodeTokens(absl::Span<const DecodeInput> inputs, absl::Span<const TokenDraw> draws,
+                            SampledToken* tokens) override {
+    const bool is_whole = static_cast<int>(inputs.size()) == sequences_;
+    if (is_whole && ++whole_steps_ == 2) Await(may_continue_);
+    if (tables_ == nullptr) return NullModel::DecodeTokens(inputs, draws, tokens);
+    tables_->DecodeTokens(inputs);
+    return absl::OkStatus();
+  }
+  bool is_asynchronous() const override { return tables_ != nullptr; }
+  void PrepareDecode(absl::Span<const DecodeInput> inputs) override {
+    tables_->PrepareDecode(inputs);
+  }
+  absl::Status AwaitTokens() override {
+    if (tables_ != nullptr) tables_->AwaitTokens();
+    return absl::OkStatus();
+  }
+
+ private:
+  static void Await(const std::atomic<bool>& permission) {
+    while (!permission.load()) std::this_thread::sleep_for(std::chrono::microseconds(100));
+  }
+
+  const int sequences_;
+  DeviceTables* const tables_;
+  int whole_steps_ = 0;
+  std::atomic<bool> may_start_ = false;
+  std::atomic<bool> may_continue_ = false;
+};
+
 int Fail(const absl::Status& status) {
   return SayFailure("bench scheduler", status,
                     absl::IsInvalidArgument(status) ? kExitUsage : kExitFailure);
@@ -196,20 +205,20 @@ absl::Status RunRow(const std::string& text, std::shared_ptr<const Policy> polic
   const ModelShape shape = ShapeOf(layers, context);
   const size_t token_bytes = size_t{4} * kKvHeads * kHeadDim;
   const size_t cache_bytes = token_bytes * layers * sequences * (context + size_t{64});
-  auto model = std::make_unique<GatedModel>(shape, sequences);
-  GatedModel* const gates = model.get();
   std::optional<DeviceTables> tables;
   if (flags.gpu_table) {
     tables.emplace(shape, sequences,
                    cache_bytes / CacheGeometry::DefaultBlockBytes(kKvHeads, kHeadDim));
-    model->set_device(&*tables);
   }
+  auto model = std::make_unique<GatedModel>(shape, sequences, tables ? &*tables : nullptr);
+  GatedModel* const gates = model.get();
   auto bench =
       bench::EngineBench::CreateWith(std::move(model), {.kv_cache_bytes = cache_bytes,
                                                         .max_running = sequences,
                                                         .max_queue = sequences,
                                                         .prefill_tokens = sequences * kContext,
-                                                        .prefill_slice = absl::Hours(1)});
+                                                        .prefill_slice = absl::Hours(1),
+                                                        .device_slice_token_layers = INT_MAX});
   if (!bench.ok()) return bench.status();
   const auto figures = (*bench)->Run({.policy = std::move(policy),
                                       .batch = sequences,

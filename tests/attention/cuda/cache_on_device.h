@@ -31,15 +31,14 @@ class PoolOnDevice {
   OnDevice pool_;
 };
 
-/// Pool and table of one call.
-struct CacheOnDevice {
-  CacheOnDevice(PoolView host, const TableImage& image)
-      : pool(host.base, TestPool::BytesOf(host)),
-        table(image.words().data(), image.words().size() * sizeof(uint32_t)),
-        view{pool.get<unsigned char>(), host.block_bytes, table.get<const uint32_t>()} {}
+/// The table of one call, over a pool that is on the device.
+struct TableOnDevice {
+  TableOnDevice(PoolView pool, const TableImage& image)
+      : words(image.words().data(), image.words().size() * sizeof(uint32_t)),
+        view{reinterpret_cast<unsigned char*>(pool.base), pool.block_bytes,
+             words.get<const uint32_t>()} {}
 
-  OnDevice pool;
-  OnDevice table;
+  OnDevice words;
   DeviceCache view;
 };
 

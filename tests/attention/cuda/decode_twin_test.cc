@@ -62,7 +62,7 @@ TEST(CudaDecodeWork, HasNoMoreWarpsThanADeviceHoldsAtOnce) {
   constexpr DecodeKernel kPlain = DecodeKernel::Plain();
   constexpr DecodeKernel kTensor = DecodeKernel::Tensor(Encoding::kBf16);
   DecodeBucket bucket;
-  bucket.shape = DeviceShapeOf(Shape(8, 2, 64));
+  bucket.shape = Shape(8, 2, 64);
   bucket.max_items = bucket.max_runs = 4;
   bucket.workers = DecodeWorkers::Alike(24);
   bucket.kernels = kPlain.bit() | kTensor.bit();
@@ -76,7 +76,7 @@ TEST(CudaDecodeWork, HasNoMoreWarpsThanADeviceHoldsAtOnce) {
   EXPECT_EQ(plans.plans[1].workers, 24);
 
   for (const int head_dim : {64, 80, 128, 256}) {
-    const DecodeWorkers found = FindDecodeWorkers(DeviceShapeOf(Shape(8, 2, head_dim)), 3);
+    const DecodeWorkers found = FindDecodeWorkers(Shape(8, 2, head_dim), 3);
     EXPECT_EQ(found.most, 36);
     for (const DecodeKernel kernel : {kPlain, kTensor, DecodeKernel::Tensor(Encoding::kInt4)}) {
       const int workers = found.of_kernel[kernel.index()];

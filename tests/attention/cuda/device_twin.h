@@ -1,15 +1,23 @@
-// The GPU's backend with everything on the host: each call copies what it needs to the device and
+// The GPU's kernels with everything on the host: each call copies what it needs to the device and
 // the results back. For tests alone, which then read the same for every backend; what it costs to
-// copy the whole pool does not matter here.
+// copy the whole pool does not matter here. Prompts and edits are CudaBackend's; of a decode step
+// the kernels are launched here as CudaSteps does, with a table for each call.
 #pragma once
 
 #include <vector>
 
 #include "attention/backend.h"
 #include "attention/cuda/cuda_backend.h"
+#include "attention/cuda/decode.h"
 #include "tests/attention/cuda/device_memory.h"
 
 namespace ziggurat::cuda {
+
+/// AttentionBackend::DecodeAttention with every pointer to the device's memory. kBf16 gives it to
+/// the tensor cores wherever a segment fits them.
+void DecodeOnDevice(ElementType compute, const DecodeWorkers& workers, const AttentionShape& shape,
+                    absl::Span<const DecodeItem> items, const float* q, PoolView pool, float* out,
+                    float* lse);
 
 class DeviceTwin final : public AttentionBackend {
  public:
@@ -75,6 +83,7 @@ class DeviceTwin final : public AttentionBackend {
 
  private:
   ElementType compute_;
+  DecodeWorkers workers_;
   std::unique_ptr<CudaBackend> backend_;
 };
 

@@ -1,5 +1,6 @@
 #include <algorithm>
 
+#include "attention/cuda/statistics.h"
 #include "tests/attention/cuda/cache_on_device.h"
 #include "tests/attention/cuda/device_twin.h"
 
@@ -81,8 +82,12 @@ void DeviceTwin::AccumulateScores(const AttentionShape& shape, absl::Span<const 
   const size_t rows = items.size() * shape.num_q_heads;
   OnDevice device_q(q, rows * shape.head_dim * sizeof(float));
   OnDevice device_lse(lse, rows * sizeof(float));
-  backend_->AccumulateScores(shape, items, device_q.get<float>(), device_lse.get<float>(),
-                             device_pool.view());
+  TableImage image;
+  const DeviceItems device_items = image.AddItems(items);
+  const TableOnDevice table(device_pool.view(), image);
+  LaunchAccumulateScores(shape, table.view, device_items, device_q.get<float>(),
+                         device_lse.get<float>(), TestStream().get());
+  TestStream().Synchronize();
 }
 
 double DeviceTwin::SlotMass(const AttentionShape& shape, const SegmentView& segment, int begin,
@@ -90,8 +95,16 @@ double DeviceTwin::SlotMass(const AttentionShape& shape, const SegmentView& segm
   const PoolOnDevice device_pool(pool);
   OnDevice device_q(q, size_t{1} * shape.num_q_heads * shape.head_dim * sizeof(float));
   OnDevice device_lse(lse, shape.num_q_heads * sizeof(float));
-  return backend_->SlotMass(shape, segment, begin, end, device_q.get<float>(),
-                            device_lse.get<float>(), device_pool.view());
+  TableImage image;
+  const uint32_t word = image.AddSegment(segment);
+  const TableOnDevice table(device_pool.view(), image);
+  const OnDevice scratch(SlotMassScratchBytes(shape)), device_mass(sizeof(double));
+  LaunchSlotMass(shape, table.view, word, begin, end, device_q.get<float>(),
+                 device_lse.get<float>(), device_mass.get<double>(), scratch.get(),
+                 TestStream().get());
+  double mass = 0;
+  device_mass.CopyTo(&mass);
+  return mass;
 }
 
 }  // namespace ziggurat::cuda

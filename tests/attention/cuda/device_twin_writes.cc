@@ -1,5 +1,6 @@
 #include <algorithm>
 
+#include "attention/cuda/writes.h"
 #include "tests/attention/cuda/cache_on_device.h"
 #include "tests/attention/cuda/device_twin.h"
 
@@ -82,11 +83,28 @@ void DeviceTwin::ReadTokens(const AttentionShape& shape, PoolView pool, const Se
 
 void DeviceTwin::WriteStep(const AttentionShape& shape, absl::Span<const DecodeItem> items,
                            const float* k, const float* v, PoolView pool) {
+  // As a projection that is turned by no angle.
+  const size_t q_width = size_t{1} * shape.num_q_heads * shape.head_dim;
+  const size_t kv_width = size_t{1} * shape.num_kv_heads * shape.head_dim;
+  const size_t width = q_width + 2 * kv_width, angles = items.size() * shape.head_dim / 2;
+  std::vector<float> qkv(items.size() * width), cos(angles, 1.0f), sin(angles, 0.0f);
+  for (size_t i = 0; i < items.size(); ++i) {
+    float* row = qkv.data() + i * width + q_width;
+    std::copy_n(k + i * kv_width, kv_width, row);
+    std::copy_n(v + i * kv_width, kv_width, row + kv_width);
+  }
   const PoolOnDevice device_pool(pool);
-  const size_t bytes = items.size() * shape.num_kv_heads * shape.head_dim * sizeof(float);
-  OnDevice device_k(k, bytes), device_v(v, bytes);
-  backend_->WriteStep(shape, items, device_k.get<float>(), device_v.get<float>(),
-                      device_pool.view());
+  TableImage image;
+  const DeviceItems device_items = image.AddItems(items);
+  const TableOnDevice table(device_pool.view(), image);
+  const OnDevice device_qkv(qkv.data(), qkv.size() * sizeof(float));
+  const OnDevice device_cos(cos.data(), angles * sizeof(float));
+  const OnDevice device_sin(sin.data(), angles * sizeof(float));
+  const OnDevice device_q(items.size() * q_width * sizeof(float));
+  LaunchRotateAndWriteStep(shape, table.view, device_items, ElementType::kF32, device_qkv.get(),
+                           device_cos.get<float>(), device_sin.get<float>(), device_q.get<float>(),
+                           TestStream().get());
+  TestStream().Synchronize();
 }
 
 void DeviceTwin::MergeAngles(const AttentionShape& shape, ElementType element, const void* k0,

@@ -7,6 +7,7 @@
 
 #include "attention/cuda/segment_record.h"
 #include "tests/attention/cuda/cache_on_device.h"
+#include "tests/attention/cuda/device_twin.h"
 #include "tests/attention/decode_batch.h"
 
 namespace ziggurat::cuda {
@@ -43,15 +44,14 @@ class FarBlocks {
   std::map<const BlockId*, std::vector<BlockId>> far_;  ///< planes may share their blocks
 };
 
-Decoded DecodeOnDevice(CudaBackend& backend, const AttentionShape& shape,
-                       const std::vector<DecodeItem>& items, const std::vector<float>& q,
-                       PoolView pool) {
+Decoded Decode(const AttentionShape& shape, const std::vector<DecodeItem>& items,
+               const std::vector<float>& q, PoolView pool) {
   Decoded result{std::vector<float>(q.size()),
                  std::vector<float>(items.size() * shape.num_q_heads)};
   const OnDevice device_q(q.data(), q.size() * sizeof(float));
   const OnDevice out(result.out.size() * sizeof(float)), lse(result.lse.size() * sizeof(float));
-  backend.DecodeAttention(shape, items, device_q.get<float>(), pool, out.get<float>(),
-                          lse.get<float>());
+  DecodeOnDevice(ElementType::kBf16, DecodeWorkers::Alike(kWorkersPerMultiprocessor), shape, items,
+                 device_q.get<float>(), pool, out.get<float>(), lse.get<float>());
   out.CopyTo(result.out.data());
   lse.CopyTo(result.lse.data());
   return result;
@@ -60,9 +60,6 @@ Decoded DecodeOnDevice(CudaBackend& backend, const AttentionShape& shape,
 // By each of the ways in which decode attention finds a block.
 TEST(CudaFarBlocks, AreAttendedToAsNearOnes) {
   const AttentionShape shape = Shape(4, 2, 64);
-  const auto backend = BackendOnDevice({.workers = DecodeWorkers::Alike(kWorkersPerMultiprocessor),
-                                        .scratch_bytes = size_t{8} << 20,
-                                        .upload_bytes = size_t{1} << 20});
   const std::vector<float> q = Queries(Encoding::kBf16, shape, 2, 99);
   for (const CacheFormat& format : {CacheFormat::kF32,   // one slot after the other
                                     CacheFormat::kBf16,  // on tensor cores
@@ -72,11 +69,11 @@ TEST(CudaFarBlocks, AreAttendedToAsNearOnes) {
     Batch batch(format, shape, {200, 70});
     const PoolOnDevice pool(batch.pool.view());
     FarBlocks far(pool.view());
-    const Decoded near = DecodeOnDevice(*backend, shape, batch.items, q, pool.view());
+    const Decoded near = Decode(shape, batch.items, q, pool.view());
     for (std::vector<SegmentView>& segments : batch.segments) {
       for (SegmentView& segment : segments) segment = far.Of(segment);
     }
-    const Decoded result = DecodeOnDevice(*backend, shape, batch.items, q, far.pool());
+    const Decoded result = Decode(shape, batch.items, q, far.pool());
     EXPECT_EQ(result.out, near.out) << Name(format);
     EXPECT_EQ(result.lse, near.lse) << Name(format);
   }

@@ -1,6 +1,8 @@
 // Kernels that do two functions of a backend in one pass, against the reference doing both.
 
-#include "attention/cuda/elementwise.h"
+#include <optional>
+
+#include "attention/cuda/writes.h"
 #include "tests/attention/cuda/cache_on_device.h"
 
 namespace ziggurat::cuda {
@@ -26,13 +28,14 @@ TEST(CudaFused, RotatesAndWritesAStepInOnePass) {
     }
     TableImage image;
     const DeviceItems device_items = image.AddItems(items);
-    CacheOnDevice device(cache.pool.view(), image);
+    std::optional<PoolOnDevice> pool(cache.pool.view());
+    const TableOnDevice table(pool->view(), image);
     OnDevice device_qkv(qkv.data(), qkv.bytes.size()), device_cos(cos.data(), cos.bytes.size());
     OnDevice device_sin(sin.data(), sin.bytes.size()), device_q(kItems * 6 * 32 * sizeof(float));
-    LaunchRotateAndWriteStep(DeviceShapeOf(shape), device.view, device_items, element,
-                             device_qkv.get(), device_cos.get<float>(), device_sin.get<float>(),
+    LaunchRotateAndWriteStep(shape, table.view, device_items, element, device_qkv.get(),
+                             device_cos.get<float>(), device_sin.get<float>(),
                              device_q.get<float>(), TestStream().get());
-    device.pool.CopyTo(cache.pool.view().base);
+    pool.reset();  // comes back
     std::vector<float> actual_q(kItems * 6 * 32);
     device_q.CopyTo(actual_q.data());
 

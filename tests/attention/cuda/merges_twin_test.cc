@@ -78,7 +78,7 @@ std::vector<std::byte> Merged(const AttentionShape& shape, Pairs& pairs,
     if (way == Way::kTogether) {
       backend->MergeTails(shape, pool.view(), pairs.merges());
     } else {
-      backend->AttentionBackend::MergeTails(shape, pool.view(), pairs.merges());
+      backend->PromptBackend::MergeTails(shape, pool.view(), pairs.merges());
     }
     TestStream().Synchronize();
     if (way == Way::kByThePrimitives) {

@@ -177,7 +177,7 @@ TEST(StepTable, ServesGrowingSequencesWithTheSameLaunchAndFewWords) {
     table.Put(items.first + static_cast<uint32_t>(i * sizeof(DeviceItem) / 4), item);
   }
   DecodeBucket bucket;
-  bucket.shape = DeviceShapeOf(shape);
+  bucket.shape = shape;
   bucket.max_items = items.capacity;
   bucket.max_runs = 8;
   bucket.workers = DecodeWorkers::Alike(kWorkers);
