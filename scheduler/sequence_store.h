@@ -53,7 +53,7 @@ class SequenceStore {
   absl::Status PrepareStep(int position, std::vector<CacheEdit>* edits);
   /// Whether edits may be carried out before it is known that the token comes that they make room
   /// for. If it does not, the layers hold the tokens that they would hold, in fewer blocks perhaps.
-  bool MayEditAhead() const { return !undecided_ && may_edit_ahead_; }
+  bool MayEditAhead() const { return may_edit_ahead_; }
   /// After the edits have been carried out; not called where there were none.
   absl::Status FinishEdits();
   /// Places the token at `position` in every layer. The step's input, but for the token and the

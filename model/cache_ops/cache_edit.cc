@@ -44,8 +44,7 @@ absl::Status Check(const CopyEdit& edit) {
 }
 
 absl::Status Check(const MergeEdit& edit) {
-  const bool splits = edit.retained >= 0 && edit.retained <= edit.count;
-  bool fits = splits;
+  bool fits = true;  // a negative count of either part does not
   for (const SegmentView* tail : {edit.lower_tail, edit.upper_tail}) {
     fits = fits && Holds(*tail, 0, edit.count);
   }

@@ -240,7 +240,7 @@ void PromptLayers::SelectWindows(const KeepWindows& edit, const PromptTensors& a
 
 void PromptLayers::MeasureStored(const WindowScoreStatistic& statistic, int layer,
                                  const PromptTensors& at) {
-  const int window = std::min(statistic.window, tokens_), candidates = tokens_ - window;
+  const int window = statistic.window, candidates = tokens_ - window;
   // Without room for scores SelectStored says so.
   if (candidates <= 0 || buffers_.stored_scores == nullptr) return;
   const auto measure = [&](int kernel, float* scores) {
@@ -284,7 +284,7 @@ absl::Status PromptLayers::SelectStored(int layer, const KeepBest& edit,
 
 /// SimLayerKV, table 5: the attention on the gathered keys, from their scores and the LSE over all.
 bool PromptLayers::IsLazy(const LazyTest& test, const PromptTensors& at) {
-  const int rows = std::min({test.last, tokens_, buffers_.window_rows});
+  const int rows = std::min(test.last, buffers_.window_rows);
   double mass = 0;
   for (const auto& [begin, end] :
        {std::pair<int, int>(0, test.sinks), std::pair<int, int>(tokens_ - test.recent, tokens_)}) {
@@ -353,7 +353,7 @@ double PromptLayers::Recall(int layer, const LayerMeasured& measured, const Prom
   if (measured.kept_tokens == n) return 1;
   // Distant tokens were weighed by another layer's queries and keys.
   if (NeedsDistant(layer)) return -1;
-  const int rows = std::min({kRecallRows, n, buffers_.window_rows});
+  const int rows = std::min(kRecallRows, buffers_.window_rows);
   backend_->ColumnSums(shape_, TailOf(at, rows), 0, n, ScoreRows::kKvHeads, buffers_.recall_sums,
                        n);
   std::vector<float> sums(static_cast<size_t>(heads) * n);

@@ -26,18 +26,17 @@ absl::Status PromptLayers::CheckWrite(const LayerWrite& write) const {
   if (merges && write.lower.size() != write.view.size()) {
     return absl::InternalError("the two layers of a pair have different segments");
   }
-  const int listed = merges ? tokens_ - retained_ : last_.kept_tokens;
-  for (const TokenRange& range : write.ranges) {
-    absl::Status status = CheckRange(range, write.view, listed);
-    if (!status.ok()) return status;
-  }
-  for (const TokenRange& range : write.retained) {
-    for (const LayerView& view : {write.lower, write.view}) {
-      absl::Status status = CheckRange(range, view, retained_);
-      if (!status.ok()) return status;
+  const auto check = [&](absl::Span<const TokenRange> ranges, int tokens) {
+    absl::Status status;
+    for (const TokenRange& range : ranges) {
+      status.Update(CheckRange(range, write.view, tokens));
+      if (merges) status.Update(CheckRange(range, write.lower, tokens));
     }
-  }
-  return absl::OkStatus();
+    return status;
+  };
+  absl::Status status = check(write.ranges, merges ? tokens_ - retained_ : last_.kept_tokens);
+  status.Update(check(write.retained, retained_));
+  return status;
 }
 
 absl::Status PromptLayers::Write(const PromptTensors& at, PoolView pool, const LayerWrite& write) {

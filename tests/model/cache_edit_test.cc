@@ -43,6 +43,14 @@ class CacheEdits : public ::testing::TestWithParam<std::string> {
     }
     indices_.push_back({layer, index});
   }
+  /// An empty one of layer 0, of one head.
+  void AddOfHead(int head, int slots) {
+    LayerBlockTable& table = cache_.layer(0);
+    const int index =
+        table.AddSegment({.format = CacheFormat::kF32, .first_kv_head = head, .num_kv_heads = 1});
+    EXPECT_TRUE(table.Extend(index, slots).ok());
+    indices_.push_back({0, index});
+  }
   /// The i-th segment that was added; views move when others are added.
   const SegmentView* segment(size_t i) {
     return &cache_.layer(indices_[i].first).view()[indices_[i].second];
@@ -117,6 +125,16 @@ TEST_P(CacheEdits, RunInOrderEachOnWhatTheOnesBeforeLeft) {
   EXPECT_EQ(KeyOf(after, 0, 1), KeyOf(before, 0, 6));
   EXPECT_EQ(KeyOf(after, 1, 13), KeyOf(before, 1, 18));
   EXPECT_EQ(KeyOf(after, 0, 0), KeyOf(before, 0, 19));
+  // A list waits for what neighbours are copied before it, and these for it.
+  Add(0, 4);
+  Add(0, 4);
+  ASSERT_TRUE(Run({CopyEdit{segment(0), 8, {}, 2, segment(1), 0},
+                   CopyEdit{segment(1), 0, {1, 0, 0, 1}, 2, segment(2), 0},
+                   CopyEdit{segment(2), 1, {}, 1, segment(1), 3}})
+                  .ok());
+  const std::vector<float> last = Read(1);
+  EXPECT_EQ(KeyOf(last, 0, 3), KeyOf(after, 0, 8));
+  EXPECT_EQ(KeyOf(last, 1, 3), KeyOf(after, 1, 9));
 }
 
 TEST_P(CacheEdits, RefusesCopiesThatDoNotFitAndTouchesNothing) {
@@ -124,9 +142,8 @@ TEST_P(CacheEdits, RefusesCopiesThatDoNotFitAndTouchesNothing) {
   Add(0, 30);
   const CacheFormat int4{Encoding::kInt4, 8};
   Add(0, 32, int4);
-  cache_.layer(0).AddSegment({.format = CacheFormat::kF32, .first_kv_head = 1, .num_kv_heads = 1});
-  ASSERT_TRUE(cache_.layer(0).Extend(3, 30).ok());
-  indices_.push_back({0, 3});
+  AddOfHead(0, 30);
+  AddOfHead(1, 30);
   const std::vector<float> before = Read(1);
   const auto message = [&](const CopyEdit& edit) { return Run({edit}).ToString(); };
   EXPECT_THAT(message({segment(0), 30, {}, 11, segment(1), 0}),
@@ -136,9 +153,14 @@ TEST_P(CacheEdits, RefusesCopiesThatDoNotFitAndTouchesNothing) {
   EXPECT_THAT(message({segment(0), 0, {}, 5, segment(1), -1}), HasSubstr("to slot -1 of 30"));
   EXPECT_THAT(message({segment(0), 0, {}, -5, segment(1), 0}), HasSubstr("a copy of -5"));
   EXPECT_THAT(message({segment(0), 0, {1, 2, 3}, 2, segment(1), 0}), HasSubstr("from 3 slots"));
+  EXPECT_THAT(message({segment(0), 0, {1, 2, 3, 4, 5}, 2, segment(1), 0}),
+              HasSubstr("from 5 slots"));
   EXPECT_THAT(message({segment(0), 0, {1, 2, 3, 40}, 2, segment(1), 0}), HasSubstr("from 4 slots"));
   EXPECT_THAT(message({segment(0), 0, {1, -2, 3, 4}, 2, segment(1), 0}), HasSubstr("from 4 slots"));
-  EXPECT_THAT(message({segment(0), 0, {}, 5, segment(3), 0}), HasSubstr("of other heads"));
+  for (const auto& [from, to] : {std::pair(0, 3), {3, 0}, {0, 4}, {4, 0}, {3, 4}}) {
+    EXPECT_THAT(message({segment(from), 0, {}, 5, segment(to), 0}), HasSubstr("of other heads"))
+        << from << " to " << to;
+  }
   EXPECT_THAT(message({segment(0), 0, {}, 12, segment(2), 0}), HasSubstr("a copy of 12 tokens"))
       << "groups are written whole";
   EXPECT_THAT(message({segment(0), 0, {}, 8, segment(2), 4}), HasSubstr("to slot 4 of 32"));
@@ -251,6 +273,16 @@ TEST_P(MergeEdits, GoInOrderWithCopiesOfTheSameTokens) {
   EXPECT_TRUE(Held() == one_by_one);
 }
 
+TEST_P(MergeEdits, LeaveACopyBeforeThemWhatItReads) {
+  Add(0, 3);  // 6
+  const std::vector<float> before = Read(2);
+  ASSERT_TRUE(Run({CopyEdit{segment(2), 5, {}, kRetained, segment(6), 0}, Edit()}).ok());
+  for (int slot = 0; slot < kRetained; ++slot) {
+    EXPECT_EQ(KeyOf(Read(6), 0, slot), KeyOf(before, 0, 5 + slot));
+    EXPECT_NE(KeyOf(Read(2), 0, 5 + slot), KeyOf(before, 0, 5 + slot));
+  }
+}
+
 TEST_P(MergeEdits, RefuseWhatDoesNotFit) {
   const std::vector<float> before = Read(2);
   const auto message = [&](auto spoil) {
@@ -267,6 +299,36 @@ TEST_P(MergeEdits, RefuseWhatDoesNotFit) {
   EXPECT_THAT(message([](MergeEdit& e) { e.first_retained_slot = 7; }),
               HasSubstr("slot 7 of 9 retained"));
   EXPECT_EQ(Read(2), before);
+}
+
+TEST_P(MergeEdits, RefuseASegmentOfOneLayerThatDoesNotFit) {
+  for (const int layer : {0, 1}) Add(layer, 7);                         // 6, 7: too short for any
+  for (const int layer : {0, 1}) Add(layer, 40);                        // 8, 9: of room for all
+  for (const int layer : {0, 1}) Add(layer, 40, {Encoding::kInt4, 8});  // 10, 11
+  for (const int layer : {0, 1}) Add(layer, 40, {Encoding::kInt4, 4});  // 12, 13
+  for (const int layer : {0, 1}) Add(layer, 40, {Encoding::kInt2, 8});  // 14, 15
+  const SegmentView* MergeEdit::*const parts[] = {
+      &MergeEdit::lower_tail,   &MergeEdit::upper_tail,     &MergeEdit::lower_merged,
+      &MergeEdit::upper_merged, &MergeEdit::lower_retained, &MergeEdit::upper_retained};
+  for (size_t i = 0; i < std::size(parts); ++i) {
+    MergeEdit edit = Edit();
+    edit.*parts[i] = segment(6 + i % 2);
+    EXPECT_EQ(Run({edit}).code(), absl::StatusCode::kInternal) << "part " << i;
+  }
+  const auto retains_in = [&](int lower, int upper, int retained) {
+    MergeEdit edit = Edit();
+    edit.lower_retained = segment(lower);
+    edit.upper_retained = segment(upper);
+    edit.first_retained_slot = edit.retained = retained;
+    return Run({edit});
+  };
+  EXPECT_TRUE(retains_in(8, 9, 8).ok());
+  EXPECT_TRUE(retains_in(10, 11, 8).ok());
+  EXPECT_FALSE(retains_in(10, 11, 4).ok()) << "half a group";
+  for (const auto& [lower, upper] : {std::pair(8, 11), {10, 9}, {10, 13}, {12, 11}, {10, 15}}) {
+    EXPECT_FALSE(retains_in(lower, upper, 8).ok())
+        << "both take the same: " << lower << ", " << upper;
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(Backends, CacheEdits, ::testing::ValuesIn(CacheOpsBackends()),

@@ -202,6 +202,50 @@ TEST_F(DecoderPrefillTest, ARequestThatGoesInAPauseIsSkippedAndItsNeighboursUnha
   }
 }
 
+TEST_F(DecoderPrefillTest, OfThoseThatHaveGoneNoRowIsComputed) {
+  DecoderHarness harness(dir_, F32(), MakeReferenceBackend(), 1 << 22);
+  const std::vector<std::vector<int32_t>> ids = {Ids(40, 1), Ids(40, 2), Ids(40, 3)};
+  const auto questions_without = [&](const std::vector<int>& gone) {
+    std::vector<TestSequence> sequences;
+    std::vector<TestSequence*> batch_of;
+    for (size_t i = 0; i < ids.size(); ++i) sequences.push_back(harness.NewSequence("full", 40, 8));
+    for (TestSequence& sequence : sequences) batch_of.push_back(&sequence);
+    const auto batch = harness.Begin(batch_of, ids);
+    for (const int prompt : gone) batch->Drop(prompt);
+    int questions = 0;
+    const auto pause = [&] {
+      ++questions;
+      return false;
+    };
+    std::vector<LayerMeasured> measured(ids.size());
+    std::vector<double> cosines(ids.size());
+    const std::vector<LayerWrite> nothing(ids.size());
+    EXPECT_TRUE(batch->AttendLayer(0, pause, &measured).ok());
+    EXPECT_TRUE(batch->WriteLayer(0, nothing).ok());
+    EXPECT_TRUE(batch->FinishLayer(0, pause, &cosines).ok());
+    return questions;
+  };
+  // Chunks of 16 rows of neighbours, twice, and one part of attention for neighbours.
+  EXPECT_EQ(questions_without({}), 7 + 0 + 7);
+  EXPECT_EQ(questions_without({0}), 4 + 0 + 4);
+  EXPECT_EQ(questions_without({1}), 5 + 1 + 5);
+  EXPECT_EQ(questions_without({2}), 4 + 0 + 4);
+  EXPECT_EQ(questions_without({0, 2}), 2 + 0 + 2);
+  EXPECT_EQ(questions_without({0, 1, 2}), 0);
+}
+
+TEST_F(DecoderPrefillTest, OfOneThatHasGoneNothingIsMeasured) {
+  DecoderHarness harness = Harness();
+  TestSequence first = harness.NewSequence("full", 20, 8),
+               second = harness.NewSequence("full", 20, 8);
+  const auto batch = harness.Begin({&first, &second}, {Ids(20, 1), Ids(20, 2)});
+  batch->Drop(0);
+  std::vector<LayerMeasured> measured(2);
+  ASSERT_TRUE(batch->AttendLayer(0, NeverPause, &measured).ok());
+  EXPECT_EQ(measured[0].kept_tokens, 0);
+  EXPECT_EQ(measured[1].kept_tokens, 20);
+}
+
 TEST_F(DecoderPrefillTest, BatchesOfTwoLanesSideBySideDisturbNeither) {
   DecoderOptions options = F32();
   options.max_prefill_tokens = 400;
@@ -266,6 +310,8 @@ TEST_F(DecoderPrefillTest, ALaneTakesOneBatchAtATimeAndCountsItsBytes) {
   EXPECT_EQ(runner.lanes()[1].max_tokens, 60);
   EXPECT_EQ(runner.workspace_capacity_bytes(),
             runner.lanes()[0].capacity_bytes + runner.lanes()[1].capacity_bytes);
+  options.short_prefill_tokens = 161;
+  EXPECT_EQ(Harness(options).runner().lanes()[1].max_tokens, 160) << "no more than the first";
   const auto ids = Ids(60, 1), more = Ids(61, 1);
   CachePlan plan;
   plan.layers.resize(3);

@@ -197,12 +197,16 @@ TEST_F(DecoderTest, CosinesOfTheHiddenStateAreThoseOfThePlainModel) {
 }
 
 TEST_F(DecoderTest, ChunkBordersDoNotShow) {
-  DecoderHarness chunked = Harness(F32(16)), whole = Harness(F32(160));
-  for (const int length : {1, 2, 15, 16, 17, 31, 32, 33, 47, 48, 49, 127}) {
-    const auto prompt = Ids(length, 5);
-    const auto a = Alone(chunked, "snapkv(budget=12,window=3)", prompt, {});
-    const auto b = Alone(whole, "snapkv(budget=12,window=3)", prompt, {});
-    EXPECT_LE(RelativeDifference(a[0], b[0]), kRounding) << length << " tokens";
+  DecoderHarness whole = Harness(F32(160));
+  for (const int chunk : {16, 23}) {
+    DecoderHarness chunked = Harness(F32(chunk));
+    for (const int length : {1, 2, 15, 16, 17, 31, 32, 33, 46, 47, 48, 49, 127}) {
+      const auto prompt = Ids(length, 5);
+      const auto a = Alone(chunked, "snapkv(budget=12,window=3)", prompt, {});
+      const auto b = Alone(whole, "snapkv(budget=12,window=3)", prompt, {});
+      EXPECT_LE(RelativeDifference(a[0], b[0]), kRounding)
+          << length << " tokens, " << chunk << " at a time";
+    }
   }
 }
 
@@ -261,6 +265,7 @@ TEST_F(DecoderTest, WorkspaceOfABatchIsTheFormulaAndIsReported) {
   const size_t per_token = 4 * 64 + 4 * 64 + 8 * 32 + 4 * 4 + 4 * 16;
   const size_t chunk = 16 * 4 * (64 + 2 * 90 + 90 + 64);
   EXPECT_EQ(runner.WorkspaceBytes(128), 128 * per_token + chunk);
+  EXPECT_EQ(runner.WorkspaceBytes(8), 8 * per_token + chunk / 2) << "half a chunk";
 }
 
 TEST_F(DecoderTest, NeedsOfAPromptAreTheSumOfTheirParts) {
@@ -300,8 +305,26 @@ TEST_F(DecoderTest, WrongPromptsAreRefusedAndTheRunnerStaysUsable) {
   const auto ids = Ids(81, 1);
   const PrefillPrompt two[] = {{ids, &plan}, {ids, &plan}};
   EXPECT_EQ(runner.BeginPrefill(0, two).status().code(), absl::StatusCode::kResourceExhausted);
-  plan.layers.pop_back();
-  EXPECT_EQ(refusal({1}).code(), absl::StatusCode::kInternal) << "a plan for two of three layers";
+  // Tokens and what one prompt of all of them needs have room, but not what each of many does.
+  plan.needs = {.window_rows = -1,
+                .score_heads = 4,
+                .selects = true,
+                .lower_kv = true,
+                .group_qk = true,
+                .stored_score_layers = 3,
+                .recall = true};
+  const std::vector<int32_t> short_ids = {1};
+  const std::vector<PrefillPrompt> many(160, PrefillPrompt{short_ids, &plan});
+  EXPECT_EQ(refusal(Ids(120, 1)).code(), absl::StatusCode::kOk);
+  EXPECT_THAT(runner.BeginPrefill(0, many).status().ToString(),
+              HasSubstr("of 160 tokens that needs"));
+  for (const size_t layers : {2, 4}) {
+    plan.layers.resize(layers);
+    EXPECT_EQ(refusal({1}).code(), absl::StatusCode::kInternal) << "the model has three layers";
+  }
+  const PrefillPrompt without_plan{short_ids, nullptr};
+  EXPECT_EQ(runner.BeginPrefill(0, {&without_plan, 1}).status().code(),
+            absl::StatusCode::kInternal);
   EXPECT_EQ(Alone(harness, "full", Ids(10, 1), {1}).size(), 2u);
 }
 
@@ -329,8 +352,25 @@ TEST_F(DecoderTest, LayersOutOfOrderAreRefused) {
   EXPECT_EQ(batch.LastLogits(nullptr).code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_EQ(batch.WriteLayer(0, {}).code(), absl::StatusCode::kInternal)
       << "no writes for one prompt";
-  EXPECT_TRUE(batch.WriteLayer(0, {&nothing, 1}).ok());
-  EXPECT_TRUE(batch.FinishLayer(0, NeverPause, &cosines).ok());
+  const LayerWrite two[2];
+  EXPECT_EQ(batch.WriteLayer(0, two).code(), absl::StatusCode::kInternal);
+  for (int layer = 0; layer < 3; ++layer) {
+    if (layer > 0) {
+      ASSERT_TRUE(batch.AttendLayer(layer, NeverPause, &measured).ok());
+    }
+    EXPECT_TRUE(batch.WriteLayer(layer, {&nothing, 1}).ok());
+    EXPECT_TRUE(batch.FinishLayer(layer, NeverPause, &cosines).ok());
+    if (layer == 2) continue;
+    EXPECT_EQ(batch.LastLogits(nullptr).code(), absl::StatusCode::kFailedPrecondition) << layer;
+  }
+  for (const int no_prompt : {-1, 1}) {
+    std::vector<int32_t> kept;
+    EXPECT_EQ(batch.SelectStored(no_prompt, 0, {.best = 1, .recent = 1}, &kept).code(),
+              absl::StatusCode::kFailedPrecondition);
+  }
+  EXPECT_THAT(batch.AttendLayer(3, NeverPause, &measured).status().ToString(),
+              HasSubstr("layer 3, its projection, while layer 3"))
+      << "there is none";
 }
 
 TEST_F(DecoderTest, WrongDecodeInputsAreRefused) {
@@ -346,7 +386,9 @@ TEST_F(DecoderTest, WrongDecodeInputsAreRefused) {
   const int step = input.step;
   EXPECT_EQ(decode({200, 4, layers, step}).code(), absl::StatusCode::kInvalidArgument);
   EXPECT_EQ(decode({-1, 4, layers, step}).code(), absl::StatusCode::kInvalidArgument);
-  EXPECT_EQ(decode({1, 128, layers, step}).code(), absl::StatusCode::kInvalidArgument);
+  for (const int position : {-1, 128}) {
+    EXPECT_EQ(decode({1, position, layers, step}).code(), absl::StatusCode::kInvalidArgument);
+  }
   EXPECT_EQ(decode({1, 4, absl::MakeSpan(layers).subspan(1), step}).code(),
             absl::StatusCode::kInternal);
   EXPECT_THAT(decode({1, 4, layers, step - 1}).ToString(), HasSubstr("as of step 1 in step 0"));
@@ -362,6 +404,14 @@ TEST_F(DecoderTest, WrongDecodeInputsAreRefused) {
   EXPECT_THAT(with_targets({{1, 0}}), HasSubstr("there is no segment 1"));
   EXPECT_THAT(with_targets({}), HasSubstr("0 of 2 KV heads"));
   EXPECT_THAT(with_targets({{0, 4}, {0, 4}}), HasSubstr("4 of 2 KV heads"));
+  // What changed in this step is looked at, also where it is known that it did.
+  auto wrong = layers;
+  const TokenTarget nowhere = {0, 5};
+  wrong[2].targets = {&nowhere, 1};
+  EXPECT_EQ(decode({1, 4, wrong, step, /*changed_at=*/step}).code(), absl::StatusCode::kInternal);
+  const std::vector<TokenTarget> two = {{0, 4}, {0, 4}};
+  wrong[2].targets = two;
+  EXPECT_THAT(decode({1, 4, wrong, step + 1}).ToString(), HasSubstr("2 targets as of step 1"));
   EXPECT_TRUE(decode({1, 4, layers, step}).ok());
   EXPECT_TRUE(harness.runner().Decode({}, nullptr).ok());
 }
@@ -445,12 +495,18 @@ TEST_F(DecoderTest, AWeightThatIsNotFiniteIsNamedByItsPlaceInTheWholeTensor) {
   file.close();
   EXPECT_THAT(Load(dir).ToString(),
               HasSubstr("\"lm_head.weight\": element 1279999 of [20000, 64] is inf"));
+  DecoderOptions bf16 = F32();
+  bf16.element = ElementType::kBf16;
+  EXPECT_THAT(LoadLlamaDecoder(dir, bf16, MakeReferenceBackend()).status().ToString(),
+              HasSubstr("\"lm_head.weight\": element 1279999 of [20000, 64] is inf"));
 }
 
 TEST_F(DecoderTest, OptionsOutOfRangeAreRefused) {
   for (const DecoderOptions& options :
        {DecoderOptions{.threads = 0}, DecoderOptions{.max_prefill_tokens = 0},
-        DecoderOptions{.chunk_tokens = 8}}) {
+        DecoderOptions{.short_prefill_tokens = -1}, DecoderOptions{.chunk_tokens = 15},
+        DecoderOptions{.attention_part_flops = 0},
+        DecoderOptions{.attention_part_flops = std::numeric_limits<double>::quiet_NaN()}}) {
     EXPECT_EQ(LoadLlamaDecoder(dir_, options, MakeReferenceBackend()).status().code(),
               absl::StatusCode::kInvalidArgument);
   }

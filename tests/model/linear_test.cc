@@ -4,7 +4,9 @@
 
 #include <cstdint>
 #include <new>
+#include <numeric>
 #include <stdexcept>
+#include <vector>
 
 #include "model/decoder/caught_error.h"
 #include "tests/model/linear_checks.h"
@@ -33,6 +35,25 @@ INSTANTIATE_TEST_SUITE_P(F32, OneDnnLinear, ::testing::ValuesIn(LinearCases(Elem
                          LinearCaseName);
 INSTANTIATE_TEST_SUITE_P(Bf16, OneDnnLinear, ::testing::ValuesIn(LinearCases(ElementType::kBf16)),
                          LinearCaseName);
+
+// It keeps 320 kernels, one for each number of rows.
+TEST(OneDnnLinear, KernelsThatLeaveAreMadeAgain) {
+  const auto factory = MakeOneDnnLinearFactory();
+  WeightMatrix weight(2, 4, ElementType::kF32);
+  std::iota(reinterpret_cast<float*>(weight.data()), reinterpret_cast<float*>(weight.data()) + 8,
+            1.0f);
+  const auto linear = factory->Make(weight, {});
+  ASSERT_TRUE(linear.ok()) << linear.status();
+  const std::vector<float> x(size_t{4} * 330, 1.0f);
+  for (const int most : {330, 20}) {
+    for (int rows = 1; rows <= most; ++rows) {
+      std::vector<float> y(size_t{2} * rows);
+      ASSERT_TRUE((*linear)->Run(x.data(), rows, ElementType::kF32, y.data()).ok());
+      EXPECT_EQ(y[0], 1 + 2 + 3 + 4);
+      EXPECT_EQ(y.back(), 5 + 6 + 7 + 8) << rows;
+    }
+  }
+}
 #endif
 
 class BestLinear : public ::testing::TestWithParam<LinearCase> {};

@@ -49,7 +49,7 @@ PromptLab::PromptLab(const std::string& backend, const PromptLabOptions& options
     return rows;
   };
   for (int layer = 0; layer < options.num_layers; ++layer) {
-    q_.push_back(fill(options.num_q_heads, 1.5f));
+    q_.push_back(fill(options.num_q_heads, options.q_spread));
     k_.push_back(fill(options.num_kv_heads, 1.0f));
     v_.push_back(fill(options.num_kv_heads, 1.0f));
   }
@@ -122,6 +122,25 @@ std::vector<std::vector<double>> PromptLab::ReceivedFromLast(int layer, int rows
     }
   }
   return received;
+}
+
+std::vector<double> PlainWindowScores(const PromptLab& lab, int layer, int head, int tokens,
+                                      const WindowScoreStatistic& statistic) {
+  const int candidates = tokens - statistic.window;
+  std::vector<double> scores = lab.ReceivedFromLast(layer, statistic.window)[head];
+  scores.resize(candidates);
+  for (double& score : scores) score /= statistic.window;
+  std::vector<double> pooled(candidates);
+  for (int j = 0; j < candidates; ++j) {
+    double sum = 0, most = 0;
+    for (int o = j - statistic.kernel / 2; o <= j + statistic.kernel / 2; ++o) {
+      if (o < 0 || o >= candidates) continue;
+      sum += scores[o];
+      most = std::max(most, scores[o]);
+    }
+    pooled[j] = statistic.pooling == ScorePooling::kMax ? most : sum / statistic.kernel;
+  }
+  return pooled;
 }
 
 std::vector<int32_t> PlainBest(const std::vector<double>& scores, int count) {

@@ -25,6 +25,7 @@ struct PromptLabOptions {
   int head_dim = 16;
   int tokens = 70;
   uint32_t seed = 1;
+  float q_spread = 1.5f;  ///< standard deviation of the queries
 };
 
 /// `plan`, and what its layers need of a prompt of that length.
@@ -83,6 +84,10 @@ class PromptLab {
   std::unique_ptr<PromptLayers> prompt_;
   int layer_ = 0;
 };
+
+/// SnapKV's scores: mean over the window and the group, pooled over neighbours.
+std::vector<double> PlainWindowScores(const PromptLab& lab, int layer, int head, int tokens,
+                                      const WindowScoreStatistic& statistic);
 
 /// The indices of the `count` largest, ties to the lower one, ascending.
 std::vector<int32_t> PlainBest(const std::vector<double>& scores, int count);

@@ -33,26 +33,6 @@ CachePlan UniformPlan(const PromptLabOptions& options, const LayerPlan& layer) {
   return PlanOf(options, std::vector<LayerPlan>(options.num_layers, layer));
 }
 
-/// SnapKV's scores: mean over the window and the group, pooled over neighbours.
-std::vector<double> PlainWindowScores(const PromptLab& lab, int layer, int head, int tokens,
-                                      const WindowScoreStatistic& statistic) {
-  const int candidates = tokens - statistic.window;
-  std::vector<double> scores = lab.ReceivedFromLast(layer, statistic.window)[head];
-  scores.resize(candidates);
-  for (double& score : scores) score /= statistic.window;
-  std::vector<double> pooled(candidates);
-  for (int j = 0; j < candidates; ++j) {
-    double sum = 0, most = 0;
-    for (int o = j - statistic.kernel / 2; o <= j + statistic.kernel / 2; ++o) {
-      if (o < 0 || o >= candidates) continue;
-      sum += scores[o];
-      most = std::max(most, scores[o]);
-    }
-    pooled[j] = statistic.pooling == ScorePooling::kMax ? most : sum / statistic.kernel;
-  }
-  return pooled;
-}
-
 class PromptLayer : public ::testing::TestWithParam<std::string> {
  protected:
   PromptLabOptions options_;
@@ -230,6 +210,23 @@ TEST_P(PromptLayer, FollowersKeepWhatTheirLeaderKept) {
   EXPECT_NE(chosen[0], PlainWindows(lab, 1, n(), edit)) << "nothing was followed";
 }
 
+TEST_P(PromptLayer, ALayerWithRoomForAllKeepsAllWhateverTheOneBelowSelected) {
+  const SequenceLimits limits{n(), 10};
+  const WindowScoreStatistic statistic{8, 5};
+  LayerPlan best = PlanKeepAll(limits), heavy = best, windows = best;
+  best.statistic = statistic;
+  best.edit = KeepBest{n() - 8, 8};
+  heavy.edit = KeepHeavy{n() - 30, 30};
+  windows.edit = KeepWindows{.observe = 6, .review = 8, .best = 8, .budget = n() - 6};
+  for (const LayerPlan& roomy : {PlanKeepAll(limits), best, heavy, windows}) {
+    PromptLab lab(GetParam(), options_,
+                  PlanOf(options_, {PlanKeepBest(limits, statistic, 24), roomy, roomy}));
+    EXPECT_EQ(lab.Run(0).kept_tokens, 24);
+    ExpectAllKept(lab.Run(1), n());
+    ExpectAllKept(lab.Run(2), n());
+  }
+}
+
 /// Layers 0 to 2 share keys in head 0, layers 1 and 2 in head 1.
 std::shared_ptr<const PodGroups> Groups() {
   auto groups = std::make_shared<PodGroups>();
@@ -374,6 +371,21 @@ TEST_P(PromptLayer, ALayerIsLazyWhereItsMassExceedsTheThreshold) {
   }
 }
 
+TEST_P(PromptLayer, ALayerIsNotLazyWhereItsMassIsTheThreshold) {
+  options_.seed = 2;
+  options_.q_spread = 150;  // one key gets everything, and most of the others less than a float can
+  LayerPlan plan = PlanKeepAll({n(), 10});
+  const LazyTest test = {.sinks = 0, .recent = 1, .last = 1, .threshold = 0};
+  plan.lazy = test;
+  PromptLab lab(GetParam(), options_, UniformPlan(options_, plan));
+  const LayerMeasured measured = lab.Run(0);
+  ASSERT_LT(PlainMass(lab, 0, n(), test), 1e-50) << "take another seed";
+  EXPECT_FALSE(measured.lazy);
+  plan.lazy->threshold = -1e-9;
+  PromptLab above(GetParam(), options_, UniformPlan(options_, plan));
+  EXPECT_TRUE(above.Run(0).lazy);
+}
+
 TEST_P(PromptLayer, AShortPromptIsNeverLazy) {
   LayerPlan plan = PlanKeepAll({n(), 10});
   plan.lazy = LazyTest{.sinks = 10, .recent = n() - 10, .last = 8, .threshold = 0};
@@ -402,60 +414,6 @@ TEST_P(PromptLayer, ALazyLayerKeepsTheRingWhateverElseWasSelected) {
       EXPECT_TRUE(measured.kept.empty());
     }
   }
-}
-
-// ---- Scores that wait for the last layer -------------------------------------------------------
-
-TEST_P(PromptLayer, StoredScoresSelectOnceAllLayersAreThrough) {
-  for (const LayerImportance importance : {LayerImportance::kEntropy, LayerImportance::kGini}) {
-    const WindowScoreStatistic statistic{8, 5};
-    CachePlan plan;
-    plan.layers.assign(3, PlanKeepAll({n(), 10}));
-    for (LayerPlan& layer : plan.layers) layer.statistic = statistic;
-    plan.importance = importance;
-    plan.decide = DecideAt::kPrompt;
-    PromptLab lab(GetParam(), options_, WithNeeds(options_, plan));
-    const WindowScoreStatistic unpooled{statistic.window, 1};
-    for (int layer = 0; layer < 3; ++layer) {
-      const LayerMeasured measured = lab.Run(layer);
-      ExpectAllKept(measured, n());
-      double expected = 0;
-      for (int head = 0; head < 2; ++head) {
-        std::vector<double> p = PlainWindowScores(lab, layer, head, n(), unpooled);
-        const double sum = std::accumulate(p.begin(), p.end(), 0.0);
-        if (importance == LayerImportance::kEntropy) {
-          for (const double weight : p) expected -= weight / sum * std::log(weight / sum) / 2;
-        } else {  // the mean difference of all pairs over twice the mean
-          double differences = 0;
-          for (const double a : p) {
-            for (const double b : p) differences += std::abs(a - b);
-          }
-          expected += differences / (2 * static_cast<double>(p.size()) * sum) / 2;
-        }
-      }
-      EXPECT_NEAR(measured.importance, expected, kTolerance * std::max(1.0, expected));
-    }
-    for (int layer = 0; layer < 3; ++layer) {
-      Positions kept;
-      ASSERT_TRUE(lab.prompt().SelectStored(layer, {11 + layer, 8}, &kept).ok());
-      ASSERT_EQ(kept.size(), 2u * (19 + layer));
-      for (int head = 0; head < 2; ++head) {
-        Positions expected =
-            PlainBest(PlainWindowScores(lab, layer, head, n(), statistic), 11 + layer);
-        for (int t = n() - 8; t < n(); ++t) expected.push_back(t);
-        EXPECT_THAT(RowOf(kept.data(), head, 19 + layer), ElementsAreArray(expected));
-      }
-    }
-    Positions kept;
-    EXPECT_EQ(lab.prompt().SelectStored(0, {n(), 8}, &kept).code(), absl::StatusCode::kInternal);
-  }
-}
-
-TEST_P(PromptLayer, NothingIsSelectedWhereNothingWasStored) {
-  PromptLab lab(GetParam(), options_, UniformPlan(options_, PlanKeepAll({n(), 10})));
-  lab.Run(0);
-  Positions kept;
-  EXPECT_EQ(lab.prompt().SelectStored(0, {5, 8}, &kept).code(), absl::StatusCode::kInternal);
 }
 
 // ---- Attention recall --------------------------------------------------------------------------
@@ -505,6 +463,12 @@ TEST_P(PromptLayer, RecallOfAPromptShorterThanItsRowsIsOverTheWholePrompt) {
     for (int j = 0; j < 20; ++j) expected += j < 2 || j >= 14 ? head[j] / 40 : 0;
   }
   EXPECT_NEAR(measured.attention_recall, expected, kTolerance);
+}
+
+TEST_P(PromptLayer, RecallIsOneWhereAllStaysAlsoUnderOtherLayersKeys) {
+  PromptLab lab(GetParam(), options_,
+                PodPlan(options_, 2, std::vector<LayerPlan>(3, PlanKeepAll({n(), 10}))), true);
+  for (int layer = 0; layer < 3; ++layer) EXPECT_EQ(lab.Run(layer).attention_recall, 1);
 }
 
 TEST_P(PromptLayer, RecallIsNegativeWhereNobodyAskedForIt) {

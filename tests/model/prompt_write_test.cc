@@ -318,6 +318,11 @@ TEST_P(PairWrite, WhatDoesNotFitIsNamedAndNothingIsWritten) {
   LayerWrite wrong = Write();
   wrong.lower = wrong.lower.subspan(1);
   EXPECT_THAT(message(wrong), HasSubstr("different segments"));
+  std::vector<SegmentView> shorter(blocks_.view(1).begin(), blocks_.view(1).end());
+  --shorter[0].num_slots;
+  wrong = Write();
+  wrong.lower = shorter;
+  EXPECT_THAT(message(wrong), HasSubstr("slots 0 .. 63 of segment 0")) << "of the layer below";
   wrong = Write();
   wrong.retained = {{1, 1, 0, kRetained}};
   EXPECT_THAT(message(wrong), HasSubstr("slots 1 .. 8 of segment 1"));
@@ -327,6 +332,19 @@ TEST_P(PairWrite, WhatDoesNotFitIsNamedAndNothingIsWritten) {
   wrong = Write();
   wrong.ranges = {{0, 0, 1, options_.tokens - kRetained}};
   EXPECT_THAT(message(wrong), HasSubstr("tokens 1 .. 64 of 63"));
+  // One layer's segment alone is too short: that of the retained tokens, or of the merged ones.
+  for (const bool is_lower : {true, false}) {
+    wrong = Write();
+    LayerView& view = is_lower ? wrong.lower : wrong.view;
+    std::vector<SegmentView> segments(view.begin(), view.end());
+    view = segments;
+    --segments[1].num_slots;
+    EXPECT_THAT(message(wrong), HasSubstr("slots 0 .. 7 of segment 1"));
+    if (is_lower) continue;
+    ++segments[1].num_slots;
+    --segments[0].num_slots;
+    EXPECT_THAT(message(wrong), HasSubstr("slots 0 .. 63 of segment 0"));
+  }
   EXPECT_TRUE(filled.Untouched());
 }
 
@@ -345,6 +363,7 @@ TEST_P(PromptWrite, WhatDoesNotFitIsNamedAndNothingIsWritten) {
   EXPECT_THAT(message({{-1, 0, 0, 1}}), HasSubstr("of segment -1"));
   EXPECT_THAT(message({{0, 1, 0, 30}}), HasSubstr("slots 1 .. 31 of segment 0"));
   EXPECT_THAT(message({{0, 0, 1, 30}}), HasSubstr("tokens 1 .. 31 of 30"));
+  EXPECT_THAT(message({{0, 0, -1, 1}}), HasSubstr("tokens -1 .. 0 of 30"));
   EXPECT_THAT(message({{0, 0, 0, -1}}), HasSubstr("tokens 0 .. -1 of 30"));
   EXPECT_TRUE(filled.Untouched());
   EXPECT_EQ(message({{0, 0, 0, 30}}), "OK");

@@ -97,6 +97,19 @@ TEST(Bounds, WhateverOfThePromptIsMergedFitsIntoItsBound) {
   }
 }
 
+TEST(Bounds, ARingOfHardlyMoreTokensThanItsSinksTakesWhatTheyTakeByThemselves) {
+  // Sinks stay as they are where others become codes, and so does what is no group yet.
+  for (const auto& [stored, alone] :
+       {std::pair("", "full"), {"+int8", "int8"}, {"+kivi(bits=4,group=8,residual=8)", "full"}}) {
+    const std::string ring = absl::StrCat("streaming(sinks=64,recent=32)", stored);
+    for (const int tokens : {1, 20, 63, 64, 70}) {
+      SCOPED_TRACE(absl::StrCat(ring, ", ", tokens, " tokens"));
+      EXPECT_EQ(PlannedBlocks(ring, tokens, 1), PlannedBlocks(alone, tokens, 1));
+      EXPECT_EQ(PlannedBlocks(ring, 1, tokens), PlannedBlocks(alone, 1, tokens));
+    }
+  }
+}
+
 // A ring does not grow, and what was selected does: a layer is one or the other.
 TEST(Bounds, ALayerThatMayBeLazyTakesTheMoreOfItsRingAndItsSelection) {
   for (const char* selects :

@@ -121,6 +121,28 @@ TEST(EnginePrefillTest, EveryPromptOfABatchIsDecidedByWhatWasMeasuredOfIt) {
   }
 }
 
+TEST(EnginePrefillTest, APromptThatCannotBeLaidOutEndsAloneOfItsBatch) {
+  StubModelOptions model;
+  model.mismeasures = [](absl::Span<const int32_t> prompt, LayerMeasured* measured) {
+    if (prompt.size() == 101) measured->kept_tokens = 1'000'000;  // more than the pool holds
+  };
+  EngineHarness harness(ShortestSlices(4000), model);
+  harness.control->hold_at_step = 0;
+  harness.MustSubmit(harness.Request(10, 1));
+  harness.AwaitHeld();
+  // Behind it the three come together.
+  const EngineRequest right = harness.Request(100, 5);
+  const RequestId before = harness.MustSubmit(right);
+  const RequestId wrong = harness.MustSubmit(harness.Request(101, 5));
+  const RequestId behind = harness.MustSubmit(right);
+  harness.Continue();
+  EXPECT_EQ(harness.Await(wrong).last.status.code(), absl::StatusCode::kResourceExhausted);
+  for (const RequestId id : {before, behind}) {
+    EXPECT_EQ(harness.Await(id).tokens, harness.Expected(right));
+  }
+  harness.ExpectEmptyPool();
+}
+
 TEST(EnginePrefillTest, ShortPromptsDoNotWaitForALongOne) {
   EngineOptions options = Options(4000);
   options.prefill_slice = absl::Milliseconds(20);

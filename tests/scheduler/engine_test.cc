@@ -161,6 +161,33 @@ TEST(EngineTest, ReportsCountWhatIsKeptOfThePromptAndMeansOfHeads) {
   EXPECT_EQ(result.last.cache.layers[1].distant_tokens, 40u);
 }
 
+TEST(EngineTest, ALayerIsReportedUnderTheFormatThatHoldsMostBlocks) {
+  EngineHarness harness(Options(400));
+  const auto layers_of = [&](int prompt, const char* policy) {
+    const RequestId id = harness.MustSubmit(harness.Request(prompt, 1, policy));
+    return harness.Await(id).last.cache.layers;
+  };
+  const char* const kivi = "kivi(bits=4,group=8,residual=24)";
+  // Codes and their scales take a block each, bf16 one for 16 tokens.
+  const LayerCacheReport alike = layers_of(32, kivi)[0];
+  ASSERT_EQ(alike.formats.size(), 2u);
+  EXPECT_EQ(alike.formats[0].blocks, 2u);
+  EXPECT_EQ(alike.formats[1].blocks, 2u);
+  EXPECT_EQ(alike.format, CacheFormat::kBf16) << "of two alike the first";
+  EXPECT_EQ(layers_of(400, kivi)[0].format.encoding, Encoding::kInt4);
+  // A layer that reads the blocks of the one below is named by them, too.
+  for (const LayerCacheReport& layer : layers_of(200, "minicache(start=0,retain=0.1,tail=6)")) {
+    EXPECT_TRUE(layer.format.merged);
+  }
+  // Many near tokens, a group of codes and, of the distant ones, codes of values.
+  const LayerCacheReport three =
+      layers_of(700, "pod(groups=pairs,sinks=2,recent=210)+kivi(bits=4,group=8,residual=200)")[1];
+  ASSERT_EQ(three.formats.size(), 3u);
+  EXPECT_GT(three.formats[0].blocks, three.formats[2].blocks);
+  EXPECT_GT(three.formats[2].blocks, three.formats[1].blocks);
+  EXPECT_EQ(three.format, CacheFormat::kBf16);
+}
+
 TEST(EngineTest, ARequestThatCanNeverFitIsRefusedWithNeededAndAvailableBlocks) {
   EngineHarness harness(Options(20));
   const auto refused = harness.engine->Submit(harness.Request(100, 20));

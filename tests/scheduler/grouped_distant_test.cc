@@ -152,5 +152,33 @@ TEST(GroupedDistant, HoldsWhatItMustWithinABoundThatItReaches) {
   }
 }
 
+// What is kept of the prompt is then near like everything behind it, where the plan might count on
+// sinks that never become codes.
+TEST(GroupedDistant, APlanHasRoomForASelectionWithoutAnySink) {
+  for (const int steps : {121, 129, 130}) {  // with the 7 of the prompt a block of codes, and more
+    CacheLab lab(
+        Options("pod(groups=g,sinks=8,recent=200)+snapkv(budget=7,window=2)+"
+                "kivi(bits=4,group=8,residual=0)",
+                true, 200, steps + 1));
+    const absl::Status status = lab.Prefill();
+    ASSERT_TRUE(status.ok()) << status;
+    for (int step = 0; step < steps; ++step) ASSERT_TRUE(lab.Step().ok());
+    EXPECT_LE(lab.pool().used_blocks(), lab.planned_blocks());
+  }
+}
+
+TEST(GroupedDistant, APlanHasRoomForASelectionOfDistantTokensAlone) {
+  // Some 270 of 300 tokens are distant: three blocks of codes, where without the recent 100 of the
+  // prompt there would be two.
+  CacheLab lab(
+      Options("pod(groups=g,sinks=8,recent=100)+snapkv(budget=300,window=2)+"
+              "kivi(bits=4,group=8,residual=0)",
+              true, 1000, 3));
+  const absl::Status status = lab.Prefill();
+  ASSERT_TRUE(status.ok()) << status;
+  for (int step = 0; step < 2; ++step) ASSERT_TRUE(lab.Step().ok());
+  EXPECT_LE(lab.pool().used_blocks(), lab.planned_blocks());
+}
+
 }  // namespace
 }  // namespace ziggurat

@@ -116,6 +116,49 @@ TEST_F(PrefillLanesTest, WhatPoliciesMeasureTakesRoomToo) {
   EXPECT_EQ(wide.batch(0)->sequences.size(), 2u) << "a row for each prompt too many";
 }
 
+/// Notes what is dropped, and does nothing else.
+class NotingBatch final : public PromptBatch {
+ public:
+  explicit NotingBatch(std::vector<int>* dropped) : dropped_(dropped) {}
+  void Drop(int prompt) override { dropped_->push_back(prompt); }
+  absl::StatusOr<bool> AttendLayer(int /*layer*/, PauseTest /*pause*/,
+                                   std::vector<LayerMeasured>* /*measured*/) override {
+    return true;
+  }
+  absl::Status WriteLayer(int /*layer*/, absl::Span<const LayerWrite> /*writes*/) override {
+    return absl::OkStatus();
+  }
+  absl::StatusOr<bool> FinishLayer(int /*layer*/, PauseTest /*pause*/,
+                                   std::vector<double>* /*cosines*/) override {
+    return true;
+  }
+  absl::Status SelectStored(int /*prompt*/, int /*layer*/, const KeepBest& /*edit*/,
+                            std::vector<int32_t>* /*kept*/) override {
+    return absl::OkStatus();
+  }
+  absl::Status LastLogits(float* /*logits*/) override { return absl::OkStatus(); }
+
+ private:
+  std::vector<int>* dropped_;
+};
+
+TEST_F(PrefillLanesTest, APromptThatGoesIsDroppedFromItsBatchAlone) {
+  Push({300, 200, 100, 900});
+  ASSERT_THAT(Fill(0), ElementsAre(300, 200, 100));
+  std::vector<int> dropped;
+  lanes_.batch(0)->prompts = std::make_unique<NotingBatch>(&dropped);
+  lanes_.Remove(sequences_[1].get());
+  EXPECT_THAT(dropped, ElementsAre(1));
+  EXPECT_EQ(lanes_.batch(0)->LongestPrompt(), 300);
+  lanes_.Remove(sequences_[0].get());
+  EXPECT_THAT(dropped, ElementsAre(1, 0)) << "places stay what they were";
+  EXPECT_EQ(lanes_.batch(0)->LongestPrompt(), 100);
+  lanes_.Remove(sequences_[2].get());
+  EXPECT_FALSE(lanes_.batch(0).has_value()) << "none is left";
+  lanes_.Remove(sequences_[3].get());
+  EXPECT_THAT(Fill(0), ElementsAre()) << "one that waits just goes";
+}
+
 TEST_F(PrefillLanesTest, LanesTakeTurnsWhereBothHaveABatch) {
   EXPECT_EQ(lanes_.NextLane(), -1);
   Push({1000, 50});

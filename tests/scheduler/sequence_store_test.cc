@@ -235,6 +235,35 @@ TEST(SequenceStore, RecallIsNotMeasuredOfWhatIsDecidedLater) {
   }
 }
 
+TEST(SequenceStore, NothingIsPreparedWhileThePolicyHasNotDecided) {
+  // The token behind the first one needs a block, of layers that are laid out anew until then.
+  SmallSequence sequence(100, "simlayerkv(threshold=0.5,sinks=2,recent=8,decide=decode)", 50, 15);
+  SequenceStore& store = sequence.store();
+  ASSERT_EQ(sequence.Step(15).status(), absl::OkStatus());
+  EXPECT_FALSE(store.PrepareAppend());
+  EXPECT_EQ(sequence.cache().blocks(), size_t{kLayers});
+  EXPECT_EQ(store.changed_at(), store.step());
+  ASSERT_EQ(sequence.Decide(), absl::OkStatus());
+  EXPECT_TRUE(store.PrepareAppend());
+  EXPECT_EQ(sequence.cache().blocks(), size_t{2} * kLayers);
+}
+
+TEST(SequenceStore, OfWhatAPairHasMergedWholeGroupsAreCodesAtOnce) {
+  // Residual tokens are the tail's.
+  const SmallSequence sequence(1000,
+                               "minicache(start=1,retain=0.4,tail=20)+kivi(group=32,residual=32)",
+                               50, 100, 0, [](int layer, LayerMeasured* measured) {
+                                 if (layer == 2) measured->retained_tokens = 40;
+                               });
+  for (const int layer : {1, 2}) {
+    std::vector<int> slots;
+    for (const SegmentView& segment : sequence.cache().layer(layer).view()) {
+      slots.push_back(segment.num_slots);
+    }
+    EXPECT_EQ(slots, std::vector<int>({32, 60 - 32, 32, 40 - 32, 0})) << "layer " << layer;
+  }
+}
+
 struct Looks {
   int count = 0;           ///< steps in which any layer was looked at
   std::vector<int> edits;  ///< steps before which something was moved

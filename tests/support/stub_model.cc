@@ -295,6 +295,7 @@ LayerMeasured StubModel::MeasureLayer(int layer, Prompt& prompt) {
     measured.retained_tokens = prompt.plan->merge->Retained(n);
   }
   measured.importance = layer % 3;
+  if (options_.mismeasures) options_.mismeasures(prompt.tokens, &measured);
   prompt.measured = measured;
   return measured;
 }

@@ -53,6 +53,8 @@ struct StubModelOptions {
   bool is_asynchronous = false;  ///< as a device is, with time to prepare the next step
   /// The most probable token after `token` at `position`; null: StubNextToken.
   std::function<int32_t(int32_t token, int position)> next_token;
+  /// Changes what was measured of a prompt's layer; null: nothing does.
+  std::function<void(absl::Span<const int32_t> prompt, LayerMeasured* measured)> mismeasures;
   std::shared_ptr<StubControl> control;  ///< null: one of its own
 };
 
