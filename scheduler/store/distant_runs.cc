@@ -27,6 +27,20 @@ RunRole RoleOf(const PodGroups& groups, int layer, int head) {
   return groups.IsShared(layer, head) ? RunRole::kLowest : RunRole::kAlone;
 }
 
+KeptParts PartsOfKept(const StoreContext& context, const LayerMeasured& measured,
+                      const HeadRun& run) {
+  const DistantOptions& options = *context.plan->distant;
+  const int kept = measured.kept_tokens, prompt = context.prompt_tokens;
+  const auto is_before = [&](int i, int end) {
+    return i < kept && measured.PositionOf(run.first, i, prompt) < end;
+  };
+  KeptParts parts;
+  while (is_before(parts.sinks, options.sinks)) ++parts.sinks;
+  parts.near_begin = parts.sinks;
+  while (is_before(parts.near_begin, prompt - options.recent)) ++parts.near_begin;
+  return parts;
+}
+
 int DistantBefore(const StoreContext& context) {
   return context.prompt_tokens + context.appended_tokens - context.plan->distant->recent;
 }

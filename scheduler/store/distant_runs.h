@@ -31,6 +31,20 @@ enum class RunRole : uint8_t {
 };
 RunRole RoleOf(const PodGroups& groups, int layer, int head);
 
+/// Options of a segment of the run's heads.
+inline SegmentOptions OptionsOf(const HeadRun& run, const CacheFormat& format) {
+  return {.format = format, .first_kv_head = run.first, .num_kv_heads = run.count};
+}
+
+/// How the list of the prompt's kept tokens divides for a run that is not alone: sinks, then
+/// distant ones, and from `near_begin` on near ones. All heads of a run keep the same.
+struct KeptParts {
+  int sinks = 0;
+  int near_begin = 0;
+};
+KeptParts PartsOfKept(const StoreContext& context, const LayerMeasured& measured,
+                      const HeadRun& run);
+
 /// Tokens below this position, sinks apart, are distant from the last token that may come.
 int DistantBefore(const StoreContext& context);
 /// Of the near tokens of a run and of those that may come after the prompt, as many as become

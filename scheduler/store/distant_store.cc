@@ -117,18 +117,10 @@ class DistantStore final : public LayerStore {
 
   absl::Status FillRun(size_t index, const LayerMeasured& measured, LayerWrite* write) {
     Run& run = runs_[index];
-    // Positions that the first head of the run keeps; the others of a run keep the same.
-    const int kept = measured.kept_tokens, prompt = context_.prompt_tokens;
-    const auto position_of = [&](int i) { return measured.PositionOf(run.heads.first, i, prompt); };
-    int sinks = 0, near_begin = 0;
-    if (run.role != RunRole::kAlone) {
-      while (sinks < kept && position_of(sinks) < options_.sinks) ++sinks;
-      near_begin = sinks;
-      while (near_begin < kept && position_of(near_begin) < prompt - options_.recent) ++near_begin;
-    }
-    run.near = table_->AddSegment({.format = NearFormat(context_),
-                                   .first_kv_head = run.heads.first,
-                                   .num_kv_heads = run.heads.count});
+    const int kept = measured.kept_tokens;
+    const auto [sinks, near_begin] =
+        run.role == RunRole::kAlone ? KeptParts() : PartsOfKept(context_, measured, run.heads);
+    run.near = table_->AddSegment(OptionsOf(run.heads, NearFormat(context_)));
     const int near = sinks + kept - near_begin;
     if (absl::Status status = table_->Extend(run.near, near); !status.ok()) return status;
     AddRange(write, {run.near, 0, 0, sinks});
@@ -139,14 +131,13 @@ class DistantStore final : public LayerStore {
       return absl::OkStatus();
     }
     for (int i = near_begin; i < kept; ++i) {
-      run.window.push_back({position_of(i), sinks + i - near_begin});
+      const int position = measured.PositionOf(run.heads.first, i, context_.prompt_tokens);
+      run.window.push_back({position, sinks + i - near_begin});
     }
     const int distant =
         near_begin - sinks + TokensToLeave(context_, run.window, &NearToken::position);
     max_blocks_ += BlocksOfRun(context_, run.heads, run.role, tokens - distant, distant);
-    const SegmentOptions options{.format = DistantFormat(context_, run.role),
-                                 .first_kv_head = run.heads.first,
-                                 .num_kv_heads = run.heads.count};
+    const SegmentOptions options = OptionsOf(run.heads, DistantFormat(context_, run.role));
     if (run.role == RunRole::kFollows) {
       const int lowest = options_.groups->Lowest(layer_, run.heads.first);
       run.distant = table_->AddValuesSegment(options, cache_->layer(lowest),

@@ -154,15 +154,14 @@ class GroupedDistantStore final : public LayerStore {
   absl::Status FillGroups(size_t index, const LayerMeasured& measured, LayerWrite* write) {
     Run& run = runs_[index];
     AddSegments(index);
-    const int kept = measured.kept_tokens, prompt = context_.prompt_tokens;
-    const int group = format_.group();
-    const auto position_of = [&](int i) { return measured.PositionOf(run.heads.first, i, prompt); };
-    while (run.sinks < kept && position_of(run.sinks) < options_.sinks) ++run.sinks;
-    int near_begin = run.sinks;
-    while (near_begin < kept && position_of(near_begin) < prompt - options_.recent) ++near_begin;
-    const int distant = (near_begin - run.sinks) / group * group;
-    near_begin = run.sinks + distant;
-    for (int i = near_begin; i < kept; ++i) run.window.push_back(position_of(i));
+    const int kept = measured.kept_tokens, group = format_.group();
+    const KeptParts parts = PartsOfKept(context_, measured, run.heads);
+    run.sinks = parts.sinks;
+    const int distant = (parts.near_begin - run.sinks) / group * group;
+    const int near_begin = run.sinks + distant;
+    for (int i = near_begin; i < kept; ++i) {
+      run.window.push_back(measured.PositionOf(run.heads.first, i, context_.prompt_tokens));
+    }
     const int near = kept - near_begin;
     const int coded = format_.CodedTokens(near);
     for (int slot = 0; slot < coded; slot += group) run.groups.push_back(slot);
@@ -184,13 +183,9 @@ class GroupedDistantStore final : public LayerStore {
 
   void AddSegments(size_t index) {
     Run& run = runs_[index];
-    const auto options = [&](const CacheFormat& format) {
-      return SegmentOptions{
-          .format = format, .first_kv_head = run.heads.first, .num_kv_heads = run.heads.count};
-    };
-    run.coded = table_->AddSegment(options(*format_.coded));
-    run.open = table_->AddSegment(options(format_.open));
-    const SegmentOptions distant = options(DistantFormat(format_, run.role));
+    run.coded = table_->AddSegment(OptionsOf(run.heads, *format_.coded));
+    run.open = table_->AddSegment(OptionsOf(run.heads, format_.open));
+    const SegmentOptions distant = OptionsOf(run.heads, DistantFormat(format_, run.role));
     if (run.role == RunRole::kFollows) {
       const int lowest = options_.groups->Lowest(layer_, run.heads.first);
       run.distant = table_->AddValuesSegment(distant, cache_->layer(lowest),
