@@ -65,6 +65,7 @@ void EngineLoop::DecodeStep() {
 
 void EngineLoop::DecodeAndDraw(std::vector<Sequence*> ready) {
   std::vector<TokenDraw> draws;
+  draws.reserve(ready.size());
   for (Sequence* sequence : ready) draws.push_back(DrawOf(*sequence));
   std::vector<SampledToken> tokens(ready.size());
   absl::Status status;

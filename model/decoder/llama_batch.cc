@@ -172,7 +172,7 @@ absl::StatusOr<bool> LlamaBatch::AttendLayer(int layer, PauseTest pause,
   if (absl::Status status = CheckTurn(layer, stage); !status.ok()) return status;
   runner_.PrepareThread();
   if (stage_ == Stage::kProject) {
-    const absl::StatusOr<bool> done = ForChunks(
+    absl::StatusOr<bool> done = ForChunks(
         pause, [&](int first, int rows) { return Project(weights_.layer(layer), first, rows); });
     if (!done.ok() || !*done) return done;
     stage_ = Stage::kAttend;
@@ -314,7 +314,7 @@ absl::StatusOr<bool> LlamaBatch::FinishLayer(int layer, PauseTest pause,
                                              std::vector<double>* cosines) {
   if (absl::Status status = CheckTurn(layer, Stage::kFinish); !status.ok()) return status;
   runner_.PrepareThread();
-  const absl::StatusOr<bool> done = ForChunks(
+  absl::StatusOr<bool> done = ForChunks(
       pause, [&](int first, int rows) { return EndRows(weights_.layer(layer), first, rows); });
   if (!done.ok() || !*done) return done;
   *cosines = cosines_;
