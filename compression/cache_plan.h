@@ -199,6 +199,9 @@ struct CachePlan {
   DecisionBounds decided;  ///< where `decide` is not kLayer
   PrefillNeeds needs;      ///< at least those of the layers (RaiseNeeds)
 
+  /// Whether tokens become codes in groups. Then what a layer is must not follow from how long the
+  /// answer may get: a ring's sinks stay as they are, and its groups become codes at other times.
+  bool StoresGroups() const { return quantization && quantization->stores_groups(); }
   /// Whether any layer has an edit: it may keep less than the whole prompt, and not the same tokens
   /// as another.
   bool SelectsTokens() const {

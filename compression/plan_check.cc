@@ -275,7 +275,7 @@ class PlanCheck {
   }
 
   Wrong OfQuantization() const {
-    if (!plan_.quantization || !plan_.quantization->stores_groups()) return "";
+    if (!plan_.StoresGroups()) return "";
     if (Wrong wrong = First({WrongCount("Quantization.group", plan_.quantization->group, 1),
                              WrongCount("Quantization.residual", plan_.quantization->residual, 0)});
         !wrong.empty()) {

@@ -32,12 +32,9 @@ absl::Status AdmissionGate::Enter(size_t blocks, absl::FunctionRef<void(Places p
   if (absl::Status status = CheckLocked(has_place, /*before=*/0); !status.ok()) return status;
   ++in_;
   ++waiting_;
-  Places promised;
-  if (has_place) {
-    promised = {1, blocks};
-    open_ = {open_.requests - 1, open_.blocks - blocks};
-    promised_ = {promised_.requests + 1, promised_.blocks + blocks};
-  }
+  const Places promised = has_place ? Places{1, blocks} : Places();
+  open_ -= promised;
+  promised_ += promised;
   send(promised);
   return absl::OkStatus();
 }
@@ -58,7 +55,7 @@ void AdmissionGate::Publish(int finished, Places reached, int running, Places fr
     std::lock_guard lock(mutex_);
     in_ -= finished;
     waiting_ = in_ - running;
-    promised_ = {promised_.requests - reached.requests, promised_.blocks - reached.blocks};
+    promised_ -= reached;
     open_ = {free.requests - promised_.requests,
              free.blocks - std::min(free.blocks, promised_.blocks)};
   }

@@ -17,6 +17,17 @@ namespace ziggurat {
 struct Places {
   int requests = 0;
   size_t blocks = 0;
+
+  Places& operator+=(const Places& other) {
+    requests += other.requests;
+    blocks += other.blocks;
+    return *this;
+  }
+  Places& operator-=(const Places& other) {
+    requests -= other.requests;
+    blocks -= other.blocks;
+    return *this;
+  }
 };
 
 /// Counts the requests that are in: taken, and not over.

@@ -111,8 +111,7 @@ SteadyTime EngineLoop::NextWakeUp() const {
 }
 
 void EngineLoop::Receive(SubmitMessage message) {
-  unpublished_.reached.requests += message.promised.requests;
-  unpublished_.reached.blocks += message.promised.blocks;
+  unpublished_.reached += message.promised;
   waiting_.Push(std::move(message.sequence));
 }
 

@@ -47,10 +47,8 @@ class Pod final : public DescribedPolicy {
       if (!followed.has_value() || LeadsAnyHead(layer)) continue;
       plan->layers[layer] = PlanKeepAsLeader(plan->layers[*followed], KeepAsLeader{-1});
     }
-    // Layers must follow the choice of the lowest layer of their groups; and whether the sinks
-    // become codes is not to depend on the length of the answer.
-    const bool is_grouped = plan->quantization && plan->quantization->stores_groups();
-    if (shared && (MayBeDistant(limits) || plan->SelectsTokens() || is_grouped)) {
+    // Layers must follow the choice of the lowest layer of their groups.
+    if (shared && (MayBeDistant(limits) || plan->SelectsTokens() || plan->StoresGroups())) {
       plan->distant = options_;
     }
   }

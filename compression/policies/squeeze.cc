@@ -33,11 +33,9 @@ class Squeeze final : public DescribedPolicy {
 
   void Apply(const PolicyContext& context, const SequenceLimits& limits,
              CachePlan* plan) const override {
-    // Whether the sinks become codes is not to depend on the length of the answer.
-    const bool is_grouped = plan->quantization && plan->quantization->stores_groups();
     if (context.num_layers < 3) {
       plan->layers = PlanRings(limits, Uniform(context.num_layers));
-    } else if (is_grouped || limits.total_tokens() > SmallestBudget()) {
+    } else if (plan->StoresGroups() || limits.total_tokens() > SmallestBudget()) {
       plan->importance = LayerImportance::kCosine;
       plan->decide = DecideAt::kPrompt;
       plan->decided = {.most_sinks = kSinks,

@@ -317,12 +317,12 @@ absl::Status CudaSteps::RunLayer(int layer_index, const StepBucket& bucket,
 
   absl::Status status = RunNormed(*layer.qkv, layer.attention_norm, rows, at.wide);
   if (!status.ok()) return status;
-  LaunchRotateAndWriteStep(options_.heads, cache(), items, model.element, at.wide, at.cos, at.sin,
-                           at.q, stream);
+  const AttentionShape& heads = options_.heads;
+  LaunchRotateAndWriteStep(heads, cache(), items, model.element, at.wide, at.cos, at.sin, at.q,
+                           stream);
   LaunchDecodeAttention(DecodeBucketOf(options_, rows, bucket.kinds), cache(), items, layer_index,
                         at.q, {at.converted, model.element, at.lse}, scratch_.data(), stream);
-  if (bucket.kinds.scored)
-    LaunchAccumulateScores(options_.heads, cache(), items, at.q, at.lse, stream);
+  if (bucket.kinds.scored) LaunchAccumulateScores(heads, cache(), items, at.q, at.lse, stream);
   if (!lazy.empty()) MeasureLazyMass(layer_index, lazy);
 
   status = layer.output->Accumulate(at.converted, rows, at.residual);
@@ -364,6 +364,7 @@ double* CudaSteps::MassOf(int row, int layer) const {
 }
 
 void CudaSteps::MeasureLazyMass(int layer, absl::Span<const DecodeInput> inputs) {
+  const AttentionShape& heads = options_.heads;
   for (size_t i = 0; i < inputs.size(); ++i) {
     if (inputs[i].lazy_test == nullptr) continue;
     const LazyTest& test = *inputs[i].lazy_test;
@@ -371,14 +372,13 @@ void CudaSteps::MeasureLazyMass(int layer, absl::Span<const DecodeInput> inputs)
     const TokenTarget target = of_layer.targets[0].After(inputs[i].StepsSince(of_layer));
     const int n = LiveSlots({of_layer.view, {&target, 1}}, 0), sinks = std::min(test.sinks, n);
     const int recent = std::min(test.recent, n - sinks), row = tables_->row(i);
-    const float* q = buffers_.q + static_cast<size_t>(row) * options_.heads.num_q_heads *
-                                      options_.heads.head_dim;
-    const float* lse = buffers_.lse + static_cast<size_t>(row) * options_.heads.num_q_heads;
+    const float* q = buffers_.q + static_cast<size_t>(row) * heads.num_q_heads * heads.head_dim;
+    const float* lse = buffers_.lse + static_cast<size_t>(row) * heads.num_q_heads;
     double* mass = MassOf(row, layer);
     void* scratch = MassOf(options_.rows, 0);  // behind all of them
     const auto measure = [&](int begin, int end, double* to) {
-      LaunchSlotMass(options_.heads, cache(), tables_->segment_word(i, layer, 0), begin, end, q,
-                     lse, to, scratch, stream_->get());
+      LaunchSlotMass(heads, cache(), tables_->segment_word(i, layer, 0), begin, end, q, lse, to,
+                     scratch, stream_->get());
     };
     measure(0, sinks, mass);
     measure(n - recent, n, mass + 1);

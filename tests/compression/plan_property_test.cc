@@ -187,9 +187,6 @@ RC_GTEST_PROP(EveryPlan, KeepsNoMoreThanThereIsWhereItDecidesLater, ()) {
 // In a ring of codes the sinks stay as they are, and groups become codes earlier or later: so what
 // a layer is may not follow from how long the answer may get.
 RC_GTEST_PROP(EveryPlan, OfCodesInGroupsIsOfTheSameKindWhateverTheLengthOfTheAnswer, ()) {
-  const auto is_grouped = [](const CachePlan& plan) {
-    return plan.quantization && plan.quantization->stores_groups();
-  };
   // Of a prompt about as long as budgets are.
   const auto draw = [] {
     Drawn drawn = Draw();
@@ -197,10 +194,10 @@ RC_GTEST_PROP(EveryPlan, OfCodesInGroupsIsOfTheSameKindWhateverTheLengthOfTheAns
     return drawn;
   };
   Drawn drawn = draw();
-  for (int more = 0; more < 200 && !is_grouped(drawn.Plan()); ++more) drawn = draw();
+  for (int more = 0; more < 200 && !drawn.Plan().StoresGroups(); ++more) drawn = draw();
   drawn.limits.max_new_tokens = *rc::gen::inRange(2, 12);  // with one nothing is read again
   const CachePlan plan = drawn.Plan();
-  RC_PRE(is_grouped(plan));
+  RC_PRE(plan.StoresGroups());
   drawn.limits.max_new_tokens = 10000;
   const CachePlan other = drawn.Plan();
   RC_ASSERT(other.decide == plan.decide);

@@ -240,20 +240,22 @@ TEST_F(DecoderTest, Bf16IsCloseToF32) {
   }
 }
 
+/// All that a plan may ask for.
+constexpr PrefillNeeds kEverything{.window_rows = -1,
+                                   .score_heads = 4,
+                                   .selects = true,
+                                   .lower_kv = true,
+                                   .group_qk = true,
+                                   .stored_score_layers = 3,
+                                   .recall = true};
+
 TEST_F(DecoderTest, WorkspaceOfABatchIsTheFormulaAndIsReported) {
   DecoderHarness harness = Harness();
   ModelRunner& runner = harness.runner();
   EXPECT_EQ(runner.workspace_high_water_bytes(), 0u) << "warming up does not count";
   // Room for the longest batch with everything that a plan may ask for.
-  const PrefillNeeds everything{.window_rows = -1,
-                                .score_heads = 4,
-                                .selects = true,
-                                .lower_kv = true,
-                                .group_qk = true,
-                                .stored_score_layers = 3,
-                                .recall = true};
   EXPECT_EQ(runner.workspace_capacity_bytes(),
-            runner.WorkspaceBytes(160) + runner.PromptNeedsBytes(160, everything));
+            runner.WorkspaceBytes(160) + runner.PromptNeedsBytes(160, kEverything));
   const PrefillNeeds window{.window_rows = 4, .score_heads = 2, .selects = true};
   Alone(harness, "snapkv(budget=16,window=4)", Ids(100, 1), {});
   const size_t used = runner.WorkspaceBytes(100) + runner.PromptNeedsBytes(100, window);
@@ -306,13 +308,7 @@ TEST_F(DecoderTest, WrongPromptsAreRefusedAndTheRunnerStaysUsable) {
   const PrefillPrompt two[] = {{ids, &plan}, {ids, &plan}};
   EXPECT_EQ(runner.BeginPrefill(0, two).status().code(), absl::StatusCode::kResourceExhausted);
   // Tokens and what one prompt of all of them needs have room, but not what each of many does.
-  plan.needs = {.window_rows = -1,
-                .score_heads = 4,
-                .selects = true,
-                .lower_kv = true,
-                .group_qk = true,
-                .stored_score_layers = 3,
-                .recall = true};
+  plan.needs = kEverything;
   const std::vector<int32_t> short_ids = {1};
   const std::vector<PrefillPrompt> many(160, PrefillPrompt{short_ids, &plan});
   EXPECT_EQ(refusal(Ids(120, 1)).code(), absl::StatusCode::kOk);

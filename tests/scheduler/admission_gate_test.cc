@@ -19,9 +19,7 @@ class AdmissionGateTest : public ::testing::Test {
   /// The step that has got all that was sent.
   void Publish(int finished, int running, Places free) {
     Places reached;
-    for (const Places& promised : sent_) {
-      reached = {reached.requests + promised.requests, reached.blocks + promised.blocks};
-    }
+    for (const Places& promised : sent_) reached += promised;
     sent_.clear();
     gate_.Publish(finished, reached, running, free);
   }

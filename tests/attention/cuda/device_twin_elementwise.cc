@@ -41,8 +41,8 @@ void DeviceTwin::SwiGlu(ElementType element, const void* gate_up, int rows, int 
 }
 
 void DeviceTwin::Convert(ElementType from, const void* x, size_t count, ElementType to, void* out) {
-  MakeReferenceBackend()->Convert(from, x, count, to,
-                                  out);  // a GPU's kernels convert as they store
+  // A GPU's kernels convert as they store.
+  MakeReferenceBackend()->Convert(from, x, count, to, out);
 }
 
 void DeviceTwin::EmbedTokens(ElementType element, const void* table, absl::Span<const int32_t> ids,
