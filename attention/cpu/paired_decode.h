@@ -62,24 +62,28 @@ __attribute__((noinline)) void Raise(const PairedQueries& queries, int i, float 
   running->highest = largest;
 }
 
-/// The weights of NQ queries, as pairs of slots.
+/// The weights of queries [First, First + NQ) of `Of`, as pairs of slots. Where the others come in
+/// another pass, each fetches for half of the tiles.
 ///   slots    that count, if there is one tile; of several all do
-///   weights  [NQ, Tiles * 8]
-template <int NQ, int Tiles>
+///   weights  [Of, Tiles * 8]
+template <int First, int NQ, int Of, int Tiles>
 inline void WeighTiles(const PairedQueries& queries, const PairedTile* tiles, LineSteps steps,
                        SlotFactors factors, int slots, uint32_t* weights) {
   using V = Simd16;
+  constexpr int kFetchesFrom = Tiles * First / Of, kFetchesTo = Tiles * (First + NQ) / Of;
   ScoreSums<V, NQ, Tiles> sums;
   const auto add_row = [&](int r, int u) __attribute__((always_inline)) {
     __m512i row[Tiles];
 #pragma GCC unroll 4
     for (int v = 0; v < Tiles; ++v) {
-      Prefetch<_MM_HINT_T0>(tiles[v].keys_ahead + r * steps.keys_ahead);
+      if (v >= kFetchesFrom && v < kFetchesTo) {
+        Prefetch<_MM_HINT_T0>(tiles[v].keys_ahead + r * steps.keys_ahead);
+      }
       row[v] = V::LoadBits(tiles[v].keys + r * steps.keys);
     }
 #pragma GCC unroll 8
     for (int i = 0; i < NQ; ++i) {
-      const __m512i cell = _mm512_castps_si512(V::Set(queries.cells[r * NQ + i]));
+      const __m512i cell = _mm512_castps_si512(V::Set(queries.cells[r * Of + First + i]));
 #pragma GCC unroll 4
       for (int v = 0; v < Tiles; ++v) {
         sums.of[i][u][v] = DotPairs(sums.of[i][u][v], row[v], cell);
@@ -112,21 +116,21 @@ inline void WeighTiles(const PairedQueries& queries, const PairedTile* tiles, Li
     __m512 highest = scores[0];
 #pragma GCC unroll 4
     for (int v = 1; v < Tiles; ++v) highest = V::Max(highest, scores[v]);
-    Running* const running = &queries.running[i];
+    Running* const running = &queries.running[First + i];
     const __m512 limit = V::Set(running->highest + Running::kSlack);
     if (__builtin_expect(_mm512_cmp_ps_mask(highest, limit, _CMP_GT_OQ) != 0, 0)) {
-      Raise(queries, i, V::Largest(highest));
+      Raise(queries, First + i, V::Largest(highest));
     }
     const __m512 shift = V::Set(-running->highest);
-    float* const lanes = queries.lanes + i * V::kLanes;
+    float* const lanes = queries.lanes + (First + i) * V::kLanes;
     __m512 sum = V::Load(lanes);
 #pragma GCC unroll 4
     for (int v = 0; v < Tiles; ++v) {
       __m512 weight = V::Weight(V::Add(scores[v], shift));
       sum = V::Add(sum, weight);
       if (factors.values != nullptr) weight = V::Mul(weight, factors_of(factors.values, v));
-      _mm256_store_si256(reinterpret_cast<__m256i*>(weights + (i * Tiles + v) * (kTileSlots / 2)),
-                         (__m256i)_mm512_cvtneps_pbh(weight));
+      uint32_t* const to = weights + ((First + i) * Tiles + v) * (kTileSlots / 2);
+      _mm256_store_si256(reinterpret_cast<__m256i*>(to), (__m256i)_mm512_cvtneps_pbh(weight));
     }
     V::Store(lanes, sum);
   }
@@ -198,7 +202,15 @@ template <int NQ, int Tiles>
 inline void AttendTiles(const PairedQueries& queries, const PairedTile* tiles, LineSteps steps,
                         SlotFactors factors, int slots) {
   alignas(32) uint32_t weights[NQ * Tiles * kTileSlots / 2];
-  WeighTiles<NQ, Tiles>(queries, tiles, steps, factors, slots, weights);
+  const auto weigh = [&]<int First, int Some>() {
+    WeighTiles<First, Some, NQ, Tiles>(queries, tiles, steps, factors, slots, weights);
+  };
+  if constexpr (NQ * Tiles <= Simd16::kAccumulators) {
+    weigh.template operator()<0, NQ>();
+  } else {
+    weigh.template operator()<0, NQ / 2>();
+    weigh.template operator()<NQ / 2, NQ / 2>();
+  }
   constexpr int kAtOnce = Smaller(NQ, 4);
   const auto add = [&]<int First>() {
     const int units = queries.head_dim / 32;
@@ -226,7 +238,9 @@ class PairedStep {
   PairedStep(const HeadStep& step, const DecodeScratch& scratch)
       : step_(step), job_(step.here.job()), scratch_(scratch) {
     const size_t tile_bytes = kTileSlots * job_.row_bytes;
-    tiles_at_once_ = job_.group_size <= 4 && 4 * tile_bytes <= 16 << 10 ? 4 : 2;
+    // Many queries of few channels are faster with two.
+    const bool may_be_four = job_.group_size <= 4 || tile_bytes > 2 << 10;
+    tiles_at_once_ = may_be_four && 4 * tile_bytes <= 16 << 10 ? 4 : 2;
     fetches_own_ = 2 * tiles_at_once_ * tile_bytes > 8 << 10;
     const size_t keys = job_.keys.slots_per_block * size_t{4};
     steps_ = fetches_own_ ? LineSteps{keys, 64, keys} : LineSteps{keys, keys, 64};
@@ -279,10 +293,7 @@ class PairedStep {
       const int size = NextSubBlock(job_.group_size - i);
       const PairedQueries queries = QueriesFrom(i);
       ForSubBlock(size, [&]<int NQ>() {
-        // So many do not meet more than two tiles.
-        if constexpr (NQ * Tiles <= Simd16::kAccumulators) {
-          AttendTiles<NQ, Tiles>(queries, tiles, steps_, factors, Smaller(slots, kTileSlots));
-        }
+        AttendTiles<NQ, Tiles>(queries, tiles, steps_, factors, Smaller(slots, kTileSlots));
       });
       i += size;
       for (PairedTile& tile : tiles) {  // what was fetched once need not be again
