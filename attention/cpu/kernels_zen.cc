@@ -23,6 +23,7 @@ void DecodeBf16OfZen5(const DecodeJob& job) {
 
 constexpr CpuKernels MakeZen5() {
   CpuKernels kernels = kZen4;
+  kernels.product = MakeProductKernels<PairedKeys<Simd16>, /*kPanelsAtOnce=*/1, /*kManyRows=*/9>();
   BlockKernels& bf16 = kernels.blocks[kBf16Blocks];
   bf16.decode = bf16.decode_rounded = DecodeBf16OfZen5;
   bf16.decode_query_floats = 8 * kMaxQueries * kMaxHeadDim;  // L2 is near enough

@@ -26,7 +26,7 @@ int MostRows(CpuLevel level) {
     case CpuLevel::kZen4:
       return 64;
     case CpuLevel::kZen5:
-      return 16;
+      return 128;
     default:
       return INT_MAX;  // with many rows too
   }

@@ -2,6 +2,7 @@
 // time. How a row of weights meets the cells of a query is that of keys (score_tiles.h).
 #pragma once
 
+#include <limits>
 #include <type_traits>
 
 #include "attention/cpu/packed_workspace.h"
@@ -56,6 +57,18 @@ struct FetchNowAndThen {
     Prefetch<kCache>(ahead, 64 * kLines);
     if constexpr (kFurtherBytes > 0) Prefetch<_MM_HINT_T1>(ahead + kFurtherBytes, 64 * kLines);
     ahead += kStep;
+  }
+};
+
+/// Fetches a line with every row that is multiplied, each time `step` bytes further on: where that
+/// is less than a line, one comes several times, which costs less than to count.
+struct FetchEvenly {
+  const std::byte* ahead;
+  size_t step;
+
+  void Row() {
+    Prefetch<_MM_HINT_T0>(ahead, 64);
+    ahead += step;
   }
 };
 
@@ -117,6 +130,12 @@ constexpr int kNearRows = V::kRegisters == 16 ? 64 : 32;
 template <class V>
 constexpr size_t kBytesToL2 = V::kRegisters == 16 ? 0 : 32 << 10;
 
+/// Of a packed row of x.
+template <class Keys>
+constexpr size_t RowFloats(int in_features) {
+  return static_cast<size_t>(in_features) / 2 * Keys::Many::kCells;
+}
+
 /// Calls meet.operator()<How, NQ>(i, x, sums) for all sub-blocks of x from row `begin` on: for that
 /// of rows [i, i + NQ), read by How, what meets the rows of weights from `first` on, and its sums.
 template <class Keys, class Meet>
@@ -127,38 +146,29 @@ __attribute__((always_inline)) inline void ForEachSubBlock(const ProductJob& job
     ForSubBlock(size, [&]<int NQ>() {
       using How = KeysFor<Keys, NQ>;
       meet.template operator()<How, NQ>(i,
-                                        job.packed + static_cast<size_t>(i) * job.in_features +
+                                        job.packed + i * RowFloats<Keys>(job.in_features) +
                                             static_cast<size_t>(first) * NQ * How::kCells,
                                         job.sums + i * kPanelOutputs);
     });
   }
 }
 
-/// All outputs of `some` rows of a panel, `near`, for a sub-block of NQ rows of x. Fetches the rows
-/// behind them, if it shall.
-template <class Keys, int NQ, bool kFetches>
-inline void MeetNearRows(const float* x, int some, const std::byte* near, float* sums) {
+/// Passes over the rows of a panel in which a sub-block of NQ rows of x meets all outputs.
+template <class V, int NQ>
+constexpr int kPasses = kPanelVectors<V> / VectorsAtOnce<V>(NQ) * (NQ / RowsAtOnce<V>(NQ));
+
+/// All outputs of `some` rows of a panel, `near`, for a sub-block of NQ rows of x.
+template <class Keys, int NQ, class Fetch>
+inline void MeetNearRows(const float* x, int some, const std::byte* near, Fetch* fetch,
+                         float* sums) {
   using V = typename Keys::Simd;
   constexpr int kRows = RowsAtOnce<V>(NQ), kVectors = VectorsAtOnce<V>(NQ);
-  constexpr int kPasses = kPanelVectors<V> / kVectors, kMeetings = kPasses * NQ / kRows;
-  // The four lines of a row, spread over all meetings with it.
-  constexpr int kLines = Larger(1, 4 / kMeetings);
-  const auto meet = [&](auto fetch) {
-    for (int pass = 0; pass < kPasses; ++pass) {
-      const int output = pass * kVectors * V::kLanes;
+  for (int output = 0; output < kPanelOutputs; output += kVectors * V::kLanes) {
 #pragma GCC unroll 2
-      for (int i = 0; i < NQ; i += kRows) {
-        AddPanel<Keys, kRows, NQ, kVectors, kPanelRowBytes>(x + i * Keys::kCells, some,
-                                                            near + output * 4, &fetch,
-                                                            sums + i * kPanelOutputs + output);
-      }
+    for (int i = 0; i < NQ; i += kRows) {
+      AddPanel<Keys, kRows, NQ, kVectors, kPanelRowBytes>(
+          x + i * Keys::kCells, some, near + output * 4, fetch, sums + i * kPanelOutputs + output);
     }
-  };
-  if constexpr (kFetches) {
-    meet(FetchNowAndThen<kLines, 64 * kLines, _MM_HINT_T0, kBytesToL2<V>>{
-        near + some * kPanelRowBytes, Larger(1, kMeetings / 4)});
-  } else {
-    meet(FetchLines<0>{});
   }
 }
 
@@ -172,8 +182,39 @@ inline void AddNearRows(const ProductJob& job, int begin) {
     const std::byte* const near = job.weights + first * kPanelRowBytes;
     ForEachSubBlock<Keys>(job, begin, first,
                           [=]<class How, int NQ>(int i, const float* x, float* sums) {
-                            if (i == begin) return MeetNearRows<How, NQ, true>(x, some, near, sums);
-                            MeetNearRows<How, NQ, false>(x, some, near, sums);
+                            using V = typename How::Simd;
+                            // The four lines of a row, spread over all passes over it.
+                            constexpr int kLines = Larger(1, 4 / kPasses<V, NQ>);
+                            FetchNowAndThen<kLines, 64 * kLines, _MM_HINT_T0, kBytesToL2<V>> next{
+                                near + some * kPanelRowBytes, Larger(1, kPasses<V, NQ> / 4)};
+                            FetchLines<0> nothing{};
+                            if (i == begin)
+                              return MeetNearRows<How, NQ>(x, some, near, &next, sums);
+                            MeetNearRows<How, NQ>(x, some, near, &nothing, sums);
+                          });
+  }
+}
+
+/// All of x times a panel, a few rows of weights at a time; those that come next are fetched evenly
+/// over all passes.
+template <class Keys>
+inline void AddManyRows(const ProductJob& job) {
+  using V = typename Keys::Simd;
+  constexpr int kNear = kNearRows<V>;
+  const int rows = job.in_features / 2;
+  int passes = 0;
+  ForEachSubBlock<Keys>(job, /*begin=*/0, /*first=*/0,
+                        [&]<class How, int NQ>(int, const float*, float*) {
+                          passes += kPasses<typename How::Simd, NQ>;
+                        });
+  const size_t step = (kPanelRowBytes + passes - 1) / passes;
+  for (int first = 0; first < rows; first += kNear) {
+    const int some = Smaller(kNear, rows - first);
+    const std::byte* const near = job.weights + first * kPanelRowBytes;
+    FetchEvenly fetch{near + some * kPanelRowBytes, step};
+    ForEachSubBlock<Keys>(job, /*begin=*/0, first,
+                          [&]<class How, int NQ>(int, const float* x, float* sums) {
+                            MeetNearRows<How, NQ>(x, some, near, &fetch, sums);
                           });
   }
 }
@@ -183,7 +224,7 @@ inline void AddNearRows(const ProductJob& job, int begin) {
 template <class Keys, int NQ>
 inline void AddPasses(const float* x, int rows, const std::byte* weights, float* sums) {
   using V = typename Keys::Simd;
-  constexpr int kVectors = VectorsAtOnce<V>(NQ), kPasses = kPanelVectors<V> / kVectors;
+  constexpr int kVectors = VectorsAtOnce<V>(NQ), kPasses = cpu::kPasses<V, NQ>;
   static_assert(RowsAtOnce<V>(NQ) == NQ);
   // In one pass over the panel what is needed soon is fetched; of several passes each fetches a
   // part of the next panel: the first alone would wait for memory, and the others leave it idle.
@@ -229,9 +270,9 @@ template <class Keys>
 void PackProductRows(const uint16_t* x, int count, int in_features, float* packed) {
   for (int i = 0, size; i < count; i += size) {
     size = NextSubBlock(count - i);
-    const size_t at = static_cast<size_t>(i) * in_features;
     ForSubBlock(size, [&]<int NQ>() {
-      PackSubBlock<KeysFor<Keys, NQ>, NQ>(x + at, in_features, packed + at);
+      PackSubBlock<KeysFor<Keys, NQ>, NQ>(x + static_cast<size_t>(i) * in_features, in_features,
+                                          packed + i * RowFloats<Keys>(in_features));
     });
   }
 }
@@ -319,7 +360,7 @@ inline void AddInPasses(const ProductJob& job) {
 }
 
 /// ProductKernels::add.
-template <class Keys, int kPanelsAtOnce>
+template <class Keys, int kPanelsAtOnce, int kManyRows>
 void AddProduct(const ProductJob& job) {
   using V = typename Keys::Simd;
   if constexpr (kPanelsAtOnce > 1) {
@@ -332,6 +373,8 @@ void AddProduct(const ProductJob& job) {
       AddWidenedProduct<V>(job, done);
     }
     if (done < job.count) AddNearRows<Keys>(job, done);
+  } else if (job.count >= kManyRows) {
+    AddManyRows<Keys>(job);
   } else {
     AddInPasses<Keys>(job);
   }
@@ -358,13 +401,15 @@ void StoreProductRow(const float* sums, const float* bias, int count, bool accum
 
 /// kPanelsAtOnce: ProductKernels::panels_at_once. Four are best on AMD's Zen 3; Zen 4, Zen 5 and
 /// Intel's server CPUs read one at a time, fetched ahead.
-template <class Keys, int kPanelsAtOnce = 1>
+/// kManyRows: rows of x from which a few rows of weights meet all of them (AddManyRows), where
+/// weights are not widened.
+template <class Keys, int kPanelsAtOnce = 1, int kManyRows = std::numeric_limits<int>::max()>
 constexpr ProductKernels MakeProductKernels() {
   return {.block_rows = kBlockRows,
           .panels_at_once = kPanelsAtOnce,
-          .block_floats = [](int in_features) { return size_t{kBlockRows} * in_features; },
+          .block_floats = [](int in_features) { return kBlockRows * RowFloats<Keys>(in_features); },
           .pack = PackProductRows<Keys>,
-          .add = AddProduct<Keys, kPanelsAtOnce>,
+          .add = AddProduct<Keys, kPanelsAtOnce, kManyRows>,
           .store = StoreProductRow<typename Keys::Simd>};
 }
 
