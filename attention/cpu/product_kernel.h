@@ -61,7 +61,8 @@ struct FetchNowAndThen {
 };
 
 /// Fetches a line with every row that is multiplied, each time `step` bytes further on: where that
-/// is less than a line, one comes several times, which costs less than to count.
+/// is less than a line, one comes several times, which costs less than to count; where it is more,
+/// some are left to the hardware.
 struct FetchEvenly {
   const std::byte* ahead;
   size_t step;
