@@ -20,7 +20,8 @@ constexpr size_t kPanelRowBytes = 4 * kPanel;
 /// Rows of x that meet a panel while it is in cache: whole blocks of any kernels.
 constexpr int kRowsPerTask = 128;
 static_assert(kRowsPerTask % cpu::kMostBlockRows == 0);
-/// Rows up to which our kernels are faster than oneDNN's: they read weights faster from memory.
+/// Rows up to which our kernels are at least as fast as oneDNN's: they read weights faster from
+/// memory.
 int MostRows(CpuLevel level) {
   switch (level) {
     case CpuLevel::kZen4:
