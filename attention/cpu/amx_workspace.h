@@ -159,6 +159,15 @@ struct TileWorkspace {
 
   /// Weights are left as the A of products: bf16 in the first half of the row, zeros up to a whole
   /// number of products.
+  static void Weigh(int size, const float* query, int head_dim, const float* keys, int width,
+                    float scale, const KeyInterval* visible, Running* running, float* shrink,
+                    float* weights) {
+    Score(size, query, head_dim, keys, width, weights);
+    for (int j = 0; j < size; ++j) {
+      shrink[j] = Softmax(weights + j * kScoreStride, scale, visible[j].begin, visible[j].end,
+                          width, &running[j]);
+    }
+  }
   static float Softmax(float* scores, float scale, int begin, int end, int width,
                        Running* running) {
     const int whole = WholeTileTokens(width);

@@ -14,6 +14,12 @@ namespace {
 // Packed once, keys and values meet many queries: what has to be widened to be multiplied is
 // widened then.
 
+/// Keys of a chunk that a query may see. Empty: begin >= end.
+struct KeyInterval {
+  int begin;
+  int end;
+};
+
 template <class Keys>
 constexpr bool kIsUnfolded =
     std::is_same_v<typename Keys::Many, UnfoldedBf16Keys<typename Keys::Simd>>;
@@ -100,6 +106,89 @@ inline void PackValues(const std::byte* v, size_t row_bytes, int head_dim, int c
   }
 }
 
+/// The values of neighbouring tokens as products of pairs take them, [pairs][accumulators of a
+/// row]: made once for all queries.
+///   count  of the tokens; the last one of an odd number stands beside itself
+template <class Values>
+inline void PairValues(const ValueRows& values, int count, int head_dim, float* paired) {
+  using V = typename Values::Simd;
+  static_assert(Values::kTokens == 2 && Values::kVectors == 2);
+  for (int t = 0; t < count; t += 2) {
+    for (int c = 0; c < head_dim; c += Values::kChannels, paired += Values::kChannels) {
+      const int cells = Smaller(V::kLanes, (head_dim - c) / 2);
+      const auto load = [cells](const std::byte* p) {
+        return cells < V::kLanes ? V::LoadBits(p, cells) : V::LoadBits(p);
+      };
+      typename Values::Value of_pair[2];
+      Values::Read(load, values, t, count, c / Values::kChannels, of_pair);
+      V::Store(paired, V::AsFloat(of_pair[0]));
+      V::Store(paired + V::kLanes, V::AsFloat(of_pair[1]));
+    }
+  }
+}
+
+/// For NQ queries and `Vectors` accumulators of each, as AccumulateUnits, over whole pairs.
+///   weights  packed by Values::PackWeights
+///   paired   of the first accumulator; `stride` floats from a pair to the next
+template <class Values, int NQ, int Vectors>
+inline void AccumulatePaired(const float* weights, const float* shrink, const float* paired,
+                             size_t stride, int pairs, float* sums, int sums_stride) {
+  using V = typename Values::Simd;
+  typename V::Float sum[NQ][Vectors];
+#pragma GCC unroll 4
+  for (int i = 0; i < NQ; ++i) {
+#pragma GCC unroll 4
+    for (int v = 0; v < Vectors; ++v) {
+      sum[i][v] = V::Mul(V::Load(sums + i * sums_stride + v * V::kLanes), V::Set(shrink[i]));
+    }
+  }
+  for (int pair = 0; pair < pairs; ++pair, paired += stride) {
+    typename Values::Value value[Vectors];
+#pragma GCC unroll 4
+    for (int v = 0; v < Vectors; ++v) {
+      value[v] = V::LoadBits(reinterpret_cast<const std::byte*>(paired + v * V::kLanes));
+    }
+#pragma GCC unroll 4
+    for (int i = 0; i < NQ; ++i) {
+      const auto weight = Values::WeightOf(weights + i * kScoreStride, 2 * pair);
+#pragma GCC unroll 4
+      for (int v = 0; v < Vectors; ++v) sum[i][v] = Values::Add(sum[i][v], value[v], weight);
+    }
+  }
+#pragma GCC unroll 4
+  for (int i = 0; i < NQ; ++i) {
+#pragma GCC unroll 4
+    for (int v = 0; v < Vectors; ++v) {
+      V::Store(sums + i * sums_stride + v * V::kLanes, sum[i][v]);
+    }
+  }
+}
+
+/// All accumulators, for a sub-block of queries. Spoils the weights.
+template <class Values>
+inline void AccumulatePairedSubBlock(int queries, float* weights, const float* shrink,
+                                     const float* paired, int pairs, int head_dim, float* sums,
+                                     int sums_stride) {
+  const int floats = AccumulatorFloats<Values>(head_dim);
+  constexpr int kLanes = Values::Simd::kLanes;
+  for (int i = 0; i < queries; ++i) Values::PackWeights(weights + i * kScoreStride, 2 * pairs);
+  ForSubBlock(queries, [&]<int NQ>() {
+    constexpr int kAtOnce = Smaller(NQ, 4);
+    for (int i = 0; i < NQ; i += kAtOnce) {
+      const auto accumulate = [&]<int Vectors>(int first) {
+        AccumulatePaired<Values, kAtOnce, Vectors>(weights + i * kScoreStride, shrink + i,
+                                                   paired + first, floats, pairs,
+                                                   sums + i * sums_stride + first, sums_stride);
+      };
+      int first = 0;
+      for (; first + 4 * kLanes <= floats; first += 4 * kLanes) {
+        accumulate.template operator()<4>(first);
+      }
+      if (first < floats) accumulate.template operator()<2>(first);
+    }
+  });
+}
+
 /// Widens query rows of the workspace to f32 and packs them: row i is token i / group_size, query
 /// head i % group_size of the group.
 template <class Keys>
@@ -122,17 +211,17 @@ inline void PackQueryRows(const std::byte* q, size_t q_row_bytes, int group_size
       packed);
 }
 
-/// Products of `size` queries with the first `width` keys of a packed chunk, and some behind them.
+/// `scale` times the products of `size` queries with the first `width` keys of a packed chunk, and
+/// some behind them.
 template <class Keys>
 inline void ScorePackedKeys(int size, const float* query, int rows, const float* packed_keys,
-                            int width, float* scores) {
+                            int width, float scale, float* scores) {
   using V = typename Keys::Simd;
   constexpr int kTile = kTileKeys<V>;
   for (int t = 0; t < width; t += kTile) {
     const float* tile = packed_keys + static_cast<size_t>(t) * rows;
-    ScoreSubBlock<Keys, kTile / V::kLanes>(size, query, rows,
-                                           reinterpret_cast<const std::byte*>(tile), kTile * 4,
-                                           /*scale=*/1, scores + t);
+    ScoreSubBlock<Keys, kTile / V::kLanes>(
+        size, query, rows, reinterpret_cast<const std::byte*>(tile), kTile * 4, scale, scores + t);
   }
 }
 
@@ -173,12 +262,26 @@ struct VectorWorkspace {
   /// and some behind them.
   static void Score(int size, const float* query, int head_dim, const float* keys, int width,
                     float* scores) {
-    ScorePackedKeys<Keys>(size, query, head_dim / Keys::kChannelsPerRow, keys, width, scores);
+    ScorePackedKeys<Keys>(size, query, head_dim / Keys::kChannelsPerRow, keys, width, /*scale=*/1,
+                          scores);
   }
-  /// As SoftmaxInterval; in what form weights are left is the workspace's.
-  static float Softmax(float* scores, float scale, int begin, int end, int width,
-                       Running* running) {
-    return SoftmaxInterval<V>(scores, scale, begin, end, width, running);
+  /// The weights of these queries among the first `width` keys, kScoreStride apart, as Accumulate
+  /// takes them.
+  ///   scale    of the products, in units of log2
+  ///   visible  [size]: of a key that is not a query's the weight is 0
+  ///   shrink   [size]: as SoftmaxInterval returns it
+  static void Weigh(int size, const float* query, int head_dim, const float* keys, int width,
+                    float scale, const KeyInterval* visible, Running* running, float* shrink,
+                    float* weights) {
+    ScorePackedKeys<Keys>(size, query, head_dim / Keys::kChannelsPerRow, keys, width, scale,
+                          weights);
+    bool all = true;
+    for (int j = 0; j < size; ++j) all = all && visible[j].begin == 0 && visible[j].end == width;
+    if (all) return SoftmaxRows<V>(size, weights, width, running, shrink, [] {});
+    for (int j = 0; j < size; ++j) {
+      shrink[j] = SoftmaxInterval<V>(weights + j * kScoreStride, /*scale=*/1, visible[j].begin,
+                                     visible[j].end, width, &running[j]);
+    }
   }
 
   /// The values of a chunk.
@@ -186,16 +289,28 @@ struct VectorWorkspace {
    public:
     ChunkValues(const std::byte* v, size_t row_bytes, int head_dim, int count, float* scratch) {
       PackValues<Values>(v, row_bytes, head_dim, count, scratch, rows_);
+      if constexpr (Values::kTokens == 2) {
+        PairValues<Values>({rows_}, count, head_dim, scratch);
+        paired_ = scratch;
+      }
     }
     /// As AccumulateSubBlock, over the first `width` values.
     void Accumulate(int size, float* weights, const float* shrink, int width, int head_dim,
                     float* sums, int sums_stride) const {
+      if constexpr (Values::kTokens == 2) {
+        // What stands beside the last one of an odd number may not be seen.
+        if (width % 2 == 0) {
+          return AccumulatePairedSubBlock<Values>(size, weights, shrink, paired_, width / 2,
+                                                  head_dim, sums, sums_stride);
+        }
+      }
       AccumulateSubBlock<Values, /*kFetches=*/false>(size, weights, shrink, {rows_}, width,
                                                      head_dim, sums, sums_stride);
     }
 
    private:
     const std::byte* rows_[kChunk];
+    const float* paired_ = nullptr;  ///< of values that are multiplied in pairs
   };
 };
 

@@ -87,12 +87,10 @@ void AttendRange(const PrefillJob& job, const KeyRange& range, const ChunkScratc
       const int width = end_of(i + size - 1);
       if (first_of(i) < width) {
         float shrink[Workspace::kMostQueries];
-        Workspace::Score(size, state.packed + i * Workspace::QueryFloats(dim), dim, chunk.keys,
-                         width, scores);
-        for (int j = 0; j < size; ++j) {
-          shrink[j] = Workspace::Softmax(scores + j * kScoreStride, scale, first_of(i + j),
-                                         end_of(i + j), width, &state.running[i + j]);
-        }
+        KeyInterval visible[Workspace::kMostQueries];
+        for (int j = 0; j < size; ++j) visible[j] = {first_of(i + j), end_of(i + j)};
+        Workspace::Weigh(size, state.packed + i * Workspace::QueryFloats(dim), dim, chunk.keys,
+                         width, scale, visible, &state.running[i], shrink, scores);
         values.Accumulate(size, scores, shrink, width, dim,
                           state.sums + static_cast<size_t>(i) * sums_stride, sums_stride);
       }
