@@ -157,8 +157,8 @@ struct TileWorkspace {
     }
   }
 
-  /// Weights are left as the A of products: bf16 in the first half of the row, zeros up to a whole
-  /// number of products.
+  /// As VectorWorkspace's. Weights are left as the A of products: bf16 in the first half of the row,
+  /// zeros up to a whole number of products.
   static void Weigh(int size, const float* query, int head_dim, const float* keys, int width,
                     float scale, const KeyInterval* visible, Running* running, float* shrink,
                     float* weights) {
@@ -168,6 +168,7 @@ struct TileWorkspace {
                           width, &running[j]);
     }
   }
+  /// Of one query.
   static float Softmax(float* scores, float scale, int begin, int end, int width,
                        Running* running) {
     const int whole = WholeTileTokens(width);
