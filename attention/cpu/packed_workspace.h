@@ -279,8 +279,8 @@ struct VectorWorkspace {
     for (int j = 0; j < size; ++j) all = all && visible[j].begin == 0 && visible[j].end == width;
     if (all) return SoftmaxRows<V>(size, weights, width, running, shrink, [] {});
     for (int j = 0; j < size; ++j) {
-      shrink[j] = SoftmaxInterval<V>(weights + j * kScoreStride, /*scale=*/1, visible[j].begin,
-                                     visible[j].end, width, &running[j]);
+      shrink[j] = SoftmaxInterval<V>(weights + j * kScoreStride, visible[j].begin, visible[j].end,
+                                     width, &running[j]);
     }
   }
 

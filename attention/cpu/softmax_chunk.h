@@ -35,21 +35,20 @@ inline float RaiseHighest(typename V::Float highest, Running* running) {
   return V::First(Exp2<V>(V::Set(before - running->highest)));
 }
 
-/// Turns scores[0 .. count) into weights 2^(scale * score - highest), and those from `count` up to
-/// `width`, whatever stands there, into 0. Returns as RaiseHighest.   scale  positive
+/// Turns scores[0 .. count) into weights 2^(score - highest), and those from `count` up to `width`,
+/// whatever stands there, into 0. Returns as RaiseHighest.
 template <class V>
-inline float SoftmaxChunk(float* scores, float scale, int count, int width, Running* running) {
+inline float SoftmaxChunk(float* scores, int count, int width, Running* running) {
   constexpr float kLowest = -__builtin_inff();
   const int padded = (width + V::kLanes - 1) / V::kLanes * V::kLanes;
   for (int t = count; t < padded; ++t) scores[t] = kLowest;
   typename V::Float highest = V::Set(kLowest);
   for (int t = 0; t < padded; t += V::kLanes) highest = V::Max(highest, V::Load(scores + t));
-  const typename V::Float factor = V::Set(scale);
-  const float shrink = RaiseHighest<V>(V::Mul(highest, factor), running);
+  const float shrink = RaiseHighest<V>(highest, running);
   const typename V::Float shift = V::Set(-running->highest);
   typename V::Float sum = V::Zero();
   for (int t = 0; t < padded; t += V::kLanes) {
-    const typename V::Float weight = Exp2<V>(V::Fma(V::Load(scores + t), factor, shift));
+    const typename V::Float weight = Exp2<V>(V::Add(V::Load(scores + t), shift));
     V::Store(scores + t, weight);
     sum = V::Add(sum, weight);
   }
@@ -118,7 +117,7 @@ inline void SoftmaxFewRows(float* scores, int count, Running* running, float* sh
   for (int i = 0; i < N; ++i) running[i].sum += sum_of[i];
 }
 
-/// SoftmaxChunk of `rows` rows of scores, kScoreStride apart, with a scale of 1; shrink[i] is what
+/// SoftmaxChunk of `rows` rows of scores, kScoreStride apart; shrink[i] is what
 /// it returns. With V::kReducesRows weights may be up to 2^kSlack, and those of less than 2^-100
 /// are that, up to the end of the last vector.   turn()  called about once a row
 template <class V, class Turn>
@@ -135,8 +134,7 @@ inline void SoftmaxRows(int rows, float* scores, int count, Running* running, fl
       i += few;
     } else {
       turn();
-      shrink[i] =
-          SoftmaxChunk<V>(scores + i * kScoreStride, /*scale=*/1, count, count, &running[i]);
+      shrink[i] = SoftmaxChunk<V>(scores + i * kScoreStride, count, count, &running[i]);
       ++i;
     }
   }
@@ -145,14 +143,13 @@ inline void SoftmaxRows(int rows, float* scores, int count, Running* running, fl
 /// SoftmaxChunk of scores[begin .. end) alone, of which there may be none: the rest of [0, width)
 /// is weighted 0.
 template <class V>
-inline float SoftmaxInterval(float* scores, float scale, int begin, int end, int width,
-                             Running* running) {
+inline float SoftmaxInterval(float* scores, int begin, int end, int width, Running* running) {
   if (begin >= end) {
     __builtin_memset(scores, 0, sizeof(float) * width);
     return 1;
   }
   for (int t = 0; t < begin; ++t) scores[t] = -__builtin_inff();
-  return SoftmaxChunk<V>(scores, scale, end, width, running);
+  return SoftmaxChunk<V>(scores, end, width, running);
 }
 
 /// sums[t] += 2^(scale * scores[t] - log2(e^lse)), t < count; up to the end of a vector more is
