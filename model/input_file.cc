@@ -6,6 +6,8 @@
 
 #include <cerrno>
 #include <cstring>
+#include <fstream>
+#include <system_error>
 #include <utility>
 
 #include "absl/status/status.h"
@@ -78,6 +80,29 @@ absl::StatusOr<std::string> ReadInputFile(const std::filesystem::path& path, siz
   std::string text(file->bytes(), '\0');
   if (!ReadAll(file->descriptor(), &text)) return Wrong(path, "cannot be read");
   return text;
+}
+
+absl::StatusOr<std::string> ReadGivenFile(const std::filesystem::path& path, size_t max_bytes) {
+  constexpr size_t kPieceBytes = size_t{1} << 20;
+  std::error_code error;
+  if (std::filesystem::is_directory(path, error)) {
+    return Wrong(path, "a folder; name a file in it");
+  }
+  std::ifstream stream(path, std::ios::binary);
+  if (!stream) return absl::NotFoundError(absl::StrCat(path.string(), ": ", std::strerror(errno)));
+  std::string content;
+  while (stream) {
+    const size_t before = content.size();
+    content.resize(before + kPieceBytes);
+    stream.read(content.data() + before, kPieceBytes);
+    content.resize(before + static_cast<size_t>(stream.gcount()));
+    if (content.size() > max_bytes) {
+      return Wrong(path,
+                   absl::StrCat("has more than ", max_bytes, " bytes: is it the right file?"));
+    }
+  }
+  if (stream.bad()) return absl::NotFoundError(absl::StrCat(path.string(), ": cannot be read"));
+  return content;
 }
 
 absl::Status CheckHasNoNul(std::string_view json) {

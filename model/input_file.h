@@ -1,4 +1,4 @@
-// Reads the files of a model folder, which others wrote.
+// Reads the files of a model folder, which others wrote, and those that flags name.
 #pragma once
 
 #include <cstddef>
@@ -42,6 +42,11 @@ class InputFile {
 /// The whole of a regular file of at most `max_bytes`. Errors as InputFile's, and INVALID_ARGUMENT
 /// where it is too large.
 absl::StatusOr<std::string> ReadInputFile(const std::filesystem::path& path, size_t max_bytes);
+
+/// The whole of what somebody named: a file, or else a pipe or a device, until its end. NOT_FOUND:
+/// it cannot be read. INVALID_ARGUMENT: it is a folder, or has more than `max_bytes`. Messages
+/// begin with the path.
+absl::StatusOr<std::string> ReadGivenFile(const std::filesystem::path& path, size_t max_bytes);
 
 /// INVALID_ARGUMENT where a text that is to be JSON has a NUL byte, which the parser takes for its
 /// end.

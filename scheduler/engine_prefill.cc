@@ -20,7 +20,9 @@ using Clock = std::chrono::steady_clock;
 
 void EngineLoop::PrefillSlice() {
   for (int lane = 0; lane < prefill_.size(); ++lane) {
-    if (!prefill_.batch(lane).has_value() && prefill_.Fill(lane)) BeginPrefill(lane);
+    std::optional<PrefillBatch>& batch = prefill_.batch(lane);
+    if (batch.has_value() && batch->is_empty()) batch.reset();  // all were cancelled, or expired
+    if (!batch.has_value() && prefill_.Fill(lane)) BeginPrefill(lane);
   }
   if (const int lane = prefill_.NextLane(); lane >= 0) PrefillLayers(lane);
 }
@@ -43,7 +45,7 @@ void EngineLoop::BeginPrefill(int lane) {
 }
 
 void EngineLoop::PrefillLayers(int lane) {
-  std::optional<PrefillBatch>& prefill = prefill_.batch(lane);
+  const PrefillBatch& prefill = *prefill_.batch(lane);
   // An odd step, such as the first of all, takes nobody's time for long.
   const auto share = std::min<Clock::duration>(2 * decode_time_, std::chrono::seconds(1));
   const SteadyTime end =
@@ -52,28 +54,30 @@ void EngineLoop::PrefillLayers(int lane) {
   const auto pause = [end] { return Clock::now() >= end; };
   int layers = geometry_.num_layers;
   if (model_->is_asynchronous()) {
-    layers = std::max(1, options_.device_slice_token_layers / prefill->tokens);
+    layers = std::max(1, options_.device_slice_token_layers / prefill.tokens);
   }
   do {
     const absl::StatusOr<bool> done = PrefillLayer(lane, pause);
     if (!done.ok()) return FailPrefillBatch(lane, done.status());
-    if (!*done || !prefill.has_value()) return;  // it was paused, or none of the prompts is left
-    if (prefill->next_layer == geometry_.num_layers) return FinishPrefillBatch(lane);
+    if (!*done) return;  // it was paused
+    if (prefill.is_empty() || prefill.next_layer == geometry_.num_layers) {
+      return FinishPrefillBatch(lane);
+    }
   } while (--layers > 0 && !pause());
 }
 
 absl::StatusOr<bool> EngineLoop::PrefillLayer(int lane, PauseTest pause) {
-  std::optional<PrefillBatch>& prefill = prefill_.batch(lane);
-  if (!prefill->is_written) {
-    const absl::StatusOr<bool> written = AttendAndWrite(lane, pause);
-    if (!written.ok() || !*written || !prefill.has_value()) return written;
+  PrefillBatch& prefill = *prefill_.batch(lane);
+  if (!prefill.is_written) {
+    absl::StatusOr<bool> written = AttendAndWrite(lane, pause);
+    if (!written.ok() || !*written || prefill.is_empty()) return written;
   }
-  const std::vector<Sequence*>& batch = prefill->sequences;
-  const int layer = prefill->next_layer;
+  const std::vector<Sequence*>& batch = prefill.sequences;
+  const int layer = prefill.next_layer;
   std::vector<double> cosines(batch.size());
   {
     const ScopedSeconds timer(&measures_.model_seconds);
-    const absl::StatusOr<bool> done = prefill->prompts->FinishLayer(layer, pause, &cosines);
+    absl::StatusOr<bool> done = prefill.prompts->FinishLayer(layer, pause, &cosines);
     if (!done.ok() || !*done) return done;
   }
   for (size_t i = 0; i < batch.size(); ++i) {
@@ -82,8 +86,8 @@ absl::StatusOr<bool> EngineLoop::PrefillLayer(int lane, PauseTest pause) {
       batch[i]->store->SetImportance(layer, cosines[i]);
     }
   }
-  prefill->is_written = false;
-  ++prefill->next_layer;
+  prefill.is_written = false;
+  ++prefill.next_layer;
   return true;
 }
 
@@ -94,7 +98,7 @@ absl::StatusOr<bool> EngineLoop::AttendAndWrite(int lane, PauseTest pause) {
   std::vector<LayerMeasured> measured(batch.size());
   {
     const ScopedSeconds timer(&measures_.model_seconds);
-    const absl::StatusOr<bool> done = prefill.prompts->AttendLayer(layer, pause, &measured);
+    absl::StatusOr<bool> done = prefill.prompts->AttendLayer(layer, pause, &measured);
     if (!done.ok() || !*done) return done;
   }
   std::vector<LayerWrite> writes(batch.size());
@@ -120,16 +124,15 @@ absl::StatusOr<bool> EngineLoop::AttendAndWrite(int lane, PauseTest pause) {
 }
 
 void EngineLoop::DecidePrompts(int lane) {
-  const std::vector<Sequence*> batch = prefill_.batch(lane)->sequences;  // Finish changes the other
-  PromptBatch* const prompts = prefill_.batch(lane)->prompts.get();
-  for (size_t i = 0; i < batch.size(); ++i) {
-    Sequence* sequence = batch[i];
+  const PrefillBatch& prefill = *prefill_.batch(lane);
+  for (size_t i = 0; i < prefill.sequences.size(); ++i) {
+    Sequence* const sequence = prefill.sequences[i];
     if (sequence == nullptr || sequence->block_plan.plan.decide != DecideAt::kPrompt) continue;
     absl::Status status;
     {
       const ScopedSeconds timer(&measures_.model_seconds);
       status = sequence->store->Decide(*sequence->request.policy, PolicyContextOf(model_->shape()),
-                                       {prompts, static_cast<int>(i)}, model_);
+                                       {prefill.prompts.get(), static_cast<int>(i)}, model_);
     }
     if (!status.ok()) Finish(*sequence, FinishReason::kError, status);
   }
@@ -137,8 +140,8 @@ void EngineLoop::DecidePrompts(int lane) {
 
 void EngineLoop::FinishPrefillBatch(int lane) {
   DecidePrompts(lane);
-  if (!prefill_.batch(lane).has_value()) return;  // none of them is left
   PrefillBatch& prefill = *prefill_.batch(lane);
+  if (prefill.is_empty()) return prefill_.batch(lane).reset();
   std::vector<TokenDraw> draws;
   for (Sequence* sequence : prefill.sequences) {
     draws.push_back(sequence == nullptr ? TokenDraw() : DrawOf(*sequence));

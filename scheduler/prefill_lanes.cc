@@ -11,6 +11,10 @@ constexpr int kWorthOvertaking = 4;
 
 }  // namespace
 
+bool PrefillBatch::is_empty() const {
+  return std::ranges::all_of(sequences, [](const Sequence* s) { return s == nullptr; });
+}
+
 int PrefillBatch::LongestPrompt() const {
   int longest = 0;
   for (const Sequence* sequence : sequences) {
@@ -104,9 +108,6 @@ void PrefillLanes::Remove(const Sequence* sequence) {
     if (place == sequences.end()) continue;
     batch->prompts->Drop(static_cast<int>(place - sequences.begin()));
     *place = nullptr;
-    const bool is_empty = std::all_of(sequences.begin(), sequences.end(),
-                                      [](const Sequence* s) { return s == nullptr; });
-    if (is_empty) batch.reset();
     return;
   }
 }

@@ -20,7 +20,9 @@ struct PrefillBatch {
   bool is_written = false;               ///< next_layer is, and waits to be finished
   std::unique_ptr<PromptBatch> prompts;  ///< reads the plans of those that have not gone
 
-  /// Tokens of the longest prompt that is still there.
+  /// Whether no prompt is still there.
+  bool is_empty() const;
+  /// Tokens of the longest one that is.
   int LongestPrompt() const;
 };
 
@@ -36,7 +38,7 @@ class PrefillLanes {
   PrefillLanes(const ModelRunner* model, int batch_tokens);
 
   int size() const { return static_cast<int>(batches_.size()); }
-  /// Whoever is done with a batch resets it.
+  /// Whoever is done with a batch, or finds that none of it is left, resets it.
   std::optional<PrefillBatch>& batch(int lane) { return batches_[lane]; }
 
   void Push(Sequence* sequence) { queue_.push_back(sequence); }
@@ -45,7 +47,7 @@ class PrefillLanes {
   bool Fill(int lane);
   /// The lane whose turn it is, of those that have a batch; -1: none has.
   int NextLane();
-  /// Takes out a sequence that ends early, if it is here. A batch of which none is left is reset.
+  /// Takes out a sequence that ends early, if it is here.
   void Remove(const Sequence* sequence);
 
  private:

@@ -4,13 +4,11 @@
 #include <yaml-cpp/yaml.h>
 
 #include <algorithm>
-#include <cerrno>
-#include <cstring>
-#include <fstream>
 #include <iterator>
 #include <sstream>
 
 #include "absl/strings/str_cat.h"
+#include "model/input_file.h"
 
 namespace ziggurat {
 namespace {
@@ -157,21 +155,9 @@ absl::StatusOr<std::vector<FileSetting>> ParseSettingsFile(std::string_view text
 }
 
 absl::StatusOr<std::vector<FileSetting>> ReadSettingsFile(const std::string& path) {
-  std::ifstream stream(path, std::ios::binary);
-  if (!stream) {
-    return absl::NotFoundError(absl::StrCat("cannot read ", path, ": ", std::strerror(errno)));
-  }
-  std::string text(kMaxFileBytes + 1, '\0');
-  stream.read(text.data(), static_cast<std::streamsize>(text.size()));
-  if (stream.bad() || (stream.fail() && !stream.eof())) {
-    return absl::NotFoundError(absl::StrCat("cannot read ", path, ": is it a folder?"));
-  }
-  text.resize(static_cast<size_t>(stream.gcount()));
-  if (text.size() > kMaxFileBytes) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(path, " is larger than ", kMaxFileBytes, " bytes: is it the right file?"));
-  }
-  return ParseSettingsFile(text, path);
+  const absl::StatusOr<std::string> text = ReadGivenFile(path, kMaxFileBytes);
+  if (!text.ok()) return absl::NotFoundError(text.status().message());
+  return ParseSettingsFile(*text, path);
 }
 
 std::string WriteSettingValue(const std::vector<std::string>& values) {

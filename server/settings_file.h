@@ -23,7 +23,7 @@ struct FileSetting {
 absl::StatusOr<std::vector<FileSetting>> ParseSettingsFile(std::string_view text,
                                                            const std::string& path);
 
-/// The same of a file, of at most 1 MiB. NOT_FOUND where it cannot be read.
+/// The same of a file, of at most 1 MiB. NOT_FOUND where it is larger or cannot be read.
 absl::StatusOr<std::vector<FileSetting>> ReadSettingsFile(const std::string& path);
 
 /// `values` as the file writes them: one as it is, with quotes where YAML needs them, several as a

@@ -1,9 +1,6 @@
 #include "model/calibration/sample_text.h"
 
 #include <algorithm>
-#include <cerrno>
-#include <cstring>
-#include <fstream>
 #include <iterator>
 #include <nlohmann/json.hpp>
 #include <string_view>
@@ -22,27 +19,6 @@ constexpr size_t kMaxFileBytes = 256 << 20;
 
 absl::Status Error(const std::filesystem::path& path, const std::string& what) {
   return absl::InvalidArgumentError(absl::StrCat(path.string(), ": ", what));
-}
-
-absl::StatusOr<std::string> ReadContent(const std::filesystem::path& path) {
-  std::error_code error;
-  if (std::filesystem::is_directory(path, error)) {
-    return Error(path, "a folder; name the files in it");
-  }
-  std::ifstream stream(path, std::ios::binary);
-  if (!stream) return absl::NotFoundError(absl::StrCat(path.string(), ": ", std::strerror(errno)));
-  // Read in parts: a pipe or a device does not say how much there will be.
-  std::string content;
-  std::vector<char> part(1 << 20);
-  while (stream.read(part.data(), std::ssize(part)), stream.gcount() > 0) {
-    if (content.size() + stream.gcount() > kMaxFileBytes) {
-      return Error(path,
-                   absl::StrCat("has more than ", kMaxFileBytes, " bytes; a part of it will do"));
-    }
-    content.append(part.data(), stream.gcount());
-  }
-  if (stream.bad()) return absl::NotFoundError(absl::StrCat(path.string(), ": cannot be read"));
-  return content;
 }
 
 /// The prompt of one line, or what is wrong with it.
@@ -137,7 +113,7 @@ class Cutter {
 }  // namespace
 
 absl::StatusOr<TextFile> ReadTextFile(const std::filesystem::path& path) {
-  absl::StatusOr<std::string> content = ReadContent(path);
+  absl::StatusOr<std::string> content = ReadGivenFile(path, kMaxFileBytes);
   if (!content.ok()) return content.status();
   TextFile file{.path = path, .has_prompts = path.extension() == ".jsonl", .texts = {}};
   if (absl::StripAsciiWhitespace(*content).empty()) return Error(path, "no text in it");

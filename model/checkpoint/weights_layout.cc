@@ -81,6 +81,12 @@ std::string LayerWeightName(int layer, std::string_view suffix) {
   return absl::StrCat("model.layers.", layer, ".", AbslView(suffix));
 }
 
+size_t WeightSpec::StoredBytes(ElementType element) const {
+  size_t elements = 1;
+  for (const int64_t extent : shape) elements *= static_cast<size_t>(extent);
+  return elements * (shape.size() > 1 ? ElementBytes(element) : sizeof(float));
+}
+
 std::vector<WeightSpec> ExpectedWeights(const ModelConfig& config) {
   const int64_t hidden = config.hidden_size;
   std::vector<WeightSpec> specs;

@@ -1,6 +1,7 @@
 // Which tensors a model consists of, under the names that Hugging Face gives them.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -8,6 +9,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "block_manager/cache_format.h"
 #include "model/checkpoint/checkpoint.h"
 #include "model/checkpoint/model_config.h"
 
@@ -16,6 +18,9 @@ namespace ziggurat {
 struct WeightSpec {
   std::string name;
   std::vector<int64_t> shape;  ///< matrices: [output features, input features]
+
+  /// Bytes of it in a decoder: matrices are of `element`, vectors f32.
+  size_t StoredBytes(ElementType element) const;
 };
 
 /// Every tensor of the model: embedding, layers in order, final norm, output head unless tied.

@@ -111,10 +111,7 @@ class CudaLinearFactory final : public LinearFactory {
 size_t WeightBytes(const ModelConfig& config, ElementType element) {
   size_t bytes = 0;
   for (const WeightSpec& spec : ExpectedWeights(config)) {
-    const bool is_matrix = spec.shape.size() == 2;
-    size_t count = 1;
-    for (const int64_t extent : spec.shape) count *= static_cast<size_t>(extent);
-    bytes += Aligned(count * (is_matrix ? ElementBytes(element) : sizeof(float)));
+    bytes += Aligned(spec.StoredBytes(element));
   }
   return bytes;
 }

@@ -28,9 +28,7 @@ WorkspaceShape MakeWorkspaceShape(const ModelConfig& config, const DecoderOption
 size_t WeightsBytes(const ModelConfig& config, ElementType element) {
   size_t bytes = 0;
   for (const WeightSpec& spec : ExpectedWeights(config)) {
-    size_t elements = 1;
-    for (const int64_t size : spec.shape) elements *= static_cast<size_t>(size);
-    bytes += elements * (spec.shape.size() > 1 ? ElementBytes(element) : sizeof(float));
+    bytes += spec.StoredBytes(element);
   }
   // Besides the embedding itself there is the head that is packed from it.
   if (config.tie_word_embeddings && PacksWeights(element)) {

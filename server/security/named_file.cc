@@ -2,12 +2,10 @@
 
 #include <openssl/sha.h>
 
-#include <cerrno>
-#include <cstring>
-#include <fstream>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "model/input_file.h"
 
 namespace ziggurat {
 namespace {
@@ -21,18 +19,13 @@ absl::Status NamedFile::Wrong(std::string_view why) const {
 }
 
 absl::StatusOr<NamedFile> ReadNamedFile(std::string flag, const std::filesystem::path& path) {
-  NamedFile file{.flag = std::move(flag), .path = path, .text = {}};
-  errno = 0;
-  std::ifstream stream(path, std::ios::binary);
-  file.text.resize(kMaxBytes + 1);
-  stream.read(file.text.data(), static_cast<std::streamsize>(file.text.size()));
-  if (!stream.is_open() || stream.bad()) {
-    const char* why = errno != 0 ? std::strerror(errno) : "it is no file";
-    return absl::NotFoundError(absl::StrCat(file.flag, ": cannot read ", path.string(), ": ", why));
+  absl::StatusOr<std::string> text = ReadGivenFile(path, kMaxBytes);
+  if (!text.ok()) {
+    return absl::Status(text.status().code(),
+                        absl::StrCat(flag, ": cannot read ", text.status().message()));
   }
-  file.text.resize(static_cast<size_t>(stream.gcount()));
+  NamedFile file{.flag = std::move(flag), .path = path, .text = *std::move(text)};
   if (file.text.empty()) return file.Wrong("is empty");
-  if (file.text.size() > kMaxBytes) return file.Wrong("has more than a mebibyte");
   return file;
 }
 

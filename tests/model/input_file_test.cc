@@ -74,5 +74,30 @@ TEST(ReadInputFile, LinksThatLeadNowhereAreNamedInAModelFolder) {
   ExpectRefused(LoadModelConfig(dir.path()).status(), dir / "config.json", "leads nowhere");
 }
 
+TEST(ReadGivenFile, TakesTheWholeOfAFileOfAnySizeThatIsAllowed) {
+  const TemporaryFolder dir;
+  for (const size_t bytes : {0, 1, 1 << 20, (1 << 20) + 1}) {
+    const std::string content(bytes, 'x');
+    WriteFile(dir / "file", content);
+    const auto read = ReadGivenFile(dir / "file", bytes);
+    ASSERT_TRUE(read.ok()) << read.status();
+    EXPECT_TRUE(*read == content) << bytes;
+  }
+  ExpectRefused(ReadGivenFile(dir / "file", 1 << 20).status(), dir / "file",
+                "has more than 1048576 bytes");
+  ExpectRefused(ReadGivenFile("/dev/zero", 9).status(), "/dev/zero", "has more than 9 bytes");
+}
+
+TEST(ReadGivenFile, NamesWhatCannotBeRead) {
+  const TemporaryFolder dir;
+  ExpectRefused(ReadGivenFile(dir.path(), 9).status(), dir.path(), "a folder");
+  for (const auto& [path, why] : {std::pair(dir / "none", "No such file"),
+                                  {std::filesystem::path("/proc/self/mem"), "cannot be read"}}) {
+    const absl::Status status = ReadGivenFile(path, 9).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kNotFound) << status;
+    EXPECT_THAT(std::string(status.message()), HasSubstr(path.string() + ": " + why));
+  }
+}
+
 }  // namespace
 }  // namespace ziggurat

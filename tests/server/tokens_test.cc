@@ -65,7 +65,7 @@ TEST(NamedFileTest, HasAtMostAMebibyte) {
     return ReadNamedFile("--tls-cert", path).status();
   };
   EXPECT_TRUE(read(1 << 20).ok());
-  EXPECT_THAT(std::string(read((1 << 20) + 1).message()), HasSubstr("more than a mebibyte"));
+  EXPECT_THAT(std::string(read((1 << 20) + 1).message()), HasSubstr("has more than 1048576 bytes"));
   std::filesystem::remove(path);
 }
 

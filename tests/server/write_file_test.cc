@@ -1,4 +1,4 @@
-// Reports that are written as a whole, whatever is there already; files that are read as a whole.
+// Reports that are written as a whole, whatever is there already.
 #include "server/cli/write_file.h"
 
 #include <gmock/gmock.h>
@@ -12,8 +12,6 @@
 #include <fstream>
 #include <iterator>
 #include <string>
-
-#include "server/cli/read_file.h"
 
 namespace ziggurat {
 namespace {
@@ -119,31 +117,6 @@ TEST_F(WriteFileTest, SaysBeforehandWhatCannotBeWritten) {
     EXPECT_THAT(std::string(status.message()), HasSubstr(path.string()));
     EXPECT_EQ(ReplaceFile(path, "text").code(), absl::StatusCode::kFailedPrecondition) << path;
   }
-}
-
-using ReadFileTest = WriteFileTest;
-
-TEST_F(ReadFileTest, TakesTheWholeOfAFileOfAnySizeThatIsAllowed) {
-  const std::string path = (folder_ / "file").string();
-  for (const size_t bytes : {0, 1, 1 << 20, (1 << 20) + 1}) {
-    const std::string content(bytes, 'x');
-    Write(path, content);
-    const auto read = ReadFile(path, bytes);
-    ASSERT_TRUE(read.ok()) << read.status();
-    EXPECT_TRUE(*read == content) << bytes;
-  }
-  const auto large = ReadFile(path, 1 << 20);
-  EXPECT_EQ(large.status().code(), absl::StatusCode::kInvalidArgument);
-  EXPECT_THAT(std::string(large.status().message()), HasSubstr(path + ": has more than 1048576"));
-}
-
-TEST_F(ReadFileTest, NamesWhatCannotBeRead) {
-  EXPECT_THAT(std::string(ReadFile(folder_.string(), 9).status().message()),
-              HasSubstr(folder_.string() + ": a folder"));
-  EXPECT_THAT(std::string(ReadFile((folder_ / "none").string(), 9).status().message()),
-              HasSubstr("none: No such file"));
-  EXPECT_THAT(std::string(ReadFile("/proc/self/mem", 9).status().message()),
-              HasSubstr("/proc/self/mem: cannot be read"));
 }
 
 }  // namespace

@@ -9,9 +9,9 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "model/input_file.h"
 #include "nlohmann/json.hpp"
 #include "server/cli/json_value.h"
-#include "server/cli/read_file.h"
 
 namespace ziggurat::eval {
 namespace {
@@ -110,7 +110,7 @@ absl::StatusOr<TaskFile> ReadTaskFile(const std::string& path) {
     return absl::InvalidArgumentError(
         absl::StrCat(path, ": a folder; name the files in it, e.g. ", path, "/*.jsonl"));
   }
-  const absl::StatusOr<std::string> content = ReadFile(path, kMaxBytes);
+  const absl::StatusOr<std::string> content = ReadGivenFile(path, kMaxBytes);
   if (!content.ok()) return content.status();
   return ParseTaskFile(path, *content);
 }

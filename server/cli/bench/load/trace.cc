@@ -8,9 +8,9 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/time/time.h"
+#include "model/input_file.h"
 #include "nlohmann/json.hpp"
 #include "server/cli/json_value.h"
-#include "server/cli/read_file.h"
 
 namespace ziggurat::bench {
 namespace {
@@ -137,7 +137,7 @@ absl::StatusOr<std::vector<TraceEntry>> ParseTrace(const std::string& path,
 
 absl::StatusOr<std::vector<TraceEntry>> ReadTrace(const std::string& path) {
   constexpr size_t kMaxBytes = size_t{2} << 30;
-  const absl::StatusOr<std::string> content = ReadFile(path, kMaxBytes);
+  const absl::StatusOr<std::string> content = ReadGivenFile(path, kMaxBytes);
   if (!content.ok()) return content.status();
   return ParseTrace(path, *content);
 }
