@@ -156,7 +156,9 @@ absl::StatusOr<std::vector<FileSetting>> ParseSettingsFile(std::string_view text
 
 absl::StatusOr<std::vector<FileSetting>> ReadSettingsFile(const std::string& path) {
   const absl::StatusOr<std::string> text = ReadGivenFile(path, kMaxFileBytes);
-  if (!text.ok()) return absl::NotFoundError(text.status().message());
+  if (!text.ok()) {
+    return absl::NotFoundError(absl::StrCat("cannot read ", text.status().message()));
+  }
   return ParseSettingsFile(*text, path);
 }
 

@@ -117,9 +117,9 @@ inline void SoftmaxFewRows(float* scores, int count, Running* running, float* sh
   for (int i = 0; i < N; ++i) running[i].sum += sum_of[i];
 }
 
-/// SoftmaxChunk of `rows` rows of scores, kScoreStride apart; shrink[i] is what
-/// it returns. With V::kReducesRows weights may be up to 2^kSlack, and those of less than 2^-100
-/// are that, up to the end of the last vector.   turn()  called about once a row
+/// SoftmaxChunk of `rows` rows of scores, kScoreStride apart; shrink[i] is what it returns. With
+/// V::kReducesRows weights may be up to 2^kSlack, and those of less than 2^-100 are that, up to the
+/// end of the last vector.   turn()  called about once a row
 template <class V, class Turn>
 inline void SoftmaxRows(int rows, float* scores, int count, Running* running, float* shrink,
                         Turn turn) {

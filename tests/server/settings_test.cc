@@ -126,7 +126,7 @@ TEST(SettingsTest, AVariableNamesTheFileAndAFlagAnother) {
   EXPECT_THAT(absent.Refusal({"ZIGGURAT_CONFIG=/no/such.yaml"}, ""),
               AllOf(StartsWith("ZIGGURAT_CONFIG: "), HasSubstr("/no/such.yaml")));
   const auto folder = Example().Read({"--config", "/tmp"});
-  EXPECT_THAT(std::string(folder.status().message()), HasSubstr("--config: /tmp: a folder"));
+  EXPECT_THAT(std::string(folder.status().message()), HasSubstr("--config: cannot read /tmp"));
 }
 
 TEST(SettingsTest, WhatIsWrongIsNamedWithItsPlace) {
