@@ -43,7 +43,7 @@ class WeightReader {
   }
 
   /// The matrices called `names`, one below the other, in the element type.
-  absl::StatusOr<WeightMatrix> Matrix(absl::Span<const std::string> names) const {
+  absl::StatusOr<WeightMatrix> Matrix(absl::Span<const std::string> names) {
     std::vector<TensorView> parts;
     int64_t rows = 0;
     for (const std::string& name : names) {
@@ -52,7 +52,9 @@ class WeightReader {
       rows += view->shape[0];
       parts.push_back(*std::move(view));
     }
-    WeightMatrix stacked(static_cast<int>(rows), static_cast<int>(parts[0].shape[1]), element_);
+    const int64_t columns = parts[0].shape[1];
+    WeightMatrix stacked(static_cast<int>(rows), static_cast<int>(columns), element_,
+                         Room(static_cast<size_t>(rows * columns) * ElementBytes(element_)));
     std::byte* to = stacked.data();
     for (size_t i = 0; i < parts.size(); ++i) {
       absl::Status status = Convert(names[i], parts[i], element_, to);
@@ -93,13 +95,26 @@ class WeightReader {
     return absl::OkStatus();
   }
 
+  /// For a matrix: where the last one was, if nobody has kept that. Memory that is touched for the
+  /// first time takes longer than all else that is done to a weight.
+  std::shared_ptr<std::byte[]> Room(size_t bytes) {
+    if (room_.use_count() != 1 || room_bytes_ < bytes) {
+      room_.reset();
+      room_ = AllocateAligned(bytes);
+      room_bytes_ = bytes;
+    }
+    return room_;
+  }
+
   const ModelConfig& config_;
   const Checkpoint& checkpoint_;
   ElementType element_;
+  std::shared_ptr<std::byte[]> room_;
+  size_t room_bytes_ = 0;
 };
 
 /// The product of the projections `prefixes` (each a name without ".weight"), packed.
-absl::Status MakeFused(const WeightReader& reader, LinearFactory& factory, bool has_bias,
+absl::Status MakeFused(WeightReader& reader, LinearFactory& factory, bool has_bias,
                        const std::vector<std::string>& prefixes, std::unique_ptr<Linear>* out) {
   std::vector<std::string> weights, biases;
   for (const std::string& prefix : prefixes) {
@@ -111,6 +126,19 @@ absl::Status MakeFused(const WeightReader& reader, LinearFactory& factory, bool 
   absl::StatusOr<std::vector<float>> bias = reader.Bias(biases);
   if (!bias.ok()) return bias.status();
   absl::StatusOr<std::unique_ptr<Linear>> linear = factory.Make(*weight, *bias);
+  if (!linear.ok()) return linear.status();
+  *out = *std::move(linear);
+  return absl::OkStatus();
+}
+
+/// A tied head is packed from the embedding: one reading of the file, the same storage where the
+/// linear keeps its matrix as it is.
+absl::Status MakeHead(const ModelConfig& config, WeightReader& reader, LinearFactory& factory,
+                      const WeightMatrix& embedding, std::unique_ptr<Linear>* out) {
+  const absl::StatusOr<WeightMatrix> head =
+      config.tie_word_embeddings ? embedding : reader.Matrix({"lm_head.weight"});
+  if (!head.ok()) return head.status();
+  absl::StatusOr<std::unique_ptr<Linear>> linear = factory.Make(*head, {});
   if (!linear.ok()) return linear.status();
   *out = *std::move(linear);
   return absl::OkStatus();
@@ -129,8 +157,8 @@ absl::Status KeepNorm(const WeightReader& reader, LinearFactory& factory, const 
   return absl::OkStatus();
 }
 
-absl::Status LoadLayer(const ModelConfig& config, const WeightReader& reader,
-                       LinearFactory& factory, int index, LlamaLayer* layer) {
+absl::Status LoadLayer(const ModelConfig& config, WeightReader& reader, LinearFactory& factory,
+                       int index, LlamaLayer* layer) {
   const auto name = [index](std::string_view suffix) { return LayerWeightName(index, suffix); };
   const auto read_norm = [&](std::string_view suffix, const float** out) {
     return KeepNorm(reader, factory, name(suffix), out);
@@ -161,7 +189,7 @@ absl::StatusOr<std::unique_ptr<LlamaWeights>> LlamaWeights::Load(
     const ModelConfig& config, const Checkpoint& checkpoint, ElementType element,
     std::unique_ptr<LinearFactory> factory) {
   if (absl::Status status = CheckWeights(config, checkpoint); !status.ok()) return status;
-  const WeightReader reader(config, checkpoint, element);
+  WeightReader reader(config, checkpoint, element);
   auto weights = std::unique_ptr<LlamaWeights>(new LlamaWeights);
   weights->factory_ = std::move(factory);
 
@@ -171,23 +199,16 @@ absl::StatusOr<std::unique_ptr<LlamaWeights>> LlamaWeights::Load(
   if (!kept.ok()) return kept.status();
   weights->embedding_ = *kept;
 
+  // The largest matrix comes first, so its room does for all others.
+  absl::Status status = MakeHead(config, reader, *weights->factory_, *embedding, &weights->head_);
+  if (!status.ok()) return status;
   weights->layers_.resize(config.num_layers);
   for (int i = 0; i < config.num_layers; ++i) {
-    absl::Status status = LoadLayer(config, reader, *weights->factory_, i, &weights->layers_[i]);
+    status = LoadLayer(config, reader, *weights->factory_, i, &weights->layers_[i]);
     if (!status.ok()) return status;
   }
-  absl::Status status =
-      KeepNorm(reader, *weights->factory_, "model.norm.weight", &weights->final_norm_);
+  status = KeepNorm(reader, *weights->factory_, "model.norm.weight", &weights->final_norm_);
   if (!status.ok()) return status;
-
-  // A tied head is packed from the embedding: one reading of the file, the same storage where the
-  // linear keeps its matrix as it is.
-  absl::StatusOr<WeightMatrix> head =
-      config.tie_word_embeddings ? embedding : reader.Matrix({"lm_head.weight"});
-  if (!head.ok()) return head.status();
-  absl::StatusOr<std::unique_ptr<Linear>> packed = weights->factory_->Make(*head, {});
-  if (!packed.ok()) return packed.status();
-  weights->head_ = *std::move(packed);
   return weights;
 }
 

@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <memory>
+#include <utility>
 
 #include "block_manager/cache_format.h"
 #include "model/decoder/aligned_bytes.h"
@@ -15,7 +16,11 @@ class WeightMatrix {
   WeightMatrix() = default;
   /// Not initialized. Throws std::bad_alloc.
   WeightMatrix(int rows, int columns, ElementType element)
-      : rows_(rows), columns_(columns), element_(element), data_(AllocateAligned(bytes())) {}
+      : WeightMatrix(rows, columns, element,
+                     AllocateAligned(size_t{1} * rows * columns * ElementBytes(element))) {}
+  /// In `memory`, of bytes() or more.
+  WeightMatrix(int rows, int columns, ElementType element, std::shared_ptr<std::byte[]> memory)
+      : rows_(rows), columns_(columns), element_(element), data_(std::move(memory)) {}
 
   int rows() const { return rows_; }
   int columns() const { return columns_; }

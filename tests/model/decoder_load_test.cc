@@ -5,11 +5,14 @@
 #include <cstring>
 #include <filesystem>
 #include <limits>
+#include <set>
 #include <string>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "model/checkpoint/model_config.h"
 #include "model/checkpoint/weights_layout.h"
+#include "model/decoder/llama_weights.h"
 #include "tests/model/checkpoint_files.h"
 #include "tests/model/decoder_fixture.h"
 
@@ -67,6 +70,52 @@ TEST_F(DecoderTest, WhateverWeightIsNotANumberIsNamedWithItsFile) {
       WriteFile(last.file, right);
     }
   }
+}
+
+/// Keeps the matrices that it is given, or copies them; either way it notes what they held.
+class NotingFactory final : public LinearFactory {
+ public:
+  struct Noted {
+    const std::byte* at = nullptr;
+    std::string bytes;
+    WeightMatrix kept;
+  };
+  NotingFactory(bool keeps, std::vector<Noted>* noted) : keeps_(keeps), noted_(noted) {}
+
+  absl::StatusOr<std::unique_ptr<Linear>> Make(const WeightMatrix& weight,
+                                               const std::vector<float>&) override {
+    noted_->push_back({weight.data(),
+                       {reinterpret_cast<const char*>(weight.data()), weight.bytes()},
+                       keeps_ ? weight : WeightMatrix()});
+    return std::unique_ptr<Linear>();
+  }
+
+ private:
+  bool keeps_;
+  std::vector<Noted>* noted_;
+};
+
+TEST_F(DecoderTest, MatricesThatAreKeptStayAndOthersLeaveTheirRoomToTheNext) {
+  const auto config = LoadModelConfig(dir_);
+  const auto checkpoint = Checkpoint::Open(dir_);
+  ASSERT_TRUE(config.ok() && checkpoint.ok());
+  std::vector<NotingFactory::Noted> kept, copied;
+  for (const bool keeps : {true, false}) {
+    const auto weights =
+        LlamaWeights::Load(*config, *checkpoint, ElementType::kF32,
+                           std::make_unique<NotingFactory>(keeps, keeps ? &kept : &copied));
+    ASSERT_EQ(weights.status(), absl::OkStatus());
+  }
+  ASSERT_EQ(kept.size(), 1u + 4u * 3u);  // the head, and each layer's
+  ASSERT_EQ(copied.size(), kept.size());
+  std::set<const std::byte*> places;
+  for (size_t i = 0; i < kept.size(); ++i) {
+    const WeightMatrix& matrix = kept[i].kept;
+    EXPECT_EQ(std::memcmp(matrix.data(), kept[i].bytes.data(), matrix.bytes()), 0) << i;
+    EXPECT_EQ(copied[i].bytes, kept[i].bytes) << i;
+    places.insert(copied[i].at);
+  }
+  EXPECT_EQ(places.size(), 1u);
 }
 
 TEST_F(DecoderTest, ModelsWarmUpHoweverFewTokensTheyTake) {
