@@ -1,6 +1,7 @@
 #include "model/checkpoint/safetensors.h"
 
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include <cerrno>
 #include <cstdio>
@@ -68,6 +69,12 @@ TensorView TensorView::Rows(int64_t first, int64_t count) const {
   rows.data = data + static_cast<size_t>(first) * row_bytes;
   rows.bytes = static_cast<size_t>(count) * row_bytes;
   return rows;
+}
+
+void TensorView::ReadAhead() const {
+  static const auto page_bytes = static_cast<uintptr_t>(::sysconf(_SC_PAGESIZE));
+  const uintptr_t before = reinterpret_cast<uintptr_t>(data) % page_bytes;
+  ::madvise(const_cast<std::byte*>(data - before), bytes + before, MADV_WILLNEED);  // a wish
 }
 
 absl::StatusOr<SafetensorsFile> SafetensorsFile::Open(const std::filesystem::path& path) {

@@ -53,6 +53,9 @@ struct TensorView {
   std::string ShapeString() const;
   /// The rows [first, first + count) along the first dimension, which must hold them.
   TensorView Rows(int64_t first, int64_t count) const;
+  /// Asks the system to have the tensor in memory soon, and returns before it is: from a disk,
+  /// pages that are only asked for once they are read come several times as slowly.
+  void ReadAhead() const;
 };
 
 /// A mapped safetensors file. Movable; views stay valid when it is moved. Reading views is safe

@@ -5,7 +5,9 @@
 #include <string>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/types/span.h"
+#include "model/absl_view.h"
 #include "model/checkpoint/tensor_conversion.h"
 #include "model/checkpoint/weights_layout.h"
 #include "model/input_file.h"
@@ -20,7 +22,19 @@ constexpr int64_t kConversionElements = int64_t{1} << 20;
 class WeightReader {
  public:
   WeightReader(const ModelConfig& config, const Checkpoint& checkpoint, ElementType element)
-      : config_(config), checkpoint_(checkpoint), element_(element) {}
+      : config_(config),
+        checkpoint_(checkpoint),
+        element_(element),
+        specs_(ExpectedWeights(config)) {}
+
+  /// The weights whose names begin like that are read soon.
+  void ReadAhead(std::string_view prefix) const {
+    for (const WeightSpec& spec : specs_) {
+      if (!absl::StartsWith(spec.name, AbslView(prefix))) continue;
+      const absl::StatusOr<TensorView> view = FindWeight(config_, checkpoint_, spec.name);
+      if (view.ok()) view->ReadAhead();
+    }
+  }
 
   absl::StatusOr<std::vector<float>> Vector(const std::string& name) const {
     absl::StatusOr<TensorView> view = FindWeight(config_, checkpoint_, name);
@@ -109,6 +123,7 @@ class WeightReader {
   const ModelConfig& config_;
   const Checkpoint& checkpoint_;
   ElementType element_;
+  const std::vector<WeightSpec> specs_;
   std::shared_ptr<std::byte[]> room_;
   size_t room_bytes_ = 0;
 };
@@ -193,17 +208,20 @@ absl::StatusOr<std::unique_ptr<LlamaWeights>> LlamaWeights::Load(
   auto weights = std::unique_ptr<LlamaWeights>(new LlamaWeights);
   weights->factory_ = std::move(factory);
 
+  for (const std::string_view first : {"model.embed_tokens.", "lm_head."}) reader.ReadAhead(first);
   absl::StatusOr<WeightMatrix> embedding = reader.Matrix({"model.embed_tokens.weight"});
   if (!embedding.ok()) return embedding.status();
   absl::StatusOr<const void*> kept = weights->factory_->Keep(*embedding);
   if (!kept.ok()) return kept.status();
   weights->embedding_ = *kept;
 
+  reader.ReadAhead(LayerWeightName(0, ""));
   // The largest matrix comes first, so its room does for all others.
   absl::Status status = MakeHead(config, reader, *weights->factory_, *embedding, &weights->head_);
   if (!status.ok()) return status;
   weights->layers_.resize(config.num_layers);
   for (int i = 0; i < config.num_layers; ++i) {
+    reader.ReadAhead(LayerWeightName(i + 1, ""));
     status = LoadLayer(config, reader, *weights->factory_, i, &weights->layers_[i]);
     if (!status.ok()) return status;
   }
