@@ -21,7 +21,7 @@ constexpr char kExamples[] = R"(Examples:
 A policy is written as it stands there, with what differs from the defaults; '+' joins some:
   ziggurat generate "Once upon a time" --compression 'pyramidkv(budget=512)+kivi(bits=4)'
 
-docs/policies.md explains them, and how to add one.)";
+docs/policies.md explains them, docs/adding_a_policy.md how to add one.)";
 
 int Describe(const std::vector<std::string>& names) {
   std::vector<const PolicyDescriptor*> chosen;

@@ -55,7 +55,7 @@ Every flag is also a variable, ZIGGURAT_KV_CACHE_MEMORY, and a line of the file 
 `kv-cache-memory: 4GiB`. A flag counts before a variable, that before the file, that before the
 default. docs/configuration.md has them all.
 
-SIGTERM, SIGINT and SIGHUP end it in order: it says NOT_SERVING, finishes what runs for up to
+SIGTERM, SIGINT and SIGHUP end it in order: it says NOT_SERVING, finishes what it has for up to
 --drain-timeout, and exits with 0. A second signal ends what runs at once.)";
 
 struct ServeFlags {

@@ -5,7 +5,8 @@
 
 namespace ziggurat {
 
-/// For a shell: as it is where that is safe, else between single quotes.
+/// For a shell: as it is where that is safe, else between single quotes. A word that Printable()
+/// would change is escaped as bash, zsh and ksh read it ($'...'), so that it stays on one line.
 std::string ShellQuoted(const std::string& word);
 
 /// As few digits as are read back as the same number.

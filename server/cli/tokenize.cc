@@ -13,7 +13,7 @@ namespace {
 
 constexpr char kExamples[] = R"(Examples:
   printf 'Hello world' | ziggurat tokenize --tokenizer models/needle-llama
-  echo '72 101 108' | ziggurat tokenize --tokenizer models/needle-llama --decode
+  echo '75 334 293' | ziggurat tokenize --tokenizer models/needle-llama --decode
 
 The text is taken byte for byte, so a line break at its end counts. No token is added to it unless
 --bos is given.)";

@@ -128,6 +128,7 @@ TEST_F(Eval, ReportsWhatPoliciesLoseAndSave) {
   const std::string markdown = OutFile("report.md");
   EXPECT_THAT(markdown, HasSubstr("does not count: compresses too little"));
   EXPECT_THAT(markdown, HasSubstr("ziggurat eval --server " + daemon.grpc_address()));
+  EXPECT_THAT(markdown, HasSubstr(" \\\n  --compression 'pyramidkv("));
   for (const char* picture : {"accuracy.svg", "accuracy_by_task.svg", "needle_overview.svg",
                               "needle_full.svg", "needle_pyramidkv-budget-64-kernel-9.svg"}) {
     EXPECT_THAT(markdown, HasSubstr(picture));

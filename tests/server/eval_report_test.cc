@@ -405,14 +405,14 @@ TEST_F(EvalReport, WhatCannotBeWrittenIsKnownBefore) {
   std::filesystem::remove_all(folder);
 }
 
-TEST_F(EvalReport, TheCommandCannotEndItsBlock) {
+TEST_F(EvalReport, TheCommandStandsThereToBePasted) {
   Add("single", 512, 1, " 12345");
   MakeAskings();
   const Summary summary = Summarize();
   RunInfo info = Info();
-  info.command = "ziggurat eval --stop '\n```\xff'";
+  info.command = "ziggurat eval \\\n  --compression kivi";
   EXPECT_THAT(MarkdownReport(info, summary, NamePictures(summary)),
-              HasSubstr("\n```sh\nziggurat eval --stop '\\n```\\xff'\n```\n"));
+              HasSubstr("\n```sh\nziggurat eval \\\n  --compression kivi\n```\n"));
 }
 
 TEST_F(EvalReport, FilesAreWrittenAndNamedApart) {

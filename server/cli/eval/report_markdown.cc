@@ -294,7 +294,7 @@ constexpr char kLegend[] = R"(## Columns
 std::string MarkdownReport(const RunInfo& info, const Summary& summary,
                            const PictureNames& pictures) {
   std::string text = absl::StrCat("# Evaluation of ", Cell(info.model.name()), "\n\n");
-  absl::StrAppend(&text, HeadTable(info, summary), "```sh\n", Printable(info.command), "\n```\n\n");
+  absl::StrAppend(&text, HeadTable(info, summary), "```sh\n", info.command, "\n```\n\n");
   absl::StrAppend(&text, "## All tasks\n\n", OverallTable(summary));
   absl::StrAppend(&text, "![Accuracy over bytes](", pictures.accuracy, ")\n\n");
   absl::StrAppend(&text, "![Accuracy over bytes, for each task](", pictures.accuracy_by_task,

@@ -1,6 +1,6 @@
 // Kept sets and scores of the product's path (policy text -> plan -> statistic -> edit -> backend)
 // against those of the published code. What is compared and what is not, and why, is the table of
-// docs/policies.md, "Checked against published code".
+// docs/adding_a_policy.md, "Checked against published code".
 #include <gtest/gtest.h>
 
 #include <algorithm>
