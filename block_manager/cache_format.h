@@ -1,8 +1,9 @@
 // What a segment of a layer's KV cache stores, and how that divides into blocks.
 //
 // The pool knows only blocks of equal bytes. A *format* says which planes a segment has; a plane's
-// *unit* (one token's entry, or one group's) divides the block, so a block holds a whole number of
-// units, and the only waste that can exist is the unfilled tail of the last block of each plane.
+// *unit* (one token's entry of all KV heads, or one group's) divides the block, so a block holds a
+// whole number of units, and the only waste is the unfilled tail of the last block of each plane;
+// besides, a segment of some of the heads may leave less than a unit at the end of every block.
 // docs/block_layout.md shows the layout inside a block.
 #pragma once
 

@@ -10,6 +10,7 @@
 #include <variant>
 
 #include "absl/strings/str_cat.h"
+#include "block_manager/cache_format.h"
 #include "compression/pod_groups.h"
 
 namespace ziggurat {
@@ -87,10 +88,18 @@ class PlanCheck {
       return absl::StrCat("follows layer ", edit->leader, ", which must be a lower one");
     }
     const LayerEdit& leaders = plan_.layers[edit->leader].edit;
-    if (std::holds_alternative<KeepWindows>(leaders) || std::holds_alternative<KeepBest>(leaders)) {
-      return "";
+    if (!std::holds_alternative<KeepWindows>(leaders) &&
+        !std::holds_alternative<KeepBest>(leaders)) {
+      return absl::StrCat("follows layer ", edit->leader, ", which selects nothing");
     }
-    return absl::StrCat("follows layer ", edit->leader, ", which selects nothing");
+    for (int between = edit->leader + 1; between < layer_; ++between) {
+      const auto* other = std::get_if<KeepAsLeader>(&plan_.layers[between].edit);
+      if (other == nullptr || other->leader != edit->leader) {
+        return absl::StrCat("follows layer ", edit->leader, ", and layer ", between,
+                            " between them does not");
+      }
+    }
+    return "";
   }
 
   Wrong OfStatistic(const LayerPlan& at) const {
@@ -129,6 +138,7 @@ class PlanCheck {
     if (at.merge == MergeRole::kNone) return "";
     if (!plan_.merge) return "is merged, but CachePlan::merge does not say how";
     if (at.lazy) return "is merged, and may be lazy: the other layer of its pair needs its tokens";
+    if (plan_.distant) return "is merged, and may be of a PoD group: keys are shared in one way";
     return std::holds_alternative<KeepAll>(at.edit)
                ? ""
                : "is merged, and must keep all tokens: they are those of its pair";
@@ -164,7 +174,9 @@ class PlanCheck {
             return int64_t{edit.observe} + edit.budget;
           } else {
             static_assert(std::is_same_v<Edit, KeepAsLeader>);
-            const int leader = edit.leader == -1 ? Leader() : edit.leader;
+            const int leader = edit.leader == -1
+                                   ? plan_.distant->groups->Followed(layer_).value_or(layer_)
+                                   : edit.leader;
             return static_cast<int64_t>(plan_.layers[leader].prompt_tokens_kept);
           }
         },
@@ -185,15 +197,6 @@ class PlanCheck {
   }
 
   // ---- PoD ------------------------------------------------------------------------------------
-
-  /// A lowest layer, other than itself, of one of the layer's heads; itself where there is none.
-  int Leader() const {
-    for (int head = 0; head < context_.num_kv_heads; ++head) {
-      const int lowest = plan_.distant->groups->Lowest(layer_, head);
-      if (lowest != layer_) return lowest;
-    }
-    return layer_;
-  }
 
   Wrong OfSharedKeys(const LayerPlan& at) const {
     if (!plan_.distant) return "";
@@ -234,6 +237,7 @@ class PlanCheck {
                       : "for an importance to be measured, but to decide on nothing later";
     }
     if (!is_later) return "";
+    if (plan_.distant) return "to decide later, but PoD groups attend by shared keys before that";
     if ((importance == LayerImportance::kLazyMass) != (plan_.decide == DecideAt::kFirstToken)) {
       return "for the lazy mass without the first token, or for another importance with it: that "
              "token has the one alone";
@@ -280,6 +284,11 @@ class PlanCheck {
                              WrongCount("Quantization.residual", plan_.quantization->residual, 0)});
         !wrong.empty()) {
       return absl::StrCat("a quantization that ", wrong);
+    }
+    if (constexpr int kMost = std::numeric_limits<decltype(CacheFormat::group)>::max();
+        plan_.quantization->group > kMost) {
+      return absl::StrCat("a quantization in groups of ", plan_.quantization->group,
+                          ", which must be at most ", kMost);
     }
     const bool overwrites =
         std::any_of(plan_.layers.begin(), plan_.layers.end(),

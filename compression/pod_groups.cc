@@ -180,6 +180,13 @@ std::string FormatOrigin(const PodOrigin& origin) {
 
 }  // namespace
 
+std::optional<int> PodGroups::Followed(int layer) const {
+  for (int head = 0; head < num_kv_heads; ++head) {
+    if (Lowest(layer, head) != layer) return Lowest(layer, head);
+  }
+  return std::nullopt;
+}
+
 bool PodGroups::IsSameForAllHeads() const {
   for (int layer = 0; layer < num_layers; ++layer) {
     for (int head = 1; head < num_kv_heads; ++head) {

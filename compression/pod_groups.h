@@ -37,6 +37,9 @@ struct PodGroups {
     return layer + 1 < num_layers && Lowest(layer, kv_head) == layer &&
            Lowest(layer + 1, kv_head) == layer;
   }
+  /// The lowest layer of the group of the first head in which that is another layer; nullopt where
+  /// there is none.
+  std::optional<int> Followed(int layer) const;
   /// Whether each layer has one lowest layer for all its heads.
   bool IsSameForAllHeads() const;
 };

@@ -119,6 +119,8 @@ absl::StatusOr<RequestForecast> Rehearsal::Run() {
   forecast.depends_on_content =
       plan_.plan.decide != DecideAt::kLayer ||
       (plan_.plan.merge.has_value() && plan_.plan.merge->by_threshold) ||
+      // How many of the tokens that are selected become distant.
+      (plan_.plan.distant.has_value() && plan_.plan.SelectsTokens()) ||
       std::any_of(layers.begin(), layers.end(), [](const LayerPlan& layer) {
         return layer.lazy.has_value() || std::holds_alternative<KeepWindows>(layer.edit);
       });

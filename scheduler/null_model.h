@@ -10,12 +10,13 @@
 #include <variant>
 #include <vector>
 
+#include "compression/pod_groups.h"
 #include "model/model_runner.h"
 
 namespace ziggurat {
 
-/// Every selection keeps the first and the last tokens, as many as the plan allows; every logit is
-/// 0. Touches no cache.
+/// Every selection keeps the last tokens that it must, and the first ones, as many as the plan
+/// allows; every logit is 0. Touches no cache.
 class NullModel : public ModelRunner {
  public:
   explicit NullModel(const ModelShape& shape) : shape_(shape) {}
@@ -88,16 +89,26 @@ class NullModel : public ModelRunner {
     LayerMeasured measured;
     measured.kept_tokens =
         static_cast<int>(std::min<size_t>(prompt.token_ids.size(), plan.prompt_tokens_kept));
-    measured.first_tokens = measured.kept_tokens;
-    if (const auto* ring = std::get_if<KeepRing>(&plan.edit)) {
-      measured.first_tokens = std::min(ring->sinks, measured.kept_tokens);
-    }
+    measured.first_tokens = std::max(0, measured.kept_tokens - LastTokens(*prompt.plan, layer));
     if (plan.merge == MergeRole::kUpper) {
       measured.retained_tokens = prompt.plan->merge->Retained(measured.kept_tokens);
     }
     measured.lazy = IsLazy(*prompt.plan, layer);
     if (measured.lazy) measured.KeepFirstAndLast(plan.lazy->sinks, plan.lazy->recent, tokens);
     return measured;
+  }
+  /// How many of the tokens that the layer keeps are the last ones, whatever it selects.
+  static int LastTokens(const CachePlan& plan, int layer) {
+    const LayerEdit& edit = plan.layers[layer].edit;
+    if (const auto* best = std::get_if<KeepBest>(&edit)) return best->recent;
+    if (const auto* ring = std::get_if<KeepRing>(&edit)) return ring->recent;
+    if (const auto* heavy = std::get_if<KeepHeavy>(&edit)) return heavy->recent;
+    if (const auto* windows = std::get_if<KeepWindows>(&edit)) return windows->observe;
+    if (const auto* leaders = std::get_if<KeepAsLeader>(&edit)) {
+      return LastTokens(
+          plan, leaders->leader == -1 ? *plan.distant->groups->Followed(layer) : leaders->leader);
+    }
+    return 0;
   }
   bool IsLazy(const CachePlan& plan, int layer) const {
     const auto tested = [&](int end) {

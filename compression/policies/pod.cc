@@ -42,7 +42,7 @@ class Pod final : public DescribedPolicy {
     if (!Suits(context)) return;
     bool shared = false;
     for (int layer = 1; layer < context.num_layers; ++layer) {
-      const std::optional<int> followed = FollowedLayer(layer);
+      const std::optional<int> followed = options_.groups->Followed(layer);
       shared = shared || followed.has_value();
       if (!followed.has_value() || LeadsAnyHead(layer)) continue;
       plan->layers[layer] = PlanKeepAsLeader(plan->layers[*followed], KeepAsLeader{-1});
@@ -71,15 +71,6 @@ class Pod final : public DescribedPolicy {
       if (options_.groups->Lowest(layer, head) == layer) return true;
     }
     return false;
-  }
-
-  /// A lowest layer of one of its heads' groups; nullopt where it follows none.
-  std::optional<int> FollowedLayer(int layer) const {
-    for (int head = 0; head < options_.groups->num_kv_heads; ++head) {
-      const int lowest = options_.groups->Lowest(layer, head);
-      if (lowest != layer) return lowest;
-    }
-    return std::nullopt;
   }
 
   DistantOptions options_;

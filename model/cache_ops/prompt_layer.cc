@@ -75,10 +75,7 @@ bool PromptLayers::NeedsDistant(int layer) const {
   if (!plan_->distant) return false;
   const DistantOptions& options = *plan_->distant;
   if (tokens_ <= options.sinks + options.recent) return false;  // nothing is that far away
-  for (int head = 0; head < shape_.num_kv_heads; ++head) {
-    if (options.groups->Lowest(layer, head) != layer) return true;
-  }
-  return false;
+  return options.groups->Followed(layer).has_value();
 }
 
 void PromptLayers::AttendDistant(int layer, const PromptTensors& at, int first_row, int end_row) {

@@ -11,6 +11,7 @@
 #include <string_view>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "tests/compression/plan_testing.h"
 
 namespace ziggurat {
@@ -22,8 +23,8 @@ using ::testing::StartsWith;
 constexpr int kLayers = 6, kPrompt = 200, kAnswer = 20, kMost = std::numeric_limits<int>::max();
 constexpr SequenceLimits kLimits = {kPrompt, kAnswer};
 
-/// What is said of the plan of `text` once `change` has been made to it.
-std::string Said(std::string_view text, const std::function<void(CachePlan&)>& change) {
+/// "g", for pod.
+PolicyResources SomeGroups() {
   PolicyResources resources;
   auto groups = std::make_shared<PodGroups>();
   groups->name = "g";
@@ -31,7 +32,12 @@ std::string Said(std::string_view text, const std::function<void(CachePlan&)>& c
   groups->num_kv_heads = 2;
   groups->lowest = {0, 0, 0, 0, 0, 2, 3, 2, 3, 2, 3, 5};
   resources.pod_groups.push_back(groups);
-  CachePlan plan = Plan(text, kLayers, kPrompt, kAnswer, resources);
+  return resources;
+}
+
+/// What is said of the plan of `text` once `change` has been made to it.
+std::string Said(std::string_view text, const std::function<void(CachePlan&)>& change) {
+  CachePlan plan = Plan(text, kLayers, kPrompt, kAnswer, SomeGroups());
   const PolicyContext context = TestModel(kLayers);
   EXPECT_TRUE(CheckPlan("mine", context, kLimits, plan).ok()) << text;
   change(plan);
@@ -118,6 +124,12 @@ TEST(PlanCheck, Leaders) {
   EXPECT_THAT(Said("windowkv(budget=64,group=3)",
                    [](CachePlan& plan) { plan.layers[1].prompt_tokens_kept = 10; }),
               HasSubstr("prompt_tokens_kept says 10"));
+  const std::string_view windows = "windowkv(budget=64,group=6)";
+  for (const int between : {1, 2, 4}) {
+    EXPECT_THAT(Said(windows, Edited(between, KeepRing{4, 60})),
+                HasSubstr(absl::StrCat("layer ", between + 1, " follows layer 0, and layer ",
+                                       between, " between them does not")));
+  }
 }
 
 TEST(PlanCheck, SharedKeys) {
@@ -133,6 +145,26 @@ TEST(PlanCheck, SharedKeys) {
               HasSubstr("DistantOptions.recent"));
   EXPECT_THAT(Said(pod, Tested(0, LazyTest{4, 16, 1, 0.5})),
               HasSubstr("may need its distant keys"));
+  EXPECT_THAT(Said(pod + "+snapkv(budget=64)", Edited(1, KeepAsLeader{0})),
+              HasSubstr("layer 1 follows a layer of its own choice, and may be of a PoD group"));
+  EXPECT_THAT(Said(pod + "+snapkv(budget=64)",
+                   [](CachePlan& plan) {
+                     plan.layers[2].edit = KeepAsLeader{-1};
+                     plan.layers[2].statistic = {};
+                   }),
+              HasSubstr("layer 2 follows others, and leads the PoD group of KV head 1"));
+  EXPECT_THAT(Said(pod,
+                   [](CachePlan& plan) {
+                     plan.merge.emplace();
+                     plan.layers[2].merge = MergeRole::kLower;
+                     plan.layers[3].merge = MergeRole::kUpper;
+                   }),
+              HasSubstr("layer 2 is merged, and may be of a PoD group"));
+}
+
+TEST(PlanCheck, LazyLayers) {
+  EXPECT_THAT(Said("h2o(heavy=32,recent=32)", Tested(3, LazyTest{4, 16, 1, 0.5})),
+              HasSubstr("layer 3 may be lazy, but its tokens collect scores"));
 }
 
 TEST(PlanCheck, Merges) {
@@ -159,6 +191,16 @@ TEST(PlanCheck, Decisions) {
               HasSubstr("layer 2 has no WindowScoreStatistic"));
   EXPECT_THAT(Said(squeeze, Tested(2, LazyTest{4, 16, 1, 0.5})),
               HasSubstr("decided on later, too"));
+  EXPECT_THAT(
+      Said(squeeze,
+           [](CachePlan& plan) {
+             plan.distant =
+                 Plan("pod(groups=g,recent=16)", kLayers, kPrompt, kAnswer, SomeGroups()).distant;
+           }),
+      HasSubstr("to decide later, but PoD groups attend by shared keys"));
+  EXPECT_THAT(Said("simlayerkv(recent=64,decide=decode)",
+                   [](CachePlan& plan) { plan.first_token_test.last = 0; }),
+              HasSubstr("a first_token_test that has LazyTest.last 0"));
 }
 
 TEST(PlanCheck, Codes) {
@@ -171,6 +213,8 @@ TEST(PlanCheck, Codes) {
               HasSubstr("KeepHeavy overwrites single ones"));
   EXPECT_THAT(Said("kivi", [](CachePlan& plan) { plan.quantization->group = 0; }),
               HasSubstr("Quantization.group"));
+  EXPECT_THAT(Said("kivi", [](CachePlan& plan) { plan.quantization->group = 65544; }),
+              HasSubstr("groups of 65544, which must be at most 65535"));
 }
 
 TEST(PlanCheck, PlansNeedWhatTheirMostDemandingLayerNeeds) {
@@ -185,6 +229,19 @@ TEST(PlanCheck, PlansNeedWhatTheirMostDemandingLayerNeeds) {
   EXPECT_EQ(rows(), -1) << "all rows";
   plan.layers[1] = PlanKeepAll(kLimits);
   EXPECT_EQ(rows(), 16);
+}
+
+TEST(PlanCheck, PlansNeedScoresOfAsManyHeadsAsAnyLayerNeeds) {
+  CachePlan windows = Plan("windowkv(budget=64,group=1)", 3, kPrompt, kAnswer);
+  CachePlan best = Plan("snapkv(budget=64)", 3, kPrompt, kAnswer);
+  ASSERT_GT(windows.needs.score_heads, best.needs.score_heads);
+  for (const int selects : {0, 2}) {
+    CachePlan mixed = windows;
+    mixed.layers[selects] = best.layers[selects];
+    mixed.needs = {};
+    RaiseNeeds(TestModel(3), kLimits, &mixed);
+    EXPECT_EQ(mixed.needs.score_heads, windows.needs.score_heads) << selects;
+  }
 }
 
 TEST(PlanCheck, APolicyMayAskForMoreThanItsLayersNeed) {

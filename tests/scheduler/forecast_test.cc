@@ -113,6 +113,20 @@ TEST(ForecastTest, LazyLayersGiveBack) {
   EXPECT_TRUE(MustForecast("minicache(start=0,retain_by=threshold)", options).depends_on_content);
 }
 
+TEST(ForecastTest, WhichOfTheSelectedTokensAreDistantDependsOnTheTextButTheLastAreNear) {
+  const auto forecast = [](int recent) {
+    return MustForecast(
+        absl::StrCat("pod(groups=pairs,sinks=2,recent=", recent, ")+snapkv(budget=400,window=200)"),
+        {.prompt_tokens = 1000, .max_new_tokens = 1});
+  };
+  EXPECT_TRUE(forecast(20).depends_on_content);
+  EXPECT_LT(forecast(20).settled_blocks, forecast(100).settled_blocks);
+  EXPECT_LT(forecast(100).settled_blocks, forecast(200).settled_blocks);
+  EXPECT_EQ(forecast(200).settled_blocks, forecast(300).settled_blocks);
+  EXPECT_FALSE(MustForecast("pod(groups=pairs,sinks=2,recent=20)", {.prompt_tokens = 1000})
+                   .depends_on_content);
+}
+
 TEST(ForecastTest, APolicyThatDoesNotSuitTheModelIsRefused) {
   const ModelShape shape = StubModelOptions().shape;
   const auto forecast =
