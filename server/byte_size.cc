@@ -50,7 +50,10 @@ absl::StatusOr<size_t> ParseByteSize(std::string_view text) {
   for (const Unit& known : kUnits) {
     if (unit != known.name) continue;
     const double bytes = number * known.bytes;
-    if (bytes > static_cast<double>(std::numeric_limits<int64_t>::max())) return Malformed(text);
+    if (bytes > static_cast<double>(std::numeric_limits<int64_t>::max())) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("'", std::string(text), "' is too large: must be below 2^63 bytes"));
+    }
     return static_cast<size_t>(bytes);
   }
   return Malformed(text);

@@ -37,8 +37,9 @@ struct CacheFlags {
 int Fail(const auto& what) { return SayFailure("cache", what); }
 
 int Cache(const CacheFlags& flags) {
-  absl::StatusOr<std::unique_ptr<v1::Ziggurat::Stub>> stub = Connect(flags.server);
-  if (!stub.ok()) return Fail(stub.status());
+  absl::StatusOr<ServerAccess> access = ReadServerAccess(flags.server);
+  if (!access.ok()) return Fail(access.status());
+  std::unique_ptr<v1::Ziggurat::Stub> stub = Connect(flags.server, *access);
   const bool redraws = flags.watch && !flags.json && isatty(STDOUT_FILENO) == 1;
   const auto pause = std::chrono::duration<double>(flags.interval_seconds);
   bool has_answered = false;
@@ -47,7 +48,7 @@ int Cache(const CacheFlags& flags) {
     grpc::ClientContext context;
     context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(10));
     v1::GetCacheResponse cache;
-    const grpc::Status status = (*stub)->GetCache(&context, {}, &cache);
+    const grpc::Status status = stub->GetCache(&context, {}, &cache);
     // One that is watched may be restarted, or stand still for a while, and comes back then.
     const bool may_come_back = IsDaemonGone(status.error_code(), /*we_cancelled=*/false) ||
                                status.error_code() == grpc::StatusCode::DEADLINE_EXCEEDED;
@@ -56,9 +57,10 @@ int Cache(const CacheFlags& flags) {
       is_missing = true;
       std::this_thread::sleep_for(pause);
       // The same connection would be tried again less and less often.
-      stub->reset();
-      stub = Connect(flags.server);
-      if (!stub.ok()) return Fail(stub.status());
+      stub.reset();
+      access = ReadServerAccess(flags.server);
+      if (!access.ok()) return Fail(access.status());
+      stub = Connect(flags.server, *access);
       continue;
     }
     if (!status.ok()) return Fail(DescribeError(status, flags.server));

@@ -75,8 +75,8 @@ absl::StatusOr<std::string> ReadToken(const ServerFlags& flags) {
   return absl::InvalidArgumentError(absl::StrCat("the token in $", kTokenVariable, " ", wrong));
 }
 
-absl::StatusOr<std::shared_ptr<grpc::ChannelCredentials>> Credentials(const ServerFlags& flags) {
-  if (flags.tls_ca.empty()) return grpc::InsecureChannelCredentials();
+// What TLS needs of files.
+absl::StatusOr<grpc::SslCredentialsOptions> ReadTlsFiles(const ServerFlags& flags) {
   const absl::StatusOr<NamedFile> ca = ReadNamedFile("--tls-ca", flags.tls_ca);
   if (!ca.ok()) return ca.status();
   if (absl::Status status = CheckCertificates(*ca); !status.ok()) return status;
@@ -92,7 +92,7 @@ absl::StatusOr<std::shared_ptr<grpc::ChannelCredentials>> Credentials(const Serv
     options.pem_cert_chain = cert->text;
     options.pem_private_key = key->text;
   }
-  return grpc::SslCredentials(options);
+  return options;
 }
 
 bool IsOnThisMachine(const std::string& address) {
@@ -194,19 +194,28 @@ std::string ServerFlagsText(const ServerFlags& flags) {
   return text;
 }
 
-absl::StatusOr<std::shared_ptr<grpc::Channel>> OpenChannel(const ServerFlags& flags) {
-  // What gRPC logs of a connection that fails is in the status too; who debugs says so.
-  if (std::getenv("GRPC_VERBOSITY") == nullptr) gpr_set_log_function([](gpr_log_func_args*) {});
-  const absl::StatusOr<std::string> token = ReadToken(flags);
+absl::StatusOr<ServerAccess> ReadServerAccess(const ServerFlags& flags) {
+  ServerAccess access;
+  absl::StatusOr<std::string> token = ReadToken(flags);
   if (!token.ok()) return token.status();
-  const auto credentials = Credentials(flags);
-  if (!credentials.ok()) return credentials.status();
-  if (!token->empty() && flags.tls_ca.empty() && !flags.allow_plain_text &&
+  access.token = *std::move(token);
+  if (!flags.tls_ca.empty()) {
+    absl::StatusOr<grpc::SslCredentialsOptions> tls = ReadTlsFiles(flags);
+    if (!tls.ok()) return tls.status();
+    access.tls = *std::move(tls);
+  }
+  if (!access.token.empty() && !access.tls && !flags.allow_plain_text &&
       !IsOnThisMachine(flags.address)) {
     return absl::FailedPreconditionError(absl::StrCat(
         "the token would go to ", flags.address,
         " in plain text, to be read on its way: give --tls-ca FILE, or say --allow-plain-text"));
   }
+  return access;
+}
+
+std::shared_ptr<grpc::Channel> OpenChannel(const ServerFlags& flags, const ServerAccess& access) {
+  // What gRPC logs of a connection that fails is in the status too; who debugs says so.
+  if (std::getenv("GRPC_VERBOSITY") == nullptr) gpr_set_log_function([](gpr_log_func_args*) {});
   grpc::ChannelArguments arguments;
   arguments.SetMaxReceiveMessageSize(std::numeric_limits<int>::max());
   arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);  // a daemon is asked directly
@@ -217,15 +226,17 @@ absl::StatusOr<std::shared_ptr<grpc::Channel>> OpenChannel(const ServerFlags& fl
   arguments.SetInt(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);
   if (!flags.tls_server_name.empty()) arguments.SetSslTargetNameOverride(flags.tls_server_name);
   std::vector<std::unique_ptr<grpc::experimental::ClientInterceptorFactoryInterface>> interceptors;
-  if (!token->empty()) interceptors.push_back(std::make_unique<TokenInterceptorFactory>(*token));
+  if (!access.token.empty()) {
+    interceptors.push_back(std::make_unique<TokenInterceptorFactory>(access.token));
+  }
   return grpc::experimental::CreateCustomChannelWithInterceptors(
-      flags.address, *credentials, arguments, std::move(interceptors));
+      flags.address,
+      access.tls ? grpc::SslCredentials(*access.tls) : grpc::InsecureChannelCredentials(),
+      arguments, std::move(interceptors));
 }
 
-absl::StatusOr<std::unique_ptr<v1::Ziggurat::Stub>> Connect(const ServerFlags& flags) {
-  const absl::StatusOr<std::shared_ptr<grpc::Channel>> channel = OpenChannel(flags);
-  if (!channel.ok()) return channel.status();
-  return v1::Ziggurat::NewStub(*channel);
+std::unique_ptr<v1::Ziggurat::Stub> Connect(const ServerFlags& flags, const ServerAccess& access) {
+  return v1::Ziggurat::NewStub(OpenChannel(flags, access));
 }
 
 std::string DescribeError(const grpc::Status& status, const ServerFlags& flags) {

@@ -2,12 +2,14 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "CLI/CLI.hpp"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "grpcpp/channel.h"
+#include "grpcpp/security/credentials.h"
 #include "grpcpp/support/status.h"
 #include "ziggurat/v1/ziggurat.grpc.pb.h"
 
@@ -30,11 +32,20 @@ void AddServerFlags(CLI::App& command, ServerFlags& flags);
 /// " --server HOST:PORT --tls-ca FILE", quoted for a shell: what of it is not the default.
 std::string ServerFlagsText(const ServerFlags& flags);
 
-/// A connection whose every call carries the token, if there is one. The error names the flag and
-/// what is wrong with its file; FAILED_PRECONDITION where a token would go to another machine in
-/// plain text.
-absl::StatusOr<std::shared_ptr<grpc::Channel>> OpenChannel(const ServerFlags& flags);
-absl::StatusOr<std::unique_ptr<v1::Ziggurat::Stub>> Connect(const ServerFlags& flags);
+/// What a daemon is shown, out of the files and the variable that the flags name.
+struct ServerAccess {
+  std::string token;                               ///< empty: none
+  std::optional<grpc::SslCredentialsOptions> tls;  ///< none: plain text
+};
+
+/// A file may keep it waiting (a pipe, a share that hangs), and it starts no thread: to be called
+/// before a command takes signals for events. The error names the flag and what is wrong with its
+/// file; FAILED_PRECONDITION where a token would go to another machine in plain text.
+absl::StatusOr<ServerAccess> ReadServerAccess(const ServerFlags& flags);
+
+/// A connection whose every call carries the token, if there is one.
+std::shared_ptr<grpc::Channel> OpenChannel(const ServerFlags& flags, const ServerAccess& access);
+std::unique_ptr<v1::Ziggurat::Stub> Connect(const ServerFlags& flags, const ServerAccess& access);
 
 /// "INVALID_ARGUMENT: max_tokens is 0: ..."; where no daemon can be connected to, or it does not
 /// let us in, what to do about it.

@@ -225,7 +225,6 @@ int Ask(v1::Ziggurat::StubInterface& stub, const EvalFlags& flags,
 }
 
 int Eval(const EvalFlags& flags) {
-  TerminationSignals signals;  // before gRPC starts threads
   const absl::StatusOr<std::vector<TaskFile>> files = ReadTaskFiles(flags.tasks);
   if (!files.ok()) {
     return Fail(Message(files.status()),
@@ -239,9 +238,11 @@ int Eval(const EvalFlags& flags) {
                .limit = flags.limit,
                .concurrency = flags.concurrency,
                .asking = flags.asking};
-  const absl::StatusOr<std::unique_ptr<v1::Ziggurat::Stub>> connected = Connect(flags.server);
-  if (!connected.ok()) return Fail(Message(connected.status()));
-  v1::Ziggurat::Stub& stub = **connected;
+  const absl::StatusOr<ServerAccess> access = ReadServerAccess(flags.server);
+  if (!access.ok()) return Fail(Message(access.status()));
+  TerminationSignals signals;  // before gRPC starts threads
+  const std::unique_ptr<v1::Ziggurat::Stub> connected = Connect(flags.server, *access);
+  v1::Ziggurat::Stub& stub = *connected;
   std::optional<OnSignal> preparing(std::in_place, signals,
                                     [] { std::_Exit(Fail("stopped; nothing was asked yet")); });
   grpc::ClientContext context;

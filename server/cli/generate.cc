@@ -169,10 +169,10 @@ int Generate(const GenerateFlags& flags) {
   if (const absl::Status status = ValidateUtf8(*prompt); !status.ok()) {
     return Fail(Prefixed("prompt", status), kExitUsage);
   }
+  const absl::StatusOr<ServerAccess> access = ReadServerAccess(flags.server);
+  if (!access.ok()) return Fail(access.status());
   TerminationSignals signals;  // before gRPC starts threads
-  const absl::StatusOr<std::unique_ptr<v1::Ziggurat::Stub>> connected = Connect(flags.server);
-  if (!connected.ok()) return Fail(connected.status());
-  v1::Ziggurat::Stub& stub = **connected;
+  const std::unique_ptr<v1::Ziggurat::Stub> stub = Connect(flags.server, *access);
   grpc::ClientContext context;
   if (flags.deadline_seconds) {
     context.set_deadline(
@@ -180,7 +180,7 @@ int Generate(const GenerateFlags& flags) {
         std::chrono::milliseconds(static_cast<int64_t>(*flags.deadline_seconds * 1000)));
   }
   const OnSignal cancel(signals, [&] { context.TryCancel(); });
-  const auto stream = stub.Generate(&context, MakeRequest(flags, *prompt));
+  const auto stream = stub->Generate(&context, MakeRequest(flags, *prompt));
   v1::GenerateResponse response;
   Answer answer;
   std::optional<v1::GenerateResult> result;

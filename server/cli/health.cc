@@ -37,9 +37,9 @@ int Fail(const auto& what, int exit_code = kExitFailure) {
 }
 
 int Probe(const HealthFlags& flags) {
-  const absl::StatusOr<std::shared_ptr<grpc::Channel>> channel = OpenChannel(flags.server);
-  if (!channel.ok()) return Fail(channel.status());
-  const std::unique_ptr<Health::Stub> stub = Health::NewStub(*channel);
+  const absl::StatusOr<ServerAccess> access = ReadServerAccess(flags.server);
+  if (!access.ok()) return Fail(access.status());
+  const std::unique_ptr<Health::Stub> stub = Health::NewStub(OpenChannel(flags.server, *access));
   grpc::ClientContext context;
   context.set_deadline(
       std::chrono::system_clock::now() +

@@ -76,6 +76,11 @@ std::string FlagWithoutValue(const CLI::App& app) {
   return "";
 }
 
+int FailOfEmptyFlag(const CLI::App& app, const std::string& flag) {
+  std::fprintf(stderr, "%s: %s is empty\n", NameOfParsed(app).c_str(), Printable(flag).c_str());
+  return kExitUsage;
+}
+
 /// Why the command line cannot be taken. What is unknown counts before what is missing, which may
 /// have been meant by it.
 std::string WhyNot(const CLI::App& app, const CLI::ParseError& error) {
@@ -181,15 +186,15 @@ int Main(int argc, char** argv) {
       app.exit(error);
       return AfterFlush(kExitOk);
     }
+    // A flag of a number would have taken the next word for its value.
+    const std::string flag = FlagWordWithoutValue(words);
+    if (!flag.empty()) return FailOfEmptyFlag(app, flag);
     std::fprintf(stderr, "%s", PrintableLines(WhyNot(app, error)).c_str());
     return kExitUsage;
   }
   std::string flag = FlagWordWithoutValue(words);
   if (flag.empty()) flag = FlagWithoutValue(app);
-  if (!flag.empty()) {
-    std::fprintf(stderr, "%s: %s is empty\n", NameOfParsed(app).c_str(), flag.c_str());
-    return kExitUsage;
-  }
+  if (!flag.empty()) return FailOfEmptyFlag(app, flag);
   const Command* command = FindParsed(commands);
   if (command == nullptr) return kExitUsage;
   if (command->computes) LimitSpinning(argv);

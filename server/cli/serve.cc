@@ -1,10 +1,13 @@
 // `ziggurat serve`: the daemon.
+#include <stdio_ext.h>
 #include <sys/resource.h>
 
 #include <atomic>
+#include <cerrno>
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <memory>
 #include <optional>
 #include <string>
@@ -229,22 +232,30 @@ int Serve(ServeFlags& flags, CLI::App& command) {
   std::optional<OnSignal> loading(std::in_place, signals, [&signals] {
     std::_Exit(signals.is_own() ? FailOfPorts() : kExitOk);
   });
+  const auto fail = [&](const absl::Status& status) {
+    loading.reset();  // a signal that comes now is no reason for it
+    return Fail(Located(*settings, status), kExitFailure);
+  };
   absl::StatusOr<std::unique_ptr<Daemon>> daemon = Daemon::Create(config);
-  if (!daemon.ok()) return Fail(Located(*settings, daemon.status()), kExitFailure);
+  if (!daemon.ok()) return fail(daemon.status());
   absl::StatusOr<LoadedModel> model = LoadModel(config);
-  if (!model.ok()) return Fail(Located(*settings, model.status()), kExitFailure);
+  if (!model.ok()) return fail(model.status());
   // From here on a signal waits until it can be answered by draining.
   loading.reset();
   if (absl::Status status = (*daemon)->Serve(std::move(model->runner), std::move(model->served));
       !status.ok()) {
-    return Fail(Located(*settings, status), kExitFailure);
+    return fail(status);
   }
   spdlog::info("KV cache: {} blocks of {}, {}", (*daemon)->engine().total_blocks(),
                FormatByteSize((*daemon)->engine().options().block_bytes), config.compression);
   std::printf("ready grpc=%s http=%s\n",
               FormatEndpoint({config.grpc.host, (*daemon)->grpc_port()}).c_str(),
               FormatEndpoint({config.http.host, (*daemon)->http_port()}).c_str());
-  std::fflush(stdout);
+  if (std::fflush(stdout) != 0) {
+    spdlog::warn("the line that says so could not be written to stdout: {}", std::strerror(errno));
+    __fpurge(stdout);  // and is not tried again
+    std::clearerr(stdout);
+  }
   if (ServeUntilSignalled(signals, **daemon, config.drain_timeout)) return FailOfPorts();
   spdlog::info("drained, good bye");
   return kExitOk;
@@ -320,7 +331,9 @@ void AddSeconds(CLI::App& serve, const char* flag, absl::Duration& time, const c
       .add_option_function<double>(
           flag,
           [&time, flag](double seconds) {
-            if (std::isnan(seconds)) throw CLI::ValidationError(flag, "nan is no time");
+            if (std::isnan(seconds)) {
+              throw CLI::ValidationError(flag, "nan is no time: must be seconds, such as 2.5");
+            }
             time = absl::Seconds(seconds);
           },
           help)

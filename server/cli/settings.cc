@@ -66,6 +66,10 @@ absl::Status Apply(CLI::Option& option, const Given& given) {
         given.source, ": ", absl::StrContains(what, flag) ? "" : absl::StrCat(flag, ": "), what));
   };
   if (IsFlag(option) && given.values.size() != 1) return wrong("takes true or false, no list");
+  if (given.values.empty()) return wrong("the list is empty: leave it out");
+  if (option.get_items_expected_max() == 1 && given.values.size() > 1) {
+    return wrong("takes one value, no list");
+  }
   try {
     for (const std::string& value : given.values) {
       if (!IsFlag(option)) {

@@ -3,6 +3,7 @@
 #include <poll.h>
 #include <signal.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <map>
@@ -204,6 +205,10 @@ TEST(Cli, WrongFlagsAreNamedWithWhatIsAllowed) {
       {{"serve", "--page", "maybe"},
        "ziggurat serve: --page: 'maybe' is no switch: must be on or off"},
       {{"serve", "--threads", "x"}, "--threads: 'x' is no integer"},
+      {{"serve", "--threads=", "--print-config"}, "ziggurat serve: --threads is empty"},
+      {{"generate", "x", "--max-tokens=", "--json"}, "ziggurat generate: --max-tokens is empty"},
+      {{"serve", "--model", model, "--kv-cache-memory", "99999999TiB"}, "must be below 2^63 bytes"},
+      {{"serve", "--model", model, "--drain-timeout", "nan"}, "must be seconds, such as 2.5"},
       {{"serve", "--check-integrity=x"}, "--check-integrity: 'x' is no switch: must be true or"},
       {{"bench", "scheduler", "--layers", "16,many"}, "--layers: 'many' is no integer"},
       {{"generate", "\xff"}, "prompt: the text is not valid UTF-8: byte 0xff at offset 0"},
@@ -352,6 +357,26 @@ TEST(Cli, CtrlCIsObeyedWhileNobodyAnswers) {
     (*process)->Signal(SIGINT);
     EXPECT_EQ((*process)->Wait(absl::Seconds(5)), 1) << command[0];
     EXPECT_NE((*process)->stderr_text(), "");
+  }
+}
+
+TEST(Cli, AFileThatKeepsACommandWaitingKeepsItFromNoSignal) {
+  const TemporaryFolder folder;
+  const std::string pipe = folder / "pipe";  // that nobody writes
+  ASSERT_EQ(mkfifo(pipe.c_str(), 0600), 0);
+  for (const std::vector<std::string>& command :
+       {std::vector<std::string>{"generate", "x", "--token-file", pipe},
+        {"generate", "x", "--tls-ca", pipe},
+        {"bench", "serve", "--clients", "1", "--token-file", pipe},
+        {"eval", "--tasks", pipe, "--out", folder / "out"},
+        {"cache", "--watch", "--token-file", pipe}}) {
+    std::vector<std::string> argv = {Binary()};
+    argv.insert(argv.end(), command.begin(), command.end());
+    auto process = ChildProcess::Start(argv);
+    ASSERT_TRUE(process.ok()) << process.status();
+    EXPECT_FALSE((*process)->Wait(absl::Milliseconds(500)).has_value()) << command[0];
+    (*process)->Signal(SIGTERM);
+    EXPECT_EQ((*process)->Wait(absl::Seconds(10)), 128 + SIGTERM) << command[0];
   }
 }
 

@@ -8,6 +8,7 @@
 #include <csignal>
 #include <thread>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "tests/e2e/raw_grpc.h"
@@ -152,6 +153,39 @@ TEST(Lifecycle, AnIdleDaemonEndsAtOnce) {
     daemon.process().Signal(signal);
     EXPECT_EQ(daemon.process().Wait(absl::Seconds(10)), std::optional<int>(0));
     EXPECT_LT(absl::Now() - start, absl::Seconds(3));
+  }
+}
+
+TEST(Lifecycle, WhoseReadyLineIsLostServesAndEndsAsUsual) {
+  auto daemon = ChildProcess::Start(
+      {"/bin/sh", "-c",
+       R"(exec "$0" serve --model "$1" --listen 127.0.0.1:0 --http 127.0.0.1:0 > /dev/full)",
+       Binary(), NeedleLlama()});
+  ASSERT_TRUE(daemon.ok()) << daemon.status();
+  EXPECT_TRUE(PollUntil(absl::Seconds(60), [&] {
+    return absl::StrContains((*daemon)->stderr_text(), "could not be written to stdout");
+  }));
+  (*daemon)->Signal(SIGTERM);
+  EXPECT_EQ((*daemon)->Wait(absl::Seconds(30)), 0) << (*daemon)->stderr_text();
+}
+
+// The signal may come while the model is loaded, while it is said what is wrong with it, or late.
+TEST(Lifecycle, ASignalIsNoExcuseForAModelThatCannotBeLoaded) {
+  const TemporaryFolder folder;
+  const std::filesystem::path model = folder / "model";
+  std::filesystem::copy(NeedleLlama(), model, std::filesystem::copy_options::recursive);
+  std::filesystem::permissions(model / "tokenizer.json", std::filesystem::perms::owner_all);
+  WriteFile(model / "tokenizer.json", "{}");
+  for (int delay = 0; delay < 300; delay += 15) {
+    auto daemon = ChildProcess::Start(
+        {Binary(), "serve", "--model", model, "--listen", "127.0.0.1:0", "--http", "127.0.0.1:0"});
+    ASSERT_TRUE(daemon.ok()) << daemon.status();
+    absl::SleepFor(absl::Milliseconds(delay));
+    (*daemon)->Signal(SIGTERM);
+    const std::optional<int> exit_code = (*daemon)->Wait(absl::Seconds(30));
+    const bool said = absl::StrContains((*daemon)->stderr_text(), "ziggurat serve: ");
+    EXPECT_TRUE(said ? exit_code == 1 : exit_code == 0 || exit_code == 128 + SIGTERM)
+        << delay << " ms: " << exit_code.value_or(-1) << "; " << (*daemon)->stderr_text();
   }
 }
 

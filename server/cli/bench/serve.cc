@@ -174,7 +174,6 @@ std::string WhyItEnded(const absl::Status& status, const ServerFlags& server) {
 }
 
 int Serve(const ServeFlags& flags) {
-  TerminationSignals signals;  // before gRPC starts threads
   if (const std::string wrong = WrongFlags(flags); !wrong.empty()) return Fail(wrong, kExitUsage);
   absl::StatusOr<WorkloadOptions> workload = MakeWorkload(flags);
   if (!workload.ok()) {
@@ -192,9 +191,11 @@ int Serve(const ServeFlags& flags) {
 
   LoadResult result{.setting = MakeSetting(flags), .summary = {}, .records = {}, .cache = {}};
   v1::GetModelResponse& model = result.setting.model;
-  const absl::StatusOr<std::unique_ptr<v1::Ziggurat::Stub>> connected = Connect(flags.server);
-  if (!connected.ok()) return Fail(connected.status());
-  v1::Ziggurat::Stub& stub = **connected;
+  const absl::StatusOr<ServerAccess> access = ReadServerAccess(flags.server);
+  if (!access.ok()) return Fail(access.status());
+  TerminationSignals signals;  // before gRPC starts threads
+  const std::unique_ptr<v1::Ziggurat::Stub> connected = Connect(flags.server, *access);
+  v1::Ziggurat::Stub& stub = *connected;
   std::optional<OnSignal> preparing(std::in_place, signals,
                                     [] { std::_Exit(Fail(kNothingMeasured)); });
   grpc::ClientContext context;
