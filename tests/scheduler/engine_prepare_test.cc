@@ -3,6 +3,7 @@
 
 #include <vector>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "scheduler/sequence.h"
@@ -148,6 +149,34 @@ TEST(EnginePrepareTest, SnapshotsShowNothingOfTheNextStep) {
   }
   EXPECT_GT(seen, 100);
   EXPECT_GT(harness.control->prepared_layers, 0);
+}
+
+TEST(EnginePrepareTest, SnapshotsComeWhileNothingBeginsOrEnds) {
+  EngineHarness harness(Options(6000), OnDevice());
+  harness.control->decode_delay_us = 1000;
+  std::vector<RequestId> ids;
+  // In every step some take a block for the next one.
+  for (int i = 0; i < 16; ++i) ids.push_back(harness.MustSubmit(harness.Request(1 + i, 1000)));
+  const auto all_decode = [&] {
+    const std::shared_ptr<const EngineSnapshot> snapshot = harness.engine->Snapshot();
+    return snapshot->requests.size() == ids.size() &&
+           absl::c_all_of(snapshot->requests, [](const RequestSnapshot& request) {
+             return request.state == RequestState::kDecoding;
+           });
+  };
+  const absl::Time deadline = absl::Now() + absl::Seconds(60);
+  while (!all_decode() && absl::Now() < deadline) absl::SleepFor(absl::Milliseconds(1));
+  std::shared_ptr<const EngineSnapshot> last = harness.engine->Snapshot();
+  int seen = 0;  // one is due every tenth of a second
+  while (seen < 3 && absl::Now() < deadline) {
+    const std::shared_ptr<const EngineSnapshot> snapshot = harness.engine->Snapshot();
+    ASSERT_EQ(snapshot->requests.size(), ids.size()) << "they have ended before they were shown";
+    if (std::exchange(last, snapshot) != snapshot) ++seen;
+    absl::SleepFor(absl::Milliseconds(1));
+  }
+  EXPECT_EQ(seen, 3);
+  EXPECT_GT(harness.control->prepared_layers, 0);
+  for (const RequestId id : ids) harness.engine->Cancel(id, FinishReason::kCancelled);
 }
 
 TEST(EnginePrepareTest, APoolOfThePlansBlocksIsEnough) {
