@@ -25,6 +25,8 @@ constexpr size_t kMaxStopStringBytes = 256;
 constexpr int kMaxStopTokens = 256;
 // Of a text, on average: longer ones are not tokenized, only to be refused.
 constexpr size_t kMostBytesPerToken = 128;
+// Of all that a message has besides its prompt.
+constexpr size_t kMostOtherBytes = 64 << 10;
 
 std::string MakeRequestId() {
   thread_local std::mt19937_64 random(std::random_device{}());
@@ -36,33 +38,28 @@ std::string MakeRequestId() {
 absl::StatusOr<std::vector<int32_t>> ParsePrompt(const v1::GenerateRequest& message,
                                                  const ServedModel& model,
                                                  const RequestRules& rules) {
-  std::vector<int32_t> prompt;
-  std::string parameter;
   switch (message.input_case()) {
     case v1::GenerateRequest::kText: {
-      parameter = "text";
-      if (absl::Status status = CheckTextBytes(message, rules); !status.ok()) return status;
+      absl::Status status = CheckTextBytes(message.text(), rules);
+      if (!status.ok()) return status;
       absl::StatusOr<std::vector<int32_t>> ids =
           model.tokenizer->Encode(message.text(), {.parse_special = !message.plain_text()});
-      if (!ids.ok()) return InvalidParameter(parameter, std::string(ids.status().message()));
-      prompt = *std::move(ids);
-      break;
+      if (!ids.ok()) return InvalidParameter("text", std::string(ids.status().message()));
+      status = CheckPromptTokens("text", ids->size(), rules.max_prompt_tokens);
+      if (!status.ok()) return status;
+      return ids;
     }
     case v1::GenerateRequest::kTokenIds: {
-      parameter = "token_ids";
       const auto& ids = message.token_ids().ids();
-      if (absl::Status status = CheckTokenIds(parameter, ids, rules.vocab_size); !status.ok()) {
-        return status;
-      }
-      prompt.assign(ids.begin(), ids.end());
-      break;
+      absl::Status status = CheckPromptTokens("token_ids", ids.size(), rules.max_prompt_tokens);
+      if (status.ok()) status = CheckTokenIds("token_ids", ids, rules.vocab_size);
+      if (!status.ok()) return status;
+      return std::vector<int32_t>(ids.begin(), ids.end());
     }
     case v1::GenerateRequest::INPUT_NOT_SET:
-      return absl::InvalidArgumentError("either text or token_ids must be given");
+      break;
   }
-  absl::Status fits = CheckPromptTokens(parameter, prompt.size(), rules.max_prompt_tokens);
-  if (!fits.ok()) return fits;
-  return prompt;
+  return absl::InvalidArgumentError("either text or token_ids must be given");
 }
 
 absl::StatusOr<SamplingParameters> ParseSampling(const v1::GenerateRequest& message) {
@@ -181,12 +178,22 @@ absl::StatusOr<std::string> ParseRequestId(const std::string& id) {
   return id;
 }
 
-absl::Status CheckTextBytes(const v1::GenerateRequest& message, const RequestRules& rules) {
+absl::Status CheckMessageBytes(size_t bytes, const RequestRules& rules) {
+  const size_t most_bytes =
+      kMostBytesPerToken * static_cast<size_t>(rules.max_prompt_tokens) + kMostOtherBytes;
+  if (bytes <= most_bytes) return absl::OkStatus();
+  return InvalidParameter(
+      "the request", absl::StrCat("has ", bytes, " bytes: at most ", most_bytes, " are allowed, ",
+                                  kMostBytesPerToken, " for each of ", rules.max_prompt_tokens,
+                                  " tokens of a prompt and ", kMostOtherBytes, " for all else"));
+}
+
+absl::Status CheckTextBytes(std::string_view text, const RequestRules& rules) {
   const size_t most_bytes = kMostBytesPerToken * static_cast<size_t>(rules.max_prompt_tokens);
-  if (message.text().size() <= most_bytes) return absl::OkStatus();
+  if (text.size() <= most_bytes) return absl::OkStatus();
   return InvalidParameter(
       "text",
-      absl::StrCat("has ", message.text().size(), " bytes: at most ", most_bytes, " are allowed, ",
+      absl::StrCat("has ", text.size(), " bytes: at most ", most_bytes, " are allowed, ",
                    kMostBytesPerToken, " for each of ", rules.max_prompt_tokens, " tokens"));
 }
 

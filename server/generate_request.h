@@ -1,9 +1,11 @@
 // From the client's message to what engine and delivery are given: every check of a parameter.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -39,9 +41,12 @@ struct RequestRules {
 /// log line.
 absl::StatusOr<std::string> ParseRequestId(const std::string& id);
 
+/// INVALID_ARGUMENT for a message of so many bytes that they are not all needed: known before it is
+/// parsed.
+absl::Status CheckMessageBytes(size_t bytes, const RequestRules& rules);
 /// INVALID_ARGUMENT for a text of so many bytes that it can be no prompt: known before it is
 /// tokenized.
-absl::Status CheckTextBytes(const v1::GenerateRequest& message, const RequestRules& rules);
+absl::Status CheckTextBytes(std::string_view text, const RequestRules& rules);
 
 /// Everything but the request's id. INVALID_ARGUMENT names the parameter, its value and what is
 /// allowed; PERMISSION_DENIED names the policy.

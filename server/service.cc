@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "compression/registry.h"
 #include "scheduler/refusal.h"
+#include "scheduler/request_limits.h"
 #include "server/messages.h"
 #include "server/version.h"
 #include "server/wire.h"
@@ -20,6 +21,8 @@ namespace {
 
 // Calls of a kind that wait may hold as many bytes as so many of the largest messages.
 constexpr size_t kMostWaiting = 4;
+// Answers of theirs that clients have not taken yet; the text of a token may have many bytes.
+constexpr size_t kMostUnread = 16;
 
 absl::Status TooManyBytes(const WaitingTexts& waiting, size_t bytes) {
   return absl::ResourceExhaustedError(
@@ -60,45 +63,58 @@ ZigguratService::ZigguratService(Engine* engine, Delivery* delivery, Metrics* me
       rules_(std::move(rules)),
       max_open_calls_(max_open_calls),
       waiting_prompts_(kMostWaiting * max_message_bytes),
-      waiting_calls_(kMostWaiting * max_message_bytes) {}
+      waiting_calls_(kMostWaiting * max_message_bytes),
+      unread_answers_(kMostUnread * max_message_bytes) {}
 
 grpc::ServerWriteReactor<grpc::ByteBuffer>* ZigguratService::Generate(
     grpc::CallbackServerContext* context, const grpc::ByteBuffer* request) {
   const SteadyTime arrived = std::chrono::steady_clock::now();
   const std::optional<SteadyTime> deadline = DeadlineOf(*context);
   const std::shared_ptr<GenerateCall> call = GenerateCall::Make(engine_, &open_calls_, context);
-  const auto message = std::make_shared<v1::GenerateRequest>();
-  absl::Status status = FromBytes(*request, message.get());
+  const size_t bytes = request->Length();
+  if (TextThread::IsShort(bytes)) {
+    Submit(Read(*request, arrived, deadline,
+                [&] {
+                  absl::Status status = Admit();
+                  if (status.ok()) call->Accept();
+                  return status;
+                }),
+           arrived, deadline, call);
+    return call.get();
+  }
+  if (absl::Status status = LetWait(bytes); !status.ok()) {
+    End("-", std::move(status), *call);
+    return call.get();
+  }
+  call->Accept();
+  texts_.Run(bytes, [this, bytes, message = *request, arrived, deadline, call] {
+    NamedRequest read = Read(message, arrived, deadline, [&] {
+      return engine_->CheckWaited(arrived, deadline, call->is_broken());
+    });
+    metrics_->CountWaitingTexts(-1);
+    Submit(std::move(read), arrived, deadline, call);
+    waiting_prompts_.Leave(bytes);  // until then its place in the queue is kept
+  });
+  return call.get();
+}
+
+ZigguratService::NamedRequest ZigguratService::Read(const grpc::ByteBuffer& bytes,
+                                                    SteadyTime arrived,
+                                                    std::optional<SteadyTime> deadline,
+                                                    absl::FunctionRef<absl::Status()> admit) const {
+  v1::GenerateRequest message;
+  absl::Status status = FromBytes(bytes, &message);
   if (absl::IsCancelled(status)) {
     status = engine_->CheckWaited(arrived, deadline, /*has_left=*/true);
   }
-  const absl::StatusOr<std::string> name = ParseRequestId(message->request_id());
+  const absl::StatusOr<std::string> name = ParseRequestId(message.request_id());
   if (status.ok()) status = name.status();
   if (absl::IsInvalidArgument(status)) {
     status = Refuse(metrics_, Refusal::kInvalid, std::move(status));
   }
-  if (status.ok()) status = Admit();
-  const bool waits = !TextThread::IsShort(message->text().size());
-  const size_t bytes = request->Length();  // all that is held meanwhile
-  if (status.ok() && waits) status = LetWait(*message, bytes);
-  if (!status.ok()) {
-    End(name.value_or("-"), std::move(status), *call);
-    return call.get();
-  }
-  call->Accept();
-  if (!waits) {
-    Submit(Parse(*message), *name, arrived, deadline, call);
-    return call.get();
-  }
-  texts_.Run(bytes, [this, bytes, message, name = *name, arrived, deadline, call] {
-    const absl::Status waited = engine_->CheckWaited(arrived, deadline, call->is_broken());
-    absl::StatusOr<DeliveryRequest> parsed =
-        waited.ok() ? Parse(*message) : absl::StatusOr<DeliveryRequest>(waited);
-    metrics_->CountWaitingTexts(-1);
-    Submit(std::move(parsed), name, arrived, deadline, call);
-    waiting_prompts_.Leave(bytes);  // until then its place in the queue is kept
-  });
-  return call.get();
+  if (status.ok()) status = admit();
+  if (!status.ok()) return {name.value_or("-"), std::move(status)};
+  return {*name, Parse(message)};
 }
 
 absl::Status ZigguratService::Admit() const {
@@ -110,8 +126,9 @@ absl::Status ZigguratService::Admit() const {
   return engine_->CheckOpen(waiting_prompts_.count());
 }
 
-absl::Status ZigguratService::LetWait(const v1::GenerateRequest& message, size_t bytes) {
-  if (absl::Status status = CheckTextBytes(message, rules_); !status.ok()) {
+absl::Status ZigguratService::LetWait(size_t bytes) {
+  if (absl::Status status = Admit(); !status.ok()) return status;
+  if (absl::Status status = CheckMessageBytes(bytes, rules_); !status.ok()) {
     return Refuse(metrics_, Refusal::kInvalid, std::move(status));
   }
   if (!waiting_prompts_.Enter(bytes)) {
@@ -121,9 +138,10 @@ absl::Status ZigguratService::LetWait(const v1::GenerateRequest& message, size_t
   return absl::OkStatus();
 }
 
-void ZigguratService::Submit(absl::StatusOr<DeliveryRequest> request, const std::string& name,
-                             SteadyTime arrived, std::optional<SteadyTime> deadline,
+void ZigguratService::Submit(NamedRequest read, SteadyTime arrived,
+                             std::optional<SteadyTime> deadline,
                              const std::shared_ptr<GenerateCall>& call) {
+  auto& [name, request] = read;
   if (!request.ok()) return End(name, request.status(), *call);
   request->engine.name = name;
   request->engine.arrived = arrived;
@@ -148,33 +166,62 @@ absl::StatusOr<DeliveryRequest> ZigguratService::Parse(const v1::GenerateRequest
 
 // ---- Calls with one answer ---------------------------------------------------------------------
 
+/// Holds what it has answered until the client has taken it.
+class ZigguratService::UnaryCall final : public grpc::ServerUnaryReactor {
+ public:
+  explicit UnaryCall(WaitingTexts* unread) : unread_(unread) {}
+
+  void Answer(const google::protobuf::Message& message, grpc::ByteBuffer* response) {
+    *response = ToBytes(message);
+    const size_t bytes = response->Length();
+    if (!unread_->Enter(bytes)) {
+      response->Clear();
+      return Finish(ToGrpcStatus(absl::ResourceExhaustedError(absl::StrCat(
+          "clients have not taken the answers of other calls yet: with the ", bytes,
+          " bytes of this one more than ", unread_->most_bytes(), " would wait for them"))));
+    }
+    bytes_ = bytes;
+    Finish(grpc::Status::OK);
+  }
+
+  void OnDone() override {
+    if (bytes_) unread_->Leave(*bytes_);
+    delete this;
+  }
+
+ private:
+  WaitingTexts* const unread_;
+  std::optional<size_t> bytes_;
+};
+
 template <class Request>
 grpc::ServerUnaryReactor* ZigguratService::RunUnary(grpc::CallbackServerContext* context,
                                                     const grpc::ByteBuffer& request,
                                                     grpc::ByteBuffer* response) {
-  grpc::ServerUnaryReactor* const reactor = context->DefaultReactor();
-  const auto message = std::make_shared<Request>();
-  if (absl::Status status = FromBytes(request, message.get()); !status.ok()) {
-    reactor->Finish(ToGrpcStatus(status));
-    return reactor;
-  }
+  auto* const call = new UnaryCall(&unread_answers_);  // its own, until OnDone
   const size_t bytes = request.Length();
   const bool waits = !TextThread::IsShort(bytes);
-  if (waits && !waiting_calls_.Enter(bytes)) {
-    reactor->Finish(ToGrpcStatus(TooManyBytes(waiting_calls_, bytes)));
-    return reactor;
+  if (absl::Status status = CheckMessageBytes(bytes, rules_); !status.ok()) {
+    call->Finish(ToGrpcStatus(status));
+    return call;
   }
-  texts_.Run(bytes, [this, bytes, waits, message, context, reactor, response] {
-    if (waits) waiting_calls_.Leave(bytes);
-    if (context->IsCancelled()) {
-      reactor->Finish(grpc::Status::CANCELLED);
-      return;
+  if (waits && !waiting_calls_.Enter(bytes)) {
+    call->Finish(ToGrpcStatus(TooManyBytes(waiting_calls_, bytes)));
+    return call;
+  }
+  texts_.Run(bytes, [this, bytes, waits, request, context, call, response] {
+    Request message;
+    absl::Status status = context->IsCancelled() ? absl::CancelledError("the client went away")
+                                                 : FromBytes(request, &message);
+    if (status.ok()) {
+      const auto answer = Run(message);
+      status = answer.status();
+      if (status.ok()) call->Answer(*answer, response);
     }
-    const auto answer = Run(*message);
-    if (answer.ok()) *response = ToBytes(*answer);
-    reactor->Finish(ToGrpcStatus(answer.status()));
+    if (waits) waiting_calls_.Leave(bytes);
+    if (!status.ok()) call->Finish(ToGrpcStatus(status));
   });
-  return reactor;
+  return call;
 }
 
 grpc::ServerUnaryReactor* ZigguratService::Tokenize(grpc::CallbackServerContext* context,
@@ -203,6 +250,7 @@ grpc::ServerUnaryReactor* ZigguratService::GetCache(grpc::CallbackServerContext*
 
 absl::StatusOr<v1::TokenizeResponse> ZigguratService::Run(
     const v1::TokenizeRequest& request) const {
+  if (absl::Status status = CheckTextBytes(request.text(), rules_); !status.ok()) return status;
   absl::StatusOr<std::vector<int32_t>> ids = model_.tokenizer->Encode(
       request.text(),
       {.add_special_tokens = request.add_special_tokens(), .parse_special = !request.plain_text()});
@@ -214,6 +262,12 @@ absl::StatusOr<v1::TokenizeResponse> ZigguratService::Run(
 
 absl::StatusOr<v1::DetokenizeResponse> ZigguratService::Run(
     const v1::DetokenizeRequest& request) const {
+  const int most = engine_->model_shape().max_context_tokens;
+  if (request.token_ids_size() > most) {
+    return InvalidParameter(
+        "token_ids", absl::StrCat("has ", request.token_ids_size(), " tokens: at most ", most,
+                                  " are allowed, the model's context"));
+  }
   const absl::StatusOr<std::string> text =
       model_.tokenizer->Decode(request.token_ids(), !request.include_special_tokens());
   if (!text.ok()) {

@@ -5,6 +5,7 @@
 #include <optional>
 #include <string>
 
+#include "absl/functional/function_ref.h"
 #include "scheduler/engine.h"
 #include "server/delivery.h"
 #include "server/generate_call.h"
@@ -20,8 +21,8 @@ using ZigguratServiceBase =
         v1::Ziggurat::WithRawCallbackMethod_Detokenize<v1::Ziggurat::WithRawCallbackMethod_GetModel<
             v1::Ziggurat::WithRawCallbackMethod_GetCache<v1::Ziggurat::Service>>>>>;
 
-/// Called by gRPC's threads, any number at once. Holds no state but the count of open calls and the
-/// long texts that wait.
+/// Called by gRPC's threads, any number at once. Holds no state but the count of open calls, the
+/// long messages that wait, and the bytes of answers that clients have not taken.
 class ZigguratService : public ZigguratServiceBase {
  public:
   /// Engine, delivery and metrics must outlive the service, and the service every call.
@@ -51,6 +52,7 @@ class ZigguratService : public ZigguratServiceBase {
   absl::StatusOr<v1::DetokenizeResponse> Run(const v1::DetokenizeRequest& request) const;
   absl::StatusOr<v1::GetModelResponse> Run(const v1::GetModelRequest& request) const;
   absl::StatusOr<v1::GetCacheResponse> Run(const v1::GetCacheRequest& request) const;
+  class UnaryCall;
   /// Parses, runs and answers one of these.
   template <class Request>
   grpc::ServerUnaryReactor* RunUnary(grpc::CallbackServerContext* context,
@@ -58,12 +60,20 @@ class ZigguratService : public ZigguratServiceBase {
   /// Whether one more call may be made at all. Before anything is done for it: a daemon that is
   /// full has better things to do.
   absl::Status Admit() const;
-  /// Whether a message of so many bytes, whose text is long, may wait to be tokenized; from then on
-  /// it counts as waiting.
-  absl::Status LetWait(const v1::GenerateRequest& message, size_t bytes);
+  /// Whether a long message, of so many bytes, may wait to be looked at; from then on it counts as
+  /// waiting.
+  absl::Status LetWait(size_t bytes);
+  struct NamedRequest {
+    std::string name;  ///< its id, for the log; "-" where that cannot be read
+    absl::StatusOr<DeliveryRequest> request;
+  };
+  /// Parses a message, if `admit` has nothing against what is no wrong message.
+  NamedRequest Read(const grpc::ByteBuffer& bytes, SteadyTime arrived,
+                    std::optional<SteadyTime> deadline,
+                    absl::FunctionRef<absl::Status()> admit) const;
   /// Submits on behalf of `call`, or ends it.
-  void Submit(absl::StatusOr<DeliveryRequest> request, const std::string& name, SteadyTime arrived,
-              std::optional<SteadyTime> deadline, const std::shared_ptr<GenerateCall>& call);
+  void Submit(NamedRequest read, SteadyTime arrived, std::optional<SteadyTime> deadline,
+              const std::shared_ptr<GenerateCall>& call);
   absl::StatusOr<DeliveryRequest> Parse(const v1::GenerateRequest& message) const;
 
   Engine* const engine_;
@@ -74,6 +84,7 @@ class ZigguratService : public ZigguratServiceBase {
   const int max_open_calls_;
   OpenCalls open_calls_;
   WaitingTexts waiting_prompts_, waiting_calls_;  ///< of Generate, and of calls with one answer
+  WaitingTexts unread_answers_;                   ///< of the latter
   TextThread texts_;
 };
 

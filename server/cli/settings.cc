@@ -89,13 +89,20 @@ absl::Status Apply(CLI::Option& option, const Given& given) {
   return absl::OkStatus();
 }
 
-/// Variables with our prefix that say something, without it.
+/// The settings that say what is asked of clients: without a value it would be nothing.
+bool MustHaveValue(const std::string& variable) {
+  constexpr const char* kKeys[] = {"tls-cert", "tls-key", "tls-client-ca", "auth-token-file"};
+  return absl::c_any_of(kKeys, [&](const char* key) { return VariableName(key) == variable; });
+}
+
+/// Variables with our prefix that say something, or must.
 std::map<std::string, std::string> OurVariables(const std::vector<std::string>& environment) {
   std::map<std::string, std::string> variables;
   for (const std::string& entry : environment) {
     const std::pair<std::string, std::string> parts =
         absl::StrSplit(entry, absl::MaxSplits('=', 1));
-    if (absl::StartsWith(parts.first, kPrefix) && !parts.second.empty()) variables.insert(parts);
+    if (!absl::StartsWith(parts.first, kPrefix)) continue;
+    if (!parts.second.empty() || MustHaveValue(parts.first)) variables.insert(parts);
   }
   return variables;
 }

@@ -114,6 +114,14 @@ TEST(SettingsTest, AnEmptyVariableIsAsGoodAsNone) {
   EXPECT_EQ(example.running, 11);
 }
 
+TEST(SettingsTest, AnEmptyVariableLeavesNoDoorOpen) {
+  std::string path;
+  Example example;
+  example.app.add_option("--auth-token-file", path);
+  EXPECT_EQ(example.Refusal({"ZIGGURAT_AUTH_TOKEN_FILE="}, ""),
+            "ZIGGURAT_AUTH_TOKEN_FILE: --auth-token-file: has no value");
+}
+
 TEST(SettingsTest, AVariableNamesTheFileAndAFlagAnother) {
   Example named, other("other.yaml");
   std::ofstream(named.path) << "max-running: 11\n";
