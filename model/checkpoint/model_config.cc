@@ -143,8 +143,12 @@ RopeScaling ReadRopeScaling(FieldReader& fields) {
       fields.Fail("high_freq_factor", absl::StrCat("must be greater than \"low_freq_factor\" (",
                                                    scaling.low_freq_factor, ")"));
     }
+  } else if (type == "dynamic") {
+    // Within the model's positions, which are all that is served, Transformers scales nothing.
+    fields.Number("factor", 1, 1e6);
   } else if (type != "default") {
-    fields.Fail(key, "supported are default, linear and llama3", absl::StatusCode::kUnimplemented);
+    fields.Fail(key, "supported are default, linear, dynamic and llama3",
+                absl::StatusCode::kUnimplemented);
   }
   if (fields.Number("partial_rotary_factor", 0, 1, 1) != 1) {
     fields.Fail("partial_rotary_factor", "only 1 is supported", absl::StatusCode::kUnimplemented);

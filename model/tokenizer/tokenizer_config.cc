@@ -57,16 +57,27 @@ absl::Status ReadSpecialTokens(const nlohmann::json& object, TokenizerConfig* co
     if (!parsed.ok()) return parsed.status();
     if (!token->has_value()) *token = *std::move(parsed);
   }
-  const nlohmann::json& additional = Member(object, "additional_special_tokens");
-  if (additional.is_null() || !config->additional_special_tokens.empty()) return absl::OkStatus();
-  if (!additional.is_array()) {
-    return absl::InvalidArgumentError("\"additional_special_tokens\" must be a list");
+  if (!config->additional_special_tokens.empty()) return absl::OkStatus();
+  const auto add = [&](const nlohmann::json& token, absl::string_view key) {
+    absl::StatusOr<std::optional<AddedToken>> parsed = ParseSpecialToken(token, key);
+    if (parsed.ok() && parsed->has_value()) {
+      config->additional_special_tokens.push_back(**std::move(parsed));
+    }
+    return parsed.status();
+  };
+  for (const absl::string_view key : {"sep_token", "cls_token", "mask_token"}) {
+    if (absl::Status status = add(Member(object, key), key); !status.ok()) return status;
   }
-  for (const nlohmann::json& element : additional) {
-    absl::StatusOr<std::optional<AddedToken>> parsed =
-        ParseSpecialToken(element, "additional_special_tokens");
-    if (!parsed.ok()) return parsed.status();
-    if (parsed->has_value()) config->additional_special_tokens.push_back(**std::move(parsed));
+  // The latter is what newer files call it; it may have a name for each token.
+  for (const absl::string_view key : {"additional_special_tokens", "extra_special_tokens"}) {
+    const nlohmann::json& tokens = Member(object, key);
+    if (tokens.is_null()) continue;
+    if (!tokens.is_array() && (!tokens.is_object() || key != "extra_special_tokens")) {
+      return absl::InvalidArgumentError(absl::StrCat("\"", key, "\" must be a list"));
+    }
+    for (const nlohmann::json& token : tokens) {
+      if (absl::Status status = add(token, key); !status.ok()) return status;
+    }
   }
   return absl::OkStatus();
 }

@@ -223,13 +223,25 @@ TEST(ModelConfig, ReadsEverySpellingOfDtype) {
 }
 
 TEST(ModelConfig, RefusesKindsOfRopeByName) {
-  for (const char* kind : {"dynamic", "yarn", "longrope", "su", "mrope"}) {
+  for (const char* kind : {"yarn", "longrope", "su", "mrope"}) {
     json config = Llama();
     config["rope_scaling"] = {{"rope_type", kind}, {"factor", 4.0}};
     const auto parsed = Parse(config);
     EXPECT_EQ(parsed.status().code(), absl::StatusCode::kUnimplemented) << kind;
     EXPECT_THAT(Message(parsed.status()), HasSubstr(kind));
   }
+}
+
+TEST(ModelConfig, DynamicRopeIsUnscaledWithinTheModelsPositions) {
+  json config = Llama();
+  const int positions = Parse(config)->MaxContextTokens();
+  config["rope_scaling"] = {{"rope_type", "dynamic"}, {"factor", 4.0}};
+  const auto parsed = Parse(config);
+  ASSERT_TRUE(parsed.ok()) << parsed.status();
+  EXPECT_EQ(parsed->rope_scaling.kind, RopeScaling::Kind::kNone);
+  EXPECT_EQ(parsed->MaxContextTokens(), positions);
+  config["rope_scaling"]["factor"] = 0.5;
+  EXPECT_THAT(Message(Parse(config).status()), HasSubstr("factor"));
 }
 
 TEST(ModelConfig, RefusesTwoTypesOfRopeThatContradict) {

@@ -67,6 +67,20 @@ TEST(TokenizerConfigTest, AnAddedTokenIsSpecialWhereEitherFileSaysSo) {
   }
 }
 
+TEST(TokenizerConfigTest, WhateverNamesASpecialTokenItIsOne) {
+  json file = SentencePieceTokenizer();
+  file["added_tokens"] = json::array();
+  const json unnamed = json::object();
+  ASSERT_GT(Pieces(*LoadJson(file, unnamed), "a</s>").size(), 3u) << "it is taken apart";
+  for (const json& config :
+       {json{{"sep_token", "</s>"}}, json{{"cls_token", {{"content", "</s>"}}}},
+        json{{"mask_token", "</s>"}}, json{{"additional_special_tokens", {"</s>"}}},
+        json{{"extra_special_tokens", {"</s>"}}},
+        json{{"extra_special_tokens", {{"image_token", "</s>"}}}}}) {
+    EXPECT_EQ(Pieces(*LoadJson(file, config), "a</s>").back(), "</s>") << config;
+  }
+}
+
 TEST(TokenizerConfigTest, WhetherAnAddedTokenIsASingleWordIsAsTheConfigurationSays) {
   const json yes = {{"single_word", true}}, no = {{"single_word", false}};
   EXPECT_THAT(Pieces(*LoadOverruled(no, yes), "he<t>"), ElementsAre("he", "<", "t", ">"));
