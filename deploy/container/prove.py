@@ -98,9 +98,10 @@ class Root:
     def run(self, command):
         script = MOUNTS + 'exec chroot "$0" sh -c "cd $1 && exec $2"'
         environment = {"PATH": PATH, "HOME": "/root", **self.environment}
-        jobs = os.environ.get("CMAKE_BUILD_PARALLEL_LEVEL")
-        if jobs:
-            environment["CMAKE_BUILD_PARALLEL_LEVEL"] = jobs
+        # Proxies as a builder of images passes them on.
+        for name in ["CMAKE_BUILD_PARALLEL_LEVEL", "http_proxy", "https_proxy", "no_proxy"]:
+            if os.environ.get(name):
+                environment[name] = os.environ[name]
         subprocess.run([*UNSHARE, "sh", "-euc", script, str(self.path), self.directory, command],
                        check=True, env=environment)
 
