@@ -21,8 +21,8 @@ namespace {
 
 // Calls of a kind that wait may hold as many bytes as so many of the largest messages.
 constexpr size_t kMostWaiting = 4;
-// Answers of theirs that clients have not taken yet; the text of a token may have many bytes.
-constexpr size_t kMostUnread = 16;
+// Of answers to calls with one that clients have not taken yet; no single one is as large.
+constexpr size_t kMostUnreadBytes = size_t{256} << 20;
 
 absl::Status TooManyBytes(const WaitingTexts& waiting, size_t bytes) {
   return absl::ResourceExhaustedError(
@@ -64,7 +64,7 @@ ZigguratService::ZigguratService(Engine* engine, Delivery* delivery, Metrics* me
       max_open_calls_(max_open_calls),
       waiting_prompts_(kMostWaiting * max_message_bytes),
       waiting_calls_(kMostWaiting * max_message_bytes),
-      unread_answers_(kMostUnread * max_message_bytes) {}
+      unread_answers_(kMostUnreadBytes) {}
 
 grpc::ServerWriteReactor<grpc::ByteBuffer>* ZigguratService::Generate(
     grpc::CallbackServerContext* context, const grpc::ByteBuffer* request) {
