@@ -1,5 +1,5 @@
-// Messages that take long to parse, and their texts to tokenize, do so on a thread of their own, one
-// after the other: gRPC's threads are few, and answer probes of health too.
+// Messages that take long to parse, and their texts to tokenize, do so on a thread of their own,
+// one after the other: gRPC's threads are few, and answer probes of health too.
 #pragma once
 
 #include <atomic>
@@ -52,8 +52,8 @@ class TextThread {
 
   static bool IsShort(size_t bytes) { return bytes <= kShortBytes; }
 
-  /// Runs `work`, which deals with a message of so many bytes: at once and on the caller's thread if
-  /// they are few, else behind what others have brought.
+  /// Runs `work`, which deals with a message of so many bytes: at once and on the caller's thread
+  /// if they are few, else behind what others have brought.
   void Run(size_t bytes, std::function<void()> work);
 
  private:
