@@ -65,8 +65,8 @@ struct KeepWindows {
   int budget = 0;  ///< tokens besides the observed ones
 };
 /// Keep exactly the tokens, in the same order, that a lower layer kept: `leader`, or in a PoD group
-/// the lowest layer of each head's group (leader = -1). A leader that is found lazy itself chooses
-/// for its followers nevertheless.
+/// the lowest layer of each head's group (leader = -1). The layers between it and its leader follow
+/// that, too. A leader that is found lazy itself chooses for its followers nevertheless.
 struct KeepAsLeader {
   int leader = 0;
 };
@@ -191,7 +191,7 @@ struct CachePlan {
   std::vector<LayerPlan> layers;
   std::optional<Quantization> quantization;
   std::optional<MergeOptions> merge;
-  std::optional<DistantOptions> distant;
+  std::optional<DistantOptions> distant;  ///< not beside merged layers or a later decision
   LayerImportance importance = LayerImportance::kNone;
   DecideAt decide = DecideAt::kLayer;
   /// Of the first token's query, where importance is kLazyMass.
