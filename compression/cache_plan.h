@@ -104,9 +104,10 @@ struct Quantization {
   Kind kind = Kind::kInt4;
   /// kInt4, kInt2 (KIVI, arXiv:2402.02750): tokens of a group of keys and channels of a group of
   /// values; tokens become codes in whole groups when residual + group of them are there.
-  int group = 0;
+  int group = 0;  ///< at most kLargestGroup
   int residual = 0;
 
+  static constexpr int kLargestGroup = 0xffff;
   bool stores_groups() const { return kind == Kind::kInt4 || kind == Kind::kInt2; }
 };
 

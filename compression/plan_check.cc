@@ -10,7 +10,6 @@
 #include <variant>
 
 #include "absl/strings/str_cat.h"
-#include "block_manager/cache_format.h"
 #include "compression/pod_groups.h"
 
 namespace ziggurat {
@@ -285,10 +284,9 @@ class PlanCheck {
         !wrong.empty()) {
       return absl::StrCat("a quantization that ", wrong);
     }
-    if (constexpr int kMost = std::numeric_limits<decltype(CacheFormat::group)>::max();
-        plan_.quantization->group > kMost) {
+    if (plan_.quantization->group > Quantization::kLargestGroup) {
       return absl::StrCat("a quantization in groups of ", plan_.quantization->group,
-                          ", which must be at most ", kMost);
+                          ", which must be at most ", Quantization::kLargestGroup);
     }
     const bool overwrites =
         std::any_of(plan_.layers.begin(), plan_.layers.end(),

@@ -32,12 +32,8 @@ class SentencePieceEncoder : public SectionEncoder {
 
   absl::Status Encode(std::string_view section, bool begins_the_input, bool parse_special,
                       std::vector<int32_t>* ids) const override {
-    // Where only the first word has one, it is not added to one that it has; the model's own code,
-    // and with it Transformers' slow class, would.
-    const bool has_space = section.starts_with(" ") || section.starts_with("▁");
-    const bool may_add_space =
-        prefix_ == PrefixSpace::kEverySection ||
-        (prefix_ == PrefixSpace::kFirstSection && begins_the_input && !has_space);
+    const bool may_add_space = prefix_ == PrefixSpace::kEverySection ||
+                               (prefix_ == PrefixSpace::kFirstSection && begins_the_input);
     const SentencePieceModel& model = parse_special || plain_ == nullptr ? *model_ : *plain_;
     std::string error;
     if (!model.Encode(section, may_add_space, ids, &error)) {

@@ -216,11 +216,14 @@ std::vector<WrongRequest> WrongRequests() {
        {"token_ids", "4096", "4095"}},
       {[](R& r) { r.set_text(PlainEnglish(1, 2000)); }, kInvalid, {"text", "tokens", "4095"}},
       {[](R& r) {
-         r.set_text(PlainEnglish(1, 30000));  // more than a megabyte, to be classified
+         r.set_text(PlainEnglish(1, 13500));  // half a megabyte, to be classified
          r.set_compression("windowkv(budget=64)");
        },
        kInvalid,
        {"text", "tokens", "4095"}},
+      {[](R& r) { r.set_text(PlainEnglish(1, 30000)); },
+       kInvalid,
+       {"the request", "tokens", "4095"}},
       {[](R& r) { r.set_max_tokens(0); }, kInvalid, {"max_tokens", "0"}},
       {[](R& r) { r.set_max_tokens(-3); }, kInvalid, {"max_tokens", "-3"}},
       {[](R& r) { r.set_max_tokens(1 << 30); }, kInvalid, {"max_tokens", "1073741824"}},
@@ -261,7 +264,7 @@ std::vector<WrongRequest> WrongRequests() {
   // Policies: the parameters of each just outside of their range, values of the wrong kind, what
   // does not suit the model, and what does not compose.
   std::string many;
-  while (many.size() < (1 << 20)) many += "int8+";
+  while (many.size() < 500'000) many += "int8+";
   const std::pair<std::string, Words> policies[] = {
       {"pod", {"groups", "fours", "heads", "single"}},
       {"pod(groups=nobody)", {"column 12", "nobody", "single, fours, heads"}},

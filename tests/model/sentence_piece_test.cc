@@ -121,22 +121,6 @@ TEST(SentencePieceJsonTest, TheSameModelAsTokenizerJsonGivesTheIdsOfTheLibrary) 
   EXPECT_GT(compared, 200);
 }
 
-TEST(SentencePieceFilesTest, ATextThatBeginsWithASpaceGetsNoOtherWhereOnlyTheFirstWordHasOne) {
-  const std::string model = Train("--model_type=bpe --remove_extra_whitespaces=false");
-  const auto ids_of = [&](bool legacy, const char* text) {
-    const TokenizerDir dir;
-    dir.Write("tokenizer.model", std::string_view(model));
-    dir.Write("tokenizer_config.json", nlohmann::json{{"legacy", legacy}});
-    const auto tokenizer = Tokenizer::Load(dir.path());
-    EXPECT_TRUE(tokenizer.ok()) << tokenizer.status();
-    return (*tokenizer)->Encode(text).value();
-  };
-  for (const char* spaced : {" the cache", "▁the cache"}) {
-    EXPECT_EQ(ids_of(false, spaced), ids_of(false, "the cache")) << spaced;
-    EXPECT_NE(ids_of(true, spaced), ids_of(true, "the cache")) << spaced;
-  }
-}
-
 TEST(SentencePieceFilesTest, GiveTheIdsOfTheLibraryForModelsOfOthers) {
   int models = 0;
   for (const char* path : {"/../shared/tokenizers/tinyllama/tokenizer.model",
