@@ -21,10 +21,10 @@ constexpr int kMostTokens = std::numeric_limits<int>::max() / 2;
 /// "" where the rule holds.
 using Wrong = std::string;
 
-Wrong WrongCount(std::string_view name, int64_t value, int64_t least) {
-  if (value >= least && value <= kMostTokens) return "";
+Wrong WrongCount(std::string_view name, int64_t value, int64_t least, int64_t most = kMostTokens) {
+  if (value >= least && value <= most) return "";
   return absl::StrCat("has ", std::string(name), " ", value, ", which must be from ", least, " to ",
-                      kMostTokens);
+                      most);
 }
 
 Wrong First(std::initializer_list<Wrong> wrongs) {
@@ -279,14 +279,11 @@ class PlanCheck {
 
   Wrong OfQuantization() const {
     if (!plan_.StoresGroups()) return "";
-    if (Wrong wrong = First({WrongCount("Quantization.group", plan_.quantization->group, 1),
+    if (Wrong wrong = First({WrongCount("Quantization.group", plan_.quantization->group, 1,
+                                        Quantization::kLargestGroup),
                              WrongCount("Quantization.residual", plan_.quantization->residual, 0)});
         !wrong.empty()) {
       return absl::StrCat("a quantization that ", wrong);
-    }
-    if (plan_.quantization->group > Quantization::kLargestGroup) {
-      return absl::StrCat("a quantization in groups of ", plan_.quantization->group,
-                          ", which must be at most ", Quantization::kLargestGroup);
     }
     const bool overwrites =
         std::any_of(plan_.layers.begin(), plan_.layers.end(),

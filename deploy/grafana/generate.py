@@ -186,7 +186,7 @@ def to_json(board):
 
 
 def main():
-    parser = argparse.ArgumentParser(description="Writes the dashboards of this file, made of panels.py.")
+    parser = argparse.ArgumentParser(description="Writes the dashboards that this file lays out.")
     parser.add_argument("folder", nargs="?", type=pathlib.Path, metavar="FOLDER",
                         default=pathlib.Path(__file__).resolve().parent / "dashboards",
                         help="where to, by default %(default)s")

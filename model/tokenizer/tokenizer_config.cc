@@ -48,26 +48,15 @@ absl::Status ReadFlag(const nlohmann::json& object, absl::string_view key,
 /// What both files may hold; what `config` has already stays.
 absl::Status ReadSpecialTokens(const nlohmann::json& object, TokenizerConfig* config) {
   const std::pair<absl::string_view, std::optional<AddedToken>*> named[] = {
-      {"bos_token", &config->bos},
-      {"eos_token", &config->eos},
-      {"unk_token", &config->unk},
-      {"pad_token", &config->pad}};
+      {"bos_token", &config->bos},  {"eos_token", &config->eos}, {"unk_token", &config->unk},
+      {"pad_token", &config->pad},  {"sep_token", &config->sep}, {"cls_token", &config->cls},
+      {"mask_token", &config->mask}};
   for (const auto& [key, token] : named) {
     absl::StatusOr<std::optional<AddedToken>> parsed = ParseSpecialToken(Member(object, key), key);
     if (!parsed.ok()) return parsed.status();
     if (!token->has_value()) *token = *std::move(parsed);
   }
   if (!config->additional_special_tokens.empty()) return absl::OkStatus();
-  const auto add = [&](const nlohmann::json& token, absl::string_view key) {
-    absl::StatusOr<std::optional<AddedToken>> parsed = ParseSpecialToken(token, key);
-    if (parsed.ok() && parsed->has_value()) {
-      config->additional_special_tokens.push_back(**std::move(parsed));
-    }
-    return parsed.status();
-  };
-  for (const absl::string_view key : {"sep_token", "cls_token", "mask_token"}) {
-    if (absl::Status status = add(Member(object, key), key); !status.ok()) return status;
-  }
   // The latter is what newer files call it; it may have a name for each token.
   for (const absl::string_view key : {"additional_special_tokens", "extra_special_tokens"}) {
     const nlohmann::json& tokens = Member(object, key);
@@ -76,7 +65,9 @@ absl::Status ReadSpecialTokens(const nlohmann::json& object, TokenizerConfig* co
       return absl::InvalidArgumentError(absl::StrCat("\"", key, "\" must be a list"));
     }
     for (const nlohmann::json& token : tokens) {
-      if (absl::Status status = add(token, key); !status.ok()) return status;
+      absl::StatusOr<std::optional<AddedToken>> parsed = ParseSpecialToken(token, key);
+      if (!parsed.ok()) return parsed.status();
+      if (parsed->has_value()) config->additional_special_tokens.push_back(**std::move(parsed));
     }
   }
   return absl::OkStatus();
@@ -119,7 +110,8 @@ absl::Status ReadConfigFile(const nlohmann::json& object, TokenizerConfig* confi
 
 std::vector<AddedToken> SpecialTokens(const TokenizerConfig& config) {
   std::vector<AddedToken> tokens = config.additional_special_tokens;
-  for (const auto& token : {config.bos, config.eos, config.unk, config.pad}) {
+  for (const auto& token :
+       {config.bos, config.eos, config.unk, config.pad, config.sep, config.cls, config.mask}) {
     if (token.has_value()) tokens.push_back(*token);
   }
   return tokens;

@@ -27,7 +27,7 @@ struct TokenizerConfig {
   std::string tokenizer_class;
 
   /// By their contents; the ids follow from the vocabulary.
-  std::optional<AddedToken> bos, eos, unk, pad;
+  std::optional<AddedToken> bos, eos, unk, pad, sep, cls, mask;
   std::vector<AddedToken> additional_special_tokens;
 
   std::vector<AddedToken> added_tokens;  ///< "added_tokens_decoder", with ids

@@ -214,7 +214,7 @@ TEST(PlanCheck, Codes) {
   EXPECT_THAT(Said("kivi", [](CachePlan& plan) { plan.quantization->group = 0; }),
               HasSubstr("Quantization.group"));
   EXPECT_THAT(Said("kivi", [](CachePlan& plan) { plan.quantization->group = 65544; }),
-              HasSubstr("groups of 65544, which must be at most 65535"));
+              HasSubstr("has Quantization.group 65544, which must be from 1 to 65535"));
 }
 
 TEST(PlanCheck, PlansNeedWhatTheirMostDemandingLayerNeeds) {

@@ -221,7 +221,10 @@ std::vector<WrongRequest> WrongRequests() {
        },
        kInvalid,
        {"text", "tokens", "4095"}},
-      {[](R& r) { r.set_text(PlainEnglish(1, 30000)); },
+      {[](R& r) {
+         r.set_text(PlainEnglish(1, 30000));  // more than a megabyte, which is not even parsed
+         r.set_compression("windowkv(budget=64)");
+       },
        kInvalid,
        {"the request", "tokens", "4095"}},
       {[](R& r) { r.set_max_tokens(0); }, kInvalid, {"max_tokens", "0"}},

@@ -81,6 +81,19 @@ TEST(TokenizerConfigTest, WhateverNamesASpecialTokenItIsOne) {
   }
 }
 
+TEST(TokenizerConfigTest, ANamedTokenLeavesTheListToTheOtherFile) {
+  json file = SentencePieceTokenizer();
+  file["added_tokens"] = json::array();
+  const TokenizerDir dir;
+  dir.Write("tokenizer.json", file);
+  dir.Write("tokenizer_config.json", json{{"sep_token", "<s>"}});
+  dir.Write("special_tokens_map.json", json{{"additional_special_tokens", {"</s>"}}});
+  const auto tokenizer = Tokenizer::Load(dir.path());
+  ASSERT_TRUE(tokenizer.ok()) << tokenizer.status();
+  EXPECT_EQ(Pieces(**tokenizer, "a<s>").back(), "<s>");
+  EXPECT_EQ(Pieces(**tokenizer, "a</s>").back(), "</s>");
+}
+
 TEST(TokenizerConfigTest, WhetherAnAddedTokenIsASingleWordIsAsTheConfigurationSays) {
   const json yes = {{"single_word", true}}, no = {{"single_word", false}};
   EXPECT_THAT(Pieces(*LoadOverruled(no, yes), "he<t>"), ElementsAre("he", "<", "t", ">"));

@@ -15,6 +15,7 @@
 #include "server/cli/eval/heat_map.h"
 #include "server/cli/eval/report.h"
 #include "server/cli/eval/svg.h"
+#include "server/cli/shell_quote.h"
 
 namespace ziggurat::eval {
 namespace {
@@ -413,6 +414,10 @@ TEST_F(EvalReport, TheCommandStandsThereToBePasted) {
   info.command = "ziggurat eval \\\n  --compression kivi";
   EXPECT_THAT(MarkdownReport(info, summary, NamePictures(summary)),
               HasSubstr("\n```sh\nziggurat eval \\\n  --compression kivi\n```\n"));
+  info.command = "ziggurat eval --stop " + ShellQuoted("\n```\xff");
+  EXPECT_THAT(MarkdownReport(info, summary, NamePictures(summary)),
+              HasSubstr("\n```sh\nziggurat eval --stop $'\\n```\\xff'\n```\n"))
+      << "it cannot end its block";
 }
 
 TEST_F(EvalReport, FilesAreWrittenAndNamedApart) {

@@ -170,8 +170,9 @@ TEST_F(LongTextTest, WhatIsTooLongForAnyPromptDoesNotWait) {
     const int before = texts_done_;
     const grpc::Status status = daemon_.Generate(request).status;
     EXPECT_EQ(status.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+    EXPECT_THAT(status.error_message(), HasSubstr("the request has 20000"));
     EXPECT_THAT(status.error_message(),
-                HasSubstr(" bytes: at most 589696 are allowed, 128 for each of 4095"));
+                HasSubstr(" bytes: at most 589696 are allowed, 128 for each of 4095 tokens"));
     fewest_texts = std::min(fewest_texts, texts_done_ - before);
   }
   EXPECT_LE(fewest_texts, 1);
