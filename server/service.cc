@@ -201,12 +201,12 @@ grpc::ServerUnaryReactor* ZigguratService::RunUnary(grpc::CallbackServerContext*
   auto* const call = new UnaryCall(&unread_answers_);  // its own, until OnDone
   const size_t bytes = request.Length();
   const bool waits = !TextThread::IsShort(bytes);
-  if (absl::Status status = CheckMessageBytes(bytes, rules_); !status.ok()) {
-    call->Finish(ToGrpcStatus(status));
-    return call;
+  absl::Status admitted = CheckMessageBytes(bytes, rules_);
+  if (admitted.ok() && waits && !waiting_calls_.Enter(bytes)) {
+    admitted = TooManyBytes(waiting_calls_, bytes);
   }
-  if (waits && !waiting_calls_.Enter(bytes)) {
-    call->Finish(ToGrpcStatus(TooManyBytes(waiting_calls_, bytes)));
+  if (!admitted.ok()) {
+    call->Finish(ToGrpcStatus(admitted));
     return call;
   }
   texts_.Run(bytes, [this, bytes, waits, request, context, call, response] {

@@ -89,20 +89,23 @@ absl::Status Apply(CLI::Option& option, const Given& given) {
   return absl::OkStatus();
 }
 
-/// The settings that say what is asked of clients: without a value it would be nothing.
-bool MustHaveValue(const std::string& variable) {
-  constexpr const char* kKeys[] = {"tls-cert", "tls-key", "tls-client-ca", "auth-token-file"};
-  return absl::c_any_of(kKeys, [&](const char* key) { return VariableName(key) == variable; });
+/// Whether the variable names a file of certificates, keys or tokens: without one nothing would be
+/// asked of clients.
+bool MustHaveValue(CLI::App& command, const std::string& variable) {
+  return absl::c_any_of(Configurable(command), [&](const CLI::Option* option) {
+    return option->get_type_name() == "FILE" && VariableName(option->get_lnames()[0]) == variable;
+  });
 }
 
 /// Variables with our prefix that say something, or must.
-std::map<std::string, std::string> OurVariables(const std::vector<std::string>& environment) {
+std::map<std::string, std::string> OurVariables(CLI::App& command,
+                                                const std::vector<std::string>& environment) {
   std::map<std::string, std::string> variables;
   for (const std::string& entry : environment) {
     const std::pair<std::string, std::string> parts =
         absl::StrSplit(entry, absl::MaxSplits('=', 1));
     if (!absl::StartsWith(parts.first, kPrefix)) continue;
-    if (!parts.second.empty() || MustHaveValue(parts.first)) variables.insert(parts);
+    if (!parts.second.empty() || MustHaveValue(command, parts.first)) variables.insert(parts);
   }
   return variables;
 }
@@ -178,7 +181,7 @@ absl::StatusOr<Settings> Settings::Complete(CLI::App& command,
                                             const std::vector<std::string>& environment) {
   Settings settings;
   const std::vector<std::string> keys = KeysOf(command);
-  const std::map<std::string, std::string> variables = OurVariables(environment);
+  const std::map<std::string, std::string> variables = OurVariables(command, environment);
   const GivenByKey by_variable = FromEnvironment(variables, keys, &settings.warnings_);
   const absl::StatusOr<GivenByKey> by_file = FromNamedFile(command, variables, keys);
   if (!by_file.ok()) return by_file.status();

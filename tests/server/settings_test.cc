@@ -117,7 +117,7 @@ TEST(SettingsTest, AnEmptyVariableIsAsGoodAsNone) {
 TEST(SettingsTest, AnEmptyVariableLeavesNoDoorOpen) {
   std::string path;
   Example example;
-  example.app.add_option("--auth-token-file", path);
+  example.app.add_option("--auth-token-file", path)->type_name("FILE");
   EXPECT_EQ(example.Refusal({"ZIGGURAT_AUTH_TOKEN_FILE="}, ""),
             "ZIGGURAT_AUTH_TOKEN_FILE: --auth-token-file: has no value");
 }
