@@ -1,3 +1,4 @@
+// The heads that attention is computed of; of hosts and devices.
 #pragma once
 
 #include "attention/host_device.h"

@@ -74,12 +74,16 @@ using LayerEdit = std::variant<KeepAll, KeepBest, KeepRing, KeepHeavy, KeepWindo
 
 /// SimLayerKV's test (arXiv:2410.13846): a layer is lazy if the attention mass of the last `last`
 /// queries on the first `sinks` and the last `recent` tokens, mean over queries and query heads, is
-/// more than `threshold`. A lazy layer keeps KeepRing{sinks, recent} instead of its edit.
+/// more than `threshold`. A lazy layer keeps ring() instead of its edit.
 struct LazyTest {
   int sinks = 0;
   int recent = 0;
   int last = 1;
   double threshold = 0;
+
+  KeepRing ring() const { return {sinks, recent}; }
+  /// Of a mass in [0, 1], but for rounding.
+  bool IsMet(double mass) const { return std::min(mass, 1.0) > threshold; }
 };
 
 /// The part of a layer in a pair of merged layers (MiniCache).

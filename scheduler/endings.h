@@ -22,8 +22,7 @@ Ending PastDeadline();
 /// before it, that is the reason.
 Ending WhyLeft(std::optional<SteadyTime> deadline, SteadyTime now);
 
-/// Of one that has waited for `max_queue_time` seconds; counts it as refused, where there are
-/// metrics.
+/// Of one that has waited for `max_queue_time` seconds; counts it as refused.
 Ending PastQueueTime(double max_queue_time, Metrics* metrics);
 
 }  // namespace ziggurat

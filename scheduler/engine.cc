@@ -14,7 +14,6 @@
 #include "scheduler/engine_loop.h"
 #include "scheduler/refusal.h"
 #include "scheduler/request_limits.h"
-#include "spdlog/spdlog.h"
 
 namespace ziggurat {
 namespace {

@@ -27,7 +27,7 @@ struct EngineOptions {
   size_t kv_cache_bytes = 0;  ///< the pool; rounded down to whole blocks
   size_t block_bytes = 0;     ///< 0: CacheGeometry::DefaultBlockBytes
   int max_running = 256;      ///< admitted requests, those that wait for prefill among them
-  int max_queue = 1024;       ///< requests waiting for admission
+  int max_queue = 1024;       ///< requests waiting for admission, at least 1
   /// A request whose prompt has not been begun so long after its arrival ends with
   /// RESOURCE_EXHAUSTED, admitted or not; zero: it waits as long as its deadline lets it.
   absl::Duration max_queue_time = absl::ZeroDuration();

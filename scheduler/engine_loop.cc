@@ -5,8 +5,6 @@
 #include <utility>
 
 #include "absl/algorithm/container.h"
-#include "absl/strings/str_cat.h"
-#include "absl/strings/str_format.h"
 #include "block_manager/check.h"
 #include "model/scoped_seconds.h"
 #include "scheduler/cache_report.h"

@@ -69,9 +69,6 @@ absl::Status Rehearsal::LayPromptOut() {
     measured[0].importance = Importance(layer);
     if (status.ok()) status = store_.FillLayer(layer, measured[0], &write);
     if (!status.ok()) return status;
-    if (plan_.plan.importance == LayerImportance::kCosine) {
-      store_.SetImportance(layer, Importance(layer));
-    }
   }
   if (plan_.plan.decide != DecideAt::kPrompt) return absl::OkStatus();
   return Decide({batch->get(), 0});

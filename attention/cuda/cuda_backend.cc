@@ -70,8 +70,7 @@ size_t ScratchBytesFor(const AttentionShape& shape, int tokens) {
 absl::StatusOr<std::unique_ptr<CudaBackend>> CudaBackend::Create(
     std::shared_ptr<Stream> stream, const CudaBackendOptions& options,
     std::unique_ptr<PromptLibrary> prompts) {
-  std::unique_ptr<CudaBackend> backend(
-      new CudaBackend(std::move(stream), options, std::move(prompts)));
+  std::unique_ptr<CudaBackend> backend(new CudaBackend(std::move(stream), std::move(prompts)));
   auto uploads = UploadRing::Create(backend->stream_.get(), options.upload_bytes);
   if (!uploads.ok()) return uploads.status();
   backend->uploads_ = *std::move(uploads);

@@ -102,12 +102,8 @@ class CudaBackend final : public PromptBackend {
   /// By our own kernels.
   void AttendToPrompts(const AttentionShape& shape, absl::Span<const int> offsets,
                        const PromptTensors& tensors);
-  CudaBackend(std::shared_ptr<Stream> stream, const CudaBackendOptions& options,
-              std::unique_ptr<PromptLibrary> prompts)
-      : stream_(std::move(stream)),
-        options_(options),
-        prompts_(std::move(prompts)),
-        edits_(stream_.get()) {}
+  CudaBackend(std::shared_ptr<Stream> stream, std::unique_ptr<PromptLibrary> prompts)
+      : stream_(std::move(stream)), prompts_(std::move(prompts)), edits_(stream_.get()) {}
 
   /// Scratch memory of one call; CHECKs that there is as much.
   void* Scratch(size_t bytes);
@@ -124,7 +120,6 @@ class CudaBackend final : public PromptBackend {
   cudaStream_t at() const { return stream_->get(); }
 
   std::shared_ptr<Stream> stream_;
-  CudaBackendOptions options_;
   std::unique_ptr<PromptLibrary> prompts_;
   StreamTimer edits_;  ///< outlives the memory, which is freed when the stream is through
   std::unique_ptr<UploadRing> uploads_;

@@ -6,7 +6,7 @@
 namespace ziggurat::cuda {
 
 Extents::Extents(uint32_t first, uint32_t end) {
-  for (uint32_t at = first, room; at + kSmallest <= end; at += room) {
+  for (uint32_t at = first, room; end - at >= kSmallest; at += room) {
     room = std::bit_floor(end - at);
     if (at != 0) room = std::min(at & -at, room);
     free_[room].insert(at);

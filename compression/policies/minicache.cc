@@ -29,8 +29,11 @@ class MiniCache final : public DescribedPolicy {
     const int64_t start = Start(context.num_layers);
     if (!start_.has_value() || start + 1 < context.num_layers) return absl::OkStatus();
     return absl::InvalidArgumentError(
-        fmt::format("minicache: start={} leaves no pair of layers to merge in a model of {}", start,
-                    context.num_layers));
+        fmt::format("minicache: start={} leaves no pair of layers to merge in a model of {}: {}",
+                    start, context.num_layers,
+                    context.num_layers < 2
+                        ? "it takes two"
+                        : fmt::format("must be half, or at most {}", context.num_layers - 2)));
   }
 
   void Apply(const PolicyContext& context, const SequenceLimits& /*limits*/,

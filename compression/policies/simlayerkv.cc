@@ -42,7 +42,7 @@ class SimLayerKv final : public DescribedPolicy {
                                 absl::Span<const double> importance) const override {
     std::vector<LayerPlan> layers(context.num_layers, PlanKeepAll(limits));
     for (size_t i = 0; i < std::min(layers.size(), importance.size()); ++i) {
-      if (importance[i] > test_.threshold) {
+      if (test_.IsMet(importance[i])) {
         layers[i] = PlanKeepRing(limits, test_.sinks, test_.recent);
       }
     }

@@ -294,7 +294,7 @@ bool PromptLayers::IsLazy(const LazyTest& test, const PromptTensors& at) {
     mass += std::accumulate(sums.begin(), sums.end(), 0.0);
   }
   importance_ = mass / (static_cast<double>(rows) * shape_.num_kv_heads);
-  return importance_ > test.threshold;
+  return test.IsMet(importance_);
 }
 
 int PromptLayers::SelectRetained(const MergeOptions& merge, const PromptTensors& at) {

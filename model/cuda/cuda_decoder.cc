@@ -11,7 +11,6 @@
 #include "absl/strings/str_cat.h"
 #include "attention/cuda/cuda_backend.h"
 #include "block_manager/check.h"
-#include "model/cache_ops/cache_edit.h"
 #include "model/checkpoint/checkpoint.h"
 #include "model/checkpoint/model_config.h"
 #include "model/cuda/cuda_linear.h"

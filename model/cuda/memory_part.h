@@ -1,3 +1,4 @@
+// What the memory of a GPU goes to, for the error that names every part.
 #pragma once
 
 #include <cstddef>

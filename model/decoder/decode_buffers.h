@@ -21,7 +21,7 @@ class DecodeBuffers {
     void* wide;          ///< [b, max((H + 2G) D, 2f)] e
     void* gated;         ///< [b, f] e
     float* q;            ///< [b, H, D]
-    float* k;            ///< [b, G, D]
+    float* k;            ///< [b, G, D], as the next two for the host's steps alone
     float* v;            ///< [b, G, D]
     float* attended;     ///< [b, H, D]
     float* lse;          ///< [b, H]

@@ -1,3 +1,4 @@
+// How a store orders a copy between two segments of its layer.
 #pragma once
 
 #include "block_manager/layer_block_table.h"

@@ -4,27 +4,31 @@
 
 namespace ziggurat {
 
-std::vector<HeadRun> HeadRunsOf(const CachePlan& plan) {
-  const PodGroups& groups = *plan.distant->groups;
-  const bool apart = plan.SelectsTokens();
-  std::vector<HeadRun> runs;
-  for (int head = 0; head < groups.num_kv_heads; ++head) {
-    bool alike = head > 0 && !apart;
-    for (int layer = 0; alike && layer < groups.num_layers; ++layer) {
-      alike = groups.Lowest(layer, head) == groups.Lowest(layer, head - 1);
-    }
-    if (alike) {
-      ++runs.back().count;
-    } else {
-      runs.push_back({head, 1});
-    }
-  }
-  return runs;
-}
+namespace {
 
 RunRole RoleOf(const PodGroups& groups, int layer, int head) {
   if (groups.Lowest(layer, head) != layer) return RunRole::kFollows;
   return groups.IsShared(layer, head) ? RunRole::kLowest : RunRole::kAlone;
+}
+
+}  // namespace
+
+std::vector<LayerRun> RunsOf(const CachePlan& plan, int layer) {
+  const PodGroups& groups = *plan.distant->groups;
+  const bool apart = plan.SelectsTokens();
+  std::vector<LayerRun> runs;
+  for (int head = 0; head < groups.num_kv_heads; ++head) {
+    bool alike = head > 0 && !apart;
+    for (int other = 0; alike && other < groups.num_layers; ++other) {
+      alike = groups.Lowest(other, head) == groups.Lowest(other, head - 1);
+    }
+    if (alike) {
+      ++runs.back().heads.count;
+    } else {
+      runs.push_back({{head, 1}, RoleOf(groups, layer, head), groups.Lowest(layer, head)});
+    }
+  }
+  return runs;
 }
 
 KeptParts PartsOfKept(const StoreContext& context, const LayerMeasured& measured,

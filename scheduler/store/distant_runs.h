@@ -21,7 +21,6 @@ struct HeadRun {
   int first = 0;
   int count = 0;
 };
-std::vector<HeadRun> HeadRunsOf(const CachePlan& plan);
 
 /// What a run is in a layer.
 enum class RunRole : uint8_t {
@@ -29,7 +28,13 @@ enum class RunRole : uint8_t {
   kLowest,   ///< its distant keys are read by the layers above
   kFollows,  ///< reads those of the lowest layer
 };
-RunRole RoleOf(const PodGroups& groups, int layer, int head);
+struct LayerRun {
+  HeadRun heads;
+  RunRole role = RunRole::kAlone;
+  int lowest_layer = 0;  ///< of its group: this one, unless the run follows
+};
+/// The same runs for every layer, in order.
+std::vector<LayerRun> RunsOf(const CachePlan& plan, int layer);
 
 /// Options of a segment of the run's heads.
 inline SegmentOptions OptionsOf(const HeadRun& run, const CacheFormat& format) {

@@ -24,11 +24,10 @@ CacheFormat DistantFormat(const StoreContext& context, RunRole role) {
 }
 
 /// Blocks of a run that holds `near` tokens with their keys and `distant` ones.
-size_t BlocksOfRun(const StoreContext& context, const HeadRun& run, RunRole role, size_t near,
-                   size_t distant) {
+size_t BlocksOfRun(const StoreContext& context, const LayerRun& run, size_t near, size_t distant) {
   const CacheGeometry& geometry = *context.geometry;
-  return geometry.BlocksFor(NearFormat(context), run.count, near) +
-         geometry.BlocksFor(DistantFormat(context, role), run.count, distant);
+  return geometry.BlocksFor(NearFormat(context), run.heads.count, near) +
+         geometry.BlocksFor(DistantFormat(context, run.role), run.heads.count, distant);
 }
 
 class DistantStore final : public LayerStore {
@@ -37,16 +36,12 @@ class DistantStore final : public LayerStore {
                absl::Span<const std::unique_ptr<LayerStore>> stores)
       : context_(context),
         options_(*context.plan->distant),
-        layer_(layer),
         cache_(cache),
         table_(&cache->layer(layer)) {
-    for (const HeadRun& heads : HeadRunsOf(*context.plan)) {
-      Run& run = runs_.emplace_back();
-      run.heads = heads;
-      run.role = RoleOf(*options_.groups, layer, heads.first);
+    for (const LayerRun& of_layer : RunsOf(*context.plan, layer)) {
+      Run& run = runs_.emplace_back(of_layer);
       if (run.role == RunRole::kFollows) {
-        const int lowest = options_.groups->Lowest(layer, heads.first);
-        run.lowest = static_cast<const DistantStore*>(stores[lowest].get());
+        run.lowest = static_cast<const DistantStore*>(stores[run.lowest_layer].get());
       }
     }
   }
@@ -105,9 +100,9 @@ class DistantStore final : public LayerStore {
     int position;
     int slot;
   };
-  struct Run {
-    HeadRun heads;
-    RunRole role = RunRole::kAlone;
+  struct Run : LayerRun {
+    explicit Run(const LayerRun& run) : LayerRun(run) {}
+
     const DistantStore* lowest = nullptr;
     int near = 0;
     int distant = -1;
@@ -127,7 +122,7 @@ class DistantStore final : public LayerStore {
     AddRange(write, {run.near, sinks, near_begin, kept - near_begin});
     const int tokens = kept + context_.appended_tokens;
     if (run.role == RunRole::kAlone) {
-      max_blocks_ += BlocksOfRun(context_, run.heads, run.role, tokens, 0);
+      max_blocks_ += BlocksOfRun(context_, run, tokens, 0);
       return absl::OkStatus();
     }
     for (int i = near_begin; i < kept; ++i) {
@@ -136,11 +131,10 @@ class DistantStore final : public LayerStore {
     }
     const int distant =
         near_begin - sinks + TokensToLeave(context_, run.window, &NearToken::position);
-    max_blocks_ += BlocksOfRun(context_, run.heads, run.role, tokens - distant, distant);
+    max_blocks_ += BlocksOfRun(context_, run, tokens - distant, distant);
     const SegmentOptions options = OptionsOf(run.heads, DistantFormat(context_, run.role));
     if (run.role == RunRole::kFollows) {
-      const int lowest = options_.groups->Lowest(layer_, run.heads.first);
-      run.distant = table_->AddValuesSegment(options, cache_->layer(lowest),
+      run.distant = table_->AddValuesSegment(options, cache_->layer(run.lowest_layer),
                                              run.lowest->runs_[index].distant);
     } else {
       run.distant = table_->AddSegment(options);
@@ -158,7 +152,6 @@ class DistantStore final : public LayerStore {
 
   const StoreContext& context_;
   const DistantOptions& options_;
-  int layer_;
   SequenceCache* cache_;
   LayerBlockTable* table_;
   size_t max_blocks_ = 0;
@@ -174,14 +167,13 @@ size_t MaxDistantBlocks(const StoreContext& context, int layer) {
   const size_t tokens = plan.layers[layer].prompt_tokens_kept + context.appended_tokens;
   const size_t window = static_cast<size_t>(plan.distant->sinks) + plan.distant->recent;
   size_t blocks = 0;
-  for (const HeadRun& run : HeadRunsOf(plan)) {
-    const RunRole role = RoleOf(*plan.distant->groups, layer, run.first);
-    const size_t near = role == RunRole::kAlone ? tokens : std::min(tokens, window);
-    blocks += BlocksOfRun(context, run, role, near, tokens - near);
+  for (const LayerRun& run : RunsOf(plan, layer)) {
+    const size_t near = run.role == RunRole::kAlone ? tokens : std::min(tokens, window);
+    blocks += BlocksOfRun(context, run, near, tokens - near);
     // With a selection sinks and recent tokens may have been dropped. Then more are distant, and
     // the two parts may end in one block more of each plane.
-    if (role != RunRole::kAlone && plan.SelectsTokens()) {
-      blocks += context.geometry->BlocksFor(DistantFormat(context, role), run.count, 1);
+    if (run.role != RunRole::kAlone && plan.SelectsTokens()) {
+      blocks += context.geometry->BlocksFor(DistantFormat(context, run.role), run.heads.count, 1);
     }
   }
   return blocks;

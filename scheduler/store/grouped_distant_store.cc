@@ -38,15 +38,16 @@ size_t MostNear(const StoreContext& context, const StoreFormat& format, size_t t
   return std::min<size_t>(tokens, context.plan->distant->recent + format.group() - 1);
 }
 
-size_t BlocksOfRun(const StoreContext& context, const StoreFormat& format, const HeadRun& run,
-                   RunRole role, const MostTokens& most) {
+size_t BlocksOfRun(const StoreContext& context, const StoreFormat& format, const LayerRun& run,
+                   const MostTokens& most) {
   const CacheGeometry& geometry = *context.geometry;
   const size_t group = format.group(), residual = format.residual;
   const size_t coded = format.CodedTokens(static_cast<int>(most.near));
   const size_t tail = std::min(most.near, residual + group);
-  return geometry.BlocksFor(*format.coded, run.count, coded) +
-         geometry.BlocksFor(format.open, run.count, most.sinks + tail) +
-         geometry.BlocksFor(DistantFormat(format, role), run.count, most.distant);
+  const int heads = run.heads.count;
+  return geometry.BlocksFor(*format.coded, heads, coded) +
+         geometry.BlocksFor(format.open, heads, most.sinks + tail) +
+         geometry.BlocksFor(DistantFormat(format, run.role), heads, most.distant);
 }
 
 class GroupedDistantStore final : public LayerStore {
@@ -56,17 +57,13 @@ class GroupedDistantStore final : public LayerStore {
       : context_(context),
         options_(*context.plan->distant),
         format_(context.Format()),
-        layer_(layer),
         cache_(cache),
         table_(&cache->layer(layer)) {
-    for (const HeadRun& heads : HeadRunsOf(*context.plan)) {
-      Run& run = runs_.emplace_back();
-      run.heads = heads;
-      run.role = RoleOf(*options_.groups, layer, heads.first);
+    for (const LayerRun& of_layer : RunsOf(*context.plan, layer)) {
+      Run& run = runs_.emplace_back(of_layer);
       if (run.role == RunRole::kAlone) run.list.emplace(table_, format_);
       if (run.role == RunRole::kFollows) {
-        const int lowest = options_.groups->Lowest(layer, heads.first);
-        run.lowest = static_cast<const GroupedDistantStore*>(stores[lowest].get());
+        run.lowest = static_cast<const GroupedDistantStore*>(stores[run.lowest_layer].get());
       }
     }
   }
@@ -128,9 +125,9 @@ class GroupedDistantStore final : public LayerStore {
   }
 
  private:
-  struct Run {
-    HeadRun heads;
-    RunRole role = RunRole::kAlone;
+  struct Run : LayerRun {
+    explicit Run(const LayerRun& run) : LayerRun(run) {}
+
     std::optional<TokenList> list;  ///< kAlone, which has nothing of what follows
     const GroupedDistantStore* lowest = nullptr;
     int coded = 0;
@@ -165,7 +162,7 @@ class GroupedDistantStore final : public LayerStore {
     const int near = kept - near_begin;
     const int coded = format_.CodedTokens(near);
     for (int slot = 0; slot < coded; slot += group) run.groups.push_back(slot);
-    max_blocks_ += BlocksOfRun(context_, format_, run.heads, run.role, MostTokensOf(run, distant));
+    max_blocks_ += BlocksOfRun(context_, format_, run, MostTokensOf(run, distant));
 
     const TokenRange ranges[] = {{run.distant, 0, run.sinks, distant},
                                  {run.coded, 0, near_begin, coded},
@@ -187,8 +184,7 @@ class GroupedDistantStore final : public LayerStore {
     run.open = table_->AddSegment(OptionsOf(run.heads, format_.open));
     const SegmentOptions distant = OptionsOf(run.heads, DistantFormat(format_, run.role));
     if (run.role == RunRole::kFollows) {
-      const int lowest = options_.groups->Lowest(layer_, run.heads.first);
-      run.distant = table_->AddValuesSegment(distant, cache_->layer(lowest),
+      run.distant = table_->AddValuesSegment(distant, cache_->layer(run.lowest_layer),
                                              run.lowest->runs_[index].distant);
     } else {
       run.distant = table_->AddSegment(distant);
@@ -276,7 +272,6 @@ class GroupedDistantStore final : public LayerStore {
   const StoreContext& context_;
   const DistantOptions& options_;
   StoreFormat format_;
-  int layer_;
   SequenceCache* cache_;
   LayerBlockTable* table_;
   size_t max_blocks_ = 0;
@@ -301,11 +296,10 @@ size_t MaxGroupedDistantBlocks(const StoreContext& context, int layer) {
   }
   most.distant -= most.distant % format.group();
   size_t blocks = 0;
-  for (const HeadRun& run : HeadRunsOf(plan)) {
-    const RunRole role = RoleOf(*plan.distant->groups, layer, run.first);
-    blocks += role == RunRole::kAlone
-                  ? TokenList::MaxBlocks(*context.geometry, format, run.count, tokens)
-                  : BlocksOfRun(context, format, run, role, most);
+  for (const LayerRun& run : RunsOf(plan, layer)) {
+    blocks += run.role == RunRole::kAlone
+                  ? TokenList::MaxBlocks(*context.geometry, format, run.heads.count, tokens)
+                  : BlocksOfRun(context, format, run, most);
   }
   return blocks;
 }

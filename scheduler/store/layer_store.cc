@@ -22,8 +22,7 @@ size_t MaxPlannedBlocks(const StoreContext& context, int layer) {
   if (plan.distant) return MaxDistantBlocks(context, layer);
   size_t blocks = MaxEditBlocks(context, of_layer);
   if (of_layer.lazy) {
-    blocks =
-        std::max(blocks, MaxRingBlocks(context, {of_layer.lazy->sinks, of_layer.lazy->recent}));
+    blocks = std::max(blocks, MaxRingBlocks(context, of_layer.lazy->ring()));
   }
   return blocks;
 }
@@ -88,7 +87,7 @@ std::unique_ptr<LayerStore> MakeLayerStore(const StoreContext& context, int laye
                                            absl::Span<const std::unique_ptr<LayerStore>> stores) {
   const LayerPlan& plan = context.plan->layers[layer];
   LayerBlockTable* table = &cache->layer(layer);
-  if (lazy) return MakeRingStore(context, {plan.lazy->sinks, plan.lazy->recent}, table);
+  if (lazy) return MakeRingStore(context, plan.lazy->ring(), table);
   if (plan.merge == MergeRole::kLower) return MakeLowerStore(context, table);
   if (plan.merge == MergeRole::kUpper) {
     return MakeUpperStore(context, table, stores[layer - 1].get());

@@ -56,8 +56,9 @@ class ScoredStore final : public LayerStore {
 }  // namespace
 
 size_t MaxScoredBlocks(const StoreContext& context, const KeepHeavy& edit) {
-  const size_t tokens = static_cast<size_t>(context.prompt_tokens) + context.appended_tokens;
-  const size_t slots = static_cast<size_t>(edit.heavy) + edit.recent + 1;
+  const size_t most = static_cast<size_t>(edit.heavy) + edit.recent;  // of the prompt
+  const size_t slots = most + 1;
+  const size_t tokens = std::min<size_t>(context.prompt_tokens, most) + context.appended_tokens;
   return context.geometry->BlocksFor(ScoredFormat(context), context.geometry->num_kv_heads,
                                      std::min(tokens, slots));
 }

@@ -235,8 +235,7 @@ void CacheLab::SimulatePrompt(int layer, const LayerMeasured& measured) {
   const int n = options_.prompt_tokens;
   const LayerPlan& plan = block_plan_.plan.layers[layer];
   if (static_cast<int>(edits_.size()) <= layer) {
-    edits_.push_back(measured.lazy ? LayerEdit(KeepRing{plan.lazy->sinks, plan.lazy->recent})
-                                   : plan.edit);
+    edits_.push_back(measured.lazy ? LayerEdit(plan.lazy->ring()) : plan.edit);
   }
   for (int g = 0; g < options_.num_kv_heads; ++g) {
     Head& head = held_[layer][g];

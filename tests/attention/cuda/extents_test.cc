@@ -49,5 +49,11 @@ TEST(Extents, AreApartAndComeBackWhole) {
   }
 }
 
+TEST(Extents, MayEndAtTheHighestUnit) {
+  Extents extents(2, Extents::kFull - 1);
+  EXPECT_EQ(extents.Allocate(uint32_t{1} << 30), uint32_t{1} << 30);
+  EXPECT_EQ(extents.Allocate(2), Extents::kFull - 3);
+}
+
 }  // namespace
 }  // namespace ziggurat::cuda
