@@ -36,6 +36,14 @@ bool ReadAll(int descriptor, std::string* text) {
   return true;
 }
 
+/// Where Git LFS is not installed, a clone has a few lines in the place of each large file.
+bool IsLfsPointer(int descriptor) {
+  constexpr std::string_view kBegin = "version https://git-lfs.github.com/spec/";
+  char begin[kBegin.size()];
+  return ::pread(descriptor, begin, sizeof(begin), 0) == sizeof(begin) &&
+         std::string_view(begin, sizeof(begin)) == kBegin;
+}
+
 }  // namespace
 
 absl::StatusOr<bool> IsThere(const std::filesystem::path& path) {
@@ -60,6 +68,10 @@ absl::StatusOr<InputFile> InputFile::Open(const std::filesystem::path& path) {
     return Unreadable(path, errno);
   }
   if (!S_ISREG(found.st_mode)) return Wrong(path, "not a regular file");
+  if (IsLfsPointer(file.descriptor_)) {
+    return Wrong(path,
+                 "only Git LFS's pointer to the file; `git lfs pull` fetches the file itself");
+  }
   file.bytes_ = static_cast<size_t>(found.st_size);
   return file;
 }

@@ -48,29 +48,30 @@ absl::StatusOr<std::filesystem::path> FindTokenizerFile(const std::filesystem::p
     if (!has_file.ok()) return has_file.status();
     if (*has_file) return model_dir / name;
   }
+  std::string others;
+  for (const char* name : {"vocab.json", "vocab.txt", "tekken.json"}) {
+    if (std::filesystem::exists(model_dir / name, error)) {
+      others = absl::StrCat("; ", name, " is of a kind that is not read");
+    }
+  }
   return absl::NotFoundError(absl::StrCat(model_dir.string(), ": no tokenizer here: neither ",
-                                          kTokenizerJson, " nor ", kTokenizerModel));
+                                          kTokenizerJson, " nor ", kTokenizerModel, others));
 }
 
-/// The id of a special token that the configuration names, else what the tokenizer file says.
+/// The id of a special token that the configuration names, else of the one that its class has by
+/// default, else what the tokenizer file says.
 std::optional<int32_t> SpecialId(const std::optional<AddedToken>& named,
-                                 const Vocabulary& vocabulary, std::optional<int32_t> otherwise) {
-  return named.has_value() ? vocabulary.Find(named->content) : otherwise;
-}
-
-/// What is to be added to every text must be a token.
-absl::Status CheckAdded(const TokenizerConfig& config, const char* name,
-                        std::optional<bool> is_added, const std::optional<AddedToken>& token,
-                        std::optional<int32_t> id) {
-  if (!is_added.value_or(false) || !token || id) return absl::OkStatus();
-  return InFile(config.path, absl::InvalidArgumentError(absl::StrCat(
-                                 "\"add_", name, "_token\" is true, but the ", name, "_token '",
-                                 token->content, "' is not in the vocabulary")));
+                                 std::string_view by_default, const Vocabulary& vocabulary,
+                                 std::optional<int32_t> of_the_file) {
+  if (named.has_value()) return vocabulary.Find(named->content);
+  const std::optional<int32_t> id = vocabulary.Find(by_default);
+  return id ? id : of_the_file;
 }
 
 /// add_bos_token and add_eos_token overrule the post processor, as in transformers.
 void ApplyFlags(const TokenizerConfig& config, std::optional<int32_t> bos_id,
                 std::optional<int32_t> eos_id, PostProcessor* processor) {
+  if (config.is_llama()) *processor = {};  // whose BOS may be another
   std::vector<int32_t>& prefix = processor->prefix_ids;
   if (const std::optional<bool> adds = config.adds_bos(); adds && bos_id) {
     const bool has_bos = !prefix.empty() && prefix.front() == *bos_id;
@@ -112,15 +113,11 @@ absl::StatusOr<std::unique_ptr<Tokenizer>> Tokenizer::Load(const std::filesystem
   // Where nothing names BOS, it is the one token that is put before every text.
   const std::vector<int32_t>& prefix = file.post_processor.prefix_ids;
   if (!file.bos_id && prefix.size() == 1) file.bos_id = prefix[0];
-  parts->bos_id = SpecialId(config->bos, vocabulary, file.bos_id);
-  parts->eos_id = SpecialId(config->eos, vocabulary, file.eos_id);
-  parts->unk_id = SpecialId(config->unk, vocabulary, file.unk_id);
-  parts->pad_id = SpecialId(config->pad, vocabulary, std::nullopt);
-  for (const absl::Status& status :
-       {CheckAdded(*config, "bos", config->add_bos_token, config->bos, parts->bos_id),
-        CheckAdded(*config, "eos", config->add_eos_token, config->eos, parts->eos_id)}) {
-    if (!status.ok()) return status;
-  }
+  const bool is_llama = config->is_llama();
+  parts->bos_id = SpecialId(config->bos, is_llama ? "<s>" : "", vocabulary, file.bos_id);
+  parts->eos_id = SpecialId(config->eos, is_llama ? "</s>" : "", vocabulary, file.eos_id);
+  parts->unk_id = SpecialId(config->unk, is_llama ? "<unk>" : "", vocabulary, file.unk_id);
+  parts->pad_id = SpecialId(config->pad, "", vocabulary, std::nullopt);
   ApplyFlags(*config, parts->bos_id, parts->eos_id, &file.post_processor);
   return std::unique_ptr<Tokenizer>(new Tokenizer(std::move(parts)));
 }

@@ -45,7 +45,7 @@ absl::Status ReadFlag(const nlohmann::json& object, absl::string_view key,
   return absl::OkStatus();
 }
 
-/// What both files may hold; what `config` has already stays.
+/// What both files may hold; what `config` has already is overruled.
 absl::Status ReadSpecialTokens(const nlohmann::json& object, TokenizerConfig* config) {
   const std::pair<absl::string_view, std::optional<AddedToken>*> named[] = {
       {"bos_token", &config->bos},  {"eos_token", &config->eos}, {"unk_token", &config->unk},
@@ -54,9 +54,8 @@ absl::Status ReadSpecialTokens(const nlohmann::json& object, TokenizerConfig* co
   for (const auto& [key, token] : named) {
     absl::StatusOr<std::optional<AddedToken>> parsed = ParseSpecialToken(Member(object, key), key);
     if (!parsed.ok()) return parsed.status();
-    if (!token->has_value()) *token = *std::move(parsed);
+    if (parsed->has_value()) *token = *std::move(parsed);
   }
-  if (!config->additional_special_tokens.empty()) return absl::OkStatus();
   // The latter is what newer files call it; it may have a name for each token.
   for (const absl::string_view key : {"additional_special_tokens", "extra_special_tokens"}) {
     const nlohmann::json& tokens = Member(object, key);
@@ -109,11 +108,13 @@ absl::Status ReadConfigFile(const nlohmann::json& object, TokenizerConfig* confi
 }
 
 std::vector<AddedToken> SpecialTokens(const TokenizerConfig& config) {
-  std::vector<AddedToken> tokens = config.additional_special_tokens;
+  std::vector<AddedToken> tokens;
   for (const auto& token :
-       {config.bos, config.eos, config.unk, config.pad, config.sep, config.cls, config.mask}) {
+       {config.bos, config.eos, config.unk, config.sep, config.pad, config.cls, config.mask}) {
     if (token.has_value()) tokens.push_back(*token);
   }
+  tokens.insert(tokens.end(), config.additional_special_tokens.begin(),
+                config.additional_special_tokens.end());
   return tokens;
 }
 
@@ -136,10 +137,6 @@ absl::Status ReadLegacyAddedTokens(const nlohmann::json& object, TokenizerConfig
     config->added_tokens.push_back(std::move(token));
   }
   return absl::OkStatus();
-}
-
-bool IsLlamaClass(const std::string& name) {
-  return name == "LlamaTokenizer" || name == "LlamaTokenizerFast";
 }
 
 using Reader = absl::Status (*)(const nlohmann::json&, TokenizerConfig*);
@@ -182,8 +179,10 @@ absl::StatusOr<TokenizerConfig> TokenizerConfig::Read(const std::filesystem::pat
   config.path = model_dir / kConfigFile;
   absl::Status status = ReadIfPresent(config.path, ReadConfigFile, &config);
   if (!status.ok()) return status;
-  status = ReadIfPresent(model_dir / kSpecialTokensFile, ReadSpecialTokens, &config);
-  if (!status.ok()) return status;
+  if (config.added_tokens.empty()) {
+    status = ReadIfPresent(model_dir / kSpecialTokensFile, ReadSpecialTokens, &config);
+    if (!status.ok()) return status;
+  }
   return config;
 }
 
@@ -191,11 +190,17 @@ absl::Status TokenizerConfig::ReadAddedTokensFile(const std::filesystem::path& m
   return ReadIfPresent(model_dir / kAddedTokensFile, ReadLegacyAddedTokens, this);
 }
 
+bool TokenizerConfig::is_llama() const {
+  for (const char* name : {"LlamaTokenizer", "CodeLlamaTokenizer"}) {
+    if (tokenizer_class == name || tokenizer_class == absl::StrCat(name, "Fast")) return true;
+  }
+  return false;
+}
 std::optional<bool> TokenizerConfig::adds_bos() const {
-  return !add_bos_token && IsLlamaClass(tokenizer_class) ? true : add_bos_token;
+  return !add_bos_token && is_llama() ? true : add_bos_token;
 }
 std::optional<bool> TokenizerConfig::adds_eos() const {
-  return !add_eos_token && IsLlamaClass(tokenizer_class) ? false : add_eos_token;
+  return !add_eos_token && is_llama() ? false : add_eos_token;
 }
 
 absl::Status CompleteAddedTokens(const TokenizerConfig& config, Vocabulary* vocabulary,
@@ -220,15 +225,19 @@ absl::Status CompleteAddedTokens(const TokenizerConfig& config, Vocabulary* voca
     AddedToken& token = (*tokens)[i];
     if (const std::optional<int32_t> id = vocabulary->Find(token.content)) {
       token.id = *id;
-    } else if (absl::Status status = vocabulary->AddBesideModel(token.content, token.id);
-               !status.ok()) {
+      continue;
+    }
+    if (i >= of_the_file && vocabulary->Piece(token.id) != nullptr) token.id = vocabulary->size();
+    if (absl::Status status = vocabulary->AddBesideModel(token.content, token.id); !status.ok()) {
       return i < of_the_file ? status : InFile(config.path, status);
     }
   }
   for (AddedToken& token : SpecialTokens(config)) {
-    const std::optional<int32_t> id = vocabulary->Find(token.content);
-    if (!id.has_value() || find(token) != tokens->end()) continue;
-    token.id = *id;
+    if (find(token) != tokens->end()) continue;
+    token.id = vocabulary->Find(token.content).value_or(vocabulary->size());
+    if (absl::Status status = vocabulary->AddBesideModel(token.content, token.id); !status.ok()) {
+      return InFile(config.path, status);
+    }
     tokens->push_back(token);
   }
   for (const AddedToken& token : *tokens) {

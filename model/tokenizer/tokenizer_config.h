@@ -32,13 +32,16 @@ struct TokenizerConfig {
 
   std::vector<AddedToken> added_tokens;  ///< "added_tokens_decoder", with ids
 
-  /// LlamaTokenizer adds BOS and no EOS unless it is told otherwise, whatever the post processor of
-  /// tokenizer.json does; the other classes leave that to the post processor.
+  /// A class that puts BOS and EOS around a text as its flags say, whatever the post processor of
+  /// tokenizer.json does: BOS and no EOS unless it is told otherwise. Its special tokens are <s>
+  /// and </s> unless others are named. Other classes leave all that to tokenizer.json.
+  bool is_llama() const;
   std::optional<bool> adds_bos() const;
   std::optional<bool> adds_eos() const;
 
-  /// Either file may be absent. What tokenizer_config.json leaves open special_tokens_map.json may
-  /// say. Errors name the file.
+  /// Either file may be absent. special_tokens_map.json is read, and overrules what
+  /// tokenizer_config.json says, where that has no "added_tokens_decoder", as in transformers.
+  /// Errors name the file.
   static absl::StatusOr<TokenizerConfig> Read(const std::filesystem::path& model_dir);
   /// Beside a tokenizer.model of before "added_tokens_decoder": added_tokens.json, contents and
   /// ids.
@@ -51,8 +54,8 @@ absl::StatusOr<AddedToken> ParseAddedToken(const nlohmann::json& object);
 /// Completes the added tokens of a tokenizer file by those that `config` names, whose flags
 /// overrule the file's as in transformers (but for `normalized`, which stays), and gives all of
 /// them ids: that of the vocabulary where the token is in it, else the one the file gives, which is
-/// then added to the vocabulary beside the model. Special tokens that have no id at all are left
-/// out; the vocabulary learns of all others. Errors name the file where it is `config`'s.
+/// then added to the vocabulary beside the model. Tokens of `config` that have no id, or that of
+/// another token, get the next one. Errors name the file where it is `config`'s.
 absl::Status CompleteAddedTokens(const TokenizerConfig& config, Vocabulary* vocabulary,
                                  std::vector<AddedToken>* tokens);
 

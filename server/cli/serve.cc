@@ -114,6 +114,21 @@ void WarnOfUnusedHead(const std::filesystem::path& dir, const ModelConfig& model
   spdlog::warn("lm_head.weight is not used: tie_word_embeddings of config.json is true");
 }
 
+// What is put around every text must be tokens of the model.
+absl::Status CheckTokensAroundTexts(const Tokenizer& tokenizer, int vocab_size) {
+  for (const auto& [ids, where] :
+       {std::pair(tokenizer.prefix_ids(), "before"), std::pair(tokenizer.suffix_ids(), "behind")}) {
+    for (const int32_t id : ids) {
+      if (id < vocab_size) continue;
+      const absl::StatusOr<std::string_view> piece = tokenizer.IdToPiece(id);
+      return absl::InvalidArgumentError(absl::StrCat(
+          tokenizer.path().string(), ": the token '", std::string(piece.value_or("?")), "', id ",
+          id, ", stands ", where, " every text, and the model has ", vocab_size, " tokens"));
+    }
+  }
+  return absl::OkStatus();
+}
+
 absl::StatusOr<LoadedModel> LoadModel(const ServeConfig& config) {
   LoadedModel loaded;
   absl::StatusOr<ModelConfig> model = LoadModelConfig(config.model);
@@ -128,6 +143,10 @@ absl::StatusOr<LoadedModel> LoadModel(const ServeConfig& config) {
   absl::StatusOr<std::unique_ptr<Tokenizer>> tokenizer = Tokenizer::Load(config.model);
   if (!tokenizer.ok()) return tokenizer.status();
   loaded.served.tokenizer = *std::move(tokenizer);
+  if (absl::Status status = CheckTokensAroundTexts(*loaded.served.tokenizer, model->vocab_size);
+      !status.ok()) {
+    return status;
+  }
 
   const int threads = ThreadCount(config.threads);
   if (const int cpus = MachineCpus(); threads > cpus) {
@@ -173,8 +192,8 @@ bool ServeUntilSignalled(TerminationSignals& signals, Daemon& daemon,
                          absl::Duration drain_timeout) {
   const int signal_number = signals.Wait();
   const bool has_port_failed = signals.is_own();
-  spdlog::info("signal {}: draining for up to {}", signal_number,
-               absl::FormatDuration(drain_timeout));
+  spdlog::info("signal {}: draining for up to {} s", signal_number,
+               absl::ToDoubleSeconds(drain_timeout));
   std::atomic<bool> has_drained = false;
   std::thread impatience([&] {
     while (!has_drained) {

@@ -206,6 +206,17 @@ const BrokenModel kBrokenFolders[] = {
        m.Replace("tokenizer.json", tokenizer.dump());
      },
      {"tokenizer.json", "Crossword"}},
+    {"a token before every text that the model lacks",
+     [](ModelFolder& m) {
+       m.Replace("tokenizer_config.json", R"({"bos_token": "<new>", "add_bos_token": true,
+                 "added_tokens_decoder": {"5000": {"content": "<new>", "special": true}}})");
+     },
+     {"tokenizer.json", "'<new>'", "before every text"}},
+    {"what a clone without Git LFS has",
+     [](ModelFolder& m) {
+       m.Replace("model.safetensors", "version https://git-lfs.github.com/spec/v1\noid sha256:0\n");
+     },
+     {"model.safetensors", "git lfs pull"}},
 };
 
 template <size_t n>

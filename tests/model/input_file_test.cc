@@ -43,6 +43,13 @@ TEST(ReadInputFile, WhatIsNoFileIsRefusedWithoutWaiting) {
   }
 }
 
+TEST(ReadInputFile, APointerOfGitLfsIsNotTheFile) {
+  const TemporaryFolder dir;
+  WriteFile(dir / "pointer", "version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 7\n");
+  ExpectRefused(ReadInputFile(dir / "pointer", kMostBytes).status(), dir / "pointer",
+                "git lfs pull");
+}
+
 TEST(ReadInputFile, ALinkThatLeadsNowhereIsNoAbsentFile) {
   const TemporaryFolder dir;
   std::filesystem::create_symlink("absent", dir / "nowhere");

@@ -94,6 +94,35 @@ TEST(TokenizerConfigTest, ANamedTokenLeavesTheListToTheOtherFile) {
   EXPECT_EQ(Pieces(**tokenizer, "a</s>").back(), "</s>");
 }
 
+TEST(TokenizerConfigTest, TheMapOverrulesAnOldConfigurationAndNoNewOne) {
+  for (const bool is_new : {false, true}) {
+    const TokenizerDir dir;
+    json config = {{"bos_token", "<s>"}};
+    if (is_new) config["added_tokens_decoder"]["1"] = {{"content", "<s>"}, {"special", true}};
+    dir.Write("tokenizer.json", SentencePieceTokenizer());
+    dir.Write("tokenizer_config.json", config);
+    dir.Write("special_tokens_map.json", json{{"bos_token", "</s>"}});
+    const auto tokenizer = Tokenizer::Load(dir.path());
+    ASSERT_TRUE(tokenizer.ok()) << tokenizer.status();
+    EXPECT_EQ((*tokenizer)->bos_id(), is_new ? 1 : 2);
+  }
+}
+
+TEST(TokenizerConfigTest, TokensOfTheConfigurationWithoutAnIdOfTheirOwnGetTheNextOnes) {
+  const json file = SentencePieceTokenizer();
+  const int size = LoadJson(file)->vocab_size();
+  json config = {{"pad_token", "[PAD]"}, {"additional_special_tokens", {"<a>", "<s>"}}};
+  config["added_tokens_decoder"]["1"] = {{"content", "<taken>"}, {"special", true}};
+  const auto tokenizer = LoadJson(file, config);
+  EXPECT_EQ(tokenizer->PieceToId("<taken>"), size);
+  EXPECT_EQ(tokenizer->PieceToId("[PAD]"), size + 1);
+  EXPECT_EQ(tokenizer->PieceToId("<a>"), size + 2);
+  EXPECT_EQ(tokenizer->PieceToId("<s>"), 1);
+  EXPECT_EQ(tokenizer->vocab_size(), size + 3);
+  EXPECT_EQ(Pieces(*tokenizer, "hello[PAD]").back(), "[PAD]");
+  EXPECT_TRUE(tokenizer->IsSpecial(size + 1));
+}
+
 TEST(TokenizerConfigTest, WhetherAnAddedTokenIsASingleWordIsAsTheConfigurationSays) {
   const json yes = {{"single_word", true}}, no = {{"single_word", false}};
   EXPECT_THAT(Pieces(*LoadOverruled(no, yes), "he<t>"), ElementsAre("he", "<", "t", ">"));
@@ -105,7 +134,7 @@ TEST(TokenizerClass, LlamasAddsBosAndNoEosWhateverTheFileSays) {
   bare["post_processor"] = nullptr;
   const json both = WithTemplate({"<s>"}, {"</s>"});
   json named = {{"bos_token", "<s>"}, {"eos_token", "</s>"}};
-  for (const char* name : {"LlamaTokenizer", "LlamaTokenizerFast"}) {
+  for (const char* name : {"LlamaTokenizer", "LlamaTokenizerFast", "CodeLlamaTokenizer"}) {
     named["tokenizer_class"] = name;
     for (const json& file : {bare, both}) {
       const auto tokenizer = LoadJson(file, named);
@@ -121,6 +150,24 @@ TEST(TokenizerClass, LlamasAddsBosAndNoEosWhateverTheFileSays) {
   named["tokenizer_class"] = "PreTrainedTokenizerFast";
   EXPECT_THAT(LoadJson(bare, named)->prefix_ids(), ElementsAre());
   EXPECT_THAT(LoadJson(both, named)->suffix_ids(), ElementsAre(2));
+}
+
+TEST(TokenizerClass, LlamasBosTakesThePlaceOfTheTemplates) {
+  const json file = WithTemplate({"<s>"}, {});
+  json config = {{"tokenizer_class", "LlamaTokenizer"}, {"bos_token", "</s>"}};
+  EXPECT_THAT(LoadJson(file, config)->prefix_ids(), ElementsAre(2));
+  config["add_bos_token"] = false;
+  EXPECT_THAT(LoadJson(file, config)->prefix_ids(), ElementsAre());
+}
+
+TEST(TokenizerClass, LlamasTokensHaveNamesOfTheirOwn) {
+  json file = SentencePieceTokenizer();
+  file["post_processor"] = nullptr;
+  const auto tokenizer = LoadJson(file, {{"tokenizer_class", "LlamaTokenizer"}});
+  EXPECT_THAT(tokenizer->prefix_ids(), ElementsAre(1));
+  EXPECT_EQ(tokenizer->bos_id(), 1);
+  EXPECT_EQ(tokenizer->eos_id(), 2);
+  EXPECT_EQ(tokenizer->unk_id(), 0);
 }
 
 TEST(TokenizerClass, ClsAndSepSurroundTheText) {

@@ -436,8 +436,7 @@ TEST(PreTokenizerTest, WhiteSpaceIsWhatUnicodeSaysToday) {
 TEST(ConfigurationTest, NamesSpecialTokensAndOverrulesTheTemplate) {
   const TokenizerDir dir;
   dir.Write("tokenizer.json", SentencePieceTokenizer());
-  dir.Write("special_tokens_map.json",
-            json{{"bos_token", {{"content", "</s>"}}}, {"eos_token", {{"content", "</s>"}}}});
+  dir.Write("special_tokens_map.json", json{{"eos_token", {{"content", "</s>"}}}});
   dir.Write("tokenizer_config.json", json{{"bos_token", "<s>"},
                                           {"unk_token", "<unk>"},
                                           {"add_bos_token", false},
