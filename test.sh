@@ -46,6 +46,7 @@ say() { printf '\n== %s\n' "$*"; }
 # Tests in the emulator that take minutes under a sanitizer; others run the same kernels.
 slow_kernels='^emulated/(.*/)?(CudaDecoder\.IsAsNear|CudaSampling\.Draws(What|TheSameOfALarge)|DistantDecodeTwins|SlotMassTwins|ScoreTwins'
 slow_kernels+='|SelectWindows\.IsTheSame|WindowScores\.AgreeOnWide|CosineSum\.AgreesWith|PrefillTwins\.AgreeOnPacked.*/bf16_(64|80|96|128|256))'
+export CTEST_PARALLEL_LEVEL=2
 run_tests() { ctest --test-dir "$1" --output-on-failure --no-tests=error "${@:2}"; }
 
 say "Dependencies"
@@ -73,10 +74,10 @@ if [ "$mode" = all ] && has_time ThreadSanitizer 9; then
   scripts/build.sh tsan
   say "ThreadSanitizer: tests"
   export TSAN_OPTIONS="suppressions='$PWD/tests/support/tsan.supp' halt_on_error=1"
-  run_tests build-tsan -LE long -j2
+  run_tests build-tsan -LE long
   # Of kernels one in twelve, and all of sampling, which has the most barriers.
-  run_tests build-tsan -L long -E "$slow_kernels|CudaSampling" -I ,,12 -j2
-  run_tests build-tsan -R CudaSampling -E "$slow_kernels" -j2
+  run_tests build-tsan -L long -E "$slow_kernels|CudaSampling" -I ,,12
+  run_tests build-tsan -R CudaSampling -E "$slow_kernels"
   unset TSAN_OPTIONS
 fi
 
@@ -85,15 +86,15 @@ if [ "$mode" = all ] && has_time AddressSanitizer 15; then
   scripts/build.sh asan
   export ASAN_OPTIONS="detect_odr_violation=0"  # leaks are looked for, too
   say "AddressSanitizer: unit tests"
-  run_tests build-asan -LE 'figures|long' -E '^emulated/' -j2
+  run_tests build-asan -LE 'figures|long' -E '^emulated/'
   # The twins and the stores: every fifth, and of what the emulator runs one in twelve, since the
   # sanitizers make it slow.
-  run_tests build-asan -L long -E '^emulated/' -I ,,5 -j2
-  run_tests build-asan -R '^emulated/' -E "$slow_kernels" -I ,,12 -j2
+  run_tests build-asan -L long -E '^emulated/' -I ,,5
+  run_tests build-asan -R '^emulated/' -E "$slow_kernels" -I ,,12
   if [ -n "${ZIGGURAT_SOAK:-}" ]; then
     say "AddressSanitizer: the daemon under a mixed load, and given wrong input"
     scripts/build.sh asan ziggurat_cli
-    ZIGGURAT_BINARY="$PWD/build-asan/ziggurat" run_tests build -R '^(Soak|WrongInput)'
+    CTEST_PARALLEL_LEVEL=1 ZIGGURAT_BINARY="$PWD/build-asan/ziggurat" run_tests build -R '^(Soak|WrongInput)'
   fi
   unset ASAN_OPTIONS
 fi
@@ -122,4 +123,4 @@ if [ ${#chosen[@]} -eq 0 ]; then
 else
   say "Release: all tests, but of those in the emulator one in $of_emulated (those of ZIGGURAT_TEST_DAY=$day): the others are LEFT OUT, $minutes minutes are too few"
 fi
-run_tests build -j2 "${chosen[@]}"
+run_tests build "${chosen[@]}"

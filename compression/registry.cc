@@ -7,6 +7,12 @@
 
 namespace ziggurat {
 
+std::vector<std::string> PolicyNames() {
+  std::vector<std::string> names;
+  for (const PolicyDescriptor* policy : AllPolicies()) names.emplace_back(policy->name);
+  return names;
+}
+
 const PolicyDescriptor* FindPolicy(std::string_view name) {
   for (const PolicyDescriptor* policy : AllPolicies()) {
     if (policy->name == name) return policy;

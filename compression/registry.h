@@ -4,6 +4,7 @@
 
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "absl/types/span.h"
 #include "compression/policy_descriptor.h"
@@ -12,6 +13,9 @@ namespace ziggurat {
 
 /// Every policy, by file name. Constant, safe from any thread, alive for the whole process.
 absl::Span<const PolicyDescriptor* const> AllPolicies();
+
+/// Their names, in that order.
+std::vector<std::string> PolicyNames();
 
 /// nullptr where no policy has that name.
 const PolicyDescriptor* FindPolicy(std::string_view name);

@@ -55,7 +55,7 @@ LayerCacheReport MakeLayerReport(const Sequence& sequence, int layer) {
   const MergeRole merge = plan.layers[layer].merge;
   if (merge == MergeRole::kLower) report.merged_with = layer + 1;
   if (merge == MergeRole::kUpper) report.merged_with = layer - 1;
-  if (plan.distant) {
+  if (report.distant_tokens > 0) {
     for (int head = 0; head < heads; ++head) {
       const int lowest = plan.distant->groups->Lowest(layer, head);
       if (lowest != layer) report.keys_of.insert(lowest);

@@ -2,9 +2,7 @@
 
 #include <charconv>
 #include <cmath>
-#include <cstdint>
 #include <iterator>
-#include <limits>
 
 #include "absl/status/status.h"
 #include "absl/strings/ascii.h"
@@ -50,7 +48,7 @@ absl::StatusOr<size_t> ParseByteSize(std::string_view text) {
   for (const Unit& known : kUnits) {
     if (unit != known.name) continue;
     const double bytes = number * known.bytes;
-    if (bytes > static_cast<double>(std::numeric_limits<int64_t>::max())) {
+    if (bytes >= 0x1p63) {
       return absl::InvalidArgumentError(
           absl::StrCat("'", std::string(text), "' is too large: must be below 2^63 bytes"));
     }

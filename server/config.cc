@@ -38,10 +38,9 @@ absl::Status CheckPolicies(const ServeConfig& config) {
   }
   for (const std::string& name : config.allow_compression) {
     if (FindPolicy(name) != nullptr) continue;
-    std::vector<std::string> known;
-    for (const PolicyDescriptor* policy : AllPolicies()) known.emplace_back(policy->name);
-    return absl::InvalidArgumentError(absl::StrCat(
-        "--allow-compression: '", name, "' is no policy: must be of ", absl::StrJoin(known, ", ")));
+    return absl::InvalidArgumentError(absl::StrCat("--allow-compression: '", name,
+                                                   "' is no policy: must be of ",
+                                                   absl::StrJoin(PolicyNames(), ", ")));
   }
   return absl::OkStatus();
 }

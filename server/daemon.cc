@@ -129,11 +129,7 @@ RequestRules Daemon::MakeRules(const ModelShape& shape) const {
                      .default_policy = *ParsePolicy(config_.compression, config_.resources),
                      .allowed_policies = config_.allow_compression,
                      .resources = config_.resources};
-  if (rules.allowed_policies.empty()) {
-    for (const PolicyDescriptor* policy : AllPolicies()) {
-      rules.allowed_policies.emplace_back(policy->name);
-    }
-  }
+  if (rules.allowed_policies.empty()) rules.allowed_policies = PolicyNames();
   return rules;
 }
 

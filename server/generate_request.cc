@@ -7,6 +7,7 @@
 #include <set>
 #include <utility>
 
+#include "absl/algorithm/container.h"
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -91,7 +92,9 @@ absl::Status CheckStopStrings(const v1::GenerateRequest& message) {
                                                  kMaxStopStrings, " are allowed"));
   }
   for (const std::string& stop : message.stop()) {
-    if (stop.empty()) return InvalidParameter("stop", "holds an empty string");
+    if (stop.empty())
+      return InvalidParameter("stop", absl::StrCat("holds an empty string: must be of 1 to ",
+                                                   kMaxStopStringBytes, " bytes"));
     if (stop.size() > kMaxStopStringBytes) {
       return InvalidParameter("stop",
                               absl::StrCat("holds a string of ", stop.size(), " bytes: at most ",
@@ -101,22 +104,29 @@ absl::Status CheckStopStrings(const v1::GenerateRequest& message) {
   return absl::OkStatus();
 }
 
-// Of a composed policy every part must be allowed.
+// The first part of a composed policy that may not be asked for; "" where all may.
+std::string PartNotAllowed(const Policy& policy, const RequestRules& rules) {
+  for (const absl::string_view name : absl::StrSplit(std::string(policy.name()), '+')) {
+    if (!absl::c_linear_search(rules.allowed_policies, name)) return std::string(name);
+  }
+  return "";
+}
+
 absl::StatusOr<std::shared_ptr<const Policy>> ChoosePolicy(const std::string& text,
                                                            const RequestRules& rules) {
+  const Policy& by_default = *rules.default_policy;
   if (text.empty()) return rules.default_policy;
   absl::StatusOr<std::shared_ptr<const Policy>> policy = ParsePolicy(text, rules.resources);
   if (!policy.ok()) return policy.status();  // "compression policy, column 8: ..."
-  if ((*policy)->ToString() == rules.default_policy->ToString()) return policy;
-  for (const absl::string_view name : absl::StrSplit(std::string((*policy)->name()), '+')) {
-    if (std::count(rules.allowed_policies.begin(), rules.allowed_policies.end(),
-                   std::string(name)) == 0) {
-      return absl::PermissionDeniedError(absl::StrCat("compression '", name,
-                                                      "' is not allowed here: allowed are ",
-                                                      absl::StrJoin(rules.allowed_policies, ", ")));
-    }
-  }
-  return policy;
+  if ((*policy)->ToString() == by_default.ToString()) return policy;
+  const std::string name = PartNotAllowed(**policy, rules);
+  if (name.empty()) return policy;
+  return absl::PermissionDeniedError(
+      absl::StrCat("compression '", name, "' is not allowed here: allowed are ",
+                   absl::StrJoin(rules.allowed_policies, ", "),
+                   PartNotAllowed(by_default, rules).empty()
+                       ? ""
+                       : absl::StrCat(", and the default, ", by_default.ToString())));
 }
 
 // As much of the beginning and the end of a prompt as policies look at, or all of it. Ids that the

@@ -297,10 +297,6 @@ absl::Status CheckFilter(const KernelsBenchOptions& options) {
 }  // namespace
 
 absl::Status RunKernelsBench(const KernelsBenchOptions& options) {
-  if (options.threads < 1) return absl::InvalidArgumentError("--threads must be at least 1");
-  if (!(options.gigabytes >= 0.25 && options.gigabytes <= 256)) {
-    return absl::InvalidArgumentError("--gigabytes must be from 0.25 to 256");
-  }
   const auto backend = MakeCpuBackend(options.level, options.threads);
   if (!backend.ok()) return backend.status();
   machine.threads = options.threads;

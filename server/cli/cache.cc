@@ -8,7 +8,6 @@
 #include <thread>
 #include <utility>
 
-#include "server/cache_json.h"
 #include "server/cli/cache_picture.h"
 #include "server/cli/call_status.h"
 #include "server/cli/client.h"
@@ -16,6 +15,8 @@
 #include "server/cli/failure.h"
 #include "server/cli/terminal.h"
 #include "server/cli/validators.h"
+#include "server/json_text.h"
+#include "server/message_json.h"
 
 namespace ziggurat {
 namespace {

@@ -2,6 +2,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <climits>
 #include <cstdio>
 #include <memory>
 #include <optional>
@@ -25,6 +26,7 @@
 #include "server/cli/folder_name.h"
 #include "server/cli/shell_quote.h"
 #include "server/cli/terminal.h"
+#include "server/cli/validators.h"
 #include "server/cli/write_file.h"
 #include "server/config.h"
 #include "server/log.h"
@@ -64,32 +66,13 @@ struct PodFlags {
   int threads = 0;
 };
 
-absl::Status CheckFlags(const PodFlags& flags) {
-  if (!(flags.delta >= 0 && flags.delta <= 1)) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("--delta must be from 0 to 1, not ", flags.delta));
-  }
-  if (flags.samples < 1) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("--samples must be at least 1, not ", flags.samples));
-  }
-  if (flags.last < 1) {
-    return absl::InvalidArgumentError(absl::StrCat("--last must be at least 1, not ", flags.last));
-  }
-  if (flags.threads < 0 || flags.threads > 1024) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("--threads must be from 0 to 1024, not ", flags.threads));
-  }
+/// Tokens of a sample: what the flags say, within the context.
+absl::StatusOr<int> SampleLength(const PodFlags& flags, const ModelConfig& config) {
+  const int context = config.MaxContextTokens();
   if (flags.length && *flags.length <= flags.last) {
     return absl::InvalidArgumentError(absl::StrCat("--length must be more than --last, which is ",
                                                    flags.last, ", not ", *flags.length));
   }
-  return absl::OkStatus();
-}
-
-/// Tokens of a sample: what the flags say, within the context.
-absl::StatusOr<int> SampleLength(const PodFlags& flags, const ModelConfig& config) {
-  const int context = config.MaxContextTokens();
   if (flags.length && *flags.length > context) {
     return absl::InvalidArgumentError(absl::StrCat(
         "--length ", *flags.length, ": the context of this model is ", context, " tokens"));
@@ -215,7 +198,6 @@ void PrintUse(const PodFlags& flags, int context_tokens) {
 }
 
 absl::Status Calibrate(const PodFlags& flags) {
-  if (absl::Status status = CheckFlags(flags); !status.ok()) return status;
   const absl::StatusOr<ElementType> dtype = ParseElementType(flags.dtype);
   if (!dtype.ok()) return Prefixed("--dtype", dtype.status());
   const absl::StatusOr<int> device = ChooseDevice(flags.device);
@@ -257,8 +239,7 @@ int CalibratePod(const PodFlags& flags) {
   SetUpLogging(spdlog::level::warn);
   const absl::Status status = Calibrate(flags);
   if (status.ok()) return kExitOk;
-  return SayFailure("calibrate pod", status,
-                    absl::IsInvalidArgument(status) ? kExitUsage : kExitFailure);
+  return SayFailure("calibrate pod", status, ExitCodeOf(status));
 }
 
 }  // namespace
@@ -278,15 +259,19 @@ Command AddCalibrate(CLI::App& app) {
       ->type_name("FILE");
   pod->add_option("--out", flags->out, "The groups file to write")->required()->type_name("FILE");
   pod->add_option("--samples", flags->samples, "Samples, taken evenly from all of the text")
+      ->check(IntegerBetween(1, INT_MAX))
       ->capture_default_str();
   pod->add_option("--length", flags->length,
                   "Tokens of a sample (default: 2048, or what the context holds)")
-      ->type_name("TOKENS");
+      ->check(IntegerBetween(1, INT_MAX))
+      ->type_name("N");
   pod->add_option("--last", flags->last,
                   "Last tokens of each sample, whose attention is compared (q)")
-      ->type_name("TOKENS")
+      ->check(IntegerBetween(1, INT_MAX))
+      ->type_name("N")
       ->capture_default_str();
   pod->add_option("--delta", flags->delta, "Least similarity of any two layers of a group, 0 to 1")
+      ->check(NumberBetween(0, 1))
       ->capture_default_str();
   pod->add_flag("--per-layer", flags->per_layer,
                 "One grouping for all heads, by the mean of their similarities");
@@ -299,6 +284,7 @@ Command AddCalibrate(CLI::App& app) {
       ->capture_default_str();
   pod->add_option("--threads", flags->threads,
                   "Threads of computation; 0: one for each CPU it may use")
+      ->check(IntegerBetween(0, 1024))
       ->capture_default_str();
   pod->footer(kExamples);
   return {calibrate, [flags] { return CalibratePod(*flags); }, /*computes=*/true};

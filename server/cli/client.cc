@@ -16,7 +16,6 @@
 #include "grpcpp/create_channel.h"
 #include "grpcpp/security/credentials.h"
 #include "grpcpp/support/client_interceptor.h"
-#include "server/cli/shell_quote.h"
 #include "server/config.h"
 #include "server/printable.h"
 #include "server/security/named_file.h"
@@ -176,22 +175,6 @@ void AddServerFlags(CLI::App& command, ServerFlags& flags) {
        "The first token in it goes with each call (default: the token in $ZIGGURAT_TOKEN)");
   command.add_flag("--allow-plain-text", flags.allow_plain_text,
                    "Without --tls-ca, send the token even to another machine");
-}
-
-std::string ServerFlagsText(const ServerFlags& flags) {
-  std::string text;
-  const std::pair<const char*, const std::string&> all[] = {
-      {"--server", flags.address},
-      {"--tls-ca", flags.tls_ca},
-      {"--tls-cert", flags.tls_cert},
-      {"--tls-key", flags.tls_key},
-      {"--tls-server-name", flags.tls_server_name},
-      {"--token-file", flags.token_file}};
-  for (const auto& [name, value] : all) {
-    if (!value.empty()) absl::StrAppend(&text, " ", name, " ", ShellQuoted(value));
-  }
-  if (flags.allow_plain_text) absl::StrAppend(&text, " --allow-plain-text");
-  return text;
 }
 
 absl::StatusOr<ServerAccess> ReadServerAccess(const ServerFlags& flags) {

@@ -29,8 +29,6 @@ struct ServerFlags {
 
 /// The same flags for every command. `flags` outlives the command.
 void AddServerFlags(CLI::App& command, ServerFlags& flags);
-/// " --server HOST:PORT --tls-ca FILE", quoted for a shell: what of it is not the default.
-std::string ServerFlagsText(const ServerFlags& flags);
 
 /// What a daemon is shown, out of the files and the variable that the flags name.
 struct ServerAccess {

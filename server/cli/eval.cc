@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <climits>
 #include <cstdio>
 #include <cstdlib>
 #include <memory>
@@ -13,14 +14,13 @@
 #include <vector>
 
 #include "absl/algorithm/container.h"
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "absl/time/clock.h"
 #include "server/cli/call_status.h"
 #include "server/cli/client.h"
 #include "server/cli/command.h"
-#include "server/cli/eval/patience.h"
+#include "server/cli/command_line.h"
 #include "server/cli/eval/progress.h"
 #include "server/cli/eval/report.h"
 #include "server/cli/eval/result_log.h"
@@ -84,29 +84,6 @@ std::string Message(const absl::Status& status) {
   return PrintableMessage(std::string(status.message()));
 }
 
-std::string CommandLine(const EvalFlags& flags) {
-  std::string line = absl::StrCat("ziggurat eval", ServerFlagsText(flags.server), " --tasks");
-  for (const std::string& path : flags.tasks) absl::StrAppend(&line, " ", ShellQuoted(path));
-  for (const std::string& policy : flags.compression) {
-    absl::StrAppend(&line, " \\\n  --compression ", ShellQuoted(policy));
-  }
-  absl::StrAppend(&line, " \\\n ");
-  if (flags.limit) absl::StrAppend(&line, " --limit ", *flags.limit);
-  absl::StrAppend(&line, " --concurrency ", flags.concurrency);
-  if (flags.asking.max_tokens) absl::StrAppend(&line, " --max-tokens ", *flags.asking.max_tokens);
-  if (flags.asking.hold_back) absl::StrAppend(&line, " --hold-back ", *flags.asking.hold_back);
-  if (flags.asking.stop != AskingOptions().stop) {
-    for (const std::string& stop : flags.asking.stop) {
-      absl::StrAppend(&line, " --stop ", ShellQuoted(stop));
-    }
-  }
-  if (flags.deadline_seconds > 0) {
-    absl::StrAppend(&line, " --deadline ", ExactNumber(flags.deadline_seconds));
-  }
-  if (flags.asking.attention_recall) absl::StrAppend(&line, " --attention-recall");
-  return absl::StrCat(line, " --out ", ShellQuoted(flags.out));
-}
-
 // The files, each content once.
 absl::StatusOr<std::vector<TaskFile>> ReadTaskFiles(const std::vector<std::string>& paths) {
   std::vector<TaskFile> files;
@@ -123,19 +100,6 @@ absl::StatusOr<std::vector<TaskFile>> ReadTaskFiles(const std::vector<std::strin
   return files;
 }
 
-// CheckPolicy, once the daemon is not busy.
-grpc::Status CheckPolicyPatiently(v1::Ziggurat::StubInterface& stub, const std::string& text,
-                                  const EvalFlags& flags, std::string& canonical) {
-  Patience patience(kBusyPatience);
-  for (;;) {
-    grpc::Status status = CheckPolicy(stub, text, flags.asking, canonical);
-    const std::optional<absl::Duration> pause =
-        IsBusy(status) ? patience.NextPause() : std::nullopt;
-    if (!pause) return status;
-    absl::SleepFor(*pause);
-  }
-}
-
 // Has the daemon judge every policy before anything runs. `full` comes first, the others in the
 // order of the report; those that mean the same count once. An exit code.
 int CheckPolicies(v1::Ziggurat::StubInterface& stub, const EvalFlags& flags,
@@ -147,7 +111,7 @@ int CheckPolicies(v1::Ziggurat::StubInterface& stub, const EvalFlags& flags,
   for (const std::string& text : texts) {
     EvalPolicy policy{.canonical = "", .name = absl::StrReplaceAll(text, {{" ", ""}})};
     if (policy.name.empty()) return Fail("--compression '': name a policy", kExitUsage);
-    const grpc::Status status = CheckPolicyPatiently(stub, text, flags, policy.canonical);
+    const grpc::Status status = CheckPolicy(stub, text, flags.asking.stop, policy.canonical);
     if (status.error_code() == grpc::StatusCode::UNAVAILABLE) {
       return Fail(DescribeError(status, flags.server));
     }
@@ -194,15 +158,15 @@ grpc::Status Prepare(v1::Ziggurat::StubInterface& stub, const EvalFlags& flags,
 }
 
 // Asks what is left and adds what comes to the results. An exit code; what was done is kept.
-int Ask(v1::Ziggurat::StubInterface& stub, const EvalFlags& flags,
-        const v1::GetModelResponse& model, std::vector<Job> jobs, ResultLog& log,
-        TerminationSignals& signals, std::map<ResultKey, Result>& results) {
+int Ask(v1::Ziggurat::StubInterface& stub, const EvalFlags& flags, const RunInfo& info,
+        std::vector<Job> jobs, ResultLog& log, TerminationSignals& signals,
+        std::map<ResultKey, Result>& results) {
   if (jobs.empty()) return kExitOk;
   RunnerOptions options{.concurrency = flags.concurrency,
                         .attention_recall = flags.asking.attention_recall};
   if (flags.deadline_seconds > 0) options.deadline = absl::Seconds(flags.deadline_seconds);
   ProgressLine line(stderr, IsTerminal(), TerminalColumns(STDERR_FILENO));
-  Runner runner(stub, model, log, std::move(jobs), options);
+  Runner runner(stub, info.model, log, std::move(jobs), options);
   while (!runner.finished()) {
     if (signals.Wait(absl::Milliseconds(100)) != 0) runner.Stop();
     line.Update(runner.progress());
@@ -221,16 +185,15 @@ int Ask(v1::Ziggurat::StubInterface& stub, const EvalFlags& flags,
   }
   return Fail(absl::StrCat(why, "\n", progress.done, " of ", progress.total,
                            " requests are done and kept in ", log.path(),
-                           ". The same command goes on from there:\n", CommandLine(flags)));
+                           ". The same command goes on from there:\n", info.command));
 }
 
-int Eval(const EvalFlags& flags) {
+int Eval(const EvalFlags& flags, std::string command) {
   const absl::StatusOr<std::vector<TaskFile>> files = ReadTaskFiles(flags.tasks);
   if (!files.ok()) {
-    return Fail(Message(files.status()),
-                absl::IsInvalidArgument(files.status()) ? kExitUsage : kExitFailure);
+    return Fail(Message(files.status()), ExitCodeOf(files.status()));
   }
-  RunInfo info{.command = CommandLine(flags),
+  RunInfo info{.command = std::move(command),
                .server = flags.server.address,
                .time = absl::Now(),
                .model = {},
@@ -259,7 +222,7 @@ int Eval(const EvalFlags& flags) {
   const PictureNames pictures =
       NamePictures(policies, has_heat_maps, flags.asking.attention_recall);
   if (absl::Status report = CheckReport(flags.out, pictures); !report.ok()) {
-    return Fail(Message(report), absl::IsInvalidArgument(report) ? kExitUsage : kExitFailure);
+    return Fail(Message(report), ExitCodeOf(report));
   }
   std::vector<Asking> askings;
   status = Prepare(stub, flags, *files, askings, info);
@@ -278,8 +241,7 @@ int Eval(const EvalFlags& flags) {
                askings.size(), policies.size(), resumption.jobs.size());
   info.reused = resumption.settled.size();
   std::map<ResultKey, Result> results = std::move(resumption.settled);
-  const int code =
-      Ask(stub, flags, info.model, std::move(resumption.jobs), **log, signals, results);
+  const int code = Ask(stub, flags, info, std::move(resumption.jobs), **log, signals, results);
   if (code != kExitOk) return code;
 
   const Summary summary = Summarize(info.model, policies, askings, results);
@@ -300,17 +262,6 @@ int Eval(const EvalFlags& flags) {
         static_cast<long long>(failed), static_cast<long long>(asked));
   }
   return failed == asked ? Fail("every request failed") : kExitOk;
-}
-
-// CLI11's own says from where to where a double goes.
-CLI::Validator AtLeastOne() {
-  return CLI::Validator(
-      [](const std::string& text) {
-        int value = 0;
-        if (absl::SimpleAtoi(text, &value) && value >= 1) return std::string();
-        return "'" + text + "' must be an integer of at least 1";
-      },
-      "");
 }
 
 }  // namespace
@@ -336,17 +287,17 @@ Command AddEval(CLI::App& app) {
       ->type_name("DIR");
   eval->add_option("--limit", flags->limit,
                    "Prompts of each file, spread evenly over depths (default: all)")
-      ->check(AtLeastOne())
+      ->check(IntegerBetween(1, INT_MAX))
       ->type_name("N");
   eval->add_option("--concurrency", flags->concurrency, "Requests at once")
-      ->check(CLI::Range(1, 1024))
+      ->check(IntegerBetween(1, 1024))
       ->capture_default_str()
       ->type_name("N");
   eval->add_flag("--attention-recall", flags->asking.attention_recall,
                  "Also measure what share of the attention falls on what each layer keeps");
   eval->add_option("--max-tokens", flags->asking.max_tokens,
                    "Most tokens of an answer (default: as many as the right answer has)")
-      ->check(AtLeastOne())
+      ->check(IntegerBetween(1, INT_MAX))
       ->type_name("N");
   eval->add_option("--stop", flags->asking.stop,
                    "An answer ends at this text, unless the right answer holds it; may be given "
@@ -359,14 +310,14 @@ Command AddEval(CLI::App& app) {
                    "Tokens at the end of each prompt that are not sent: the model must write them "
                    "before the answer, with the compressed cache (default: 1 where the answer is "
                    "one token, which the uncompressed prefill would bring; else 0)")
-      ->check(CLI::Range(0, 1024))
+      ->check(IntegerBetween(0, 1024))
       ->type_name("N");
   eval->add_option("--deadline,--timeout", flags->deadline_seconds,
                    "Seconds that a request may take; then it has failed (default: any time)")
       ->check(PositiveNumber())
       ->type_name("SECONDS");
   eval->footer(kExamples);
-  return {eval, [flags] { return Eval(*flags); }};
+  return {eval, [flags, eval] { return Eval(*flags, CommandLineOf(*eval)); }};
 }
 
 }  // namespace ziggurat

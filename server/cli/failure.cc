@@ -13,6 +13,10 @@ absl::Status Prefixed(std::string_view what, const absl::Status& status) {
                       absl::StrCat(std::string(what), ": ", std::string(status.message())));
 }
 
+int ExitCodeOf(const absl::Status& status) {
+  return absl::IsInvalidArgument(status) ? kExitUsage : kExitFailure;
+}
+
 int SayFailure(std::string_view command, const absl::Status& status, int exit_code) {
   return SayFailure(command, PrintableMessage({status.message().data(), status.message().size()}),
                     exit_code);

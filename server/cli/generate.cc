@@ -10,7 +10,6 @@
 #include "absl/strings/str_cat.h"
 #include "model/tokenizer/utf8.h"
 #include "nlohmann/json.hpp"
-#include "server/cache_json.h"
 #include "server/cli/cache_picture.h"
 #include "server/cli/call_status.h"
 #include "server/cli/client.h"
@@ -19,6 +18,8 @@
 #include "server/cli/on_signal.h"
 #include "server/cli/standard_input.h"
 #include "server/cli/validators.h"
+#include "server/json_text.h"
+#include "server/message_json.h"
 #include "server/signals.h"
 
 namespace ziggurat {
@@ -95,28 +96,6 @@ std::string FinishReasonText(v1::FinishReason reason) {
   return absl::AsciiStrToLower(name.substr(std::string("FINISH_REASON_").size()));
 }
 
-Json ToJson(const v1::CacheReport& cache) {
-  Json layers = Json::array();
-  for (const v1::LayerCacheReport& layer : cache.layers()) layers.push_back(LayerJson(layer));
-  return {{"compression", cache.compression()},
-          {"block_bytes", cache.block_bytes()},
-          {"blocks", cache.blocks()},
-          {"bytes", cache.bytes()},
-          {"full_blocks", cache.full_blocks()},
-          {"compression_ratio", cache.compression_ratio()},
-          {"distant_attentions", cache.distant_attentions()},
-          {"skipped_attentions", cache.skipped_attentions()},
-          {"layers", std::move(layers)}};
-}
-
-Json ToJson(const v1::TokenLogprobs& token) {
-  Json top = Json::array();
-  for (const v1::TokenLogprobs::Alternative& alternative : token.top()) {
-    top.push_back({{"token_id", alternative.token_id()}, {"logprob", alternative.logprob()}});
-  }
-  return {{"token_id", token.token_id()}, {"logprob", token.logprob()}, {"top", std::move(top)}};
-}
-
 // What has come of the answer, gathered for --json.
 struct Answer {
   Json prompt_token_ids = Json::array();
@@ -127,7 +106,7 @@ struct Answer {
   void Add(const v1::GenerateChunk& chunk) {
     for (const int32_t id : chunk.prompt_token_ids()) prompt_token_ids.push_back(id);
     for (const int32_t id : chunk.token_ids()) token_ids.push_back(id);
-    for (const v1::TokenLogprobs& token : chunk.logprobs()) logprobs.push_back(ToJson(token));
+    for (const v1::TokenLogprobs& token : chunk.logprobs()) logprobs.push_back(MessageJson(token));
     text += chunk.text();
   }
 
@@ -140,12 +119,9 @@ struct Answer {
     if (result.has_stop_string()) object["stop_string"] = result.stop_string();
     if (result.has_stop_token_id()) object["stop_token_id"] = result.stop_token_id();
     if (with_logprobs) object["logprobs"] = logprobs;
-    object["usage"] = {{"prompt_tokens", result.usage().prompt_tokens()},
-                       {"completion_tokens", result.usage().completion_tokens()}};
-    object["timings"] = {{"queue_seconds", result.timings().queue_seconds()},
-                         {"first_token_seconds", result.timings().first_token_seconds()},
-                         {"total_seconds", result.timings().total_seconds()}};
-    object["cache"] = ToJson(result.cache());
+    object["usage"] = MessageJson(result.usage());
+    object["timings"] = MessageJson(result.timings());
+    object["cache"] = MessageJson(result.cache());
     return object;
   }
 };
@@ -205,9 +181,7 @@ int Generate(const GenerateFlags& flags) {
   }
   if (!result) return Fail("the answer has no end");
   if (flags.json) {
-    const std::string text = answer.ToObject(*result, flags.logprobs.has_value())
-                                 .dump(-1, ' ', false, Json::error_handler_t::replace);
-    std::printf("%s\n", text.c_str());
+    std::printf("%s\n", JsonText(answer.ToObject(*result, flags.logprobs.has_value())).c_str());
   }
   if (flags.report) std::fputs(DrawReport(result->cache(), kReportColumns).c_str(), stdout);
   return kExitOk;

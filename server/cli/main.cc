@@ -22,6 +22,7 @@
 #include "attention/cpu_level.h"
 #include "model/cuda/cuda_decoder.h"
 #include "server/cli/command.h"
+#include "server/cli/command_line.h"
 #include "server/cli/spin_limit.h"
 #include "server/cli/wrong_flags.h"
 #include "server/printable.h"

@@ -30,8 +30,7 @@ int MakeModel(const MakeModelFlags& flags) {
     std::printf("%s\n", flags.out.c_str());
     return kExitOk;
   }
-  return SayFailure("make-model", status,
-                    absl::IsInvalidArgument(status) ? kExitUsage : kExitFailure);
+  return SayFailure("make-model", status, ExitCodeOf(status));
 }
 
 std::string ShapeNames() {

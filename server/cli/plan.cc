@@ -3,11 +3,11 @@
 #include <memory>
 #include <string>
 
-#include "server/cache_json.h"
 #include "server/cli/command.h"
 #include "server/cli/failure.h"
 #include "server/cli/plan/planner.h"
 #include "server/cli/validators.h"
+#include "server/json_text.h"
 
 namespace ziggurat {
 namespace {
@@ -32,8 +32,7 @@ struct PlanFlags {
 int RunPlan(const PlanFlags& flags) {
   const absl::StatusOr<plan::Plan> plan = plan::MakePlan(flags.options);
   if (!plan.ok()) {
-    return SayFailure("plan", plan.status(),
-                      absl::IsInvalidArgument(plan.status()) ? kExitUsage : kExitFailure);
+    return SayFailure("plan", plan.status(), ExitCodeOf(plan.status()));
   }
   std::printf("%s%s", (flags.json ? JsonText(PlanJson(*plan), 2) : PlanText(*plan)).c_str(),
               flags.json ? "\n" : "");
@@ -49,7 +48,7 @@ void AddTrafficFlags(CLI::App& app, plan::PlanOptions& flags) {
                             ->capture_default_str();
   app.add_option("--max-tokens", flags.max_tokens,
                  "The limit that requests set, and so reserve (default: what they generate)")
-      ->check(CLI::Range(1, 1 << 30))
+      ->check(IntegerBetween(1, 1 << 30))
       ->type_name("N");
   CLI::Option* trace = app.add_option("--trace", flags.trace, "Lengths of a recorded trace instead")
                            ->excludes(input)
@@ -61,7 +60,7 @@ void AddTrafficFlags(CLI::App& app, plan::PlanOptions& flags) {
       ->capture_default_str()
       ->type_name("X");
   app.add_option("--clients", flags.clients, "Requests that are to run at once")
-      ->check(CLI::Range(1, plan::kMostRunning))
+      ->check(IntegerBetween(1, plan::kMostRunning))
       ->type_name("N");
   app.add_option("--rate", flags.rate, "Instead: so many requests come each second ...")
       ->check(NumberBetween(1e-6, 1e6))

@@ -28,11 +28,9 @@ int Describe(const std::vector<std::string>& names) {
   for (const std::string& name : names) {
     const PolicyDescriptor* policy = FindPolicy(name);
     if (policy == nullptr) {
-      std::vector<std::string> known;
-      for (const PolicyDescriptor* one : AllPolicies()) known.emplace_back(one->name);
       return SayFailure("policies",
                         absl::StrCat("unknown policy ", QuoteForMessage(name), "; known are ",
-                                     absl::StrJoin(known, ", ")),
+                                     absl::StrJoin(PolicyNames(), ", ")),
                         kExitUsage);
     }
     chosen.push_back(policy);

@@ -1,14 +1,6 @@
 #include "server/cli/security_flags.h"
 
 namespace ziggurat {
-namespace {
-
-// "" would mean that nothing is asked of anybody: it is more likely a variable that was not set.
-std::string RefuseEmpty(const std::string& path) {
-  return path.empty() ? "the name of the file is empty" : "";
-}
-
-}  // namespace
 
 void AddSecurityFlags(CLI::App& serve, SecurityConfig& config) {
   serve
@@ -16,24 +8,20 @@ void AddSecurityFlags(CLI::App& serve, SecurityConfig& config) {
           "--tls-cert", config.tls_cert,
           "Certificate of both ports, with intermediate ones behind it; PEM, read anew when "
           "it changes")
-      ->type_name("FILE")
-      ->check(RefuseEmpty);
+      ->type_name("FILE");
   serve
       .add_option("--tls-key", config.tls_key,
                   "Key of that certificate; PEM, without a passphrase, read anew too")
-      ->type_name("FILE")
-      ->check(RefuseEmpty);
+      ->type_name("FILE");
   serve
       .add_option("--tls-client-ca", config.tls_client_ca,
                   "Clients must show a certificate that one of these authorities has signed; PEM, "
                   "read anew too")
-      ->type_name("FILE")
-      ->check(RefuseEmpty);
+      ->type_name("FILE");
   serve
       .add_option("--auth-token-file", config.auth_token_file,
                   "Calls must carry one of these tokens, one a line, # for comments; read anew too")
-      ->type_name("FILE")
-      ->check(RefuseEmpty);
+      ->type_name("FILE");
   serve.add_flag("--allow-plain-text", config.allow_plain_text,
                  "Without TLS, listen on addresses that other machines reach, too");
 }

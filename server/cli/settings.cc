@@ -189,7 +189,7 @@ absl::StatusOr<Settings> Settings::Complete(CLI::App& command,
     const std::string& key = option->get_lnames()[0];
     Given given{DefaultOf(*option), kDefault};
     if (option->count() > 0) {
-      given = {option->results(), kCommandLine};
+      given = {option->reduced_results(), kCommandLine};
     } else if (const auto variable = by_variable.find(key); variable != by_variable.end()) {
       given = variable->second;
     } else if (const auto line = by_file->find(key); line != by_file->end()) {
@@ -204,7 +204,7 @@ absl::StatusOr<Settings> Settings::Complete(CLI::App& command,
     if (given.source != kDefault && option->count() == 0) {
       if (absl::Status status = Apply(*option, given); !status.ok()) return status;
     }
-    if (option->count() > 0) given.values = option->results();
+    if (option->count() > 0) given.values = option->reduced_results();
     settings.all_.push_back({key, std::move(given.values), std::move(given.source)});
   }
   return settings;

@@ -1,8 +1,5 @@
 #include "server/cli/shell_quote.h"
 
-#include <array>
-#include <charconv>
-
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "server/printable.h"
@@ -18,12 +15,6 @@ std::string ShellQuoted(const std::string& word) {
     return absl::StrCat("$'", Printable(plain), "'");
   }
   return absl::StrCat("'", absl::StrReplaceAll(word, {{"'", "'\\''"}}), "'");
-}
-
-std::string ExactNumber(double value) {
-  std::array<char, 32> text{};  // 24 is the most that it takes
-  char* const end = std::to_chars(text.data(), text.data() + text.size(), value).ptr;
-  return std::string(text.data(), end);
 }
 
 }  // namespace ziggurat

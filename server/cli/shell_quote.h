@@ -9,7 +9,4 @@ namespace ziggurat {
 /// would change is escaped as bash, zsh and ksh read it ($'...'), so that it stays on one line.
 std::string ShellQuoted(const std::string& word);
 
-/// As few digits as are read back as the same number.
-std::string ExactNumber(double value);
-
 }  // namespace ziggurat

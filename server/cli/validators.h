@@ -1,14 +1,36 @@
-// What numbers and texts of flags may be. CLI11's own validators let NaN pass, and write out the
-// largest double where they do not.
+// What numbers and texts of flags may be. CLI11's own validators let NaN pass, write out the
+// largest double where they do not, and take 010 for 8.
 #pragma once
 
+#include <climits>
 #include <string>
 
 #include "CLI/CLI.hpp"
+#include "absl/algorithm/container.h"
+#include "absl/strings/ascii.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "model/tokenizer/utf8.h"
 
 namespace ziggurat {
+
+/// Of digits alone. --help says the range.
+inline CLI::Validator IntegerBetween(int least, int most) {
+  const std::string range = most == INT_MAX ? absl::StrCat("at least ", least)
+                                            : absl::StrCat("from ", least, " to ", most);
+  return CLI::Validator(
+      [least, most, range](const std::string& text) {
+        int value = 0;
+        const bool is_decimal =
+            absl::c_all_of(text, absl::ascii_isdigit) && (text == "0" || text[0] != '0');
+        if (is_decimal && absl::SimpleAtoi(text, &value) && value >= least && value <= most) {
+          return std::string();
+        }
+        return absl::StrCat("'", text, "' must be an integer ", most == INT_MAX ? "of " : "",
+                            range);
+      },
+      range);
+}
 
 inline CLI::Validator NumberBetween(double least, double most) {
   return CLI::Validator(

@@ -11,9 +11,16 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
 #include "compression/edit_distance.h"
+#include "server/cli/command_line.h"
 
 namespace ziggurat {
 namespace {
+
+/// Without what its checks add behind a colon.
+std::string TypeName(const CLI::Option& option) {
+  const std::string name = option.get_type_name();
+  return name.substr(0, name.find(':'));
+}
 
 bool IsFlagWord(const std::string& word) { return word.size() > 1 && word[0] == '-'; }
 
@@ -23,7 +30,7 @@ enum class Kind { kSwitch, kNumber, kInteger };
 
 Kind KindOf(const CLI::Option& option) {
   static const std::set<std::string> kNumbers = {"FLOAT", "SECONDS", "X", "R", "SHARE", "PERCENT"};
-  const std::string type = option.get_type_name();
+  const std::string type = TypeName(option);
   if (option.get_items_expected_max() == 0 || type == "BOOLEAN" || absl::StrContains(type, "|")) {
     return Kind::kSwitch;
   }
@@ -32,7 +39,7 @@ Kind KindOf(const CLI::Option& option) {
 
 /// The words of a switch: those of its type name, "on|off", or else of a flag.
 std::string WordsOf(const CLI::Option& option) {
-  const std::string type = option.get_type_name();
+  const std::string type = TypeName(option);
   return absl::StrContains(type, "|") ? absl::StrReplaceAll(type, {{"|", " or "}})
                                       : "true or false";
 }
@@ -90,7 +97,7 @@ std::vector<std::string> DescribeWordsOf(const CLI::App& command, const CLI::App
 
 bool IsInteger(const CLI::Option& option) {
   static const std::set<std::string> kIntegers = {"INT", "UINT", "N"};
-  return kIntegers.count(option.get_type_name()) > 0;
+  return kIntegers.count(TypeName(option)) > 0;
 }
 
 /// Of a text that CLI11 takes for an integer: why it should not. Empty otherwise.
@@ -153,7 +160,7 @@ std::optional<std::string> ParseSwitch(const std::string& text) {
 void RefuseOddValues(CLI::App& app) {
   for (CLI::Option* const option : app.get_options()) {
     if (IsInteger(*option)) {
-      const bool is_unsigned = option->get_type_name() == "UINT";
+      const bool is_unsigned = TypeName(*option) == "UINT";
       option->check([is_unsigned](const std::string& text) {
         return text.empty() ? "" : WhyNotDecimal(text, is_unsigned);
       });
@@ -188,17 +195,6 @@ std::string DescribeUnknownCommand(const CLI::App& app, absl::Span<char* const> 
   }
   return absl::StrCat(FullName(app), ": '", words[0], "' is no command",
                       DidYouMean(words[0], names), "; `", FullName(app), " --help` lists them");
-}
-
-std::string FullName(const CLI::App& command) {
-  const CLI::App* parent = command.get_parent();
-  return parent == nullptr ? command.get_name()
-                           : absl::StrCat(FullName(*parent), " ", command.get_name());
-}
-
-const CLI::App& DeepestParsed(const CLI::App& app) {
-  const auto parsed = app.get_subcommands();
-  return parsed.empty() ? app : DeepestParsed(*parsed.front());
 }
 
 std::string DescribeUnknownWords(const CLI::App& app) {

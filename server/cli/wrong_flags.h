@@ -42,10 +42,4 @@ std::string DescribeUnknownWords(const CLI::App& app);
 /// Empty: there is none.
 std::string DescribeUnknownCommand(const CLI::App& app, absl::Span<char* const> words);
 
-/// "ziggurat bench serve".
-std::string FullName(const CLI::App& command);
-
-/// The command that was asked for, as far as it was told: `app` itself, or one below it.
-const CLI::App& DeepestParsed(const CLI::App& app);
-
 }  // namespace ziggurat

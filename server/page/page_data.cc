@@ -6,7 +6,8 @@
 
 #include "absl/time/clock.h"
 #include "nlohmann/json.hpp"
-#include "server/cache_json.h"
+#include "server/json_text.h"
+#include "server/message_json.h"
 #include "server/messages.h"
 #include "server/version.h"
 
@@ -129,7 +130,7 @@ std::optional<std::string> PageData::Request(RequestId id) const {
   if (request == snapshot->requests.end()) return std::nullopt;
   const Json answer = {{"cache_at_ms", absl::ToUnixMillis(snapshot->made_at)},
                        {"block_bytes", snapshot->block_bytes},
-                       {"request", RequestJson(ToMessage(*request, CacheDetail::kRequestsInFull))}};
+                       {"request", MessageJson(ToMessage(*request, CacheDetail::kRequestsInFull))}};
   return JsonText(answer);
 }
 

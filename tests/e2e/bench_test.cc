@@ -111,9 +111,9 @@ TEST(Bench, WrongInputIsNamed) {
   constexpr int kFailure = 1, kUsage = 2;
   constexpr char kUnknownPolicy[] = "column 1: unknown policy 'zip'; known are fp8, full, ";
   refused({"bench", "decode", "--model", model, "--batch", "0"}, kUsage,
-          "--batch: 0, must be from 1 to 65536");
+          "--batch: '0' must be an integer from 1 to 65536");
   refused({"bench", "decode", "--model", model, "--batch", "2147483647"}, kUsage,
-          "--batch: 2147483647, must be from 1 to 65536");
+          "--batch: '2147483647' must be an integer from 1 to 65536");
   refused({"bench", "scheduler", "--compression", "zip"}, kUsage, kUnknownPolicy);
   refused({"bench", "decode", "--model", model, "--context", "4096"}, kUsage,
           "prompts of 4096 tokens and 35 generated ones do not fit the model's context of 4096");
@@ -127,8 +127,11 @@ TEST(Bench, WrongInputIsNamed) {
   refused({"bench", "prefill", "--model", model, "--json", "/no/where"}, kFailure,
           "--json: /no/where: No such file or directory");
   refused({"bench", "scheduler", "--sequences", "1,0"}, kUsage,
-          "--sequences: 0, must be from 1 to 65536");
-  refused({"bench", "scheduler", "--layers", "0"}, kUsage, "--layers: 0, must be from 1 to 1024");
+          "--sequences: '0' must be an integer from 1 to 65536");
+  refused({"bench", "scheduler", "--layers", "0"}, kUsage,
+          "--layers: '0' must be an integer from 1 to 1024");
+  refused({"bench", "kernels", "--gigabytes", "0.1"}, kUsage,
+          "--gigabytes: '0.1' must be a number from 0.25 to 256");
   refused({"bench"}, kUsage, "A subcommand is required");
 }
 

@@ -165,10 +165,11 @@ TEST(CalibratePod, SaysWhatIsWrong) {
     flags.insert(flags.begin(), {"--text", text, "--out", out});
     return refusal(std::move(flags), 2);
   };
-  EXPECT_THAT(with({"--delta", "1.5"}), HasSubstr("--delta must be from 0 to 1, not 1.5"));
-  EXPECT_THAT(with({"--delta", "nan"}), HasSubstr("--delta must be from 0 to 1"));
-  EXPECT_THAT(with({"--samples", "0"}), HasSubstr("--samples must be at least 1, not 0"));
-  EXPECT_THAT(with({"--last", "0"}), HasSubstr("--last must be at least 1, not 0"));
+  EXPECT_THAT(with({"--delta", "1.5"}), HasSubstr("--delta: '1.5' must be a number from 0 to 1"));
+  EXPECT_THAT(with({"--delta", "nan"}), HasSubstr("--delta: 'nan' must be a number from 0 to 1"));
+  EXPECT_THAT(with({"--samples", "0"}), HasSubstr("--samples: '0' must be an integer of at least 1"));
+  EXPECT_THAT(with({"--last", "0"}), HasSubstr("--last: '0' must be an integer of at least 1"));
+  EXPECT_THAT(with({"--last", "0100"}), HasSubstr("'0100' must be an integer of at least 1"));
   EXPECT_THAT(with({"--length", "64"}), HasSubstr("--length must be more than --last"));
   EXPECT_THAT(with({"--length", "5000"}), HasSubstr("the context of this model is 4096 tokens"));
   EXPECT_THAT(with({"--length", "1000"}), HasSubstr("fewer than one sample of 1000"));

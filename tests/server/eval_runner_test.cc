@@ -194,9 +194,9 @@ TEST_F(EvalRunner, StopsThatTheAnswerHoldsAreLeftOut) {
 TEST_F(EvalRunner, PoliciesAreJudgedByTheDaemon) {
   Start();
   std::string canonical;
-  ASSERT_TRUE(CheckPolicy(daemon_->stub(), "snapkv( budget = 64 )", options_, canonical).ok());
+  ASSERT_TRUE(CheckPolicy(daemon_->stub(), "snapkv( budget = 64 )", options_.stop, canonical).ok());
   EXPECT_EQ(canonical, "snapkv(budget=64,window=32,kernel=5,pool=avg)");
-  const grpc::Status status = CheckPolicy(daemon_->stub(), "squash(x=3)", options_, canonical);
+  const grpc::Status status = CheckPolicy(daemon_->stub(), "squash(x=3)", options_.stop, canonical);
   EXPECT_EQ(status.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
   EXPECT_THAT(status.error_message(), HasSubstr("squash"));
   EXPECT_THAT(status.error_message(), HasSubstr("^"));
@@ -210,17 +210,18 @@ constexpr char kSummary[] =
 TEST_F(EvalRunner, PoliciesThatDependOnThePromptAreLeftToEachPrompt) {
   Start();
   EvalPolicy open{.name = "windowkv(budget=64)"};
-  ASSERT_TRUE(CheckPolicy(daemon_->stub(), open.name, options_, open.canonical).ok());
+  ASSERT_TRUE(CheckPolicy(daemon_->stub(), open.name, options_.stop, open.canonical).ok());
   EXPECT_EQ(open.canonical,
             "windowkv(budget=64,task=auto,review=auto,observe=auto,group=auto,lambda=14,p=auto)");
   std::string stated;
   ASSERT_TRUE(
-      CheckPolicy(daemon_->stub(), "windowkv(budget=64,task=localization)", options_, stated).ok());
+      CheckPolicy(daemon_->stub(), "windowkv(budget=64,task=localization)", options_.stop, stated)
+          .ok());
   EXPECT_NE(stated, open.canonical);
   std::string other_spelling;
-  ASSERT_TRUE(
-      CheckPolicy(daemon_->stub(), "windowkv( budget = 64, task = auto )", options_, other_spelling)
-          .ok());
+  ASSERT_TRUE(CheckPolicy(daemon_->stub(), "windowkv( budget = 64, task = auto )", options_.stop,
+                          other_spelling)
+                  .ok());
   EXPECT_EQ(other_spelling, open.canonical);
 
   file_.questions = {{.task = "sum", .length = 64, .prompt = kSummary, .answer = " A bridge"},
@@ -243,7 +244,7 @@ TEST_F(EvalRunner, ADefaultThatDependsOnThePromptIsAllowedAsItIs) {
   Start(config);
   policies_[1] = {.name = config.compression};
   ASSERT_TRUE(
-      CheckPolicy(daemon_->stub(), config.compression, options_, policies_[1].canonical).ok());
+      CheckPolicy(daemon_->stub(), config.compression, options_.stop, policies_[1].canonical).ok());
   MakeQuestions(2);
   Runner runner(daemon_->stub(), model_, *log_, Jobs(), {});
   ASSERT_TRUE(runner.Wait().ok());
@@ -291,6 +292,21 @@ TEST_F(EvalRunner, PatienceWithAFullQueueEnds) {
   for (const Result& result : runner.TakeResults()) {
     EXPECT_TRUE(!result.failed() || result.error_code == "RESOURCE_EXHAUSTED") << result.error;
   }
+}
+
+TEST_F(EvalRunner, APolicyIsJudgedOnceTheQueueHasRoom) {
+  ServeConfig config = StubDaemon::DefaultConfig();
+  config.max_running = 1;
+  config.max_queue = 1;
+  Start(config);
+  MakeQuestions(8);
+  daemon_->control().decode_delay_us = 20000;
+  Runner runner(daemon_->stub(), model_, *log_, Jobs(), {.concurrency = 8});
+  std::string canonical;
+  const grpc::Status status = CheckPolicy(daemon_->stub(), "snapkv(budget=64)", {}, canonical);
+  EXPECT_TRUE(status.ok()) << status.error_message();
+  EXPECT_THAT(canonical, HasSubstr("budget=64"));
+  EXPECT_TRUE(runner.Wait().ok());
 }
 
 TEST_F(EvalRunner, DeadlinesAreFailures) {

@@ -15,7 +15,7 @@
 #include "gtest/gtest.h"
 #include "httplib.h"
 #include "nlohmann/json.hpp"
-#include "server/cache_json.h"
+#include "server/message_json.h"
 #include "server/messages.h"
 #include "server/page/history.h"
 #include "server/page/page_data.h"

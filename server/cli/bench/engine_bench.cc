@@ -37,15 +37,6 @@ absl::Status CheckSteps(const EngineCase& which, const EngineFigures& figures) {
 
 }  // namespace
 
-absl::Status CheckNumbers(const char* flag, const std::vector<int>& values, int most) {
-  for (const int value : values) {
-    if (value >= 1 && value <= most) continue;
-    return absl::InvalidArgumentError(
-        absl::StrCat(flag, ": ", value, ", must be from 1 to ", most));
-  }
-  return absl::OkStatus();
-}
-
 absl::Status CheckFits(int context, int decode_tokens, int max_context_tokens) {
   const int64_t generated = GeneratedTokens(decode_tokens);
   if (context + generated <= max_context_tokens) return absl::OkStatus();

@@ -29,9 +29,6 @@ struct EngineBenchOptions {
   int max_prompt_tokens = 1;
 };
 
-/// INVALID_ARGUMENT where one of the numbers of a flag is not from 1 to `most`.
-absl::Status CheckNumbers(const char* flag, const std::vector<int>& values, int most);
-
 /// INVALID_ARGUMENT where prompts of `context` tokens, of which `decode_tokens` steps are timed, do
 /// not fit a model's context.
 absl::Status CheckFits(int context, int decode_tokens, int max_context_tokens);

@@ -8,6 +8,7 @@
 #include "server/cli/bench/subcommands.h"
 #include "server/cli/device.h"
 #include "server/cli/failure.h"
+#include "server/cli/validators.h"
 
 namespace ziggurat {
 namespace {
@@ -71,9 +72,10 @@ Command AddBenchKernels(CLI::App& bench) {
   app->add_option("--filter", flags->options.filter, "Regular expression over the names")
       ->type_name("REGEX");
   app->add_option("--threads", flags->options.threads, "Threads; 0: one for each CPU it may use")
-      ->check(CLI::Range(0, 1024))
+      ->check(IntegerBetween(0, 1024))
       ->capture_default_str();
   app->add_option("--gigabytes", flags->options.gigabytes, "Memory that the caches fill")
+      ->check(NumberBetween(0.25, 256))
       ->capture_default_str();
   app->add_flag("--in-cache", flags->options.in_cache,
                 "Decode attention over 256 tokens a thread, which a second-level cache of 2 MiB "

@@ -1,5 +1,6 @@
 // `ziggurat bench decode` and `ziggurat bench prefill`: a model in this process, without network.
 #include <algorithm>
+#include <climits>
 #include <cstdio>
 #include <memory>
 #include <string>
@@ -16,8 +17,10 @@
 #include "server/cli/bench/subcommands.h"
 #include "server/cli/device.h"
 #include "server/cli/failure.h"
+#include "server/cli/validators.h"
 #include "server/cli/write_file.h"
 #include "server/config.h"
+#include "server/json_text.h"
 #include "server/log.h"
 #include "server/version.h"
 
@@ -95,17 +98,11 @@ absl::StatusOr<bench::EngineBenchOptions> MakeOptions(const ModelBenchFlags& fla
   const absl::StatusOr<ElementType> dtype = ParseElementType(flags.dtype);
   if (!dtype.ok()) return Prefixed("--dtype", dtype.status());
   options.dtype = *dtype;
-  constexpr int kMostRequests = 65536, kMany = 1 << 30;
-  absl::Status status = bench::CheckNumbers("--batch", flags.batches, kMostRequests);
-  status.Update(bench::CheckNumbers("--context", flags.contexts, kMany));
-  status.Update(bench::CheckNumbers("--tokens", {flags.tokens}, kMany));
-  status.Update(bench::CheckNumbers("--repeats", {flags.repeats}, kMany));
-  status.Update(bench::CheckNumbers("--prefill-tokens", {flags.prefill_tokens}, kMany));
   for (const int context : flags.contexts) {
-    status.Update(
-        bench::CheckFits(context, flags.decodes ? flags.tokens : 0, model->MaxContextTokens()));
+    absl::Status status =
+        bench::CheckFits(context, flags.decodes ? flags.tokens : 0, model->MaxContextTokens());
+    if (!status.ok()) return status;
   }
-  if (!status.ok()) return status;
   const absl::StatusOr<int> device = ChooseDevice(flags.device);
   if (!device.ok()) return device.status();
   options.device = *device;
@@ -232,16 +229,12 @@ nlohmann::json ToJson(const std::string& policy, const bench::EngineCase& which,
 }
 
 int Fail(const ModelBenchFlags& flags, const absl::Status& status) {
-  return SayFailure(absl::StrCat("bench ", flags.command()), status,
-                    absl::IsInvalidArgument(status) ? kExitUsage : kExitFailure);
+  return SayFailure(absl::StrCat("bench ", flags.command()), status, ExitCodeOf(status));
 }
 
 absl::Status WriteReport(const ModelBenchFlags& flags, const nlohmann::json& report) {
   if (flags.json.empty()) return absl::OkStatus();
-  return Prefixed(
-      "--json",
-      ReplaceFile(flags.json,
-                  report.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + '\n'));
+  return Prefixed("--json", ReplaceFile(flags.json, JsonText(report, 2) + '\n'));
 }
 
 int RunModelBench(const ModelBenchFlags& flags) {
@@ -321,6 +314,7 @@ Command AddModelBench(CLI::App* app, bool decodes) {
       ->type_name("DIR");
   app->add_option("--batch", flags->batches, "Requests at once, separated by commas")
       ->delimiter(',')
+      ->check(IntegerBetween(1, 65536))
       ->capture_default_str();
   if (decodes) {
     app->add_flag("--fill", flags->fill,
@@ -328,6 +322,7 @@ Command AddModelBench(CLI::App* app, bool decodes) {
   }
   app->add_option("--context", flags->contexts, "Prompt tokens of each, separated by commas")
       ->delimiter(',')
+      ->check(IntegerBetween(1, INT_MAX))
       ->capture_default_str();
   app->add_option("--compression", flags->policies, "Policy; may be given several times")
       ->type_name("POLICY")
@@ -336,10 +331,11 @@ Command AddModelBench(CLI::App* app, bool decodes) {
       ->type_name("NAME=FILE");
   if (decodes) {
     app->add_option("--tokens", flags->tokens, "Decode steps that are timed")
-        ->check(CLI::Range(1, 1000000))
+        ->check(IntegerBetween(1, 1000000))
         ->capture_default_str();
   }
   app->add_option("--repeats", flags->repeats, "Runs of each row; the best one counts")
+      ->check(IntegerBetween(1, INT_MAX))
       ->capture_default_str();
   app->add_option("--device", flags->device,
                   "auto: the first GPU, or the CPU where there is none; cpu; cuda:N")
@@ -347,10 +343,11 @@ Command AddModelBench(CLI::App* app, bool decodes) {
       ->capture_default_str();
   app->add_option("--threads", flags->threads,
                   "Threads of computation; 0: one for each CPU it may use")
-      ->check(CLI::Range(0, 1024))
+      ->check(IntegerBetween(0, 1024))
       ->capture_default_str();
   app->add_option("--prefill-tokens", flags->prefill_tokens,
                   "Prompt tokens that are computed as one batch")
+      ->check(IntegerBetween(1, INT_MAX))
       ->capture_default_str();
   app->add_option("--dtype", flags->dtype, "Weights, activations and cache in bf16 or f32")
       ->type_name("TYPE")

@@ -24,6 +24,7 @@
 #include "server/cli/bench/engine_bench.h"
 #include "server/cli/bench/subcommands.h"
 #include "server/cli/failure.h"
+#include "server/cli/validators.h"
 #include "server/log.h"
 
 namespace ziggurat {
@@ -178,8 +179,7 @@ class GatedModel final : public NullModel {
 };
 
 int Fail(const absl::Status& status) {
-  return SayFailure("bench scheduler", status,
-                    absl::IsInvalidArgument(status) ? kExitUsage : kExitFailure);
+  return SayFailure("bench scheduler", status, ExitCodeOf(status));
 }
 
 void PrintRow(const std::string& text, int sequences, int layers,
@@ -239,10 +239,6 @@ absl::Status RunRow(const std::string& text, std::shared_ptr<const Policy> polic
 
 int RunSchedulerBench(const SchedulerFlags& flags) {
   SetUpLogging(spdlog::level::warn);
-  for (const absl::Status& status : {bench::CheckNumbers("--sequences", flags.sequences, 65536),
-                                     bench::CheckNumbers("--layers", flags.layers, 1024)}) {
-    if (!status.ok()) return Fail(status);
-  }
   std::vector<std::pair<std::string, std::shared_ptr<const Policy>>> policies;
   for (const std::string& text :
        flags.policies.empty() ? std::vector<std::string>{"full"} : flags.policies) {
@@ -273,15 +269,17 @@ Command AddBenchScheduler(CLI::App& bench) {
   auto flags = std::make_shared<SchedulerFlags>();
   app->add_option("--sequences", flags->sequences, "Sequences that decode, separated by commas")
       ->delimiter(',')
+      ->check(IntegerBetween(1, 65536))
       ->capture_default_str();
   app->add_option("--layers", flags->layers, "Layers of the model, separated by commas")
       ->delimiter(',')
+      ->check(IntegerBetween(1, 1024))
       ->capture_default_str();
   app->add_option("--compression", flags->policies, "Policy; may be given several times")
       ->type_name("POLICY")
       ->allow_extra_args(false);
   app->add_option("--steps", flags->steps, "Decode steps that are timed")
-      ->check(CLI::Range(1, 1000000))
+      ->check(IntegerBetween(1, 1000000))
       ->capture_default_str();
   app->add_flag("--gpu-table", flags->gpu_table, "Keep the table of a GPU too, and time that");
   app->footer(kExamples);

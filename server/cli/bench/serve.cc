@@ -20,7 +20,8 @@
 #include "server/cli/bench/subcommands.h"
 #include "server/cli/call_status.h"
 #include "server/cli/client.h"
-#include "server/cli/eval/patience.h"
+#include "server/cli/command_line.h"
+#include "server/cli/eval/asking.h"
 #include "server/cli/eval/policy_text.h"
 #include "server/cli/eval/progress.h"
 #include "server/cli/failure.h"
@@ -74,8 +75,8 @@ absl::StatusOr<WorkloadOptions> MakeWorkload(const ServeFlags& flags) {
   return options;
 }
 
-LoadSetting MakeSetting(const ServeFlags& flags) {
-  LoadSetting setting{.command = CommandLine(flags),
+LoadSetting MakeSetting(const ServeFlags& flags, std::string command) {
+  LoadSetting setting{.command = std::move(command),
                       .server = flags.server.address,
                       .time = absl::Now(),
                       .model = {},
@@ -93,22 +94,6 @@ LoadSetting MakeSetting(const ServeFlags& flags) {
                       .warmup = flags.warmup,
                       .goals = flags.goals};
   return setting;
-}
-
-// One token from one token: says what is wrong with the policy before anything is measured.
-grpc::Status AskOnce(v1::Ziggurat::StubInterface& stub, const std::string& compression) {
-  grpc::ClientContext context;
-  context.set_deadline(absl::ToChronoTime(absl::Now() + eval::kBusyPatience));
-  v1::GenerateRequest request;
-  request.mutable_token_ids()->add_ids(0);
-  request.set_max_tokens(1);
-  request.set_ignore_eos(true);
-  request.set_compression(compression);
-  const auto stream = stub.Generate(&context, request);
-  v1::GenerateResponse response;
-  while (stream->Read(&response)) {
-  }
-  return WithoutAnswer(stream->Finish(), eval::kBusyPatience);
 }
 
 // Until the run is over, by the count of requests or by the time, whichever is further; in both
@@ -173,23 +158,23 @@ std::string WhyItEnded(const absl::Status& status, const ServerFlags& server) {
       DescribeError({grpc::StatusCode::UNAVAILABLE, std::string(status.message())}, server));
 }
 
-int Serve(const ServeFlags& flags) {
+int Serve(const ServeFlags& flags, std::string command) {
   if (const std::string wrong = WrongFlags(flags); !wrong.empty()) return Fail(wrong, kExitUsage);
   absl::StatusOr<WorkloadOptions> workload = MakeWorkload(flags);
   if (!workload.ok()) {
-    return Fail(workload.status(),
-                absl::IsInvalidArgument(workload.status()) ? kExitUsage : kExitFailure);
+    return Fail(workload.status(), ExitCodeOf(workload.status()));
   }
   if (!flags.out.empty()) {
     std::error_code error;
     std::filesystem::create_directories(flags.out, error);
     if (error) return Fail(absl::StrCat(flags.out, ": ", error.message()));
     if (absl::Status status = CheckLoadReport(flags.out); !status.ok()) {
-      return Fail(status, absl::IsInvalidArgument(status) ? kExitUsage : kExitFailure);
+      return Fail(status, ExitCodeOf(status));
     }
   }
 
-  LoadResult result{.setting = MakeSetting(flags), .summary = {}, .records = {}, .cache = {}};
+  LoadResult result{
+      .setting = MakeSetting(flags, std::move(command)), .summary = {}, .records = {}, .cache = {}};
   v1::GetModelResponse& model = result.setting.model;
   const absl::StatusOr<ServerAccess> access = ReadServerAccess(flags.server);
   if (!access.ok()) return Fail(access.status());
@@ -201,7 +186,8 @@ int Serve(const ServeFlags& flags) {
   grpc::ClientContext context;
   context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(30));
   grpc::Status status = stub.GetModel(&context, {}, &model);
-  if (status.ok()) status = AskOnce(stub, flags.compression);
+  std::string canonical;
+  if (status.ok()) status = eval::CheckPolicy(stub, flags.compression, {}, canonical);
   if (!status.ok()) {
     return Fail(DescribeError(status, flags.server),
                 IsAskedWrongly(status.error_code()) ? kExitUsage : kExitFailure);
@@ -261,7 +247,7 @@ Command AddBenchServe(CLI::App& bench) {
       "serve", "Put a running daemon under load: throughput, latency, goodput, cache");
   auto flags = std::make_shared<ServeFlags>();
   AddServeFlags(*serve, *flags);
-  return {serve, [flags] { return Serve(*flags); }};
+  return {serve, [flags, serve] { return Serve(*flags, CommandLineOf(*serve)); }};
 }
 
 }  // namespace ziggurat

@@ -2,7 +2,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "server/cli/bench/load/lengths.h"
-#include "server/cli/shell_quote.h"
 #include "server/cli/validators.h"
 
 namespace ziggurat::bench {
@@ -54,7 +53,7 @@ void AddLoadFlags(CLI::App& serve, ServeFlags& flags) {
       .add_option("--clients", flags.clients,
                   "Closed loop: so many clients, each of which sends its next request when its "
                   "last one has ended")
-      ->check(CLI::Range(1, 100000))
+      ->check(IntegerBetween(1, 100000))
       ->type_name("N");
   serve
       .add_option("--rate", flags.rate,
@@ -74,7 +73,7 @@ void AddLoadFlags(CLI::App& serve, ServeFlags& flags) {
   serve
       .add_option("--requests", flags.requests,
                   "Ends after so many (default: 100, or the whole trace; with --duration: any)")
-      ->check(CLI::Range(1, 100000000))
+      ->check(IntegerBetween(1, 100000000))
       ->type_name("N");
   serve
       .add_option("--duration", flags.duration,
@@ -125,7 +124,7 @@ void AddServeFlags(CLI::App& serve, ServeFlags& flags) {
       ->check(PositiveNumber())
       ->type_name("SECONDS");
   serve.add_option("--warmup", flags.warmup, "Requests that are made before, and not counted")
-      ->check(CLI::Range(0, 100000))
+      ->check(IntegerBetween(0, 100000))
       ->capture_default_str()
       ->type_name("N");
   serve.add_option("--out", flags.out, "Folder for result.json and pictures; made where absent")
@@ -148,36 +147,6 @@ std::string WrongFlags(const ServeFlags& flags) {
            "own; --length-scale scales them";
   }
   return "";
-}
-
-std::string CommandLine(const ServeFlags& flags) {
-  std::string line = absl::StrCat("ziggurat bench serve", ServerFlagsText(flags.server));
-  const auto add = [&](const char* name, const auto& value) {
-    if (value) absl::StrAppend(&line, " ", name, " ", *value);
-  };
-  const auto add_number = [&](const char* name, const std::optional<double>& value) {
-    if (value) absl::StrAppend(&line, " ", name, " ", ExactNumber(*value));
-  };
-  const auto add_text = [&](const char* name, const std::string& value) {
-    if (!value.empty()) absl::StrAppend(&line, " ", name, " ", ShellQuoted(value));
-  };
-  add("--clients", flags.clients);
-  add_number("--rate", flags.rate);
-  add_text("--trace", flags.trace);
-  add_number("--time-scale", flags.time_scale);
-  add_number("--length-scale", flags.length_scale);
-  add("--requests", flags.requests);
-  add_number("--duration", flags.duration);
-  add("--input-tokens", flags.input_tokens);
-  add("--output-tokens", flags.output_tokens);
-  absl::StrAppend(&line, " --seed ", flags.seed);
-  add_text("--compression", flags.compression);
-  add_number("--ttft-goal", flags.goals.ttft_seconds);
-  add_number("--itl-goal", flags.goals.itl_seconds);
-  add_number("--deadline", flags.timeout);
-  if (flags.warmup > 0) absl::StrAppend(&line, " --warmup ", flags.warmup);
-  add_text("--out", flags.out);
-  return line;
 }
 
 }  // namespace ziggurat::bench

@@ -40,7 +40,4 @@ void AddServeFlags(CLI::App& serve, ServeFlags& flags);
 /// What CLI11 cannot see in one flag alone; empty: nothing is wrong.
 std::string WrongFlags(const ServeFlags& flags);
 
-/// A command line that means the same.
-std::string CommandLine(const ServeFlags& flags);
-
 }  // namespace ziggurat::bench

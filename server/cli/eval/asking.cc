@@ -86,17 +86,15 @@ grpc::Status HoldBack(v1::Ziggurat::StubInterface& stub, int tokens, Asking& ask
   return status;
 }
 
-}  // namespace
-
-grpc::Status CheckPolicy(v1::Ziggurat::StubInterface& stub, const std::string& text,
-                         const AskingOptions& options, std::string& canonical) {
+grpc::Status AskOnce(v1::Ziggurat::StubInterface& stub, const std::string& text,
+                     const std::vector<std::string>& stop, std::string& canonical) {
   grpc::ClientContext context;
   context.set_deadline(absl::ToChronoTime(absl::Now() + kBusyPatience));
   v1::GenerateRequest request;
   request.set_text("1");
   request.mutable_sampling()->set_temperature(0);
   request.set_max_tokens(1);
-  request.mutable_stop()->Add(options.stop.begin(), options.stop.end());
+  request.mutable_stop()->Add(stop.begin(), stop.end());
   request.set_compression(text);
   const auto stream = stub.Generate(&context, request);
   v1::GenerateResponse response;
@@ -105,6 +103,20 @@ grpc::Status CheckPolicy(v1::Ziggurat::StubInterface& stub, const std::string& t
   }
   if (std::string any = TextOfAnyPrompt(text); !any.empty()) canonical = std::move(any);
   return WithoutAnswer(WithRefusalReason(stream->Finish(), context), kBusyPatience);
+}
+
+}  // namespace
+
+grpc::Status CheckPolicy(v1::Ziggurat::StubInterface& stub, const std::string& text,
+                         const std::vector<std::string>& stop, std::string& canonical) {
+  Patience patience(kBusyPatience);
+  for (;;) {
+    grpc::Status status = AskOnce(stub, text, stop, canonical);
+    const std::optional<absl::Duration> pause =
+        IsBusy(status) ? patience.NextPause() : std::nullopt;
+    if (!pause) return status;
+    absl::SleepFor(*pause);
+  }
 }
 
 grpc::Status PrepareAsking(v1::Ziggurat::StubInterface& stub, const AskingOptions& options,

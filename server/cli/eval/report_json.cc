@@ -1,6 +1,7 @@
 // report.json.
 #include "nlohmann/json.hpp"
 #include "server/cli/eval/report.h"
+#include "server/json_text.h"
 
 namespace ziggurat::eval {
 namespace {
@@ -150,7 +151,7 @@ std::string JsonReport(const RunInfo& info, const Summary& summary) {
                        {"heat_maps", std::move(heat_maps)},
                        {"attention_recall", std::move(recall)},
                        {"failures", FailuresToJson(summary)}};
-  return report.dump(1, ' ', false, Json::error_handler_t::replace) + "\n";
+  return JsonText(report, 1) + "\n";
 }
 
 }  // namespace ziggurat::eval

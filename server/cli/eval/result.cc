@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "nlohmann/json.hpp"
 #include "server/cli/json_value.h"
+#include "server/json_text.h"
 
 namespace ziggurat::eval {
 namespace {
@@ -15,16 +16,9 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 Json ToJson(const CacheFigures& cache) {
-  return {{"bytes", cache.bytes},
-          {"blocks", cache.blocks},
-          {"full_blocks", cache.full_blocks},
-          {"lazy_layers", cache.lazy_layers},
-          {"evicted_tokens", cache.evicted_tokens},
-          {"merged_tokens", cache.merged_tokens},
-          {"distant_tokens", cache.distant_tokens},
-          {"quantized_tokens", cache.quantized_tokens},
-          {"distant_attentions", cache.distant_attentions},
-          {"skipped_attentions", cache.skipped_attentions}};
+  Json json;
+  for (const auto& [name, figure] : kCacheFigures) json[name] = cache.*figure;
+  return json;
 }
 
 /// Whole numbers that fit; the library makes some number of any.
@@ -40,16 +34,7 @@ void ReadInteger(const Json& json, const char* key, Int& to) {
 
 CacheFigures ParseCache(const Json& json) {
   CacheFigures cache;
-  ReadInteger(json, "bytes", cache.bytes);
-  ReadInteger(json, "blocks", cache.blocks);
-  ReadInteger(json, "full_blocks", cache.full_blocks);
-  ReadInteger(json, "lazy_layers", cache.lazy_layers);
-  ReadInteger(json, "evicted_tokens", cache.evicted_tokens);
-  ReadInteger(json, "merged_tokens", cache.merged_tokens);
-  ReadInteger(json, "distant_tokens", cache.distant_tokens);
-  ReadInteger(json, "quantized_tokens", cache.quantized_tokens);
-  ReadInteger(json, "distant_attentions", cache.distant_attentions);
-  ReadInteger(json, "skipped_attentions", cache.skipped_attentions);
+  for (const auto& [name, figure] : kCacheFigures) ReadInteger(json, name, cache.*figure);
   return cache;
 }
 
@@ -140,7 +125,7 @@ std::string ToJsonLine(const Result& result) {
     json["cache"] = ToJson(result.cache);
     if (!result.attention_recall.empty()) json["attention_recall"] = result.attention_recall;
   }
-  return json.dump(-1, ' ', false, Json::error_handler_t::replace);
+  return JsonText(json);
 }
 
 absl::StatusOr<Result> ParseResult(std::string_view line) {

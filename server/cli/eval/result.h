@@ -41,6 +41,23 @@ struct CacheFigures {
   uint64_t skipped_attentions = 0;
 };
 
+/// Each under the name that it has in files.
+struct NamedCacheFigure {
+  const char* name;
+  uint64_t CacheFigures::*figure;
+};
+constexpr NamedCacheFigure kCacheFigures[] = {
+    {"bytes", &CacheFigures::bytes},
+    {"blocks", &CacheFigures::blocks},
+    {"full_blocks", &CacheFigures::full_blocks},
+    {"lazy_layers", &CacheFigures::lazy_layers},
+    {"evicted_tokens", &CacheFigures::evicted_tokens},
+    {"merged_tokens", &CacheFigures::merged_tokens},
+    {"distant_tokens", &CacheFigures::distant_tokens},
+    {"quantized_tokens", &CacheFigures::quantized_tokens},
+    {"distant_attentions", &CacheFigures::distant_attentions},
+    {"skipped_attentions", &CacheFigures::skipped_attentions}};
+
 struct Result {
   ResultKey key = {};
   std::string file = {};     ///< name of the task file, for people

@@ -87,16 +87,9 @@ void AddCacheAndTimes(const std::vector<const Judged*>& of_policy,
     if (!of_policy[i]->answered()) continue;
     const Result& result = *of_policy[i]->result;
     const CacheFigures& cache = result.cache;
-    sum.bytes += cache.bytes;
-    sum.blocks += cache.blocks;
-    sum.full_blocks += cache.full_blocks;
-    sum.lazy_layers += cache.lazy_layers;
-    sum.evicted_tokens += cache.evicted_tokens;
-    sum.merged_tokens += cache.merged_tokens;
-    sum.distant_tokens += cache.distant_tokens;
-    sum.quantized_tokens += cache.quantized_tokens;
-    sum.distant_attentions += cache.distant_attentions;
-    sum.skipped_attentions += cache.skipped_attentions;
+    for (const NamedCacheFigure& named : kCacheFigures) {
+      sum.*named.figure += cache.*named.figure;
+    }
     first_token_seconds.push_back(result.first_token_seconds);
     if (result.completion_tokens > 1) {
       decoded_tokens += result.completion_tokens - 1;

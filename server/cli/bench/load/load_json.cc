@@ -6,6 +6,7 @@
 #include "absl/time/time.h"
 #include "nlohmann/json.hpp"
 #include "server/cli/bench/load/load_report.h"
+#include "server/json_text.h"
 
 namespace ziggurat::bench {
 namespace {
@@ -141,9 +142,7 @@ Json ToJson(const RequestRecord& record) {
   return line;
 }
 
-std::string Dump(const Json& json, int indent) {
-  return json.dump(indent, ' ', false, Json::error_handler_t::replace) + "\n";
-}
+std::string Dump(const Json& json, int indent) { return JsonText(json, indent) + "\n"; }
 
 }  // namespace
 
