@@ -21,9 +21,9 @@
 #include "server/cli/calibration_picture.h"
 #include "server/cli/command.h"
 #include "server/cli/device.h"
-#include "server/cli/eval/progress.h"
 #include "server/cli/failure.h"
 #include "server/cli/folder_name.h"
+#include "server/cli/progress.h"
 #include "server/cli/shell_quote.h"
 #include "server/cli/terminal.h"
 #include "server/cli/validators.h"
@@ -123,10 +123,10 @@ absl::Status CheckMemory(const ModelConfig& config, int last, int length) {
 
 absl::StatusOr<LayerSimilarity> Measure(ModelRunner& runner, const SampledText& text, int last) {
   SimilarityMeter meter(&runner, last);
-  eval::RunProgress progress;
+  RunProgress progress;
   progress.total = text.samples.size();
   for (const std::vector<int32_t>& sample : text.samples) progress.total_weight += sample.size();
-  eval::ProgressLine line(stderr, isatty(STDERR_FILENO) == 1, TerminalColumns(STDERR_FILENO));
+  ProgressLine line(stderr, isatty(STDERR_FILENO) == 1, TerminalColumns(STDERR_FILENO));
   for (const std::vector<int32_t>& sample : text.samples) {
     line.Update(progress);
     if (absl::Status status = meter.Add(sample); !status.ok()) return status;

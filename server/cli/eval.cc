@@ -21,7 +21,7 @@
 #include "server/cli/client.h"
 #include "server/cli/command.h"
 #include "server/cli/command_line.h"
-#include "server/cli/eval/progress.h"
+#include "server/cli/progress.h"
 #include "server/cli/eval/report.h"
 #include "server/cli/eval/result_log.h"
 #include "server/cli/eval/resume.h"

@@ -5,10 +5,10 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "server/cli/eval/figures.h"
 #include "server/cli/eval/judge.h"
 #include "server/cli/eval/policy_text.h"
 #include "server/cli/eval/statistics.h"
+#include "server/cli/figures.h"
 
 namespace ziggurat::eval {
 namespace {

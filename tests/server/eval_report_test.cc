@@ -14,8 +14,8 @@
 #include "server/cli/eval/charts.h"
 #include "server/cli/eval/heat_map.h"
 #include "server/cli/eval/report.h"
-#include "server/cli/eval/svg.h"
 #include "server/cli/shell_quote.h"
+#include "server/cli/svg.h"
 
 namespace ziggurat::eval {
 namespace {

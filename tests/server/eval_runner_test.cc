@@ -6,8 +6,8 @@
 #include "absl/time/clock.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "server/cli/eval/progress.h"
 #include "server/cli/eval/resume.h"
+#include "server/cli/progress.h"
 #include "tests/model/tokenizer_files.h"
 #include "tests/server/stub_daemon.h"
 

@@ -9,15 +9,10 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
-#include "server/cli/eval/svg.h"
+#include "server/cli/svg.h"
 
 namespace ziggurat::bench {
 namespace {
-
-using eval::SeriesColor;
-using eval::Svg;
-using eval::SvgNumber;
-using eval::TextWidth;
 
 constexpr double kWidth = 820;
 constexpr double kLeft = 78;
@@ -196,7 +191,7 @@ std::string DrawPlot(std::string_view title, std::string_view subtitle,
   double y = 45;
   for (const absl::string_view line :
        absl::StrSplit(absl::string_view(subtitle.data(), subtitle.size()), '\n')) {
-    svg.Text(16, y, eval::CutToWidth({line.data(), line.size()}, 11, kWidth - 32), "faint");
+    svg.Text(16, y, CutToWidth({line.data(), line.size()}, 11, kWidth - 32), "faint");
     y += 16;
   }
   for (size_t i = 0; i < panels.size(); ++i) {

@@ -15,7 +15,7 @@ struct PlotPoint {
 
 struct PlotSeries {
   std::string name = {};  ///< for the legend
-  size_t color = 0;       ///< index, as of eval::SeriesColor
+  size_t color = 0;       ///< index, as of SeriesColor
   bool dashed = false;
   std::vector<PlotPoint> points = {};  ///< ascending in x
 };

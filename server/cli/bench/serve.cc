@@ -23,9 +23,9 @@
 #include "server/cli/command_line.h"
 #include "server/cli/eval/asking.h"
 #include "server/cli/eval/policy_text.h"
-#include "server/cli/eval/progress.h"
 #include "server/cli/failure.h"
 #include "server/cli/on_signal.h"
+#include "server/cli/progress.h"
 #include "server/cli/terminal.h"
 #include "server/printable.h"
 #include "server/signals.h"
@@ -98,8 +98,8 @@ LoadSetting MakeSetting(const ServeFlags& flags, std::string command) {
 
 // Until the run is over, by the count of requests or by the time, whichever is further; in both
 // cases those under way are still to be done.
-eval::RunProgress Progress(const LoadProgress& load, std::optional<size_t> total,
-                           std::optional<double> duration, double elapsed, bool is_over) {
+RunProgress Progress(const LoadProgress& load, std::optional<size_t> total,
+                     std::optional<double> duration, double elapsed, bool is_over) {
   constexpr double kWhole = 1e6;
   const auto ended = static_cast<double>(load.ended);
   double share = is_over ? 1 : 0;
@@ -120,7 +120,7 @@ eval::RunProgress Progress(const LoadProgress& load, std::optional<size_t> total
 // Shows how far it is until the run is over, which a signal hastens.
 absl::Status Watch(LoadRunner& runner, std::optional<size_t> total, std::optional<double> duration,
                    TerminationSignals& signals) {
-  eval::ProgressLine line(stderr, isatty(STDERR_FILENO) == 1, TerminalColumns(STDERR_FILENO));
+  ProgressLine line(stderr, isatty(STDERR_FILENO) == 1, TerminalColumns(STDERR_FILENO));
   const auto progress = [&](bool is_over) {
     const double elapsed =
         std::chrono::duration<double>(LoadRunner::Clock::now() - runner.start()).count();

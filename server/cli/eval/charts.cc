@@ -7,9 +7,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "server/cli/eval/figures.h"
 #include "server/cli/eval/line_chart.h"
-#include "server/cli/eval/svg.h"
+#include "server/cli/figures.h"
+#include "server/cli/svg.h"
 
 namespace ziggurat::eval {
 namespace {
@@ -95,13 +95,14 @@ std::string DrawAccuracy(const Summary& summary) {
   constexpr double kHeight = 340;
   const SeriesOfPolicies series(summary.policies);
   const double legend = LegendHeight(series.styles(), kWidth);
-  const double left = kMargin + kChartLeft - 12;
-  Svg svg(left + kWidth + kMargin + 14, 74 + kHeight + kChartBottom + legend + kMargin,
+  const double left = kPictureMargin + kChartLeft - 12;
+  Svg svg(left + kWidth + kPictureMargin + 14,
+          74 + kHeight + kChartBottom + legend + kPictureMargin,
           "Exact match over the bytes of the KV cache");
   const Row& full = summary.overall[0];
-  svg.Text(kMargin, 26, "Accuracy over bytes, all tasks together", "title");
+  svg.Text(kPictureMargin, 26, "Accuracy over bytes, all tasks together", "title");
   svg.Text(
-      kMargin, 44,
+      kPictureMargin, 44,
       absl::StrCat(full.prompts, " prompts for each policy; bars: 95 % confidence; dashed: full"),
       "faint");
   ChartAxes axes = ByteAxes({summary.overall}, &full);
@@ -120,16 +121,16 @@ std::string DrawAccuracyByTask(const Summary& summary) {
   const SeriesOfPolicies series(summary.policies);
   const size_t columns = std::min(kMostColumns, std::max<size_t>(2, summary.groups.size()));
   const size_t lines = (summary.groups.size() + columns - 1) / columns;
-  const double width = 2 * kMargin + kPanelWidth * static_cast<double>(columns);
-  const double legend = LegendHeight(series.styles(), width - 2 * kMargin);
-  Svg svg(width, 44 + kPanelHeight * static_cast<double>(lines) + legend + kMargin,
+  const double width = 2 * kPictureMargin + kPanelWidth * static_cast<double>(columns);
+  const double legend = LegendHeight(series.styles(), width - 2 * kPictureMargin);
+  Svg svg(width, 44 + kPanelHeight * static_cast<double>(lines) + legend + kPictureMargin,
           "Exact match over the bytes of the KV cache, for each task and length");
-  svg.Text(kMargin, 26, "Accuracy over bytes", "title");
+  svg.Text(kPictureMargin, 26, "Accuracy over bytes", "title");
   std::vector<std::vector<Row>> tables;
   for (const Group& group : summary.groups) tables.push_back(group.rows);
   for (size_t g = 0; g < summary.groups.size(); ++g) {
     const Group& group = summary.groups[g];
-    const double left = kMargin + kPanelWidth * static_cast<double>(g % columns);
+    const double left = kPictureMargin + kPanelWidth * static_cast<double>(g % columns);
     const size_t line = g / columns;
     const double top = 44 + kPanelHeight * static_cast<double>(line);
     svg.Text(left, top + 14,
@@ -144,8 +145,8 @@ std::string DrawAccuracyByTask(const Summary& summary) {
     DrawChart(svg, axes, series.Lines(summary, group.rows), left + kChartLeft - 12, top + 28,
               kWidth, kHeight);
   }
-  DrawLegend(svg, series.styles(), kMargin, 44 + kPanelHeight * static_cast<double>(lines),
-             width - 2 * kMargin);
+  DrawLegend(svg, series.styles(), kPictureMargin, 44 + kPanelHeight * static_cast<double>(lines),
+             width - 2 * kPictureMargin);
   return svg.ToString();
 }
 
@@ -185,11 +186,12 @@ std::string DrawAttentionRecall(const Summary& summary) {
   axes.x_title = "layer";
   axes.y_title = "attention recall";
   const double legend = LegendHeight(lines, kWidth);
-  const double left = kMargin + kChartLeft - 12;
-  Svg svg(left + kWidth + kMargin + 14, 74 + kHeight + kChartBottom + legend + kMargin,
+  const double left = kPictureMargin + kChartLeft - 12;
+  Svg svg(left + kWidth + kPictureMargin + 14,
+          74 + kHeight + kChartBottom + legend + kPictureMargin,
           "Attention recall of every policy in every layer");
-  svg.Text(kMargin, 26, "Attention recall", "title");
-  svg.Text(kMargin, 44,
+  svg.Text(kPictureMargin, 26, "Attention recall", "title");
+  svg.Text(kPictureMargin, 44,
            "share of the full attention of the last prompt tokens that falls on what a layer keeps",
            "faint");
   DrawChart(svg, axes, lines, left, 74, kWidth, kHeight);

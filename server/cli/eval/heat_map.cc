@@ -6,7 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "server/cli/eval/svg.h"
+#include "server/cli/svg.h"
 
 namespace ziggurat::eval {
 namespace {
@@ -101,7 +101,7 @@ void DrawMap(Svg& svg, const HeatMap& map, size_t policy, double left, double to
 }  // namespace
 
 std::string DrawHeatMaps(const Summary& summary, size_t policy) {
-  double width = kMargin;
+  double width = kPictureMargin;
   size_t most_depths = 0;
   for (const HeatMap& map : summary.heat_maps) {
     width += std::max(MapWidth(map), TextWidth(map.task, 12) + 190) + kBetweenMaps;
@@ -111,16 +111,17 @@ std::string DrawHeatMaps(const Summary& summary, size_t policy) {
   const double height = kTop + kMapTop + kCellHeight * static_cast<double>(most_depths) + kScale;
   const EvalPolicy& shown = summary.policies[policy];
   Svg svg(width, height, "Needle in a haystack, exact match over length and depth: " + shown.name);
-  svg.Text(kMargin, 26, CutToWidth(shown.name, 16, width - 2 * kMargin), "title");
+  svg.Text(kPictureMargin, 26, CutToWidth(shown.name, 16, width - 2 * kPictureMargin), "title");
   if (shown.canonical != shown.name) {
-    svg.Text(kMargin, 44, CutToWidth(shown.canonical, 11, width - 2 * kMargin), "faint");
+    svg.Text(kPictureMargin, 44, CutToWidth(shown.canonical, 11, width - 2 * kPictureMargin),
+             "faint");
   }
-  double left = kMargin;
+  double left = kPictureMargin;
   for (const HeatMap& map : summary.heat_maps) {
     DrawMap(svg, map, policy, left, kTop);
     left += std::max(MapWidth(map), TextWidth(map.task, 12) + 190) + kBetweenMaps;
   }
-  DrawScale(svg, summary, kMargin, height - kScale + 24);
+  DrawScale(svg, summary, kPictureMargin, height - kScale + 24);
   return svg.ToString();
 }
 
@@ -130,25 +131,25 @@ std::string DrawHeatMapOverview(const Summary& summary) {
   for (const EvalPolicy& policy : summary.policies) {
     names = std::max(names, std::min(TextWidth(policy.name, 12) + 12, kLongestName));
   }
-  double width = kMargin + names;
+  double width = kPictureMargin + names;
   for (const HeatMap& map : summary.heat_maps) {
     const double strip = kStripCell * static_cast<double>(map.depths.size());
     width += (std::max(strip, 60.0) + kBetweenStrips) * static_cast<double>(map.lengths.size());
   }
   constexpr std::string_view kSubtitle =
       "each strip from the beginning of the context (left) to its end";
-  width = std::max(width, kMargin + TextWidth(kSubtitle, 11)) + kMargin;
+  width = std::max(width, kPictureMargin + TextWidth(kSubtitle, 11)) + kPictureMargin;
   const double top = 92;
   const double height =
       top + kStripHeight * static_cast<double>(summary.policies.size()) + kScale + 6;
   Svg svg(width, height, "Needle in a haystack, exact match of every policy at every depth");
-  svg.Text(kMargin, 26, "Needle in a haystack", "title");
-  svg.Text(kMargin, 44, kSubtitle, "faint");
+  svg.Text(kPictureMargin, 26, "Needle in a haystack", "title");
+  svg.Text(kPictureMargin, 44, kSubtitle, "faint");
   for (size_t p = 0; p < summary.policies.size(); ++p) {
-    svg.Text(kMargin, top + kStripHeight * static_cast<double>(p) + 13,
+    svg.Text(kPictureMargin, top + kStripHeight * static_cast<double>(p) + 13,
              CutToWidth(summary.policies[p].name, 12, kLongestName), "label");
   }
-  double left = kMargin + names;
+  double left = kPictureMargin + names;
   for (const HeatMap& map : summary.heat_maps) {
     const double strip = std::max(kStripCell * static_cast<double>(map.depths.size()), 60.0);
     const double cell_width = strip / static_cast<double>(map.depths.size());
@@ -169,7 +170,7 @@ std::string DrawHeatMapOverview(const Summary& summary) {
       left += strip + kBetweenStrips;
     }
   }
-  DrawScale(svg, summary, kMargin, height - kScale + 24);
+  DrawScale(svg, summary, kPictureMargin, height - kScale + 24);
   return svg.ToString();
 }
 

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "server/cli/eval/statistics.h"
-#include "server/cli/eval/svg.h"
+#include "server/cli/svg.h"
 
 namespace ziggurat::eval {
 

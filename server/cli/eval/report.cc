@@ -7,8 +7,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "server/cli/eval/charts.h"
-#include "server/cli/eval/figures.h"
 #include "server/cli/eval/heat_map.h"
+#include "server/cli/figures.h"
 #include "server/cli/write_file.h"
 
 namespace ziggurat::eval {

@@ -6,8 +6,8 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
-#include "server/cli/eval/figures.h"
 #include "server/cli/eval/report.h"
+#include "server/cli/figures.h"
 #include "server/printable.h"
 
 namespace ziggurat::eval {

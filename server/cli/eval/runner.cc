@@ -7,7 +7,7 @@
 
 #include "absl/time/clock.h"
 #include "server/cli/call_status.h"
-#include "server/cli/eval/patience.h"
+#include "server/cli/patience.h"
 
 namespace ziggurat::eval {
 

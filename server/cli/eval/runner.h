@@ -13,8 +13,9 @@
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "server/cli/eval/asking.h"
-#include "server/cli/eval/patience.h"
 #include "server/cli/eval/result_log.h"
+#include "server/cli/patience.h"
+#include "server/cli/progress.h"
 
 namespace ziggurat::eval {
 
@@ -29,17 +30,6 @@ struct RunnerOptions {
   bool attention_recall = false;
   absl::Duration deadline = absl::InfiniteDuration();  ///< of each request
   absl::Duration busy_patience = kBusyPatience;
-};
-
-/// How far a run is.
-struct RunProgress {
-  size_t done = 0;   ///< requests, failed ones included
-  size_t total = 0;  ///< 0: nobody knows
-  size_t failed = 0;
-  std::string_view failed_word = "failed";  ///< what became of these
-  /// Bytes of prompts: long ones take longer, so the time that is left goes by these.
-  size_t done_weight = 0;
-  size_t total_weight = 0;
 };
 
 /// Starts at once, in threads of its own. A request that the daemon fails is a result like others;

@@ -6,14 +6,12 @@
 #include "absl/strings/str_format.h"
 #include "server/byte_size.h"
 #include "server/cli/bench/load/load_charts.h"
-#include "server/cli/eval/figures.h"
+#include "server/cli/figures.h"
 #include "server/cli/write_file.h"
 #include "server/printable.h"
 
 namespace ziggurat::bench {
 namespace {
-
-using eval::FormatDigits;
 
 struct ReportFile {
   const char* name;
@@ -43,7 +41,7 @@ constexpr ReportFile kFiles[] = {
 // Right-aligned; the dash has more bytes than width.
 std::string Cell(const std::string& text) {
   constexpr size_t kWidth = 10;
-  const size_t width = text == eval::kNoFigure ? 1 : text.size();
+  const size_t width = text == kNoFigure ? 1 : text.size();
   return std::string(width < kWidth ? kWidth - width : 1, ' ') + text;
 }
 
@@ -58,7 +56,7 @@ void AddRow(const std::string& name, const Distribution& figures, double factor,
 
 void AddGoodput(const std::string& name, const Goodput& good, int64_t judged, std::string& text) {
   absl::StrAppendFormat(&text, "%-22s%d of %d requests (%s), %s requests/s, %s output tokens/s\n",
-                        name, good.requests, judged, eval::FormatPercent(good.share),
+                        name, good.requests, judged, FormatPercent(good.share),
                         FormatDigits(good.requests_per_second),
                         FormatDigits(good.output_tokens_per_second));
 }
@@ -96,10 +94,9 @@ void AddCache(const LoadResult& result, std::string& text) {
       &text, "%-22s%d blocks of %s, %s: used %s on average, %s at most; with reservations %s, %s\n",
       "cache", result.cache.total_blocks, FormatByteSize(result.cache.block_bytes),
       FormatByteSize(result.cache.total_blocks * result.cache.block_bytes),
-      eval::FormatPercent(s.used_blocks.mean / total),
-      eval::FormatPercent(s.used_blocks.max / total),
-      eval::FormatPercent(s.committed_blocks.mean / total),
-      eval::FormatPercent(s.committed_blocks.max / total));
+      FormatPercent(s.used_blocks.mean / total), FormatPercent(s.used_blocks.max / total),
+      FormatPercent(s.committed_blocks.mean / total),
+      FormatPercent(s.committed_blocks.max / total));
   absl::StrAppendFormat(&text, "%-22s%s running on average, %s at most; waiting %s, %s\n", "",
                         FormatDigits(s.running.mean), FormatDigits(s.running.max),
                         FormatDigits(s.waiting.mean), FormatDigits(s.waiting.max));

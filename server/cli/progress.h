@@ -1,14 +1,26 @@
-// How far an evaluation is, for whoever waits for it.
+// How far a command is, for whoever waits for it.
 #pragma once
 
 #include <cstddef>
 #include <cstdio>
 #include <string>
+#include <string_view>
 
+#include "absl/time/clock.h"
 #include "absl/time/time.h"
-#include "server/cli/eval/runner.h"
 
-namespace ziggurat::eval {
+namespace ziggurat {
+
+/// How far a run is.
+struct RunProgress {
+  size_t done = 0;   ///< requests, failed ones included
+  size_t total = 0;  ///< 0: nobody knows
+  size_t failed = 0;
+  std::string_view failed_word = "failed";  ///< what became of these
+  /// Bytes of prompts: long ones take longer, so the time that is left goes by these.
+  size_t done_weight = 0;
+  size_t total_weight = 0;
+};
 
 /// "123/480  25 % 12.3/s, 0:29 left, 2 failed".
 std::string DescribeProgress(const RunProgress& progress, absl::Duration elapsed);
@@ -36,4 +48,4 @@ class ProgressLine {
   size_t last_done_ = 0;
 };
 
-}  // namespace ziggurat::eval
+}  // namespace ziggurat

@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <string>
 
-namespace ziggurat::eval {
+namespace ziggurat {
 
 /// What stands where a figure cannot be told.
 constexpr char kNoFigure[] = "–";
@@ -20,4 +20,4 @@ std::string FormatNumber(double value, int decimals);
 /// "0.545", or that nothing was counted.
 std::string FormatShare(int64_t part, int64_t whole);
 
-}  // namespace ziggurat::eval
+}  // namespace ziggurat

@@ -7,7 +7,7 @@
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 
-namespace ziggurat::eval {
+namespace ziggurat {
 
 constexpr absl::Duration kBusyPatience = absl::Minutes(10);
 
@@ -29,4 +29,4 @@ class Patience {
   absl::Duration pause_ = absl::Milliseconds(50);
 };
 
-}  // namespace ziggurat::eval
+}  // namespace ziggurat

@@ -1,13 +1,12 @@
-#include "server/cli/eval/progress.h"
+#include "server/cli/progress.h"
 
 #include <algorithm>
 #include <cmath>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "absl/time/clock.h"
 
-namespace ziggurat::eval {
+namespace ziggurat {
 namespace {
 
 constexpr absl::Duration kBetweenLines = absl::Seconds(10);
@@ -86,4 +85,4 @@ void ProgressLine::Finish(const RunProgress& progress) {
   if (is_terminal_) std::fputc('\n', out_);
 }
 
-}  // namespace ziggurat::eval
+}  // namespace ziggurat

@@ -4,10 +4,10 @@
 #include <string>
 #include <string_view>
 
-namespace ziggurat::eval {
+namespace ziggurat {
 
-/// What a picture of the report leaves free at its sides.
-inline constexpr double kMargin = 16;
+/// What a picture leaves free at its sides.
+inline constexpr double kPictureMargin = 16;
 
 /// Distances are pixels, from the upper left corner. Classes are those of the style sheet that
 /// every picture carries: "title", "label", "small", "grid", "axis", "empty", ... Text is escaped.
@@ -58,4 +58,4 @@ std::string HeatColor(double share);
 /// Black or white, what is readable on that.
 std::string_view HeatTextColor(double share);
 
-}  // namespace ziggurat::eval
+}  // namespace ziggurat

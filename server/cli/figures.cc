@@ -1,4 +1,4 @@
-#include "server/cli/eval/figures.h"
+#include "server/cli/figures.h"
 
 #include <cmath>
 
@@ -6,7 +6,7 @@
 #include "absl/strings/str_format.h"
 #include "server/byte_size.h"
 
-namespace ziggurat::eval {
+namespace ziggurat {
 
 std::string FormatBytes(double bytes) {
   if (std::isnan(bytes)) return kNoFigure;
@@ -33,4 +33,4 @@ std::string FormatShare(int64_t part, int64_t whole) {
   return absl::StrFormat("%.3f", static_cast<double>(part) / static_cast<double>(whole));
 }
 
-}  // namespace ziggurat::eval
+}  // namespace ziggurat

@@ -1,4 +1,4 @@
-#include "server/cli/eval/svg.h"
+#include "server/cli/svg.h"
 
 #include <algorithm>
 #include <array>
@@ -8,7 +8,7 @@
 #include "absl/strings/str_format.h"
 #include "model/tokenizer/utf8.h"
 
-namespace ziggurat::eval {
+namespace ziggurat {
 namespace {
 
 // A background of its own, so that the text is readable on whatever page shows the picture.
@@ -213,4 +213,4 @@ std::string_view HeatTextColor(double share) {
   return light > 0.5 ? "#000000" : "#ffffff";
 }
 
-}  // namespace ziggurat::eval
+}  // namespace ziggurat
