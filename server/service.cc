@@ -24,7 +24,7 @@ constexpr size_t kMostWaiting = 4;
 // Of answers to calls with one that clients have not taken yet; no single one is as large.
 constexpr size_t kMostUnreadBytes = size_t{256} << 20;
 
-absl::Status TooManyBytes(const WaitingTexts& waiting, size_t bytes) {
+absl::Status TooManyBytes(const ByteBudget& waiting, size_t bytes) {
   return absl::ResourceExhaustedError(
       absl::StrCat("too many texts wait to become tokens, or tokens text: with the ", bytes,
                    " bytes of this call more than ", waiting.most_bytes(), " (", kMostWaiting,
@@ -169,7 +169,7 @@ absl::StatusOr<DeliveryRequest> ZigguratService::Parse(const v1::GenerateRequest
 /// Holds what it has answered until the client has taken it.
 class ZigguratService::UnaryCall final : public grpc::ServerUnaryReactor {
  public:
-  explicit UnaryCall(WaitingTexts* unread) : unread_(unread) {}
+  explicit UnaryCall(ByteBudget* unread) : unread_(unread) {}
 
   void Answer(const google::protobuf::Message& message, grpc::ByteBuffer* response) {
     *response = ToBytes(message);
@@ -190,7 +190,7 @@ class ZigguratService::UnaryCall final : public grpc::ServerUnaryReactor {
   }
 
  private:
-  WaitingTexts* const unread_;
+  ByteBudget* const unread_;
   std::optional<size_t> bytes_;
 };
 

@@ -7,6 +7,7 @@
 
 #include "absl/functional/function_ref.h"
 #include "scheduler/engine.h"
+#include "server/byte_budget.h"
 #include "server/delivery.h"
 #include "server/generate_call.h"
 #include "server/generate_request.h"
@@ -83,8 +84,8 @@ class ZigguratService : public ZigguratServiceBase {
   const RequestRules rules_;
   const int max_open_calls_;
   OpenCalls open_calls_;
-  WaitingTexts waiting_prompts_, waiting_calls_;  ///< of Generate, and of calls with one answer
-  WaitingTexts unread_answers_;                   ///< of the latter
+  ByteBudget waiting_prompts_, waiting_calls_;  ///< of Generate, and of calls with one answer
+  ByteBudget unread_answers_;                   ///< of the latter
   TextThread texts_;
 };
 

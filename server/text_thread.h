@@ -2,7 +2,6 @@
 // one after the other: gRPC's threads are few, and answer probes of health too.
 #pragma once
 
-#include <atomic>
 #include <condition_variable>
 #include <cstddef>
 #include <deque>
@@ -11,35 +10,6 @@
 #include <thread>
 
 namespace ziggurat {
-
-/// Calls of one kind that wait for tokens or text: how many, and how many bytes they hold together.
-/// Any thread.
-class WaitingTexts {
- public:
-  explicit WaitingTexts(size_t most_bytes) : most_bytes_(most_bytes) {}
-
-  /// False: with these bytes it would be more than may wait.
-  bool Enter(size_t bytes) {
-    if (bytes_.fetch_add(bytes) + bytes > most_bytes_) {
-      bytes_ -= bytes;
-      return false;
-    }
-    ++count_;
-    return true;
-  }
-  void Leave(size_t bytes) {
-    --count_;
-    bytes_ -= bytes;
-  }
-  int count() const { return count_; }
-  size_t bytes() const { return bytes_; }
-  size_t most_bytes() const { return most_bytes_; }
-
- private:
-  const size_t most_bytes_;
-  std::atomic<int> count_ = 0;
-  std::atomic<size_t> bytes_ = 0;
-};
 
 /// Any thread may call it. Destruction runs what still waits.
 class TextThread {

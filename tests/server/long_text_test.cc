@@ -14,6 +14,7 @@
 #include "compression/policy.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "server/byte_budget.h"
 #include "server/generate_request.h"
 #include "server/text_thread.h"
 #include "tests/server/stub_daemon.h"
@@ -222,8 +223,8 @@ TEST_F(FullLongTextTest, TextsThatWaitAreTheQueue) {
   EXPECT_TRUE(Shows(daemon_, "ziggurat_requests_waiting 0"));
 }
 
-TEST(WaitingTexts, HoldNoMoreBytesThanTheyMay) {
-  WaitingTexts texts(100);
+TEST(ByteBudget, HoldsNoMoreThanItMay) {
+  ByteBudget texts(100);
   EXPECT_TRUE(texts.Enter(60));
   EXPECT_FALSE(texts.Enter(41));
   EXPECT_TRUE(texts.Enter(40));
