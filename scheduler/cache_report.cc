@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "absl/algorithm/container.h"
 #include "absl/functional/function_ref.h"
 #include "compression/pod_groups.h"
 
@@ -55,7 +56,10 @@ LayerCacheReport MakeLayerReport(const Sequence& sequence, int layer) {
   const MergeRole merge = plan.layers[layer].merge;
   if (merge == MergeRole::kLower) report.merged_with = layer + 1;
   if (merge == MergeRole::kUpper) report.merged_with = layer - 1;
-  if (report.distant_tokens > 0) {
+  const bool has_distant = absl::c_any_of(by_format, [](const auto& part) {
+    return part.first.values_only && part.second.head_slots > 0;
+  });
+  if (has_distant) {
     for (int head = 0; head < heads; ++head) {
       const int lowest = plan.distant->groups->Lowest(layer, head);
       if (lowest != layer) report.keys_of.insert(lowest);

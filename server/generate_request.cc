@@ -92,9 +92,10 @@ absl::Status CheckStopStrings(const v1::GenerateRequest& message) {
                                                  kMaxStopStrings, " are allowed"));
   }
   for (const std::string& stop : message.stop()) {
-    if (stop.empty())
+    if (stop.empty()) {
       return InvalidParameter("stop", absl::StrCat("holds an empty string: must be of 1 to ",
                                                    kMaxStopStringBytes, " bytes"));
+    }
     if (stop.size() > kMaxStopStringBytes) {
       return InvalidParameter("stop",
                               absl::StrCat("holds a string of ", stop.size(), " bytes: at most ",

@@ -50,9 +50,8 @@ absl::StatusOr<std::filesystem::path> FindTokenizerFile(const std::filesystem::p
   }
   std::string others;
   for (const char* name : {"vocab.json", "vocab.txt", "tekken.json"}) {
-    if (std::filesystem::exists(model_dir / name, error)) {
-      others = absl::StrCat("; ", name, " is of a kind that is not read");
-    }
+    if (!std::filesystem::exists(model_dir / name, error)) continue;
+    absl::StrAppend(&others, "; ", name, " is of a kind that is not read");
   }
   return absl::NotFoundError(absl::StrCat(model_dir.string(), ": no tokenizer here: neither ",
                                           kTokenizerJson, " nor ", kTokenizerModel, others));
@@ -64,6 +63,7 @@ std::optional<int32_t> SpecialId(const std::optional<AddedToken>& named,
                                  std::string_view by_default, const Vocabulary& vocabulary,
                                  std::optional<int32_t> of_the_file) {
   if (named.has_value()) return vocabulary.Find(named->content);
+  if (by_default.empty()) return of_the_file;
   const std::optional<int32_t> id = vocabulary.Find(by_default);
   return id ? id : of_the_file;
 }

@@ -87,6 +87,9 @@ absl::Status ReadAddedTokens(const nlohmann::json& object, TokenizerConfig* conf
     }
     config->added_tokens.push_back(*std::move(token));
   }
+  std::sort(config->added_tokens.begin(), config->added_tokens.end(),
+            [](const AddedToken& a, const AddedToken& b) { return a.id < b.id; });
+  config->has_added_tokens = true;
   return absl::OkStatus();
 }
 
@@ -179,7 +182,7 @@ absl::StatusOr<TokenizerConfig> TokenizerConfig::Read(const std::filesystem::pat
   config.path = model_dir / kConfigFile;
   absl::Status status = ReadIfPresent(config.path, ReadConfigFile, &config);
   if (!status.ok()) return status;
-  if (config.added_tokens.empty()) {
+  if (!config.has_added_tokens) {
     status = ReadIfPresent(model_dir / kSpecialTokensFile, ReadSpecialTokens, &config);
     if (!status.ok()) return status;
   }

@@ -30,11 +30,12 @@ struct TokenizerConfig {
   std::optional<AddedToken> bos, eos, unk, pad, sep, cls, mask;
   std::vector<AddedToken> additional_special_tokens;
 
-  std::vector<AddedToken> added_tokens;  ///< "added_tokens_decoder", with ids
+  std::vector<AddedToken> added_tokens;  ///< "added_tokens_decoder", ascending in their ids
+  bool has_added_tokens = false;         ///< whether it is there at all
 
   /// A class that puts BOS and EOS around a text as its flags say, whatever the post processor of
   /// tokenizer.json does: BOS and no EOS unless it is told otherwise. Its special tokens are <s>
-  /// and </s> unless others are named. Other classes leave all that to tokenizer.json.
+  /// and </s> unless others are named. Of other classes tokenizer.json and the flags decide.
   bool is_llama() const;
   std::optional<bool> adds_bos() const;
   std::optional<bool> adds_eos() const;

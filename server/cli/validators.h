@@ -21,6 +21,7 @@ inline CLI::Validator IntegerBetween(int least, int most) {
   return CLI::Validator(
       [least, most, range](const std::string& text) {
         int value = 0;
+        if (text.empty()) return std::string();  // is refused by itself
         const bool is_decimal =
             absl::c_all_of(text, absl::ascii_isdigit) && (text == "0" || text[0] != '0');
         if (is_decimal && absl::SimpleAtoi(text, &value) && value >= least && value <= most) {

@@ -167,7 +167,8 @@ TEST(CalibratePod, SaysWhatIsWrong) {
   };
   EXPECT_THAT(with({"--delta", "1.5"}), HasSubstr("--delta: '1.5' must be a number from 0 to 1"));
   EXPECT_THAT(with({"--delta", "nan"}), HasSubstr("--delta: 'nan' must be a number from 0 to 1"));
-  EXPECT_THAT(with({"--samples", "0"}), HasSubstr("--samples: '0' must be an integer of at least 1"));
+  EXPECT_THAT(with({"--samples", "0"}),
+              HasSubstr("--samples: '0' must be an integer of at least 1"));
   EXPECT_THAT(with({"--last", "0"}), HasSubstr("--last: '0' must be an integer of at least 1"));
   EXPECT_THAT(with({"--last", "0100"}), HasSubstr("'0100' must be an integer of at least 1"));
   EXPECT_THAT(with({"--length", "64"}), HasSubstr("--length must be more than --last"));

@@ -27,6 +27,8 @@ TEST(TokenizerErrors, AFolderWithoutTokenizerIsNamed) {
   EXPECT_THAT(std::string(status.message()), HasSubstr(dir.path().string()));
   EXPECT_THAT(std::string(status.message()), HasSubstr("tokenizer.json"));
   EXPECT_EQ(Tokenizer::Load("/no/such/folder").status().code(), absl::StatusCode::kNotFound);
+  dir.Write("vocab.json", std::string_view("{}"));
+  EXPECT_THAT(std::string(LoadStatus(dir).message()), HasSubstr("vocab.json is of a kind that"));
 }
 
 TEST(TokenizerErrors, BrokenJsonIsNamedWithItsPlace) {

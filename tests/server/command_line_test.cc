@@ -54,6 +54,10 @@ TEST(CommandLine, ListsFollowTheirFlagAndRepeatedFlagsStandOnLinesOfTheirOwn) {
             "  --compression full \\\n"
             "  --compression 'snapkv(budget=1)' \\\n"
             "  --rate 2");
+  EXPECT_EQ(Shown({"--compression", "full", "--compression", "kivi"}),
+            "ziggurat bench serve --server 127.0.0.1:50051 \\\n"
+            "  --compression full \\\n"
+            "  --compression kivi");
 }
 
 }  // namespace

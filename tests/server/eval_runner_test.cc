@@ -302,6 +302,12 @@ TEST_F(EvalRunner, APolicyIsJudgedOnceTheQueueHasRoom) {
   MakeQuestions(8);
   daemon_->control().decode_delay_us = 20000;
   Runner runner(daemon_->stub(), model_, *log_, Jobs(), {.concurrency = 8});
+  const auto is_full = [&] {
+    const v1::GetCacheResponse cache = daemon_->Cache();
+    return cache.running() == 1 && cache.waiting() == 1;
+  };
+  for (int i = 0; i < 2000 && !is_full(); ++i) absl::SleepFor(absl::Milliseconds(5));
+  ASSERT_TRUE(is_full());
   std::string canonical;
   const grpc::Status status = CheckPolicy(daemon_->stub(), "snapkv(budget=64)", {}, canonical);
   EXPECT_TRUE(status.ok()) << status.error_message();

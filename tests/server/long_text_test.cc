@@ -14,7 +14,6 @@
 #include "compression/policy.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "server/byte_budget.h"
 #include "server/generate_request.h"
 #include "server/text_thread.h"
 #include "tests/server/stub_daemon.h"
@@ -221,18 +220,6 @@ TEST_F(FullLongTextTest, TextsThatWaitAreTheQueue) {
   EXPECT_TRUE(Shows(
       daemon_, absl::StrCat("ziggurat_admissions_refused_total{reason=\"queue_full\"} ", refused)));
   EXPECT_TRUE(Shows(daemon_, "ziggurat_requests_waiting 0"));
-}
-
-TEST(ByteBudget, HoldsNoMoreThanItMay) {
-  ByteBudget texts(100);
-  EXPECT_TRUE(texts.Enter(60));
-  EXPECT_FALSE(texts.Enter(41));
-  EXPECT_TRUE(texts.Enter(40));
-  EXPECT_EQ(texts.count(), 2);
-  texts.Leave(60);
-  EXPECT_EQ(texts.count(), 1);
-  EXPECT_EQ(texts.bytes(), 40u);
-  EXPECT_TRUE(texts.Enter(60));
 }
 
 TEST(TextThreadTest, RunsWhatWaitsBeforeItEnds) {

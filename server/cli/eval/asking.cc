@@ -91,7 +91,7 @@ grpc::Status AskOnce(v1::Ziggurat::StubInterface& stub, const std::string& text,
   grpc::ClientContext context;
   context.set_deadline(absl::ToChronoTime(absl::Now() + kBusyPatience));
   v1::GenerateRequest request;
-  request.set_text("1");
+  for (const int32_t id : {0, 0}) request.mutable_token_ids()->add_ids(id);
   request.mutable_sampling()->set_temperature(0);
   request.set_max_tokens(1);
   request.mutable_stop()->Add(stop.begin(), stop.end());
