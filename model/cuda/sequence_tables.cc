@@ -324,6 +324,7 @@ StepKinds SequenceTables::KindsOf(const Layer& layer, size_t num_segments) const
       reinterpret_cast<const DeviceSegment*>(table_.mirror().data() + layer.table.records);
   for (size_t i = 0; i < num_segments; ++i) {
     const DeviceSegment& segment = records[i];
+    // Of empty ones too: the split of a step gives each of them rows of its own.
     kinds.runs += RunsOf(heads_, segment.num_kv_heads);
     kinds.distant = kinds.distant || segment.use != static_cast<int32_t>(SegmentUse::kOwn);
     kinds.scored = kinds.scored || segment.scores.exists();

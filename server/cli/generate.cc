@@ -1,4 +1,5 @@
 // `ziggurat generate`: one request to a daemon, streamed to the terminal.
+#include <atomic>
 #include <chrono>
 #include <cstdio>
 #include <memory>
@@ -155,7 +156,11 @@ int Generate(const GenerateFlags& flags) {
         std::chrono::system_clock::now() +
         std::chrono::milliseconds(static_cast<int64_t>(*flags.deadline_seconds * 1000)));
   }
-  const OnSignal cancel(signals, [&] { context.TryCancel(); });
+  std::atomic<bool> has_stopped = false;
+  const OnSignal cancel(signals, [&] {
+    has_stopped = true;
+    context.TryCancel();
+  });
   const auto stream = stub->Generate(&context, MakeRequest(flags, *prompt));
   v1::GenerateResponse response;
   Answer answer;
@@ -175,6 +180,7 @@ int Generate(const GenerateFlags& flags) {
   const grpc::Status status = stream->Finish();
   if (is_lost) return kExitFailure;
   if (!flags.json && !answer.text.empty()) std::fputc('\n', stdout);
+  if (has_stopped && !status.ok()) return Fail("stopped");
   if (!status.ok()) {
     return Fail(DescribeError(status, flags.server),
                 IsAskedWrongly(status.error_code()) ? kExitUsage : kExitFailure);

@@ -111,11 +111,12 @@ TEST_F(BenchServe, ClosedLoopCountsWhatTheDaemonCounts) {
   EXPECT_EQ(result["compression"], "full");
   EXPECT_LE(result["cache"]["running"]["max"], 3);
 
-  // The first two of the warm-up are of the same lengths; before it one token was asked for.
+  // The first two of the warm-up are of the same lengths; before it one token was asked for behind
+  // two.
   const auto& first = requests[0];
   const auto& second = requests[1];
   const MetricSamples metrics = daemon.Metrics();
-  EXPECT_EQ(metrics.at("ziggurat_prompt_tokens_total"), 1 + result["tokens"]["input"].get<int>() +
+  EXPECT_EQ(metrics.at("ziggurat_prompt_tokens_total"), 2 + result["tokens"]["input"].get<int>() +
                                                             first["prompt_tokens"].get<int>() +
                                                             second["prompt_tokens"].get<int>());
   EXPECT_EQ(metrics.at("ziggurat_generated_tokens_total"),
@@ -249,7 +250,7 @@ TEST_F(BenchServe, WrongInputIsSaidBeforeAnythingRuns) {
   } kWrong[] = {
       {{}, 2, "--clients N (closed loop)"},
       {{"--clients", "1", "--rate", "1"}, 2, "one of --clients"},
-      {{"--clients", "0"}, 2, "range"},
+      {{"--clients", "0"}, 2, "must be an integer from 1 to 100000"},
       {{"--rate", "-1"}, 2, "'-1' must be a number from 1e-06"},
       {{"--rate", "1e-12"}, 2, "'1e-12' must be a number from 1e-06"},
       {{"--rate", "fast"}, 2, "'fast' must be a number from 1e-06"},

@@ -52,6 +52,7 @@ TEST(Extents, AreApartAndComeBackWhole) {
 TEST(Extents, MayEndAtTheHighestUnit) {
   Extents extents(2, Extents::kFull - 1);
   EXPECT_EQ(extents.Allocate(uint32_t{1} << 30), uint32_t{1} << 30);
+  EXPECT_EQ(extents.Allocate(2), 2u);
   EXPECT_EQ(extents.Allocate(2), Extents::kFull - 3);
 }
 
