@@ -44,7 +44,7 @@ size_t FindBreak(const std::string& text, size_t begin, size_t room) {
     const char last = text[end - 1];
     const bool separates = last == ',' || last == ';';
     if (separates && text[end] == ' ') return end;
-    if (within == begin + room && (separates || last == '+') && text[end] != ' ') within = end;
+    if (within == begin + room && (separates || last == '+')) within = end;
   }
   return within;
 }

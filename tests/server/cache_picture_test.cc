@@ -208,6 +208,7 @@ TEST(LayerTextTest, BreaksLinesBetweenPartsAndIndentsThem) {
   EXPECT_EQ(WrapParts("one, two; three", 14, 4), "one, two;\n    three\n");
   EXPECT_EQ(WrapParts("one, two; three", 9, 4), "one, two;\n    three\n");
   EXPECT_EQ(WrapParts("one, two; three", 8, 2), "one,\n  two;\n  three\n");
+  EXPECT_EQ(WrapParts("int8 30 + int4 10", 13, 2), "int8 30 +\n  int4 10\n");
   EXPECT_EQ(WrapParts("abcdefghij", 6, 2), "abcdef\n  ghij\n") << "no place to break";
   EXPECT_EQ(WrapParts("a(b=1,c=2)+d(e=3)", 12, 2), "a(b=1,c=2)+\n  d(e=3)\n");
   EXPECT_EQ(WrapParts("a(b=1,c=2)+d(e=3)", 9, 2), "a(b=1,\n  c=2)+\n  d(e=3)\n");
