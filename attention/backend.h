@@ -167,8 +167,8 @@ class PromptBackend : public BackendMemory {
 
   /// WindowKV's choice (arXiv:2503.17922): windows [0, review), [review, 2 review), ... of the
   /// candidates, the last perhaps shorter, in falling order of score, ties to the earlier; one that
-  /// no longer fits the budget is passed over. The score of a window is, per head, the mean of its
-  /// `best` highest scores, then the mean over heads.
+  /// no longer fits the budget is passed over. There is at least one candidate. The score of a
+  /// window is, per head, the mean of its `best` highest scores, then the mean over heads.
   ///   scores   [num_heads, candidates]
   ///   indices  [budget] room; filled ascending
   /// Returns the number of indices.
