@@ -34,8 +34,7 @@ struct Places {
 ///
 /// Each step says what it leaves free. A request that fits into that, less what others were
 /// promised since, is *promised* its place: the next step admits it, so it does not count as one
-/// that waits, and a full queue does not refuse it. Where requests wait nothing is
-/// promised.
+/// that waits, and a full queue does not refuse it. Where requests wait nothing is promised.
 class AdmissionGate {
  public:
   /// `metrics` outlives it, and counts refusals.

@@ -16,6 +16,7 @@
 #include "grpcpp/create_channel.h"
 #include "grpcpp/security/credentials.h"
 #include "grpcpp/support/client_interceptor.h"
+#include "server/cli/call_status.h"
 #include "server/config.h"
 #include "server/printable.h"
 #include "server/security/named_file.h"
@@ -220,6 +221,10 @@ std::shared_ptr<grpc::Channel> OpenChannel(const ServerFlags& flags, const Serve
 
 std::unique_ptr<v1::Ziggurat::Stub> Connect(const ServerFlags& flags, const ServerAccess& access) {
   return v1::Ziggurat::NewStub(OpenChannel(flags, access));
+}
+
+int ExitCodeOf(const grpc::Status& status) {
+  return IsAskedWrongly(status.error_code()) ? kExitUsage : kExitFailure;
 }
 
 std::string DescribeError(const grpc::Status& status, const ServerFlags& flags) {

@@ -11,6 +11,7 @@
 #include "grpcpp/channel.h"
 #include "grpcpp/security/credentials.h"
 #include "grpcpp/support/status.h"
+#include "server/cli/command.h"
 #include "ziggurat/v1/ziggurat.grpc.pb.h"
 
 namespace ziggurat {
@@ -44,6 +45,9 @@ absl::StatusOr<ServerAccess> ReadServerAccess(const ServerFlags& flags);
 /// A connection whose every call carries the token, if there is one.
 std::shared_ptr<grpc::Channel> OpenChannel(const ServerFlags& flags, const ServerAccess& access);
 std::unique_ptr<v1::Ziggurat::Stub> Connect(const ServerFlags& flags, const ServerAccess& access);
+
+/// kExitUsage where we asked for what is never given (IsAskedWrongly), else kExitFailure.
+int ExitCodeOf(const grpc::Status& status);
 
 /// "INVALID_ARGUMENT: max_tokens is 0: ..."; where no daemon can be connected to, or it does not
 /// let us in, what to do about it.

@@ -76,8 +76,7 @@ int Fail(const auto& what, int exit_code = kExitFailure) {
 
 // How a call that had to succeed ended. An exit code.
 int FailCall(const grpc::Status& status, const EvalFlags& flags) {
-  return Fail(DescribeError(status, flags.server),
-              IsAskedWrongly(status.error_code()) ? kExitUsage : kExitFailure);
+  return Fail(DescribeError(status, flags.server), ExitCodeOf(status));
 }
 
 std::string Message(const absl::Status& status) {

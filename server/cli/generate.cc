@@ -12,7 +12,6 @@
 #include "model/tokenizer/utf8.h"
 #include "nlohmann/json.hpp"
 #include "server/cli/cache_picture.h"
-#include "server/cli/call_status.h"
 #include "server/cli/client.h"
 #include "server/cli/command.h"
 #include "server/cli/failure.h"
@@ -182,8 +181,7 @@ int Generate(const GenerateFlags& flags) {
   if (!flags.json && !answer.text.empty()) std::fputc('\n', stdout);
   if (has_stopped && !status.ok()) return Fail("stopped");
   if (!status.ok()) {
-    return Fail(DescribeError(status, flags.server),
-                IsAskedWrongly(status.error_code()) ? kExitUsage : kExitFailure);
+    return Fail(DescribeError(status, flags.server), ExitCodeOf(status));
   }
   if (!result) return Fail("the answer has no end");
   if (flags.json) {

@@ -33,6 +33,13 @@ class EvalRunner : public ::testing::Test {
     ASSERT_TRUE(log.ok()) << log.status();
     log_ = *std::move(log);
   }
+  /// One request runs and one waits; then the daemon is full.
+  void StartFullWithTwo() {
+    ServeConfig config = StubDaemon::DefaultConfig();
+    config.max_running = 1;
+    config.max_queue = 1;
+    Start(config);
+  }
   void MakeQuestions(int count) {
     for (int i = 0; i < count; ++i) {
       file_.questions.push_back({.task = "single",
@@ -266,10 +273,7 @@ TEST_F(EvalRunner, RefusedRequestsAreResultsOfTheirOwn) {
 }
 
 TEST_F(EvalRunner, FullQueuesAreWaitedFor) {
-  ServeConfig config = StubDaemon::DefaultConfig();
-  config.max_running = 1;
-  config.max_queue = 1;
-  Start(config);
+  StartFullWithTwo();
   MakeQuestions(8);
   daemon_->control().decode_delay_us = 5000;
   Runner runner(daemon_->stub(), model_, *log_, Jobs(), {.concurrency = 8});
@@ -279,10 +283,7 @@ TEST_F(EvalRunner, FullQueuesAreWaitedFor) {
 }
 
 TEST_F(EvalRunner, PatienceWithAFullQueueEnds) {
-  ServeConfig config = StubDaemon::DefaultConfig();
-  config.max_running = 1;
-  config.max_queue = 1;
-  Start(config);
+  StartFullWithTwo();
   MakeQuestions(8);
   daemon_->control().decode_delay_us = 50000;
   Runner runner(daemon_->stub(), model_, *log_, Jobs(),
@@ -295,10 +296,7 @@ TEST_F(EvalRunner, PatienceWithAFullQueueEnds) {
 }
 
 TEST_F(EvalRunner, APolicyIsJudgedOnceTheQueueHasRoom) {
-  ServeConfig config = StubDaemon::DefaultConfig();
-  config.max_running = 1;
-  config.max_queue = 1;
-  Start(config);
+  StartFullWithTwo();
   MakeQuestions(8);
   daemon_->control().decode_delay_us = 20000;
   Runner runner(daemon_->stub(), model_, *log_, Jobs(), {.concurrency = 8});

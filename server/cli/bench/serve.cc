@@ -18,7 +18,6 @@
 #include "server/cli/bench/load/load_runner.h"
 #include "server/cli/bench/serve_flags.h"
 #include "server/cli/bench/subcommands.h"
-#include "server/cli/call_status.h"
 #include "server/cli/client.h"
 #include "server/cli/command_line.h"
 #include "server/cli/eval/asking.h"
@@ -189,8 +188,7 @@ int Serve(const ServeFlags& flags, std::string command) {
   std::string canonical;
   if (status.ok()) status = eval::CheckPolicy(stub, flags.compression, {}, canonical);
   if (!status.ok()) {
-    return Fail(DescribeError(status, flags.server),
-                IsAskedWrongly(status.error_code()) ? kExitUsage : kExitFailure);
+    return Fail(DescribeError(status, flags.server), ExitCodeOf(status));
   }
   preparing.reset();
   workload->limits = {.context_tokens = model.max_context_tokens(),
