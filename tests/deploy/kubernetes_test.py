@@ -260,19 +260,18 @@ class Ports(unittest.TestCase):
         proto = (ROOT / "proto/ziggurat/v1/ziggurat.proto").read_text()
         ours = "{}.{}".format(re.search(r"^package (.*);", proto, re.M).group(1),
                               re.search(r"^service (\w+)", proto, re.M).group(1))
-        known, _ = known_flags("health")
         for overlay in OVERLAYS:
             container = daemon_container(overlay)
-            grpc = next(p["containerPort"] for p in container["ports"] if p["name"] == "grpc")
+            ports = {port["name"]: port["containerPort"] for port in container["ports"]}
             for kind in ("startupProbe", "readinessProbe", "livenessProbe"):
                 probe = container[kind]
-                if "exec" in probe:
-                    self.assertEqual(overlay, "tls")
-                    command = probe["exec"]["command"]
-                    self.assertEqual(command[:2], ["ziggurat", "health"])
-                    self.assertLessEqual({c.split("=")[0] for c in command[2:]}, known)
+                if overlay == "tls":
+                    asked = probe["httpGet"]
+                    self.assertIn(asked["port"], ports)
+                    self.assertEqual(asked["scheme"], "HTTPS")
+                    self.assertEqual(asked["path"], "/healthz" if kind == "livenessProbe" else "/readyz")
                     continue
-                self.assertEqual(probe["grpc"]["port"], grpc)
+                self.assertEqual(probe["grpc"]["port"], ports["grpc"])
                 self.assertIn(probe["grpc"].get("service", ""), ("", ours))
 
     def test_of_monitors_are_those_of_the_service_and_the_pods(self):

@@ -125,9 +125,6 @@ class Overlay(unittest.TestCase):
         given = kubernetes_test.flags(spec["containers"][0])
         layout = {mount + "/" + key for key in ("tls.crt", "tls.key", "ca.crt")}
         self.assertEqual({given[flag] for flag in TLS_FLAGS}, layout)
-        asked = dict(part.split("=") for part in
-                     spec["containers"][0]["readinessProbe"]["exec"]["command"][2:])
-        self.assertEqual({asked["--tls-ca"], asked["--tls-cert"], asked["--tls-key"]}, layout)
 
     def test_has_a_monitor_that_reads_the_same_secret(self):
         endpoint = kubernetes_test.monitors()["podmonitor-tls"]["spec"]["podMetricsEndpoints"][0]
@@ -137,7 +134,7 @@ class Overlay(unittest.TestCase):
         self.assertEqual({config["ca"]["secret"]["name"], config["cert"]["secret"]["name"],
                           config["keySecret"]["name"]}, {secret})
 
-    def test_starts_a_daemon_that_its_probe_and_its_monitor_reach(self):
+    def test_starts_a_daemon_that_its_probes_and_its_monitor_reach(self):
         container = kubernetes_test.daemon_container("tls")
         endpoint = kubernetes_test.monitors()["podmonitor-tls"]["spec"]["podMetricsEndpoints"][0]
         with tempfile.TemporaryDirectory() as folder:
@@ -145,14 +142,7 @@ class Overlay(unittest.TestCase):
             args = [arg.replace("/tls/", folder + "/") for arg in kubernetes_test.small_arguments("tls")]
             with Daemon(folder, *args,
                         environment=kubernetes_test.small_environment("tls")) as daemon:
-                probe = [part.replace("/tls/", folder + "/") for part in
-                         container["readinessProbe"]["exec"]["command"]]
-                probe = [BINARY, *probe[1:], "--address", daemon.grpc]
-                wait_until(lambda: subprocess.run(probe, capture_output=True).returncode == 0, 10,
-                           "no health")
-                bare = [part for part in probe if "--tls-cert" not in part and
-                        "--tls-key" not in part]
-                self.assertNotEqual(subprocess.run(bare, capture_output=True).returncode, 0)
+                self.check_probes(container, daemon)
                 config = endpoint["tlsConfig"]
                 context = ssl.create_default_context(
                     cafile=folder + "/" + config["ca"]["secret"]["key"])
@@ -160,6 +150,22 @@ class Overlay(unittest.TestCase):
                                         folder + "/" + config["keySecret"]["key"])
                 page = https_get(daemon.http, config["serverName"], endpoint["path"], context)
                 self.assertIn("ziggurat_kv_utilization", page)
+                # A secret that was renewed wrongly: the daemon goes on with the one before.
+                subprocess.run(["openssl", "ecparam", "-name", "prime256v1", "-genkey", "-noout",
+                                "-out", "tls.key"], cwd=folder, check=True, capture_output=True)
+                wait_until(lambda: "stays in force" in daemon.log.read_text(), 30,
+                           "the key was not read again")
+                self.check_probes(container, daemon)
+
+    def check_probes(self, container, daemon):
+        """As a kubelet asks: with no certificate, and whatever the daemon's is."""
+        context = ssl.create_default_context()
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+        for kind in ("startupProbe", "readinessProbe", "livenessProbe"):
+            asked = container[kind]["httpGet"]
+            answer = https_get(daemon.http, "ziggurat", asked["path"], context)
+            self.assertEqual(answer.split()[1], "200", kind)
 
 
 if __name__ == "__main__":
