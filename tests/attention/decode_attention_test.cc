@@ -462,10 +462,7 @@ TEST(DecodeAttention, EqualsAPlainSoftmaxOverTheKeptPairs) {
     for (int c = 0; c < kDim; ++c) expected[h * kDim + c] = static_cast<float>(mean[c] / sum);
     expected_lse[h] = static_cast<float>(std::log(sum));
   }
-  std::vector<std::unique_ptr<AttentionBackend>> backends;
-  backends.push_back(MakeReferenceBackend());
-  for (CpuLevel level : SupportedCpuLevels()) backends.push_back(*MakeCpuBackend(level, 2));
-  for (auto& backend : backends) {
+  for (auto& backend : BackendsWith(2)) {
     const Decoded actual = RunDecode(*backend, shape, {{{&segment, 1}}}, q, pool.view());
     EXPECT_LE(Deviation(actual.out, expected), 2e-6) << backend->name();
     EXPECT_LE(Deviation(actual.lse, expected_lse), 2e-6) << backend->name();

@@ -92,11 +92,8 @@ TEST(DistantDecode, SkipsHeadByHeadInASegmentOfAllHeads) {
   // Log-sum-exps as if the distant tokens of heads 1 and 2 mattered not at all; of head 0 one of
   // two query heads needs them.
   std::vector<float> distant_lse = {-50, 5, -50, -50, -50, -50, 5, 5};
-  std::vector<std::unique_ptr<AttentionBackend>> backends;
-  backends.push_back(MakeReferenceBackend());
-  for (CpuLevel level : SupportedCpuLevels()) backends.push_back(*MakeCpuBackend(level, 2));
   std::vector<float> expected;
-  for (auto& backend : backends) {
+  for (auto& backend : BackendsWith(2)) {
     DistantCounts counts;
     const DecodeItem item = {segments, {}, 0, 0, low_q.data(), distant_lse.data(), 0.9, &counts};
     std::vector<float> out(q.size()), near_only(q.size());
@@ -294,10 +291,7 @@ TEST(DistantPrefill, GivesTheSameBitsPartByPart) {
   const AttentionShape shape = Shape(6, 2, 32);
   const Prompt prompt(ElementType::kBf16, shape, 500, 2);
   const DistantPrefill distant = {8, 40, 0.5};
-  std::vector<std::unique_ptr<AttentionBackend>> backends;
-  backends.push_back(MakeReferenceBackend());
-  for (CpuLevel level : SupportedCpuLevels()) backends.push_back(*MakeCpuBackend(level, 2));
-  for (auto& backend : backends) {
+  for (auto& backend : BackendsWith(2)) {
     if (backend->attention_part_rows(shape) == 0) continue;  // a device
     const Attended whole = RunPrefill(*backend, shape, prompt, distant, {1, 0}, true);
     const Attended parts = RunPrefill(*backend, shape, prompt, distant, {1, 0}, true,

@@ -74,8 +74,7 @@ TEST_P(ElementwiseTwins, EmbedTokensIsExact) {
     std::vector<int32_t> ids(tokens);
     for (int32_t& id : ids) id = static_cast<int32_t>(random() % kVocabulary);
     ids.back() = kVocabulary - 1;
-    std::vector<std::unique_ptr<AttentionBackend>> backends = AllBackends();
-    for (auto& backend : backends) {
+    for (auto& backend : AllBackends()) {
       std::vector<float> out(size_t{1} * tokens * width, NAN);
       backend->EmbedTokens(GetParam(), table.data(), ids, width, out.data());
       for (size_t i = 0; i < out.size(); ++i) {
@@ -101,10 +100,7 @@ TEST(SplitAndRotate, TurnsTheHalvesAsOnePlane) {
     cos[i] = std::cos(angle[i]);
     sin[i] = std::sin(angle[i]);
   }
-  std::vector<std::unique_ptr<AttentionBackend>> backends;
-  backends.push_back(MakeReferenceBackend());
-  for (CpuLevel level : SupportedCpuLevels()) backends.push_back(*MakeCpuBackend(level, 1));
-  for (auto& backend : backends) {
+  for (auto& backend : BackendsWith(1)) {
     backend->SplitAndRotate(shape, ElementType::kF32, qkv.data(), cos.data(), sin.data(), 1,
                             ElementType::kF32, q.data(), k.data(), v.data());
     for (int i = 0; i < 4; ++i) {
@@ -181,10 +177,7 @@ TEST(Convert, RoundsToNearestEvenAndKeepsNan) {
                                 3.4e38f,    1e-40f,      -0.0f};
   const std::vector<uint16_t> expected = {0x3f80, 0x3f80, 0x3f82, 0xbf80, 0x3f81, 0x7f80,
                                           0xff80, 0x7fc0, 0x7f80, 0x0001, 0x8000};
-  std::vector<std::unique_ptr<AttentionBackend>> backends;
-  backends.push_back(MakeReferenceBackend());
-  for (CpuLevel level : SupportedCpuLevels()) backends.push_back(*MakeCpuBackend(level, 1));
-  for (auto& backend : backends) {
+  for (auto& backend : BackendsWith(1)) {
     std::vector<uint16_t> out(x.size());
     backend->Convert(ElementType::kF32, x.data(), x.size(), ElementType::kBf16, out.data());
     EXPECT_EQ(out, expected) << backend->name();

@@ -148,10 +148,7 @@ TEST(PrefillAttention, EqualsAMaskedSoftmax) {
       expected_lse[i * 6 + h] = static_cast<float>(std::log(sum));
     }
   }
-  std::vector<std::unique_ptr<AttentionBackend>> backends;
-  backends.push_back(MakeReferenceBackend());
-  for (CpuLevel level : SupportedCpuLevels()) backends.push_back(*MakeCpuBackend(level, 2));
-  for (auto& backend : backends) {
+  for (auto& backend : BackendsWith(2)) {
     const Attended actual = RunPrefill(*backend, shape, w, true);
     EXPECT_LE(Deviation(actual.out, expected), 2e-6) << backend->name();
     EXPECT_LE(Deviation(actual.lse, expected_lse), 2e-6) << backend->name();
@@ -203,10 +200,7 @@ TEST(PrefillAttention, GivesTheSameBitsPartByPart) {
     for (int group : {1, 3, 4, 8}) {
       const AttentionShape shape = Shape(2 * group, 2, 32);
       const Workspace w(element, shape, {0, 45, 45, 645, 646, 1000}, group);
-      std::vector<std::unique_ptr<AttentionBackend>> backends;
-      for (CpuLevel level : SupportedCpuLevels()) backends.push_back(*MakeCpuBackend(level, 2));
-      if (group == 3) backends.push_back(MakeReferenceBackend());
-      for (auto& backend : backends) {
+      for (auto& backend : group == 3 ? BackendsWith(2) : CpuBackends(2)) {
         const Attended whole = RunPrefill(*backend, shape, w, true);
         const int rows = backend->attention_part_rows(shape);
         if (rows == 0) continue;  // a device

@@ -16,6 +16,8 @@
 #include "attention/backend.h"
 #include "attention/bfloat16.h"
 #include "gtest/gtest.h"
+#include "tests/attention/backends.h"
+#include "tests/support/cache_formats.h"
 
 namespace ziggurat {
 
@@ -188,18 +190,6 @@ inline std::vector<CacheFormat> UnevenGroups(int head_dim) {
     }
   }
   return formats;
-}
-inline CacheFormat Merged(CacheFormat format) {
-  format.merged = true;
-  return format;
-}
-inline CacheFormat Scored(CacheFormat format) {
-  format.scored = true;
-  return format;
-}
-inline CacheFormat ValuesOnly(CacheFormat format) {
-  format.values_only = true;
-  return format;
 }
 /// "int4x32", "bf16-merged": fit for the name of a test once '-' is replaced.
 inline std::string Name(const CacheFormat& format) {

@@ -6,25 +6,12 @@
 #include <string>
 #include <vector>
 
-#include "block_manager/cache_format.h"
+#include "tests/support/cache_formats.h"
 
 namespace ziggurat {
 
 inline constexpr Encoding kEncodings[] = {Encoding::kF32, Encoding::kBf16, Encoding::kInt8,
                                           Encoding::kFp8, Encoding::kInt4, Encoding::kInt2};
-
-inline CacheFormat Merged(CacheFormat format) {
-  format.merged = true;
-  return format;
-}
-inline CacheFormat Scored(CacheFormat format) {
-  format.scored = true;
-  return format;
-}
-inline CacheFormat ValuesOnly(CacheFormat format) {
-  format.values_only = true;
-  return format;
-}
 
 /// Bits of one stored channel.
 inline size_t ChannelBits(Encoding encoding) {

@@ -7,9 +7,9 @@
 #include <string>
 #include <vector>
 
-#include "attention/backend.h"
 #include "attention/bfloat16.h"
 #include "block_manager/layer_block_table.h"
+#include "tests/attention/backends.h"
 
 namespace ziggurat {
 namespace {
@@ -23,15 +23,6 @@ struct Tokens {
   float& at(int token, int channel) { return numbers[(token * kHeads + kHead) * kDim + channel]; }
   std::vector<float> numbers;
 };
-
-std::vector<std::unique_ptr<AttentionBackend>> Backends() {
-  std::vector<std::unique_ptr<AttentionBackend>> backends;
-  backends.push_back(MakeReferenceBackend());
-  if (const absl::StatusOr<CpuLevel> level = DetectCpuLevel(); level.ok()) {
-    backends.push_back(*MakeCpuBackend(*level, 2));
-  }
-  return backends;
-}
 
 float Bf16At(const std::byte* block, size_t byte) {
   uint16_t bits = 0;
@@ -53,7 +44,7 @@ TEST(WorkedExampleTest, Int4TokensLieAtTheDocumentedBytes) {
   v.at(kSlot, 31) = 2 + 15 * 0.25f;
   v.at(kSlot, kChannel) = 2 + 6 * 0.25f;
 
-  for (const auto& backend : Backends()) {
+  for (const auto& backend : BackendsWith(2)) {
     SCOPED_TRACE(std::string(backend->name()));
     const auto pool = *BlockPool::Create(8, geometry.block_bytes);
     LayerBlockTable table(pool.get(), &geometry);

@@ -119,7 +119,7 @@ void ExpectExactBlocks(Daemon& daemon, const PromptSource& prompts, const Expect
   // GetCache may be 100 ms old, in which a fast machine is done with a request: then a longer one.
   for (int run = 0; run < 20 && looks == 0; ++run) {
     const int new_tokens = run == 0 ? 600 : 2000;  // of a context of 4,096
-    v1::GenerateRequest request = IdsRequest(prompt, new_tokens);
+    v1::GenerateRequest request = IdRequest(prompt, new_tokens, AtEos::kGoOn);
     request.set_compression(expected.policy);
     absl::Time next_look = absl::Now();
     const auto look = [&](const Generation&) {
@@ -130,7 +130,7 @@ void ExpectExactBlocks(Daemon& daemon, const PromptSource& prompts, const Expect
     };
     const Generation generation = Generate(daemon, request, {.on_message = look});
     ASSERT_TRUE(generation.ok()) << generation.Describe();
-    EXPECT_EQ(generation.ids.size(), static_cast<size_t>(new_tokens));
+    EXPECT_EQ(generation.token_ids.size(), static_cast<size_t>(new_tokens));
     ExpectReport(generation.result->cache(), expected, dtype, new_tokens);
     EXPECT_EMPTY_CACHE(daemon);
   }

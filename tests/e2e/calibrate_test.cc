@@ -44,7 +44,7 @@ int Followers(const std::vector<std::vector<int>>& lowest) {
 
 /// A text for which the daemon's pod must attend to distant tokens.
 Generation AskPod(Daemon& daemon, const std::string& policy) {
-  v1::GenerateRequest request = TextRequest(PlainEnglish(9, 40), 24);
+  v1::GenerateRequest request = TextRequest(PlainEnglish(9, 40), 24, AtEos::kGoOn);
   request.set_compression(policy);
   return Generate(daemon, request);
 }

@@ -35,9 +35,7 @@ constexpr absl::Duration kPollInterval = absl::Milliseconds(2);
   _exit(127);
 }
 
-std::string ReadIfThere(const std::filesystem::path& path) {
-  return std::filesystem::exists(path) ? ReadFile(path) : std::string();
-}
+std::string ReadIfThere(const std::filesystem::path& path) { return ReadFileIfThere(path); }
 
 }  // namespace
 

@@ -122,7 +122,7 @@ TEST(Cli, GenerateJsonIsOneObjectThatAgreesWithTheApi) {
   START_DAEMON(daemon, {.dtype = "bf16"});
   const std::string prompt = PlainEnglish(3, 30);
   const std::string policy = "pyramidkv(budget=64)";
-  v1::GenerateRequest request = TextRequest(prompt, 20);
+  v1::GenerateRequest request = TextRequest(prompt, 20, AtEos::kGoOn);
   request.set_compression(policy);
   request.set_echo_prompt_token_ids(true);
   const Generation expected = Generate(daemon, request);
@@ -145,12 +145,12 @@ TEST(Cli, GenerateJsonIsOneObjectThatAgreesWithTheApi) {
     ASSERT_EQ(result.exit_code, 0) << result.err;
     const json object = json::parse(result.out, nullptr, false);
     ASSERT_TRUE(object.is_object()) << result.out;
-    EXPECT_EQ(object["prompt_token_ids"].get<std::vector<int32_t>>(), expected.prompt_ids);
-    EXPECT_EQ(object["token_ids"].get<std::vector<int32_t>>(), expected.ids);
+    EXPECT_EQ(object["prompt_token_ids"].get<std::vector<int32_t>>(), expected.prompt_token_ids);
+    EXPECT_EQ(object["token_ids"].get<std::vector<int32_t>>(), expected.token_ids);
     EXPECT_EQ(object["text"].get<std::string>(), expected.text);
     EXPECT_EQ(object["finish_reason"].get<std::string>(), "length");
     EXPECT_EQ(object["usage"]["prompt_tokens"].get<int>(),
-              static_cast<int>(expected.prompt_ids.size()));
+              static_cast<int>(expected.prompt_token_ids.size()));
     EXPECT_EQ(object["usage"]["completion_tokens"].get<int>(), 20);
     ASSERT_TRUE(object.contains("cache")) << result.out;
     EXPECT_EQ(object["cache"]["layers"].size(), 8u);
@@ -160,7 +160,8 @@ TEST(Cli, GenerateJsonIsOneObjectThatAgreesWithTheApi) {
 
 TEST(Cli, GenerateStreamsTheTextAndSeedsRepeat) {
   START_DAEMON(daemon, {});
-  const Generation expected = Generate(daemon, TextRequest(" The old house stood", 12));
+  const Generation expected =
+      Generate(daemon, TextRequest(" The old house stood", 12, AtEos::kGoOn));
   ASSERT_TRUE(expected.ok());
   const CommandResult greedy =
       RunZiggurat({"generate", "--server", daemon.grpc_address(), "--max-tokens", "12",
@@ -183,7 +184,8 @@ TEST(Cli, GenerateTakesThePromptBehindAStopText) {
                      flag, "5", " The old house stood"});
     ASSERT_EQ(result.exit_code, 0) << result.err;
     const json answer = json::parse(result.out);
-    const Generation expected = Generate(daemon, TextRequest(" The old house stood", 1));
+    const Generation expected =
+        Generate(daemon, TextRequest(" The old house stood", 1, AtEos::kGoOn));
     EXPECT_EQ(answer["usage"]["prompt_tokens"].get<uint64_t>(),
               expected.result->usage().prompt_tokens());
   }
@@ -430,11 +432,11 @@ TEST(Cli, CacheDrawsALayerLongerTheMoreItHolds) {
   START_DAEMON(daemon, {.dtype = "bf16", .kv_cache_memory = "16MiB"});
   const PromptSource prompts(daemon);
   std::mt19937 random(1);
-  v1::GenerateRequest request = IdsRequest(prompts.Make(1500, random), 2500);
+  v1::GenerateRequest request = IdRequest(prompts.Make(1500, random), 2500, AtEos::kGoOn);
   request.set_compression("pyramidkv(budget=512)");
   CommandResult picture;
   Generate(daemon, request, {.on_message = [&](const Generation& so_far) {
-             if (so_far.ids.empty()) return true;
+             if (so_far.token_ids.empty()) return true;
              picture = RunZiggurat({"cache", "--server", daemon.grpc_address()});
              return false;
            }});
@@ -534,9 +536,9 @@ TEST(Cli, MakeModelIsServed) {
   EXPECT_EQ(model.num_layers(), 3u);
   EXPECT_EQ(model.hidden_size(), 64u);
   EXPECT_EQ(model.max_context_tokens(), 256u);
-  const Generation generation = Generate(daemon, TextRequest("Any text will do", 20));
+  const Generation generation = Generate(daemon, TextRequest("Any text will do", 20, AtEos::kGoOn));
   EXPECT_TRUE(generation.ok()) << generation.Describe();
-  EXPECT_EQ(generation.ids.size(), 20u);
+  EXPECT_EQ(generation.token_ids.size(), 20u);
 }
 
 }  // namespace

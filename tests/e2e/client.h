@@ -1,10 +1,11 @@
 // Generation as a client sees it.
 #pragma once
 
-#include <grpcpp/support/status.h>
+#include <grpcpp/client_context.h>
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <random>
 #include <string>
@@ -12,22 +13,9 @@
 
 #include "absl/time/time.h"
 #include "tests/e2e/daemon.h"
+#include "tests/support/generation.h"
 
 namespace ziggurat::e2e {
-
-/// Everything that one Generate stream brought.
-struct Generation {
-  grpc::Status status;
-  std::string text;
-  std::vector<int32_t> prompt_ids;  ///< where asked for
-  std::vector<int32_t> ids;
-  std::vector<v1::TokenLogprobs> logprobs;
-  int messages_after_result = 0;
-  std::optional<v1::GenerateResult> result;
-
-  bool ok() const { return status.ok() && result.has_value(); }
-  std::string Describe() const;  ///< status and counts, for failures
-};
 
 struct CallOptions {
   std::optional<absl::Duration> deadline = {};  ///< absent: ten minutes, so that no test hangs
@@ -43,10 +31,6 @@ inline Generation Generate(Daemon& daemon, const v1::GenerateRequest& request,
                            const CallOptions& options = {}) {
   return Generate(daemon.stub(), request, options);
 }
-
-/// Greedy, without stop tokens.
-v1::GenerateRequest TextRequest(const std::string& text, int max_tokens);
-v1::GenerateRequest IdsRequest(const std::vector<int32_t>& ids, int max_tokens);
 
 /// English of the bundled model's kind: `sentences` sentences, each with a space before it. The
 /// same seed gives the same text.

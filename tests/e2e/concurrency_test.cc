@@ -40,7 +40,7 @@ TEST(Concurrency, APoolHoldsAsManyRequestsAsTheSumOfTheirLayersAllows) {
   std::mt19937 random(3);
   std::vector<v1::GenerateRequest> requests;
   for (int i = 0; i < fitting * 5 / 4; ++i) {
-    requests.push_back(IdsRequest(prompts.Make(kPromptTokens, random), new_tokens));
+    requests.push_back(IdRequest(prompts.Make(kPromptTokens, random), new_tokens, AtEos::kGoOn));
     requests.back().set_compression("pyramidkv(budget=512,window=32)");
   }
 
@@ -71,7 +71,7 @@ TEST(Concurrency, APoolHoldsAsManyRequestsAsTheSumOfTheirLayersAllows) {
   for (std::thread& client : clients) client.join();
   for (const Generation& generation : generations) {
     ASSERT_TRUE(generation.ok()) << generation.Describe();
-    EXPECT_EQ(generation.ids.size(), static_cast<size_t>(new_tokens));
+    EXPECT_EQ(generation.token_ids.size(), static_cast<size_t>(new_tokens));
   }
 
   std::printf(

@@ -41,7 +41,7 @@ std::vector<v1::GenerateRequest> MixedRequests(uint32_t seed) {
   std::vector<v1::GenerateRequest> requests;
   for (int i = 0; i < kRequests; ++i) {
     const int tokens = i == 0 ? 5 : i == 1 ? 2000 : static_cast<int>(std::exp(exponent(random)));
-    requests.push_back(IdsRequest(CopyPrompt(tokens, random), kNewTokens));
+    requests.push_back(IdRequest(CopyPrompt(tokens, random), kNewTokens, AtEos::kGoOn));
     requests.back().set_compression("full");
     requests.back().set_logprobs(2);
   }
@@ -73,16 +73,16 @@ void Compare(const Generation& alone, const Generation& crowded, int prompt_toke
              Comparison* comparison) {
   ASSERT_TRUE(alone.ok()) << alone.Describe();
   ASSERT_TRUE(crowded.ok()) << crowded.Describe();
-  ASSERT_EQ(alone.ids.size(), static_cast<size_t>(kNewTokens));
-  ASSERT_EQ(crowded.ids.size(), static_cast<size_t>(kNewTokens));
-  ASSERT_EQ(alone.logprobs.size(), alone.ids.size());
+  ASSERT_EQ(alone.token_ids.size(), static_cast<size_t>(kNewTokens));
+  ASSERT_EQ(crowded.token_ids.size(), static_cast<size_t>(kNewTokens));
+  ASSERT_EQ(alone.logprobs.size(), alone.token_ids.size());
   ++comparison->requests;
-  for (size_t i = 0; i < alone.ids.size(); ++i) {
+  for (size_t i = 0; i < alone.token_ids.size(); ++i) {
     if (IsNearTie(alone.logprobs[i]) || IsNearTie(crowded.logprobs[i])) {
       ++comparison->ends;
       return;
     }
-    ASSERT_EQ(alone.ids[i], crowded.ids[i])
+    ASSERT_EQ(alone.token_ids[i], crowded.token_ids[i])
         << "step " << i << " of a prompt of " << prompt_tokens << " tokens; alone the two best are "
         << alone.logprobs[i].ShortDebugString() << ", in the crowd "
         << crowded.logprobs[i].ShortDebugString();

@@ -15,6 +15,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "tests/e2e/child_process.h"
+#include "tests/support/poll.h"
 #include "ziggurat/v1/ziggurat.grpc.pb.h"
 
 namespace ziggurat::e2e {
@@ -82,16 +83,5 @@ class Daemon {
 
 /// Polls until nothing is used, reserved, running or waiting. The last look at the cache.
 v1::GetCacheResponse WaitUntilEmpty(Daemon& daemon, absl::Duration timeout = absl::Seconds(10));
-
-/// Polls `condition` every few milliseconds. Whether it came true in time.
-template <typename Condition>
-bool PollUntil(absl::Duration timeout, Condition condition) {
-  const absl::Time deadline = absl::Now() + timeout;
-  while (!condition()) {
-    if (absl::Now() > deadline) return false;
-    absl::SleepFor(absl::Milliseconds(2));
-  }
-  return true;
-}
 
 }  // namespace ziggurat::e2e

@@ -1,9 +1,7 @@
 #include "tests/e2e/environment.h"
 
-#include <cstdio>
 #include <cstdlib>
-#include <fstream>
-#include <iterator>
+#include <string_view>
 
 namespace ziggurat::e2e {
 
@@ -27,42 +25,6 @@ bool IsSoak() {
 
 std::filesystem::path NeedleLlama() {
   return std::filesystem::path(ZIGGURAT_SOURCE_DIR) / "models" / "needle-llama";
-}
-
-std::filesystem::path SharedFolder() {
-  return std::filesystem::path(ZIGGURAT_SOURCE_DIR).parent_path() / "shared";
-}
-
-std::string ReadFile(const std::filesystem::path& path) {
-  std::ifstream file(path, std::ios::binary);
-  if (!file) {
-    std::fprintf(stderr, "cannot read %s\n", path.c_str());
-    std::abort();
-  }
-  return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
-}
-
-void WriteFile(const std::filesystem::path& path, std::string_view content) {
-  std::ofstream file(path, std::ios::binary | std::ios::trunc);
-  file.write(content.data(), static_cast<std::streamsize>(content.size()));
-  if (!file.flush()) {
-    std::fprintf(stderr, "cannot write %s\n", path.c_str());
-    std::abort();
-  }
-}
-
-TemporaryFolder::TemporaryFolder() {
-  std::string pattern = (std::filesystem::temp_directory_path() / "ziggurat-e2e-XXXXXX").string();
-  if (mkdtemp(pattern.data()) == nullptr) {
-    std::perror("mkdtemp");
-    std::abort();
-  }
-  path_ = pattern;
-}
-
-TemporaryFolder::~TemporaryFolder() {
-  std::error_code ignored;
-  std::filesystem::remove_all(path_, ignored);
 }
 
 }  // namespace ziggurat::e2e

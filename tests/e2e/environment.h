@@ -3,7 +3,8 @@
 
 #include <filesystem>
 #include <string>
-#include <string_view>
+
+#include "tests/support/files.h"
 
 namespace ziggurat::e2e {
 
@@ -22,27 +23,5 @@ bool IsSoak();
 
 /// The bundled model; always there.
 std::filesystem::path NeedleLlama();
-
-/// ../shared beside the source tree; may be absent.
-std::filesystem::path SharedFolder();
-
-/// The whole of a file; aborts where it cannot be read (a mistake of the test).
-std::string ReadFile(const std::filesystem::path& path);
-void WriteFile(const std::filesystem::path& path, std::string_view content);
-
-/// A folder of its own, removed with all its content at the end of its life.
-class TemporaryFolder {
- public:
-  TemporaryFolder();
-  ~TemporaryFolder();
-  TemporaryFolder(const TemporaryFolder&) = delete;
-  TemporaryFolder& operator=(const TemporaryFolder&) = delete;
-
-  const std::filesystem::path& path() const { return path_; }
-  std::filesystem::path operator/(std::string_view name) const { return path_ / name; }
-
- private:
-  std::filesystem::path path_;
-};
 
 }  // namespace ziggurat::e2e

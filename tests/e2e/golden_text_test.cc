@@ -62,17 +62,17 @@ void ExpectFirstLogits(const json& golden, const json& all_logits, const Generat
 
 void ExpectGoldenText(Daemon& daemon, const json& golden, const json& all_logits) {
   const auto expected = golden["greedy_ids"].get<std::vector<int32_t>>();
-  v1::GenerateRequest request =
-      TextRequest(golden["prompt"].get<std::string>(), static_cast<int>(expected.size()));
+  v1::GenerateRequest request = TextRequest(golden["prompt"].get<std::string>(),
+                                            static_cast<int>(expected.size()), AtEos::kGoOn);
   request.set_echo_prompt_token_ids(true);
   request.set_logprobs(20);
   const Generation generation = Generate(daemon, request);
   ASSERT_TRUE(generation.ok()) << generation.Describe();
-  EXPECT_EQ(generation.prompt_ids, golden["prompt_ids"].get<std::vector<int32_t>>());
-  ASSERT_EQ(generation.ids.size(), expected.size());
+  EXPECT_EQ(generation.prompt_token_ids, golden["prompt_ids"].get<std::vector<int32_t>>());
+  ASSERT_EQ(generation.token_ids.size(), expected.size());
   const size_t steps = ComparableSteps(golden);
   for (size_t i = 0; i < steps; ++i) {
-    ASSERT_EQ(generation.ids[i], expected[i]) << "step " << i << " of " << steps;
+    ASSERT_EQ(generation.token_ids[i], expected[i]) << "step " << i << " of " << steps;
   }
   std::printf("  %zu of %zu steps compared\n", steps, expected.size());
   ExpectFirstLogits(golden, all_logits, generation);

@@ -36,7 +36,8 @@ TEST(Health, IsOneWhileTheDaemonDrainsAndWhenItIsGone) {
   std::atomic<bool> has_begun = false;
   std::atomic<bool> is_over = false;
   std::thread request([&] {
-    Generate(daemon, TextRequest(" The old house", 4000), {.on_message = [&](const Generation&) {
+    Generate(daemon, TextRequest(" The old house", 4000, AtEos::kGoOn),
+             {.on_message = [&](const Generation&) {
                has_begun = true;
                return !is_over;
              }});

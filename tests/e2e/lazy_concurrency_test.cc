@@ -2,7 +2,6 @@
 // holds more long requests at a time.
 #include <atomic>
 #include <filesystem>
-#include <fstream>
 #include <thread>
 
 #include "absl/strings/str_cat.h"
@@ -21,18 +20,13 @@ constexpr int kPromptTokens = 4200;
 int NewTokens() { return ComputesOnGpu() ? 2000 : 128; }
 
 /// The bundled model told that its context is twice as long.
-std::filesystem::path LongModel() {
-  const std::filesystem::path dir = std::filesystem::path(testing::TempDir()) / "needle-long";
-  std::filesystem::remove_all(dir);
-  std::filesystem::create_directories(dir);
+void WriteLongModel(const TemporaryFolder& folder) {
   for (const auto& file : std::filesystem::directory_iterator(NeedleLlama())) {
-    std::filesystem::copy(file.path(), dir / file.path().filename());
+    std::filesystem::copy(file.path(), folder.path() / file.path().filename());
   }
-  std::ifstream in(NeedleLlama() / "config.json");
-  nlohmann::json config = nlohmann::json::parse(in);
+  nlohmann::json config = nlohmann::json::parse(ReadFile(NeedleLlama() / "config.json"));
   config["max_position_embeddings"] = 8192;
-  std::ofstream(dir / "config.json") << config.dump(1);
-  return dir;
+  WriteFile(folder / "config.json", config.dump(1));
 }
 
 /// Sends `requests` at once; the most that were running at a time.
@@ -62,7 +56,9 @@ TEST(LazyConcurrency, HalfOfTheLayersLazyHoldsMoreLongRequests) {
   const int full_blocks =
       kLayers * ((kPromptTokens + new_tokens - 1 + kSlotsPerBlock - 1) / kSlotsPerBlock);
   const int fitting = 8;
-  START_DAEMON(daemon, {.model = LongModel(),
+  const TemporaryFolder folder;
+  WriteLongModel(folder);
+  START_DAEMON(daemon, {.model = folder.path(),
                         .dtype = "bf16",
                         .kv_cache_memory = absl::StrCat(fitting * full_blocks * kBlockBytes),
                         // A prompt is computed in one step, so that none ends before all are there.
@@ -72,7 +68,7 @@ TEST(LazyConcurrency, HalfOfTheLayersLazyHoldsMoreLongRequests) {
   // One prompt for all, so that as many layers are lazy in each of them and it does not matter
   // which come first.
   std::vector<v1::GenerateRequest> requests(
-      2 * fitting, IdsRequest(prompts.Make(kPromptTokens, random), new_tokens));
+      2 * fitting, IdRequest(prompts.Make(kPromptTokens, random), new_tokens, AtEos::kGoOn));
 
   // The threshold at which half of the layers are lazy, by the daemon's own report.
   std::string policy;

@@ -11,8 +11,8 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
-#include "tests/e2e/raw_grpc.h"
 #include "tests/e2e/testing.h"
+#include "tests/support/raw_calls.h"
 
 namespace ziggurat::e2e {
 namespace {
@@ -28,7 +28,7 @@ class BackgroundCall {
     thread_ = std::thread([this, request = std::move(request), deadline] {
       generation_ = Generate(*stub_, request,
                              {.deadline = deadline, .on_message = [this](const Generation& so_far) {
-                                tokens_ = static_cast<int>(so_far.ids.size());
+                                tokens_ = static_cast<int>(so_far.token_ids.size());
                                 return !is_cancelled_;
                               }});
     });
@@ -58,7 +58,8 @@ class BackgroundCall {
   ASSERT_TRUE(PollUntil(absl::Seconds(30), [&] { return (call).tokens() > 0; }))
 
 v1::GenerateRequest LongRequest(int max_tokens, const std::string& id = "") {
-  v1::GenerateRequest request = TextRequest(" The old house stood near the", max_tokens);
+  v1::GenerateRequest request =
+      TextRequest(" The old house stood near the", max_tokens, AtEos::kGoOn);
   request.set_request_id(id);
   return request;
 }
@@ -70,12 +71,12 @@ constexpr absl::Duration kSoon = absl::Milliseconds(500);
 /// Whether it comes to say that it takes no more.
 bool WaitUntilDraining(const Daemon& daemon) {
   return PollUntil(absl::Seconds(5),
-                   [&] { return CheckHealth(daemon.channel(), "") == Health::kNotServing; });
+                   [&] { return CheckHealth(daemon.channel(), "") == "NOT_SERVING"; });
 }
 
 TEST(Lifecycle, SigtermFinishesWhatRunsAndRefusesTheRest) {
   START_DAEMON(daemon, {});
-  EXPECT_EQ(CheckHealth(daemon.channel(), ""), Health::kServing);
+  EXPECT_EQ(CheckHealth(daemon.channel(), ""), "SERVING");
   EXPECT_EQ(daemon.HttpGet("/readyz").first, 200);
   constexpr int kTokens = 2000;
   BackgroundCall first(daemon.NewChannel(), LongRequest(kTokens));
@@ -85,7 +86,7 @@ TEST(Lifecycle, SigtermFinishesWhatRunsAndRefusesTheRest) {
 
   daemon.process().Signal(SIGTERM);
   EXPECT_TRUE(WaitUntilDraining(daemon));
-  EXPECT_EQ(CheckHealth(daemon.channel(), kService), Health::kNotServing);
+  EXPECT_EQ(CheckHealth(daemon.channel(), kService), "NOT_SERVING");
   EXPECT_EQ(daemon.HttpGet("/readyz").first, 503);
   EXPECT_EQ(daemon.HttpGet("/healthz").first, 200);
   const Generation refused = Generate(daemon, LongRequest(1));
@@ -94,7 +95,7 @@ TEST(Lifecycle, SigtermFinishesWhatRunsAndRefusesTheRest) {
 
   EXPECT_TRUE(first.Get().ok()) << first.Get().Describe();
   EXPECT_TRUE(second.Get().ok()) << second.Get().Describe();
-  EXPECT_EQ(first.Get().ids.size(), static_cast<size_t>(kTokens));
+  EXPECT_EQ(first.Get().token_ids.size(), static_cast<size_t>(kTokens));
   EXPECT_EQ(first.Get().result->finish_reason(), v1::FINISH_REASON_LENGTH);
   EXPECT_EQ(daemon.process().Wait(absl::Seconds(20)), std::optional<int>(0)) << daemon.log();
   EXPECT_THAT(daemon.LoggedErrors(), testing::IsEmpty());
@@ -110,7 +111,7 @@ TEST(Lifecycle, ATerminalThatIsClosedDrainsToo) {
   ASSERT_TRUE(WaitUntilDraining(daemon));
   daemon.process().Signal(SIGHUP);
   EXPECT_TRUE(call.Get().ok()) << call.Get().Describe();
-  EXPECT_EQ(call.Get().ids.size(), 500u);
+  EXPECT_EQ(call.Get().token_ids.size(), 500u);
   EXPECT_EQ(daemon.process().Wait(absl::Seconds(20)), std::optional<int>(0)) << daemon.log();
 }
 
@@ -120,7 +121,7 @@ TEST(Lifecycle, UnderNohupATerminalThatIsClosedChangesNothing) {
   std::signal(SIGHUP, SIG_DFL);
   daemon.process().Signal(SIGHUP);
   EXPECT_TRUE(Generate(daemon, LongRequest(50)).ok());
-  EXPECT_EQ(CheckHealth(daemon.channel(), ""), Health::kServing);
+  EXPECT_EQ(CheckHealth(daemon.channel(), ""), "SERVING");
 }
 
 TEST(Lifecycle, TheDrainTimeoutEndsWhatStillRuns) {
@@ -131,7 +132,7 @@ TEST(Lifecycle, TheDrainTimeoutEndsWhatStillRuns) {
   EXPECT_EQ(daemon.Stop(absl::Seconds(20)), std::optional<int>(0)) << daemon.log();
   EXPECT_LT(absl::Now() - start, absl::Seconds(5));
   EXPECT_EQ(call.Get().status.error_code(), grpc::StatusCode::UNAVAILABLE) << call.Get().Describe();
-  EXPECT_GT(call.Get().ids.size(), 0u);
+  EXPECT_GT(call.Get().token_ids.size(), 0u);
 }
 
 TEST(Lifecycle, ASecondSignalEndsWhatStillRuns) {
@@ -287,10 +288,11 @@ void CancelDuringPrefill(const Daemon::Options& options, bool* was_in_time) {
     std::vector<int32_t> prompt(4000);
     for (int32_t& id : prompt) id = static_cast<int32_t>(random() % 256);
     contexts.push_back(std::make_shared<grpc::ClientContext>());
-    clients.emplace_back([&, i, context = contexts.back(), request = IdsRequest(prompt, 10)] {
-      generations[i] = Generate(daemon, request, {.context = context});
-      ++ended;
-    });
+    clients.emplace_back(
+        [&, i, context = contexts.back(), request = IdRequest(prompt, 10, AtEos::kGoOn)] {
+          generations[i] = Generate(daemon, request, {.context = context});
+          ++ended;
+        });
   }
   bool was_seen = false;
   const bool saw_them = PollUntil(absl::Minutes(2), [&] {
@@ -335,7 +337,7 @@ TEST(Lifecycle, ADeadlineFreesItsBlocks) {
   ASSERT_UNDER_WAY(call);
   EXPECT_EQ(call.Get().status.error_code(), grpc::StatusCode::DEADLINE_EXCEEDED)
       << call.Get().Describe();
-  EXPECT_GT(call.Get().ids.size(), 0u);
+  EXPECT_GT(call.Get().token_ids.size(), 0u);
   EXPECT_LT(TimeUntilFree(daemon, [] {}), kSoon);
   EXPECT_EMPTY_CACHE(daemon);
   EXPECT_EQ(daemon.Metrics()["ziggurat_requests_finished_total{reason=\"deadline\"}"], 1);
@@ -347,16 +349,16 @@ TEST(Lifecycle, ACallThatWaitsCanBeCancelledAndRunOutOfTime) {
   ASSERT_UNDER_WAY(running);
   BackgroundCall late(daemon.NewChannel(), LongRequest(10), absl::Milliseconds(300));
   EXPECT_EQ(late.Get().status.error_code(), grpc::StatusCode::DEADLINE_EXCEEDED);
-  EXPECT_TRUE(late.Get().ids.empty());
+  EXPECT_TRUE(late.Get().token_ids.empty());
   EXPECT_EQ(daemon.GetCache().running(), 1u);
   EXPECT_TRUE(PollUntil(kSoon, [&] { return daemon.GetCache().waiting() == 0; }));
 }
 
 TEST(Lifecycle, StandardServicesAnswer) {
   START_DAEMON(daemon, {});
-  EXPECT_EQ(CheckHealth(daemon.channel(), ""), Health::kServing);
-  EXPECT_EQ(CheckHealth(daemon.channel(), kService), Health::kServing);
-  EXPECT_EQ(CheckHealth(daemon.channel(), "no.such.Service"), Health::kServiceUnknown);
+  EXPECT_EQ(CheckHealth(daemon.channel(), ""), "SERVING");
+  EXPECT_EQ(CheckHealth(daemon.channel(), kService), "SERVING");
+  EXPECT_EQ(CheckHealth(daemon.channel(), "no.such.Service"), "NOT_FOUND");
   const std::string services = ListServices(daemon.channel());
   EXPECT_THAT(services, testing::HasSubstr(kService));
   EXPECT_THAT(services, testing::HasSubstr("grpc.health.v1.Health"));
@@ -431,7 +433,7 @@ TEST(Lifecycle, ABindingOfThreadsByOpenMpChangesNotHowManyThereAre) {
 
 TEST(Lifecycle, StopStringsAndSeedsHold) {
   START_DAEMON(daemon, {});
-  v1::GenerateRequest request = TextRequest(" The old house stood near the", 60);
+  v1::GenerateRequest request = TextRequest(" The old house stood near the", 60, AtEos::kGoOn);
   const Generation whole = Generate(daemon, request);
   ASSERT_TRUE(whole.ok());
   // Two words out of the middle of the text: they span several tokens.
@@ -443,7 +445,7 @@ TEST(Lifecycle, StopStringsAndSeedsHold) {
   EXPECT_EQ(stopped.result->finish_reason(), v1::FINISH_REASON_STOP);
   EXPECT_EQ(stopped.result->stop_string(), stop);
 
-  v1::GenerateRequest drawn = TextRequest(" The old house stood near the", 40);
+  v1::GenerateRequest drawn = TextRequest(" The old house stood near the", 40, AtEos::kGoOn);
   drawn.mutable_sampling()->set_temperature(1.5f);
   drawn.mutable_sampling()->set_seed(42);
   const Generation once = Generate(daemon, drawn);

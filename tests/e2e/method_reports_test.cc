@@ -113,7 +113,7 @@ class MethodReports : public testing::TestWithParam<Dtype> {
 
   v1::CacheReport Ask(const std::string& policy, bool recall = false) {
     std::mt19937 random(5);
-    v1::GenerateRequest request = IdsRequest(prompts_->Make(kPrompt, random), kNew);
+    v1::GenerateRequest request = IdRequest(prompts_->Make(kPrompt, random), kNew, AtEos::kGoOn);
     request.set_compression(policy);
     request.set_report_attention_recall(recall);
     const Generation generation = Generate(*daemon_, request);

@@ -16,7 +16,7 @@ constexpr int kNewTokens = 30;
 
 Generation Ask(Daemon& daemon, const std::vector<int32_t>& prompt, const std::string& policy,
                int new_tokens = kNewTokens) {
-  v1::GenerateRequest request = IdsRequest(prompt, new_tokens);
+  v1::GenerateRequest request = IdRequest(prompt, new_tokens, AtEos::kGoOn);
   request.set_compression(policy);
   return Generate(daemon, request);
 }
@@ -75,12 +75,12 @@ TEST(Methods, WithLimitsThatCompressNothingGiveTheTokensOfFull) {
     const std::vector<int32_t> prompt = prompts.Make(length, random);
     const Generation full = Ask(daemon, prompt, "full");
     ASSERT_TRUE(full.ok()) << full.Describe();
-    ASSERT_EQ(full.ids.size(), static_cast<size_t>(kNewTokens));
+    ASSERT_EQ(full.token_ids.size(), static_cast<size_t>(kNewTokens));
     for (const std::string& policy : PoliciesThatKeepAll(length + kNewTokens)) {
       SCOPED_TRACE(absl::StrCat(policy, ", ", length, " prompt tokens"));
       const Generation generation = Ask(daemon, prompt, policy);
       ASSERT_TRUE(generation.ok()) << generation.Describe();
-      EXPECT_EQ(generation.ids, full.ids);
+      EXPECT_EQ(generation.token_ids, full.token_ids);
       for (const v1::LayerCacheReport& layer : generation.result->cache().layers()) {
         EXPECT_EQ(layer.evicted_tokens(), 0u);
         EXPECT_EQ(layer.tokens(), static_cast<uint64_t>(length + kNewTokens - 1));
@@ -133,11 +133,11 @@ TEST(Methods, UntilTheyActTheyGiveTheTokensOfFull) {
         ASSERT_TRUE(generation.ok()) << generation.Describe();
         // The first token is the prompt's; then every token takes a slot before it attends.
         const auto same = static_cast<ptrdiff_t>(room + 1);
-        EXPECT_TRUE(
-            std::equal(yardstick.ids.begin(), yardstick.ids.begin() + same, generation.ids.begin()))
-            << testing::PrintToString(yardstick.ids) << "\n"
-            << testing::PrintToString(generation.ids);
-        EXPECT_EQ(generation.ids.size(), static_cast<size_t>(kNewTokens));
+        EXPECT_TRUE(std::equal(yardstick.token_ids.begin(), yardstick.token_ids.begin() + same,
+                               generation.token_ids.begin()))
+            << testing::PrintToString(yardstick.token_ids) << "\n"
+            << testing::PrintToString(generation.token_ids);
+        EXPECT_EQ(generation.token_ids.size(), static_cast<size_t>(kNewTokens));
       }
     }
   }
@@ -174,7 +174,7 @@ TEST(Methods, GiveTheSameAloneAndAmongTheOthers) {
     prompt_of.push_back(prompts.Make(120 + static_cast<int>(random() % 300), random));
     const Generation generation = Ask(daemon, prompt_of.back(), policy);
     ASSERT_TRUE(generation.ok()) << policy << ": " << generation.Describe();
-    alone.push_back(generation.ids);
+    alone.push_back(generation.token_ids);
   }
   std::vector<Generation> together(policies.size());
   std::vector<std::thread> clients;
@@ -186,7 +186,7 @@ TEST(Methods, GiveTheSameAloneAndAmongTheOthers) {
   int different = 0;
   for (size_t i = 0; i < policies.size(); ++i) {
     ASSERT_TRUE(together[i].ok()) << policies[i] << ": " << together[i].Describe();
-    if (together[i].ids == alone[i]) continue;
+    if (together[i].token_ids == alone[i]) continue;
     ++different;
     std::printf("%s differs\n", policies[i].c_str());
   }

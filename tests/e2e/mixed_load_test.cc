@@ -29,7 +29,8 @@ MixedRequest MakeRequest(const PromptSource& prompts, int index) {
   std::uniform_real_distribution<double> exponent(std::log(2.0), std::log(1500.0));
   MixedRequest request;
   const int tokens = static_cast<int>(std::exp(exponent(random)));
-  request.message = IdsRequest(prompts.Make(tokens, random), 1 + static_cast<int>(random() % 60));
+  request.message =
+      IdRequest(prompts.Make(tokens, random), 1 + static_cast<int>(random() % 60), AtEos::kGoOn);
   request.message.set_compression(RandomPolicy(random));
   request.message.set_logprobs(2);
   if (random() % 6 == 0) request.cancel_after_messages = static_cast<int>(random() % 20);
@@ -49,8 +50,8 @@ Generation RunMixed(Daemon& daemon, const MixedRequest& request, bool cancels) {
 
 /// The step at which two answers part, or -1. `near_tie`: whether the two best were within 1e-3.
 int PartingStep(const Generation& a, const Generation& b, bool* near_tie) {
-  for (size_t i = 0; i < std::min(a.ids.size(), b.ids.size()); ++i) {
-    if (a.ids[i] == b.ids[i]) continue;
+  for (size_t i = 0; i < std::min(a.token_ids.size(), b.token_ids.size()); ++i) {
+    if (a.token_ids[i] == b.token_ids[i]) continue;
     const v1::TokenLogprobs& step = a.logprobs[i];
     *near_tie = step.top_size() > 1 && step.top(0).logprob() - step.top(1).logprob() < 1e-3;
     return static_cast<int>(i);
@@ -60,8 +61,8 @@ int PartingStep(const Generation& a, const Generation& b, bool* near_tie) {
 
 TEST(MixedLoad, EveryPolicySideBySideAnswersAsAlone) {
   const int requests = IsSoak() ? 1000 : 130;
-  const std::filesystem::path dir = testing::TempDir();
-  std::vector<std::string> flags = PodGroupFlags(dir);
+  const TemporaryFolder folder;
+  std::vector<std::string> flags = PodGroupFlags(folder.path());
   flags.push_back("--check-integrity");
   START_DAEMON(daemon, {.dtype = "f32", .kv_cache_memory = "96MiB", .flags = flags});
   const PromptSource prompts(daemon);
@@ -96,7 +97,7 @@ TEST(MixedLoad, EveryPolicySideBySideAnswersAsAlone) {
     bool near_tie = false;
     const int parting = PartingStep(alone, crowded[i], &near_tie);
     ++compared;
-    steps += parting >= 0 ? parting : static_cast<int>(crowded[i].ids.size());
+    steps += parting >= 0 ? parting : static_cast<int>(crowded[i].token_ids.size());
     if (parting >= 0) {
       ++(near_tie ? near_ties : other_ends);
       std::printf("request %d parts at step %d%s: %s, %d prompt tokens\n", i, parting,

@@ -43,7 +43,8 @@ class Crowd {
   }
 
   void Add(const Size& size) {
-    v1::GenerateRequest request = IdsRequest(prompts_.Make(size.prompt, random_), size.answer);
+    v1::GenerateRequest request =
+        IdRequest(prompts_.Make(size.prompt, random_), size.answer, AtEos::kGoOn);
     request.set_compression(policy_);
     contexts_.push_back(std::make_shared<grpc::ClientContext>());
     threads_.emplace_back([this, context = contexts_.back(), request = std::move(request)] {
@@ -102,7 +103,7 @@ class Crowd {
 double LazyShare(Daemon& daemon, const PromptSource& prompts, const std::string& policy,
                  int prompt) {
   std::mt19937 random(3);
-  v1::GenerateRequest probe = IdsRequest(prompts.Make(prompt, random), 3);
+  v1::GenerateRequest probe = IdRequest(prompts.Make(prompt, random), 3, AtEos::kGoOn);
   probe.set_compression(policy);
   const Generation generation = Generate(daemon, probe);
   EXPECT_TRUE(generation.ok()) << generation.Describe();

@@ -91,7 +91,8 @@ void MeasurePeak(int layers, Peak* peak) {
   daemon.Metrics();
   const size_t idle = IdleBytes(daemon.pid());
 
-  v1::GenerateRequest request = IdsRequest({words.begin(), words.begin() + kPromptTokens}, 1);
+  v1::GenerateRequest request =
+      IdRequest(absl::MakeConstSpan(words).first(kPromptTokens), 1, AtEos::kGoOn);
   request.set_compression(absl::StrCat("pyramidkv(budget=128,window=", kWindow, ")"));
   ResetPeakResident(daemon.pid());
   const Generation generation = Generate(daemon, request, {.deadline = absl::Minutes(5)});

@@ -155,7 +155,7 @@ TEST(PrometheusServer, AnswersTheOccupancyOfEveryLayer) {
   std::mt19937 random(2);
   constexpr int kShort = 3;
   for (int i = 0; i < kShort; ++i) {
-    ASSERT_TRUE(Generate(daemon, IdsRequest(prompts.Make(100, random), 10)).ok());
+    ASSERT_TRUE(Generate(daemon, IdRequest(prompts.Make(100, random), 10, AtEos::kGoOn)).ok());
   }
 
   // While these run: rings stand still, so every layer holds 7 blocks of each, a known number;
@@ -163,7 +163,7 @@ TEST(PrometheusServer, AnswersTheOccupancyOfEveryLayer) {
   constexpr int kRings = 3;
   std::vector<v1::GenerateRequest> requests;
   for (int i = 0; i < kRings; ++i) {
-    requests.push_back(IdsRequest(prompts.Make(200, random), 3800));
+    requests.push_back(IdRequest(prompts.Make(200, random), 3800, AtEos::kGoOn));
     requests.back().set_compression("streaming(sinks=4,recent=108)");
   }
   {
@@ -187,7 +187,7 @@ TEST(PrometheusServer, AnswersTheOccupancyOfEveryLayer) {
   // A pyramid: each layer between its budget and what it may grow to.
   constexpr int kNewTokens = 1500;
   const std::vector<int> budgets = PyramidBudgets(512, 32, 20, kLayers, 2000);
-  requests = {IdsRequest(prompts.Make(2000, random), kNewTokens)};
+  requests = {IdRequest(prompts.Make(2000, random), kNewTokens, AtEos::kGoOn)};
   requests.back().set_compression("pyramidkv(budget=512,window=32)");
   {
     LongRequests pyramid(daemon, requests);
@@ -236,7 +236,7 @@ TEST(PrometheusServer, FindsEveryMetricThatTheDocumentationNames) {
   const SecretFolder secret(SecretFolder::Tls(authority.Issue("daemon"), authority));
   START_DAEMON(daemon, {.flags = secret.Flags()});
   const auto stub = v1::Ziggurat::NewStub(TlsChannel(daemon, authority));
-  ASSERT_TRUE(Generate(*stub, TextRequest(" The old house", 3)).ok());
+  ASSERT_TRUE(Generate(*stub, TextRequest(" The old house", 3, AtEos::kGoOn)).ok());
   httplib::SSLClient client("127.0.0.1", daemon.http_port());
   client.set_ca_cert_path(secret.file("ca.crt").c_str());
   const httplib::Result answer = client.Get("/metrics");

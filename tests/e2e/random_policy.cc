@@ -1,15 +1,14 @@
 #include "tests/e2e/random_policy.h"
 
-#include <fstream>
-
 #include "absl/strings/str_cat.h"
+#include "tests/e2e/pod_groups_file.h"
 
 namespace ziggurat::e2e {
 namespace {
 
-void WriteGroups(const std::filesystem::path& path, const char* lowest) {
-  std::ofstream(path) << R"({"format":"ziggurat-pod-groups","version":1,"num_layers":8,)"
-                      << R"("num_kv_heads":2,"lowest":)" << lowest << "}";
+/// `lowest` of each of 8 layers and 2 KV heads.
+void WriteGroups(const std::filesystem::path& path, const int (&lowest)[8][2]) {
+  WriteFile(path, PodGroupsJson(8, 2, [&](int layer, int head) { return lowest[layer][head]; }));
 }
 
 class PolicyWriter {
@@ -94,8 +93,8 @@ class PolicyWriter {
 }  // namespace
 
 std::vector<std::string> PodGroupFlags(const std::filesystem::path& dir) {
-  WriteGroups(dir / "alike.json", "[[0,0],[0,0],[2,2],[2,2],[2,2],[5,5],[6,6],[6,6]]");
-  WriteGroups(dir / "mixed.json", "[[0,0],[0,1],[2,1],[2,3],[4,3],[4,5],[4,5],[7,5]]");
+  WriteGroups(dir / "alike.json", {{0, 0}, {0, 0}, {2, 2}, {2, 2}, {2, 2}, {5, 5}, {6, 6}, {6, 6}});
+  WriteGroups(dir / "mixed.json", {{0, 0}, {0, 1}, {2, 1}, {2, 3}, {4, 3}, {4, 5}, {4, 5}, {7, 5}});
   return {"--pod-groups", absl::StrCat("alike=", (dir / "alike.json").string()), "--pod-groups",
           absl::StrCat("mixed=", (dir / "mixed.json").string())};
 }

@@ -52,8 +52,9 @@ std::vector<json> ReadPrompts(const Cell& cell, int count) {
 }
 
 bool IsAnswered(Daemon& daemon, const json& prompt) {
-  v1::GenerateRequest request = TextRequest(prompt["prompt"].get<std::string>(),
-                                            MaxTokens(prompt["task"].get<std::string>()));
+  v1::GenerateRequest request =
+      TextRequest(prompt["prompt"].get<std::string>(), MaxTokens(prompt["task"].get<std::string>()),
+                  AtEos::kGoOn);
   request.add_stop(".");
   request.set_compression("full");
   const Generation generation = Generate(daemon, request);

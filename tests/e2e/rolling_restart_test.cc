@@ -77,9 +77,10 @@ class Load {
     std::mt19937 random(client);
     while (!stopping_) {
       const int tokens = 5 + static_cast<int>(random() % 300);
-      const Generation generation = Generate(stub, TextRequest(PlainEnglish(random(), 10), tokens),
-                                             {.deadline = absl::Seconds(120)});
-      if (generation.ok() && generation.ids.size() == static_cast<size_t>(tokens)) {
+      const Generation generation =
+          Generate(stub, TextRequest(PlainEnglish(random(), 10), tokens, AtEos::kGoOn),
+                   {.deadline = absl::Seconds(120)});
+      if (generation.ok() && generation.token_ids.size() == static_cast<size_t>(tokens)) {
         ++answered_;
       } else {
         ++lost_;
@@ -215,8 +216,9 @@ TEST(RollingRestart, AnAnswerThatHasBegunIsNotRetriedAndOneThatWaitsIs) {
     ASSERT_TRUE(PollUntil(
         absl::Seconds(60),
         [&] {
-          EXPECT_TRUE(
-              Generate(*v1::Ziggurat::NewStub(channel), TextRequest(" The old house", 1)).ok());
+          EXPECT_TRUE(Generate(*v1::Ziggurat::NewStub(channel),
+                               TextRequest(" The old house", 1, AtEos::kGoOn))
+                          .ok());
           return daemon->Metrics()["ziggurat_requests_finished_total{reason=\"length\"}"] > 0;
         }))
         << "nothing came to " << daemon->grpc_address();
@@ -226,7 +228,7 @@ TEST(RollingRestart, AnAnswerThatHasBegunIsNotRetriedAndOneThatWaitsIs) {
   for (Generation& generation : generations) {
     clients.emplace_back([&] {
       generation = Generate(*v1::Ziggurat::NewStub(channel),
-                            TextRequest(" The old house stood near the", 2000));
+                            TextRequest(" The old house stood near the", 2000, AtEos::kGoOn));
     });
   }
   uint32_t waiting = 0;
@@ -241,7 +243,7 @@ TEST(RollingRestart, AnAnswerThatHasBegunIsNotRetriedAndOneThatWaitsIs) {
     if (generation.ok()) continue;
     ++cut_off;
     EXPECT_EQ(generation.status.error_code(), grpc::StatusCode::UNAVAILABLE);
-    EXPECT_GT(generation.ids.size(), 0u) << generation.Describe();
+    EXPECT_GT(generation.token_ids.size(), 0u) << generation.Describe();
   }
   // The one that ran; those behind it may have had their turn in what time was left.
   EXPECT_GE(cut_off, 1);

@@ -8,8 +8,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "tests/e2e/random_policy.h"
-#include "tests/e2e/raw_grpc.h"
 #include "tests/e2e/testing.h"
+#include "tests/support/raw_calls.h"
 
 namespace ziggurat::e2e {
 namespace {
@@ -26,8 +26,8 @@ SoakRequest RandomRequest(const PromptSource& prompts, std::mt19937& random) {
   std::uniform_real_distribution<double> unit(0, 1);
   const int prompt_tokens = static_cast<int>(std::exp(unit(random) * std::log(1500.0)));
   SoakRequest request;
-  request.message = IdsRequest(prompts.Make(std::max(1, prompt_tokens), random),
-                               1 + static_cast<int>(random() % 64));
+  request.message = IdRequest(prompts.Make(std::max(1, prompt_tokens), random),
+                              1 + static_cast<int>(random() % 64), AtEos::kGoOn);
   request.message.set_ignore_eos(random() % 2 == 0);
   // Sometimes the daemon's own.
   if (random() % 5 != 0) request.message.set_compression(RandomPolicy(random));
@@ -83,13 +83,14 @@ void ExpectExplained(const SoakRequest& request, const Generation& generation) {
 
 TEST(Soak, NothingIsLeftOfManyRequestsOfEveryKind) {
   const int requests = IsSoak() ? 2000 : 200;
-  std::vector<std::string> flags = PodGroupFlags(testing::TempDir());
+  const TemporaryFolder folder;
+  std::vector<std::string> flags = PodGroupFlags(folder.path());
   flags.insert(flags.end(), {"--check-integrity", "--compression", "pyramidkv(budget=128)"});
   // Room for some 15 of the largest requests, so that others wait.
   START_DAEMON(daemon, {.dtype = "bf16", .kv_cache_memory = "48MiB", .flags = flags});
   const PromptSource prompts(daemon);
   std::mt19937 first_random(1);
-  v1::GenerateRequest probe = IdsRequest(prompts.Make(400, first_random), 16);
+  v1::GenerateRequest probe = IdRequest(prompts.Make(400, first_random), 16, AtEos::kGoOn);
   const Generation before = Generate(daemon, probe);
   ASSERT_TRUE(before.ok()) << before.Describe();
 
@@ -113,10 +114,10 @@ TEST(Soak, NothingIsLeftOfManyRequestsOfEveryKind) {
   for (const auto& [outcome, count] : outcomes) std::printf("%s: %d\n", outcome.c_str(), count);
 
   EXPECT_EMPTY_CACHE(daemon);
-  EXPECT_EQ(CheckHealth(daemon.channel(), ""), Health::kServing);
+  EXPECT_EQ(CheckHealth(daemon.channel(), ""), "SERVING");
   const Generation after = Generate(daemon, probe);
   EXPECT_TRUE(after.ok()) << after.Describe();
-  EXPECT_EQ(after.ids, before.ids);
+  EXPECT_EQ(after.token_ids, before.token_ids);
   EXPECT_EMPTY_CACHE(daemon);
   EXPECT_EQ(daemon.Stop(), std::optional<int>(0)) << daemon.log();
   EXPECT_THAT(daemon.LoggedErrors(), testing::IsEmpty());

@@ -48,7 +48,9 @@ TEST(Tls, ServesWhoTrustsItsAuthorityAndNobodyElse) {
   EXPECT_TRUE(good.status.ok()) << good.status.error_message();
   EXPECT_EQ(good.server, "first");
   const auto channel = TlsChannel(daemon, Ours());
-  EXPECT_TRUE(Generate(*v1::Ziggurat::NewStub(channel), TextRequest(" The old house", 5)).ok());
+  EXPECT_TRUE(
+      Generate(*v1::Ziggurat::NewStub(channel), TextRequest(" The old house", 5, AtEos::kGoOn))
+          .ok());
   const Answer other = Ask(TlsChannel(daemon, Strangers()));
   EXPECT_EQ(other.status.error_code(), StatusCode::UNAVAILABLE);
   EXPECT_THAT(other.status.error_message(), HasSubstr("certificate verify failed"));
@@ -98,7 +100,7 @@ class Load {
       threads_.emplace_back([this, &daemon] {
         while (!is_over_) {
           const auto stub = v1::Ziggurat::NewStub(TlsChannel(daemon, Ours()));
-          const Generation one = Generate(*stub, TextRequest(" The old house", 3));
+          const Generation one = Generate(*stub, TextRequest(" The old house", 3, AtEos::kGoOn));
           ++(one.ok() ? done_ : failed_);
           if (!one.ok()) std::fprintf(stderr, "failed: %s\n", one.Describe().c_str());
         }

@@ -4,9 +4,9 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "httplib.h"
-#include "tests/e2e/raw_grpc.h"
 #include "tests/e2e/secure_client.h"
 #include "tests/e2e/testing.h"
+#include "tests/support/raw_calls.h"
 
 namespace ziggurat::e2e {
 namespace {
@@ -59,7 +59,6 @@ TEST(Tokens, OfWhichOneIsRightAmongSeveralHeadersAreNotEnough) {
 TEST(Tokens, AreAskedForByEveryMethodButHealth) {
   const SecretFolder secret(SecretFolder::Files{{"tokens", kOld}});
   START_DAEMON(daemon, With(secret));
-  std::string response;
   int methods = 0;
   const auto* service =
       google::protobuf::DescriptorPool::generated_pool()->FindServiceByName("ziggurat.v1.Ziggurat");
@@ -70,14 +69,14 @@ TEST(Tokens, AreAskedForByEveryMethodButHealth) {
     all.push_back(absl::StrCat("/", service->full_name(), "/", service->method(i)->name()));
   }
   for (const std::string& method : all) {
-    const grpc::Status status = CallRaw(daemon.channel(), method, "", &response);
-    EXPECT_EQ(status.error_code(), StatusCode::UNAUTHENTICATED) << method;
-    EXPECT_EQ(response, "") << method;
+    const RawAnswer answer = CallFromBytes(daemon.channel(), method, "");
+    EXPECT_EQ(answer.status.error_code(), StatusCode::UNAUTHENTICATED) << method;
+    EXPECT_EQ(answer.bytes, "") << method;
     ++methods;
   }
   EXPECT_GE(methods, 8);
-  EXPECT_EQ(CheckHealth(daemon.channel(), ""), Health::kServing);
-  EXPECT_EQ(CheckHealth(daemon.channel(), "ziggurat.v1.Ziggurat"), Health::kServing);
+  EXPECT_EQ(CheckHealth(daemon.channel(), ""), "SERVING");
+  EXPECT_EQ(CheckHealth(daemon.channel(), "ziggurat.v1.Ziggurat"), "SERVING");
   EXPECT_EQ(Ask(daemon.channel(), Bearer(kOld)).status.error_code(), StatusCode::OK);
 }
 

@@ -8,8 +8,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "tests/e2e/pod_groups_file.h"
-#include "tests/e2e/raw_grpc.h"
 #include "tests/e2e/refusal.h"
+#include "tests/support/raw_calls.h"
 
 namespace ziggurat::e2e {
 namespace {
@@ -93,7 +93,7 @@ void ExpectWrong(Daemon& daemon, const v1::GenerateRequest& request, grpc::Statu
                  const Words& words) {
   const Generation generation = Generate(daemon, request);
   EXPECT_EQ(generation.status.error_code(), code) << generation.Describe();
-  EXPECT_TRUE(generation.ids.empty());
+  EXPECT_TRUE(generation.token_ids.empty());
   EXPECT_FALSE(generation.result.has_value());
   for (const std::string& word : words) {
     EXPECT_THAT(generation.status.error_message(), testing::HasSubstr(word));
@@ -158,7 +158,7 @@ TEST(WrongInput, PodGroupsOfAnotherModelAreRefusedWhereTheyAreNamed) {
                  "pod(groups=other)"},
                 {"--compression", "other", "4 layers", "8"});
   START_DAEMON(daemon, {.flags = {"--pod-groups", "other=" + path}});
-  v1::GenerateRequest request = TextRequest(" The old house", 2);
+  v1::GenerateRequest request = TextRequest(" The old house", 2, AtEos::kGoOn);
   request.set_compression("pod(groups=other)");
   ExpectWrong(daemon, request, kInvalid, {"groups=other", "4 layers", "8"});
   request.set_compression("int8");
@@ -172,7 +172,8 @@ TEST(WrongInput, APortInUseIsRefused) {
                 {std::to_string(daemon.grpc_port()), "Address already in use"});
   ExpectRefusal({"--model", model, "--http", daemon.http_address()},
                 {std::to_string(daemon.http_port()), "Address already in use"});
-  EXPECT_TRUE(Generate(daemon, TextRequest(" The old", 2)).ok()) << "the first daemon was hurt";
+  EXPECT_TRUE(Generate(daemon, TextRequest(" The old", 2, AtEos::kGoOn)).ok())
+      << "the first daemon was hurt";
 }
 
 TEST(WrongInput, WrongCommandsAreRefusedByName) {
@@ -353,7 +354,7 @@ std::vector<WrongRequest> WrongRequests() {
 TEST(WrongInput, WrongRequestsAreRefusedByNameAndHurtNobody) {
   const PodGroupsFiles groups;
   START_DAEMON(daemon, {.flags = groups.Flags()});
-  const v1::GenerateRequest good = TextRequest(" The old house stood near the", 8);
+  const v1::GenerateRequest good = TextRequest(" The old house stood near the", 8, AtEos::kGoOn);
   const Generation before = Generate(daemon, good);
   ASSERT_TRUE(before.ok()) << before.Describe();
   for (const WrongRequest& wrong : WrongRequests()) {
@@ -365,24 +366,21 @@ TEST(WrongInput, WrongRequestsAreRefusedByNameAndHurtNobody) {
   EXPECT_TRUE(daemon.is_running());
   const Generation after = Generate(daemon, good);
   ASSERT_TRUE(after.ok()) << after.Describe();
-  EXPECT_EQ(after.ids, before.ids);
+  EXPECT_EQ(after.token_ids, before.token_ids);
   EXPECT_EMPTY_CACHE(daemon);
 }
 
 TEST(WrongInput, BytesThatAreNoMessageHurtNobody) {
   START_DAEMON(daemon, {});
-  std::string response;
-  EXPECT_FALSE(
-      CallRaw(daemon.channel(), "/ziggurat.v1.Ziggurat/Generate", "\xff\xff\xff\xff", &response)
-          .ok());
-  EXPECT_FALSE(
-      CallRaw(daemon.channel(), "/ziggurat.v1.Ziggurat/Tokenize", "\x0a\x7f", &response).ok());
-  EXPECT_FALSE(  // no UTF-8
-      CallRaw(daemon.channel(), "/ziggurat.v1.Ziggurat/Tokenize", "\x0a\x01\xff", &response).ok());
-  EXPECT_EQ(CallRaw(daemon.channel(), "/ziggurat.v1.Ziggurat/Fly", "", &response).error_code(),
-            grpc::StatusCode::UNIMPLEMENTED);
+  const auto call = [&](const char* method, const std::string& bytes) {
+    return CallFromBytes(daemon.channel(), OurMethod(method), bytes).status;
+  };
+  EXPECT_FALSE(call("Generate", "\xff\xff\xff\xff").ok());
+  EXPECT_FALSE(call("Tokenize", "\x0a\x7f").ok());
+  EXPECT_FALSE(call("Tokenize", "\x0a\x01\xff").ok()) << "no UTF-8";
+  EXPECT_EQ(call("Fly", "").error_code(), grpc::StatusCode::UNIMPLEMENTED);
   const std::string huge(17 << 20, 'x');
-  EXPECT_EQ(Generate(daemon, TextRequest(huge, 1)).status.error_code(),
+  EXPECT_EQ(Generate(daemon, TextRequest(huge, 1, AtEos::kGoOn)).status.error_code(),
             grpc::StatusCode::RESOURCE_EXHAUSTED);
   v1::DetokenizeRequest detokenize;
   detokenize.add_token_ids(-1);
@@ -392,13 +390,13 @@ TEST(WrongInput, BytesThatAreNoMessageHurtNobody) {
   EXPECT_EQ(status.error_code(), kInvalid);
   EXPECT_THAT(status.error_message(), testing::HasSubstr("-1"));
   EXPECT_EQ(daemon.HttpGet("/no/such/page").first, 404);
-  EXPECT_TRUE(Generate(daemon, TextRequest(" The old", 2)).ok());
+  EXPECT_TRUE(Generate(daemon, TextRequest(" The old", 2, AtEos::kGoOn)).ok());
   EXPECT_THAT(daemon.LoggedErrors(), testing::IsEmpty()) << "a client's mistake is none of ours";
 }
 
 TEST(WrongInput, APolicyThatIsNotAllowedIsDenied) {
   START_DAEMON(daemon, {.flags = {"--allow-compression", "full,snapkv"}});
-  v1::GenerateRequest request = TextRequest(" The old house", 2);
+  v1::GenerateRequest request = TextRequest(" The old house", 2, AtEos::kGoOn);
   request.set_compression("pyramidkv(budget=64)");
   ExpectWrong(daemon, request, grpc::StatusCode::PERMISSION_DENIED, {"pyramidkv", "full, snapkv"});
   request.set_compression("snapkv(budget=64)");
@@ -410,7 +408,7 @@ TEST(WrongInput, ARequestThatCanNeverFitIsRefusedWithTheNumbers) {
   START_DAEMON(daemon, {.dtype = "bf16", .kv_cache_memory = "409600"});
   const PromptSource prompts(daemon);
   std::mt19937 random(1);
-  v1::GenerateRequest request = IdsRequest(prompts.Make(400, random), 10);
+  v1::GenerateRequest request = IdRequest(prompts.Make(400, random), 10, AtEos::kGoOn);
   request.set_compression("full");  // 8 * ceil(409 / 16) = 208
   ExpectWrong(daemon, request, grpc::StatusCode::RESOURCE_EXHAUSTED, {"208", "100", "blocks"});
   request.set_compression("snapkv(budget=64)");
@@ -419,7 +417,7 @@ TEST(WrongInput, ARequestThatCanNeverFitIsRefusedWithTheNumbers) {
 
 TEST(WrongInput, AFullQueueIsRefused) {
   START_DAEMON(daemon, {.flags = {"--max-running", "1", "--max-queue", "1"}});
-  const v1::GenerateRequest request = TextRequest(" The old house", 3000);
+  const v1::GenerateRequest request = TextRequest(" The old house", 3000, AtEos::kGoOn);
   std::vector<std::shared_ptr<grpc::ClientContext>> contexts;
   std::vector<std::thread> clients;
   for (int i = 0; i < 2; ++i) {
@@ -433,11 +431,12 @@ TEST(WrongInput, AFullQueueIsRefused) {
       return cache.running() == 1 && cache.waiting() == static_cast<uint32_t>(i);
     })) << daemon.GetCache().ShortDebugString();
   }
-  ExpectWrong(daemon, TextRequest(" The", 1), grpc::StatusCode::RESOURCE_EXHAUSTED, {"queue"});
+  ExpectWrong(daemon, TextRequest(" The", 1, AtEos::kGoOn), grpc::StatusCode::RESOURCE_EXHAUSTED,
+              {"queue"});
   for (const auto& context : contexts) context->TryCancel();
   for (std::thread& client : clients) client.join();
   EXPECT_EMPTY_CACHE(daemon);
-  EXPECT_TRUE(Generate(daemon, TextRequest(" The", 1)).ok());
+  EXPECT_TRUE(Generate(daemon, TextRequest(" The", 1, AtEos::kGoOn)).ok());
 }
 
 }  // namespace

@@ -3,12 +3,11 @@
 #include "model/cuda/cuda_decoder.h"
 
 #include <gtest/gtest.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
-#include <fstream>
+#include <memory>
 #include <nlohmann/json.hpp>
 #include <random>
 
@@ -21,6 +20,7 @@
 #include "tests/model/decoder_harness.h"
 #include "tests/model/plain_llama.h"
 #include "tests/scheduler/engine_harness.h"
+#include "tests/support/files.h"
 
 namespace ziggurat::testing {
 namespace {
@@ -55,11 +55,11 @@ std::vector<int32_t> Ids(int count, uint32_t seed) {
 class CudaDecoder : public ::testing::TestWithParam<std::string> {
  protected:
   static void SetUpTestSuite() {
-    dir_ = std::filesystem::path(::testing::TempDir()) /
-           ("ziggurat-cuda-decoder-" + std::to_string(getpid()));
+    folder_ = std::make_unique<TemporaryFolder>();
+    dir_ = folder_->path();
     WriteTinyModel(dir_, kConfig, 5);
   }
-  static void TearDownTestSuite() { std::filesystem::remove_all(dir_); }
+  static void TearDownTestSuite() { folder_.reset(); }
 
   static DecoderHarness OnCpu(ElementType element, const std::filesystem::path& dir = dir_) {
     return DecoderHarness(dir, Options(element), MakeBestBackend(1), kPoolBytes);
@@ -73,9 +73,9 @@ class CudaDecoder : public ::testing::TestWithParam<std::string> {
   static void ExpectAsNearAsTheCpu(const std::filesystem::path& dir,
                                    const std::vector<std::string>& policies, uint32_t prompts);
 
-  static std::filesystem::path dir_;
+  inline static std::unique_ptr<TemporaryFolder> folder_;
+  inline static std::filesystem::path dir_;
 };
-std::filesystem::path CudaDecoder::dir_;
 
 /// The same sequences, with the same tokens, on both.
 class Twins {
@@ -312,8 +312,8 @@ TEST_F(CudaDecoder, IsAsNearWhereCodesComeByWayOfSharedMemory) {
 
 TEST_F(CudaDecoder, GivesTheTextOfAFloatReferenceOnARealModel) {
   const std::filesystem::path dir = ZIGGURAT_SOURCE_DIR "/models/needle-llama";
-  std::ifstream file(dir / "golden.json");
-  const nlohmann::json golden = nlohmann::json::parse(file, nullptr, false);
+  const nlohmann::json golden =
+      nlohmann::json::parse(ReadFile(dir / "golden.json"), nullptr, false);
   ASSERT_TRUE(golden.is_object());
   constexpr size_t kSteps = 6;
   const nlohmann::json& prompt = golden["prompts"][0];

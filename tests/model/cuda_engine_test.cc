@@ -1,9 +1,7 @@
 // The whole engine on a device and on the CPU: requests of many policies, greedy and drawn, come
 // while others run, and get the same tokens.
 #include <gtest/gtest.h>
-#include <unistd.h>
 
-#include <filesystem>
 #include <map>
 
 #include "absl/algorithm/container.h"
@@ -13,6 +11,7 @@
 #include "scheduler/engine.h"
 #include "tests/model/decoder_harness.h"
 #include "tests/model/plain_llama.h"
+#include "tests/support/files.h"
 #include "tests/support/policies.h"
 
 namespace ziggurat::testing {
@@ -117,12 +116,10 @@ std::map<RequestId, Answer> AnswersOf(std::unique_ptr<ModelRunner> runner) {
 }
 
 TEST(CudaEngine, AnswersAsTheCpuDoes) {
-  const auto dir = std::filesystem::path(::testing::TempDir()) /
-                   ("ziggurat-cuda-engine-" + std::to_string(getpid()));
-  WriteTinyModel(dir, kConfig, 7);
-  auto on_cpu = LoadLlamaDecoder(dir, kOptions, MakeBestBackend(1));
-  auto on_device = LoadCudaDecoder(dir, {.decoder = kOptions, .max_sequences = 8});
-  std::filesystem::remove_all(dir);
+  const TemporaryFolder folder;
+  WriteTinyModel(folder.path(), kConfig, 7);
+  auto on_cpu = LoadLlamaDecoder(folder.path(), kOptions, MakeBestBackend(1));
+  auto on_device = LoadCudaDecoder(folder.path(), {.decoder = kOptions, .max_sequences = 8});
   ASSERT_TRUE(on_cpu.ok() && on_device.ok()) << on_cpu.status() << on_device.status();
   EXPECT_TRUE((*on_device)->is_asynchronous());
   const auto expected = AnswersOf(*std::move(on_cpu));

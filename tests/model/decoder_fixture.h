@@ -3,7 +3,6 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <unistd.h>
 
 #include <filesystem>
 #include <memory>
@@ -13,6 +12,7 @@
 
 #include "tests/model/decoder_harness.h"
 #include "tests/model/plain_llama.h"
+#include "tests/support/files.h"
 
 namespace ziggurat::testing {
 
@@ -28,11 +28,11 @@ inline constexpr double kRounding = 2e-6;
 class DecoderTest : public ::testing::Test {
  protected:
   static void SetUpTestSuite() {
-    dir_ = std::filesystem::path(::testing::TempDir()) /
-           ("ziggurat-decoder-" + std::to_string(getpid()));
+    folder_ = std::make_unique<TemporaryFolder>();
+    dir_ = folder_->path();
     WriteTinyModel(dir_, kConfig, 11);
   }
-  static void TearDownTestSuite() { std::filesystem::remove_all(dir_); }
+  static void TearDownTestSuite() { folder_.reset(); }
 
   static DecoderOptions F32(int chunk_tokens = 16) {
     return {.element = ElementType::kF32,
@@ -62,6 +62,7 @@ class DecoderTest : public ::testing::Test {
     return LoadLlamaDecoder(dir, F32(), MakeReferenceBackend()).status();
   }
 
+  inline static std::unique_ptr<TemporaryFolder> folder_;
   inline static std::filesystem::path dir_;
 };
 

@@ -4,12 +4,12 @@
 
 #include <algorithm>
 #include <cstdio>
-#include <fstream>
+#include <filesystem>
 #include <functional>
-#include <iterator>
 #include <nlohmann/json.hpp>
 
 #include "tests/model/decoder_harness.h"
+#include "tests/support/files.h"
 
 namespace ziggurat::testing {
 namespace {
@@ -19,7 +19,7 @@ constexpr double kLogitTolerance = 2e-4;  // 9e-6 to 3e-5 were measured
 
 struct GoldenModel {
   const char* name;
-  const char* dir;
+  std::filesystem::path dir;
   double bf16_tolerance;  ///< of logits, relative to the largest: 2.5 times what was measured on
                           ///< one kind of CPU, since kernels of others round otherwise
 };
@@ -32,8 +32,7 @@ class DecoderGolden : public ::testing::TestWithParam<GoldenModel> {
     if (!std::filesystem::exists(dir_ / "golden.json")) {
       GTEST_SKIP() << "skipped: " << dir_ << " with its golden.json is not here";
     }
-    std::ifstream file(dir_ / "golden.json");
-    golden_ = nlohmann::json::parse(file, nullptr, false);
+    golden_ = nlohmann::json::parse(ReadFile(dir_ / "golden.json"), nullptr, false);
     ASSERT_TRUE(golden_.is_object());
   }
 
@@ -188,11 +187,9 @@ INSTANTIATE_TEST_SUITE_P(
     Models, DecoderGolden,
     ::testing::Values(
         GoldenModel{"NeedleLlama", ZIGGURAT_SOURCE_DIR "/models/needle-llama", 3.5e-2},
-        GoldenModel{"Stories260K", ZIGGURAT_SOURCE_DIR "/../shared/models/stories260K", 4.5e-2},
-        GoldenModel{"TinyStories656K", ZIGGURAT_SOURCE_DIR "/../shared/models/tinystories-656k",
-                    3e-2},
-        GoldenModel{"TemplateGpt1M", ZIGGURAT_SOURCE_DIR "/../shared/models/templategpt-1m",
-                    1.6e-2}),
+        GoldenModel{"Stories260K", SharedFolder() / "models/stories260K", 4.5e-2},
+        GoldenModel{"TinyStories656K", SharedFolder() / "models/tinystories-656k", 3e-2},
+        GoldenModel{"TemplateGpt1M", SharedFolder() / "models/templategpt-1m", 1.6e-2}),
     [](const auto& test) { return std::string(test.param.name); });
 
 }  // namespace

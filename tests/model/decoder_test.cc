@@ -6,6 +6,7 @@
 #include <random>
 
 #include "tests/model/decoder_fixture.h"
+#include "tests/support/files.h"
 
 namespace ziggurat::testing {
 namespace {
@@ -456,10 +457,9 @@ TEST_F(DecoderTest, WrongWeightsAreRefusedByName) {
   std::filesystem::create_directories(dir);
   std::filesystem::copy_file(dir_ / "config.json", dir / "config.json",
                              std::filesystem::copy_options::overwrite_existing);
-  std::ifstream in(dir_ / "model.safetensors", std::ios::binary);
-  std::string bytes((std::istreambuf_iterator<char>(in)), {});
+  const std::string bytes = ReadFile(dir_ / "model.safetensors");
   const auto write = [&](const std::string& contents) {
-    std::ofstream(dir / "model.safetensors", std::ios::binary) << contents;
+    WriteFile(dir / "model.safetensors", contents);
   };
   std::string with_nan = bytes;
   const float nan = std::numeric_limits<float>::quiet_NaN();

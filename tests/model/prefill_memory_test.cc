@@ -1,7 +1,6 @@
 // The prefill peak: with layer-major prefill the uncompressed cache of all layers never exists, so
 // the process grows by the workspace and the compressed cache, and by nothing else.
 #include <gtest/gtest.h>
-#include <unistd.h>
 
 #include <cstdio>
 #include <filesystem>
@@ -12,6 +11,7 @@
 
 #include "model/checkpoint/random_model.h"
 #include "tests/model/decoder_harness.h"
+#include "tests/support/files.h"
 
 namespace ziggurat::testing {
 namespace {
@@ -40,8 +40,8 @@ TEST_P(PrefillMemory, GrowsByWorkspaceAndCompressedCacheOnly) {
   GTEST_SKIP() << "skipped: the sanitizer's shadow memory is resident too";
 #endif
   constexpr int kTokens = 4000;
-  const auto dir =
-      std::filesystem::path(::testing::TempDir()) / ("ziggurat-memory-" + std::to_string(getpid()));
+  const TemporaryFolder folder;
+  const std::filesystem::path dir = folder / "model";
   RandomModelOptions model;
   model.layers = GetParam();
   model.hidden_size = 256;
@@ -54,7 +54,6 @@ TEST_P(PrefillMemory, GrowsByWorkspaceAndCompressedCacheOnly) {
   DecoderHarness harness(
       dir, {.element = ElementType::kBf16, .threads = 2, .max_prefill_tokens = kTokens},
       MakeBestBackend(2));
-  std::filesystem::remove_all(dir);
 
   std::mt19937 random(1);
   std::vector<int32_t> prompt(kTokens);

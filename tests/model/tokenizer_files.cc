@@ -1,9 +1,6 @@
 #include "tests/model/tokenizer_files.h"
 
-#include <stdlib.h>
-
-#include <fstream>
-#include <iterator>
+#include <cstdio>
 #include <vector>
 
 #include "model/tokenizer/byte_level.h"
@@ -43,34 +40,15 @@ class VocabularyBuilder {
 
 }  // namespace
 
-TokenizerDir::TokenizerDir() {
-  std::string pattern = (std::filesystem::temp_directory_path() / "ziggurat-test-XXXXXX").string();
-  EXPECT_NE(mkdtemp(pattern.data()), nullptr);
-  path_ = pattern;
-}
-
-TokenizerDir::~TokenizerDir() {
-  std::error_code error;
-  std::filesystem::remove_all(path_, error);
-}
-
 void TokenizerDir::Write(std::string_view name, std::string_view content) const {
-  std::ofstream file(path_ / name, std::ios::binary);
-  file.write(content.data(), static_cast<std::streamsize>(content.size()));
-  EXPECT_TRUE(file.good());
+  WriteFile(folder_ / name, content);
 }
 
 void TokenizerDir::Write(std::string_view name, const json& content) const {
   Write(name, std::string_view(content.dump()));
 }
 
-std::filesystem::path SharedDir() { return ZIGGURAT_SOURCE_DIR "/../shared"; }
 std::filesystem::path NeedleDir() { return ZIGGURAT_SOURCE_DIR "/models/needle-llama"; }
-
-std::string ReadAll(const std::filesystem::path& path) {
-  std::ifstream file(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
-}
 
 json ByteLevelTokenizer() {
   VocabularyBuilder pieces;

@@ -1,4 +1,4 @@
-// Tokenizer folders for tests: small ones made on the spot, and those that lie in ../shared.
+// Tokenizer folders for tests: small ones made on the spot, and the bundled one.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -11,28 +11,22 @@
 #include <vector>
 
 #include "model/tokenizer/tokenizer.h"
+#include "tests/support/files.h"
 
 namespace ziggurat {
 
 /// A folder that is removed with the object.
 class TokenizerDir {
  public:
-  TokenizerDir();
-  ~TokenizerDir();
-  TokenizerDir(const TokenizerDir&) = delete;
-  TokenizerDir& operator=(const TokenizerDir&) = delete;
-
   void Write(std::string_view name, std::string_view content) const;
   void Write(std::string_view name, const nlohmann::json& content) const;
-  const std::filesystem::path& path() const { return path_; }
+  const std::filesystem::path& path() const { return folder_.path(); }
 
  private:
-  std::filesystem::path path_;
+  TemporaryFolder folder_;
 };
 
-std::filesystem::path SharedDir();
 std::filesystem::path NeedleDir();
-std::string ReadAll(const std::filesystem::path& path);
 
 /// tokenizer.json of a byte-level BPE over all 256 bytes (id = rank in GPT-2's alphabet) with the
 /// merges "h e", "l l", "he ll", "hell o", "Ġ hello" and the special token <|end|> behind them.

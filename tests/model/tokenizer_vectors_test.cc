@@ -61,7 +61,7 @@ std::string Stream(const Tokenizer& tokenizer, const std::vector<int32_t>& ids) 
 class TokenizerVectors : public ::testing::TestWithParam<Case> {
  protected:
   void SetUp() override {
-    const std::filesystem::path path = SharedDir() / GetParam().folder / GetParam().file;
+    const std::filesystem::path path = SharedFolder() / GetParam().folder / GetParam().file;
     if (!std::filesystem::exists(path)) GTEST_SKIP() << path << " is absent";
     absl::StatusOr<std::unique_ptr<Tokenizer>> loaded = Tokenizer::Load(path);
     ASSERT_TRUE(loaded.ok()) << loaded.status();
@@ -69,7 +69,7 @@ class TokenizerVectors : public ::testing::TestWithParam<Case> {
   }
 
   std::string ReadShared(const char* name) const {
-    return ReadAll(SharedDir() / GetParam().folder / name);
+    return ReadFile(SharedFolder() / GetParam().folder / name);
   }
 
   std::unique_ptr<Tokenizer> tokenizer_;
@@ -152,7 +152,7 @@ std::string RemoveExtraSpaces(const std::string& text) {
 /// Both files of one folder. `removes_extra_spaces`: so the SentencePiece model was trained, which
 /// its tokenizer.json does not say.
 void ExpectAgreement(const char* folder, bool removes_extra_spaces) {
-  const std::filesystem::path dir = SharedDir() / folder;
+  const std::filesystem::path dir = SharedFolder() / folder;
   if (!std::filesystem::exists(dir)) GTEST_SKIP() << dir << " is absent";
   const auto json = Tokenizer::Load(dir / "tokenizer.json");
   const auto model = Tokenizer::Load(dir / "tokenizer.model");
@@ -165,7 +165,7 @@ void ExpectAgreement(const char* folder, bool removes_extra_spaces) {
     EXPECT_EQ((*json)->IdToPiece(id).value(), (*model)->IdToPiece(id).value());
     EXPECT_EQ((*json)->IsSpecial(id), (*model)->IsSpecial(id)) << id;
   }
-  const std::string prose = ReadAll(SharedDir() / "data/text/GrimmsFairyTales.txt");
+  const std::string prose = ReadFile(SharedFolder() / "data/text/GrimmsFairyTales.txt");
   for (const std::string& text :
        {std::string(), std::string(" "), std::string("  two  spaces "),
         std::string("Grüße, 世界! 🚀🦙"), std::string("a\nb"), std::string("\t\n\r\n "),
@@ -188,7 +188,7 @@ TEST(TokenizerPairs, JsonAndSentencePieceModelOfStoriesAgree) {
 }
 
 TEST(TokenizerRoundTrips, MistralPutsOneSpaceBeforeTheTextAndNoneBehindSpecialTokens) {
-  const std::filesystem::path dir = SharedDir() / "tokenizers/mistral-v0.3";
+  const std::filesystem::path dir = SharedFolder() / "tokenizers/mistral-v0.3";
   if (!std::filesystem::exists(dir)) GTEST_SKIP() << dir << " is absent";
   const auto tokenizer = Tokenizer::Load(dir);
   ASSERT_TRUE(tokenizer.ok()) << tokenizer.status();
@@ -210,7 +210,7 @@ TEST(TokenizerRoundTrips, MistralPutsOneSpaceBeforeTheTextAndNoneBehindSpecialTo
 }
 
 TEST(TokenizerSpecialTokens, ChatTokensOfLlama3AndQwenAreFoundInTheText) {
-  const std::filesystem::path dir = SharedDir() / "tokenizers";
+  const std::filesystem::path dir = SharedFolder() / "tokenizers";
   if (!std::filesystem::exists(dir)) GTEST_SKIP() << dir << " is absent";
   const auto llama = Tokenizer::Load(dir / "llama-3");
   ASSERT_TRUE(llama.ok()) << llama.status();

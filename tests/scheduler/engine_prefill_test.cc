@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "tests/scheduler/engine_harness.h"
+#include "tests/support/poll.h"
 
 namespace ziggurat {
 namespace {
@@ -93,10 +94,9 @@ RequestState StateOf(const EngineHarness& harness, RequestId id) {
 }
 
 void AwaitPrefilling(const EngineHarness& harness, RequestId id) {
-  for (int i = 0; i < 10000 && StateOf(harness, id) != RequestState::kPrefilling; ++i) {
-    absl::SleepFor(absl::Milliseconds(1));
-  }
-  ASSERT_EQ(StateOf(harness, id), RequestState::kPrefilling);
+  ASSERT_TRUE(
+      PollUntil(kPatience, [&] { return StateOf(harness, id) == RequestState::kPrefilling; }))
+      << "waited for the prefill of request " << id;
 }
 
 TEST(EnginePrefillTest, EveryPromptOfABatchIsDecidedByWhatWasMeasuredOfIt) {
@@ -216,9 +216,8 @@ TEST(EnginePrefillTest, RequestsOfTwoLanesCanBeCancelledInAnyOrder) {
       harness.control->prefill_layer_delay_us = 40000;
       const RequestId longer = harness.MustSubmit(std::move(of_long));
       const RequestId shorter = harness.MustSubmit(std::move(of_short));
-      for (int i = 0; i < 10000 && harness.control->short_batches == before; ++i) {
-        absl::SleepFor(absl::Milliseconds(1));
-      }
+      EXPECT_TRUE(PollUntil(kPatience, [&] { return harness.control->short_batches > before; }))
+          << "waited for the short prompt's batch";
       EXPECT_EQ(harness.control->short_batches, before + 1);
       for (const RequestId id :
            long_goes_first ? std::vector{longer, shorter} : std::vector{shorter, longer}) {

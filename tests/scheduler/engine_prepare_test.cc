@@ -8,6 +8,7 @@
 #include "absl/time/clock.h"
 #include "scheduler/sequence.h"
 #include "tests/scheduler/engine_harness.h"
+#include "tests/support/poll.h"
 
 namespace ziggurat {
 namespace {
@@ -164,8 +165,8 @@ TEST(EnginePrepareTest, SnapshotsComeWhileNothingBeginsOrEnds) {
              return request.state == RequestState::kDecoding;
            });
   };
-  const absl::Time deadline = absl::Now() + absl::Seconds(60);
-  while (!all_decode() && absl::Now() < deadline) absl::SleepFor(absl::Milliseconds(1));
+  ASSERT_TRUE(PollUntil(kPatience, all_decode)) << "waited for all to decode";
+  const absl::Time deadline = absl::Now() + kPatience;
   std::shared_ptr<const EngineSnapshot> last = harness.engine->Snapshot();
   int seen = 0;  // one is due every tenth of a second
   while (seen < 3 && absl::Now() < deadline) {

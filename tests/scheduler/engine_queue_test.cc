@@ -8,6 +8,7 @@
 #include "gmock/gmock.h"
 #include "scheduler/refusal.h"
 #include "tests/scheduler/engine_harness.h"
+#include "tests/support/poll.h"
 
 namespace ziggurat {
 namespace {
@@ -18,12 +19,13 @@ using ::testing::HasSubstr;
 std::shared_ptr<const EngineSnapshot> AwaitCounts(const EngineHarness& harness, int running,
                                                   int waiting) {
   std::shared_ptr<const EngineSnapshot> snapshot;
-  for (int i = 0; i < 10000; ++i) {
+  const bool is_seen = PollUntil(kPatience, [&] {
     snapshot = harness.engine->Snapshot();
-    if (snapshot->running == running && snapshot->waiting == waiting) return snapshot;
-    absl::SleepFor(absl::Milliseconds(1));
-  }
-  ADD_FAILURE() << snapshot->running << " run, " << snapshot->waiting << " wait";
+    return snapshot->running == running && snapshot->waiting == waiting;
+  });
+  EXPECT_TRUE(is_seen) << "waited for " << running << " that run and " << waiting
+                       << " that wait, and there are " << snapshot->running << " and "
+                       << snapshot->waiting;
   return snapshot;
 }
 

@@ -1,18 +1,17 @@
 // What is forecast of a request is what an engine then holds and reserves for it.
 #include "scheduler/forecast.h"
 
-#include <chrono>
 #include <cmath>
 #include <initializer_list>
 #include <memory>
 #include <random>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "tests/scheduler/engine_harness.h"
+#include "tests/support/poll.h"
 
 namespace ziggurat {
 namespace {
@@ -32,17 +31,16 @@ RequestForecast MustForecast(const std::string& policy, ForecastOptions options)
   return forecast.ok() ? *forecast : RequestForecast();
 }
 
-/// Waits until `condition` holds of a snapshot; the last one seen.
+/// Waits until `condition`, `what` in words, holds of a snapshot; the last one seen.
 template <typename Condition>
-EngineSnapshot AwaitSnapshot(const Engine& engine, Condition condition) {
+EngineSnapshot AwaitSnapshot(const Engine& engine, const std::string& what, Condition condition) {
   EngineSnapshot snapshot;
-  for (int i = 0; i < 4000; ++i) {
+  const bool is_seen = PollUntil(kPatience, [&] {
     snapshot = *engine.Snapshot();
-    if (condition(snapshot)) return snapshot;
-    std::this_thread::sleep_for(std::chrono::milliseconds(2));
-  }
-  ADD_FAILURE() << "it never came to that: " << snapshot.running << " running, " << snapshot.waiting
-                << " waiting";
+    return condition(snapshot);
+  });
+  EXPECT_TRUE(is_seen) << "waited for " << what << ", and " << snapshot.running << " run and "
+                       << snapshot.waiting << " wait";
   return snapshot;
 }
 
@@ -77,9 +75,11 @@ TEST_P(ForecastTest, IsWhatTheEngineHoldsAndReserves) {
   }
   // What a layer keeps may depend on what is in the text, and the forecast is then one of its ways.
   const int slack = forecast.depends_on_content ? 2 : 0;
-  const EngineSnapshot full = AwaitSnapshot(*harness.engine, [&](const EngineSnapshot& snapshot) {
-    return snapshot.running >= kRequests - slack && AllDecode(snapshot);
-  });
+  const EngineSnapshot full = AwaitSnapshot(
+      *harness.engine, absl::StrCat(kRequests - slack, " that run, and all of them decode"),
+      [&](const EngineSnapshot& snapshot) {
+        return snapshot.running >= kRequests - slack && AllDecode(snapshot);
+      });
   EXPECT_NEAR(full.running, kRequests, slack);
   for (const RequestSnapshot& request : full.requests) {
     if (request.state == RequestState::kWaiting) continue;

@@ -8,6 +8,7 @@
 #include "server/cli/bench/load/cache_sampler.h"
 #include "server/cli/bench/load/load_runner.h"
 #include "tests/server/stub_daemon.h"
+#include "tests/support/poll.h"
 
 namespace ziggurat::bench {
 namespace {
@@ -176,7 +177,8 @@ TEST_F(BenchLoadRunner, StopCancelsWhatIsUnderWayAndKeepsWhatWasDone) {
   for (const int clients : {0, 3}) {
     WorkloadOptions workload = Requests(100000, clients == 0 ? 200 : 0);
     const auto runner = Start(workload, {.clients = clients});
-    while (runner->progress().done < 5) absl::SleepFor(absl::Milliseconds(1));
+    ASSERT_TRUE(PollUntil(kPatience, [&] { return runner->progress().done >= 5; }))
+        << "waited for five requests, and " << runner->progress().done << " are done";
     runner->Stop();
     EXPECT_TRUE(absl::IsCancelled(runner->Wait()));
     const std::vector<RequestRecord> records = runner->TakeRecords();
@@ -191,7 +193,8 @@ TEST_F(BenchLoadRunner, ADaemonThatGoesAwayEndsTheRun) {
   daemon_->control().decode_delay_us = 2000;
   WorkloadOptions workload = Requests(100000);
   const auto runner = Start(workload, {.clients = 3});
-  while (runner->progress().done < 5) absl::SleepFor(absl::Milliseconds(1));
+  ASSERT_TRUE(PollUntil(kPatience, [&] { return runner->progress().done >= 5; }))
+      << "waited for five requests, and " << runner->progress().done << " are done";
   daemon_->daemon().Drain(absl::ZeroDuration());
   EXPECT_TRUE(absl::IsUnavailable(runner->Wait()));
   EXPECT_LT(runner->TakeRecords().size(), 1000u);

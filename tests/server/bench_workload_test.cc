@@ -2,7 +2,6 @@
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
-#include <fstream>
 #include <set>
 
 #include "absl/strings/str_cat.h"
@@ -10,6 +9,7 @@
 #include "gtest/gtest.h"
 #include "server/cli/bench/load/distribution.h"
 #include "server/cli/bench/load/workload.h"
+#include "tests/support/files.h"
 
 namespace ziggurat::bench {
 namespace {
@@ -198,8 +198,7 @@ TEST(BenchTrace, WhatIsWrongIsSaidWithFileAndLine) {
 
 // The traces that the documentation speaks of, where they lie beside the source tree.
 TEST(BenchTrace, ReadsAllOfThePublicTraces) {
-  const std::filesystem::path folder =
-      std::filesystem::path(ZIGGURAT_SOURCE_DIR) / "../shared/data/traces";
+  const std::filesystem::path folder = SharedFolder() / "data/traces";
   if (!std::filesystem::exists(folder)) GTEST_SKIP() << folder << " is not there";
   const std::tuple<const char*, size_t, double> kTraces[] = {
       {"AzureLLMInferenceTrace_code.csv", 8819, 3435.948},

@@ -14,7 +14,7 @@ TEST(ByteBudget, HoldsNoMoreThanItMay) {
   EXPECT_EQ(texts.count(), 2);
   texts.Leave(60);
   EXPECT_EQ(texts.count(), 1);
-  EXPECT_EQ(texts.bytes(), 40u);
+  EXPECT_FALSE(texts.Enter(61));
   EXPECT_TRUE(texts.Enter(60));
 }
 

@@ -3,16 +3,16 @@
 
 #include <chrono>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "httplib.h"
 #include "server/version.h"
-#include "tests/server/raw_calls.h"
 #include "tests/server/stub_daemon.h"
+#include "tests/support/raw_calls.h"
 
 namespace ziggurat {
 namespace {
@@ -23,8 +23,6 @@ using ::testing::ElementsAreArray;
 using ::testing::HasSubstr;
 
 const std::vector<int32_t> kPrompt = {10, 20, 30, 40, 50};
-
-void SleepMs(int ms) { std::this_thread::sleep_for(std::chrono::milliseconds(ms)); }
 
 TEST(DaemonTest, TokenizesAndDetokenizes) {
   StubDaemon daemon;
@@ -111,7 +109,7 @@ TEST(DaemonTest, ShowsTheCacheOfWhatRuns) {
   const auto stream = daemon.stub().Generate(&context, request);
   v1::GenerateResponse response;
   ASSERT_TRUE(stream->Read(&response));
-  SleepMs(200);  // a snapshot may be 100 ms old
+  absl::SleepFor(absl::Milliseconds(200));  // a snapshot may be 100 ms old
   const v1::GetCacheResponse cache = daemon.Cache();
   EXPECT_EQ(cache.total_blocks(), (size_t{4} << 20) / cache.block_bytes());
   EXPECT_EQ(cache.used_blocks() + cache.reserved_blocks() + cache.free_blocks(),
@@ -160,8 +158,7 @@ TEST(DaemonTest, AnswersHealthChecksAndReflection) {
   StubDaemon daemon;
   EXPECT_EQ(CheckHealth(daemon.channel(), ""), "SERVING");
   EXPECT_EQ(CheckHealth(daemon.channel(), "ziggurat.v1.Ziggurat"), "SERVING");
-  EXPECT_EQ(CheckHealth(daemon.channel(), "no.such.Service"),
-            std::to_string(grpc::StatusCode::NOT_FOUND));
+  EXPECT_EQ(CheckHealth(daemon.channel(), "no.such.Service"), "NOT_FOUND");
   EXPECT_THAT(ListServices(daemon.channel()), HasSubstr("ziggurat.v1.Ziggurat"));
 }
 
@@ -236,7 +233,7 @@ TEST(DaemonTest, CountsWhatIsRefusedBeforeItIsParsedAsInvalid) {
   v1::GenerateRequest unnamed = IdRequest(kPrompt, 5);
   unnamed.set_request_id("two words");
   EXPECT_FALSE(daemon.Generate(unnamed).status.ok());
-  EXPECT_FALSE(CallFromBytes(daemon.channel(), "Generate", "\x12\x7f").ok());
+  EXPECT_FALSE(CallFromBytes(daemon.channel(), OurMethod("Generate"), "\x12\x7f").status.ok());
   const std::string long_text(size_t{4095} * 128 + 1, 'a');
   EXPECT_FALSE(daemon.Generate(TextRequest(long_text, 5)).status.ok());
   EXPECT_THAT(HttpGet(daemon, "/metrics").body,
@@ -262,7 +259,7 @@ TEST(DaemonTest, CountsACallPastItsDeadlineAsDeadline) {
   daemon.control().decode_delay_us = 5000;
   grpc::ClientContext context;
   context.set_deadline(std::chrono::system_clock::now() + std::chrono::milliseconds(200));
-  const Generated late = daemon.Generate(IdRequest(kPrompt, 1000), &context);
+  const Generation late = daemon.Generate(IdRequest(kPrompt, 1000), &context);
   EXPECT_EQ(late.status.error_code(), grpc::StatusCode::DEADLINE_EXCEEDED);
   daemon.WaitIdle();
   const std::string metrics = HttpGet(daemon, "/metrics").body;
@@ -278,8 +275,8 @@ TEST(DaemonTest, CountsACallThatLeavesBeforeItsRequestIsWholeAsCancelled) {
   };
   // A daemon may not have heard of a call that is gone at once.
   for (int tries = 0; tries < 50 && !is_counted(); ++tries) {
-    LeaveBeforeTheRequest(daemon.channel(), "Generate");
-    SleepMs(20);
+    LeaveBeforeTheRequest(daemon.channel(), OurMethod("Generate"));
+    absl::SleepFor(absl::Milliseconds(20));
   }
   EXPECT_TRUE(is_counted());
 }
@@ -293,7 +290,7 @@ TEST(DaemonTest, CountsTheTimeInTheQueueOfWhoGaveUpThere) {
   ASSERT_TRUE(running.Read());
   grpc::ClientContext second;
   second.set_deadline(std::chrono::system_clock::now() + std::chrono::milliseconds(200));
-  const Generated late = daemon.Generate(IdRequest(kPrompt, 5), &second);
+  const Generation late = daemon.Generate(IdRequest(kPrompt, 5), &second);
   EXPECT_EQ(late.status.error_code(), grpc::StatusCode::DEADLINE_EXCEEDED);
   running.Cancel();
   daemon.WaitIdle();
@@ -343,11 +340,12 @@ TEST(DaemonTest, CountsRequestsThatAStopStringEndsAsStopped) {
   StubDaemon daemon;
   // Whatever the first token says ends the text, which is also as long as it may be.
   v1::GenerateRequest request = IdRequest(kPrompt, 1);
-  const Generated free = daemon.Generate(request);
+  const Generation free = daemon.Generate(request);
   ASSERT_FALSE(free.text.empty());
   request.add_stop(free.text);
-  const Generated stopped = daemon.Generate(request);
-  EXPECT_EQ(stopped.result.finish_reason(), v1::FINISH_REASON_STOP);
+  const Generation stopped = daemon.Generate(request);
+  ASSERT_TRUE(stopped.ok()) << stopped.Describe();
+  EXPECT_EQ(stopped.result->finish_reason(), v1::FINISH_REASON_STOP);
   const std::string metrics = HttpGet(daemon, "/metrics").body;
   EXPECT_THAT(metrics, HasSubstr("ziggurat_requests_finished_total{reason=\"stop\"} 1"));
   EXPECT_THAT(metrics, HasSubstr("ziggurat_requests_finished_total{reason=\"length\"} 1"));

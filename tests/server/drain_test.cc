@@ -3,15 +3,16 @@
 #include <future>
 #include <memory>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
 #include "gmock/gmock.h"
 #include "grpcpp/create_channel.h"
 #include "gtest/gtest.h"
-#include "tests/server/raw_calls.h"
 #include "tests/server/stub_daemon.h"
+#include "tests/support/poll.h"
+#include "tests/support/raw_calls.h"
 
 namespace ziggurat {
 namespace {
@@ -20,25 +21,30 @@ using ::testing::HasSubstr;
 
 const std::vector<int32_t> kPrompt = {10, 20, 30, 40, 50};
 
-void SleepMs(int ms) { std::this_thread::sleep_for(std::chrono::milliseconds(ms)); }
+void AwaitDecodeSteps(StubDaemon& daemon, int64_t steps) {
+  EXPECT_TRUE(PollUntil(kPatience, [&] { return daemon.control().decode_steps >= steps; }))
+      << "waited for " << steps << " decode steps, and there are " << daemon.control().decode_steps;
+}
 
 TEST(DrainTest, FinishesWhatRunsRefusesWhatComesAndSaysSo) {
   StubDaemon daemon;
   daemon.control().decode_delay_us = 20'000;
-  std::future<Generated> running =
+  std::future<Generation> running =
       std::async(std::launch::async, [&] { return daemon.Generate(IdRequest(kPrompt, 60)); });
-  while (daemon.control().decode_steps < 2) SleepMs(5);
+  AwaitDecodeSteps(daemon, 2);
   std::future<void> drained =
       std::async(std::launch::async, [&] { daemon.daemon().Drain(absl::Seconds(30)); });
-  while (CheckHealth(daemon.channel(), "") != "NOT_SERVING") SleepMs(5);
+  EXPECT_TRUE(
+      PollUntil(kPatience, [&] { return CheckHealth(daemon.channel(), "") == "NOT_SERVING"; }))
+      << "waited for NOT_SERVING, and its health is " << CheckHealth(daemon.channel(), "");
   EXPECT_EQ(CheckHealth(daemon.channel(), "ziggurat.v1.Ziggurat"), "NOT_SERVING");
   const HttpAnswer ready = HttpGet(daemon, "/readyz");
   EXPECT_EQ(ready.status, 503);
   EXPECT_EQ(ready.body, "draining\n");
-  Generated late = daemon.Generate(IdRequest(kPrompt, 5));
+  Generation late = daemon.Generate(IdRequest(kPrompt, 5));
   EXPECT_EQ(late.status.error_code(), grpc::StatusCode::UNAVAILABLE);
   EXPECT_THAT(late.status.error_message(), HasSubstr("drain"));
-  const Generated finished = running.get();
+  const Generation finished = running.get();
   EXPECT_TRUE(finished.status.ok()) << finished.status.error_message();
   EXPECT_EQ(finished.token_ids.size(), 60u);
   drained.get();
@@ -52,12 +58,12 @@ TEST(DrainTest, TellsEveryClientThatItIsUnavailable) {
   for (int i = 0; i < 8; ++i) {
     clients.push_back(std::async(std::launch::async, [&] {
       for (;;) {
-        const Generated answer = daemon.Generate(IdRequest(kPrompt, 30));
+        const Generation answer = daemon.Generate(IdRequest(kPrompt, 30));
         if (!answer.status.ok()) return answer.status;
       }
     }));
   }
-  while (daemon.control().decode_steps < 50) SleepMs(5);
+  AwaitDecodeSteps(daemon, 50);
   daemon.daemon().Drain(absl::Seconds(30));
   for (std::future<grpc::Status>& client : clients) {
     const grpc::Status status = client.get();
@@ -74,7 +80,7 @@ TEST(DrainTest, RefusesWithAReasonUntilNobodyCallsAnyMore) {
       std::async(std::launch::async, [&] { daemon.daemon().Drain(absl::Seconds(30)); });
   int told = 0;
   while (drained.wait_for(std::chrono::milliseconds(1)) != std::future_status::ready) {
-    const Generated late = daemon.Generate(IdRequest(kPrompt, 5));
+    const Generation late = daemon.Generate(IdRequest(kPrompt, 5));
     told += late.status.error_message() == "the server is draining" ? 1 : 0;
   }
   EXPECT_GE(told, 10);
@@ -83,9 +89,9 @@ TEST(DrainTest, RefusesWithAReasonUntilNobodyCallsAnyMore) {
 TEST(DrainTest, EndsWhatIsLeftWhenItsTimeIsOver) {
   StubDaemon daemon;
   daemon.control().decode_delay_us = 20'000;
-  std::future<Generated> running =
+  std::future<Generation> running =
       std::async(std::launch::async, [&] { return daemon.Generate(IdRequest(kPrompt, 3000)); });
-  while (daemon.control().decode_steps < 2) SleepMs(5);
+  AwaitDecodeSteps(daemon, 2);
   const absl::Time start = absl::Now();
   daemon.daemon().Drain(absl::Milliseconds(300));
   EXPECT_LT(absl::Now() - start, absl::Seconds(10));
@@ -95,12 +101,12 @@ TEST(DrainTest, EndsWhatIsLeftWhenItsTimeIsOver) {
 TEST(DrainTest, CanBeHurried) {
   StubDaemon daemon;
   daemon.control().decode_delay_us = 20'000;
-  std::future<Generated> running =
+  std::future<Generation> running =
       std::async(std::launch::async, [&] { return daemon.Generate(IdRequest(kPrompt, 3000)); });
-  while (daemon.control().decode_steps < 2) SleepMs(5);
+  AwaitDecodeSteps(daemon, 2);
   std::future<void> drained =
       std::async(std::launch::async, [&] { daemon.daemon().Drain(absl::Seconds(300)); });
-  SleepMs(100);
+  absl::SleepFor(absl::Milliseconds(100));
   daemon.daemon().HurryDrain();
   ASSERT_EQ(drained.wait_for(std::chrono::seconds(10)), std::future_status::ready);
   EXPECT_EQ(running.get().status.error_code(), grpc::StatusCode::UNAVAILABLE);
@@ -174,7 +180,7 @@ TEST(DrainTest, LetsWhoReadsSlowlyReadForAMomentWhenItsTimeIsOver) {
   SlowReader reader(daemon);
   std::future<void> drained =
       std::async(std::launch::async, [&] { daemon.daemon().Drain(absl::Milliseconds(100)); });
-  SleepMs(400);
+  absl::SleepFor(absl::Milliseconds(400));
   EXPECT_TRUE(reader.ReadToTheEnd().ok());
   EXPECT_EQ(reader.tokens(), SlowReader::kTokens);
   EXPECT_EQ(drained.wait_for(std::chrono::seconds(10)), std::future_status::ready);
@@ -185,7 +191,7 @@ TEST(DrainTest, WaitsForNoSlowReaderOnceItIsHurried) {
   SlowReader reader(daemon);
   std::future<void> drained =
       std::async(std::launch::async, [&] { daemon.daemon().Drain(absl::Seconds(60)); });
-  SleepMs(100);
+  absl::SleepFor(absl::Milliseconds(100));
   daemon.daemon().HurryDrain();
   EXPECT_EQ(drained.wait_for(std::chrono::seconds(10)), std::future_status::ready);
   EXPECT_FALSE(reader.ReadToTheEnd().ok());

@@ -1,7 +1,6 @@
 // From results to figures, and from figures to the report.
 #include <cmath>
 #include <filesystem>
-#include <fstream>
 #include <limits>
 #include <map>
 
@@ -16,6 +15,7 @@
 #include "server/cli/eval/report.h"
 #include "server/cli/shell_quote.h"
 #include "server/cli/svg.h"
+#include "tests/support/files.h"
 
 namespace ziggurat::eval {
 namespace {
@@ -397,13 +397,12 @@ TEST_F(EvalReport, RecallIsTheMeanOfTheLayersThatHaveOne) {
 TEST_F(EvalReport, WhatCannotBeWrittenIsKnownBefore) {
   Add("single", 512, 1, " 12345");
   MakeAskings();
-  const auto folder = std::filesystem::path(::testing::TempDir()) / "eval_report_check";
+  const TemporaryFolder folder;
   std::filesystem::create_directories(folder / "needle_full.svg");
   const PictureNames names = NamePictures(policies_, /*has_heat_maps=*/true, /*has_recall=*/false);
-  EXPECT_THAT(std::string(CheckReport(folder.string(), names).message()),
+  EXPECT_THAT(std::string(CheckReport(folder.path().string(), names).message()),
               HasSubstr("needle_full.svg"));
-  EXPECT_TRUE(CheckReport(folder.string(), NamePictures(policies_, false, true)).ok());
-  std::filesystem::remove_all(folder);
+  EXPECT_TRUE(CheckReport(folder.path().string(), NamePictures(policies_, false, true)).ok());
 }
 
 TEST_F(EvalReport, TheCommandStandsThereToBePasted) {
@@ -429,9 +428,8 @@ TEST_F(EvalReport, FilesAreWrittenAndNamedApart) {
   EXPECT_THAT(names.heat_maps,
               ElementsAre("needle_full.svg", "needle_snapkv-budget-64.svg",
                           "needle_snapkv-budget-9000.svg", "needle_snapkv-budget-64_2.svg"));
-  const auto folder = std::filesystem::path(::testing::TempDir()) / "eval_report_files";
-  std::filesystem::create_directories(folder);
-  ASSERT_TRUE(WriteReport(folder.string(), Info(), summary).ok());
+  const TemporaryFolder folder;
+  ASSERT_TRUE(WriteReport(folder.path().string(), Info(), summary).ok());
   for (const std::string& name : names.heat_maps) {
     EXPECT_GT(std::filesystem::file_size(folder / name), 100u);
   }
@@ -440,8 +438,7 @@ TEST_F(EvalReport, FilesAreWrittenAndNamedApart) {
     EXPECT_GT(std::filesystem::file_size(folder / name), 100u) << name;
   }
   EXPECT_FALSE(std::filesystem::exists(folder / "attention_recall.svg"));
-  std::filesystem::remove_all(folder);
-  const absl::Status status = WriteReport(folder.string(), Info(), summary);
+  const absl::Status status = WriteReport((folder / "absent").string(), Info(), summary);
   EXPECT_THAT(std::string(status.message()), HasSubstr("report.md"));
 }
 

@@ -1,13 +1,12 @@
 // results.jsonl, and what a later run takes from it.
 #include <filesystem>
-#include <fstream>
-#include <iterator>
 
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "server/cli/eval/result_log.h"
 #include "server/cli/eval/resume.h"
+#include "tests/support/files.h"
 
 namespace ziggurat::eval {
 namespace {
@@ -17,9 +16,6 @@ using ::testing::HasSubstr;
 class EvalResume : public ::testing::Test {
  protected:
   void SetUp() override {
-    folder_ = std::filesystem::path(::testing::TempDir()) /
-              ::testing::UnitTest::GetInstance()->current_test_info()->name();
-    std::filesystem::remove_all(folder_);
     model_.set_name("needle-llama");
     model_.set_dtype("bf16");
     file_ = {.path = "x/single.jsonl", .hash = "0123", .questions = {}};
@@ -31,7 +27,6 @@ class EvalResume : public ::testing::Test {
       askings_.push_back({.file = &file_, .index = i, .max_tokens = 5, .stop = {"."}});
     }
   }
-  void TearDown() override { std::filesystem::remove_all(folder_); }
 
   Result MakeResult(size_t asking, size_t policy) const {
     Result result{.key = MakeKey(model_, askings_[asking], policies_[policy]),
@@ -63,16 +58,14 @@ class EvalResume : public ::testing::Test {
   Resumption Resume(const std::vector<Result>& earlier, bool recall = false) const {
     return eval::Resume(earlier, model_, policies_, askings_, recall);
   }
-  std::string LogText() const {
-    std::ifstream stream(folder_ / "results.jsonl");
-    return std::string((std::istreambuf_iterator<char>(stream)), std::istreambuf_iterator<char>());
-  }
+  std::string LogText() const { return ReadFile(folder_ / "results.jsonl"); }
   void WriteLog(const std::string& text) const {
     std::filesystem::create_directories(folder_);
-    std::ofstream(folder_ / "results.jsonl") << text;
+    WriteFile(folder_ / "results.jsonl", text);
   }
 
-  std::filesystem::path folder_;
+  TemporaryFolder temporary_;
+  const std::filesystem::path folder_ = temporary_ / "evaluation";  ///< not there at first
   v1::GetModelResponse model_;
   TaskFile file_;
   std::vector<Asking> askings_;

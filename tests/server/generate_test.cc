@@ -8,6 +8,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/server/stub_daemon.h"
+#include "tests/support/poll.h"
 
 namespace ziggurat {
 namespace {
@@ -23,18 +24,18 @@ std::vector<int32_t> PlainIds(const std::string& text) {
 
 TEST(GenerateTest, StreamsTheTokensOfTheModelThenOneResult) {
   StubDaemon daemon;
-  const Generated got = daemon.Generate(IdRequest(kPrompt, 40));
+  const Generation got = daemon.Generate(IdRequest(kPrompt, 40));
   ASSERT_TRUE(got.status.ok()) << got.status.error_message();
   const std::vector<int32_t> want = StubGreedyTokens(daemon.model(), kPrompt, 40);
   EXPECT_THAT(got.token_ids, ElementsAreArray(want));
   EXPECT_EQ(got.text, *BundledTokenizer()->Decode(want));
-  EXPECT_EQ(got.results, 1);
-  EXPECT_EQ(got.result.finish_reason(), v1::FINISH_REASON_LENGTH);
-  EXPECT_EQ(got.result.usage().prompt_tokens(), 5);
-  EXPECT_EQ(got.result.usage().completion_tokens(), 40);
-  EXPECT_GT(got.result.timings().total_seconds(), 0);
-  EXPECT_GE(got.result.timings().total_seconds(), got.result.timings().first_token_seconds());
-  EXPECT_THAT(got.result.request_id(), HasSubstr("req-"));
+  ASSERT_TRUE(got.result.has_value());
+  EXPECT_EQ(got.result->finish_reason(), v1::FINISH_REASON_LENGTH);
+  EXPECT_EQ(got.result->usage().prompt_tokens(), 5);
+  EXPECT_EQ(got.result->usage().completion_tokens(), 40);
+  EXPECT_GT(got.result->timings().total_seconds(), 0);
+  EXPECT_GE(got.result->timings().total_seconds(), got.result->timings().first_token_seconds());
+  EXPECT_THAT(got.result->request_id(), HasSubstr("req-"));
 }
 
 TEST(GenerateTest, SendsTokensAsTheyComeAndNotAllAtTheEnd) {
@@ -47,7 +48,7 @@ TEST(GenerateTest, ReportsItsTimesInSeconds) {
   StubDaemon daemon;
   daemon.control().decode_delay_us = 50'000;
   const absl::Time begun = absl::Now();
-  const v1::Timings timings = daemon.Generate(IdRequest(kPrompt, 5)).result.timings();
+  const v1::Timings timings = daemon.Generate(IdRequest(kPrompt, 5)).result.value().timings();
   EXPECT_GE(timings.total_seconds(), 0.2);
   EXPECT_LE(timings.total_seconds(), absl::ToDoubleSeconds(absl::Now() - begun));
   EXPECT_LE(timings.queue_seconds(), timings.first_token_seconds());
@@ -58,9 +59,9 @@ TEST(GenerateTest, ReportsTheCacheLayerByLayer) {
   StubDaemon daemon;
   v1::GenerateRequest request = IdRequest(std::vector<int32_t>(200, 7), 21);
   request.set_compression("snapkv(budget=64,window=16)");
-  const Generated got = daemon.Generate(request);
+  const Generation got = daemon.Generate(request);
   ASSERT_TRUE(got.status.ok()) << got.status.error_message();
-  const v1::CacheReport& cache = got.result.cache();
+  const v1::CacheReport& cache = got.result->cache();
   ASSERT_EQ(cache.layers_size(), daemon.model().shape.num_layers);
   uint64_t blocks = 0;
   for (int i = 0; i < cache.layers_size(); ++i) {
@@ -83,11 +84,11 @@ TEST(GenerateTest, TokenizesTextAndEchoesItsIds) {
   StubDaemon daemon;
   v1::GenerateRequest request = TextRequest(" The secret is", 3);
   request.set_echo_prompt_token_ids(true);
-  const Generated got = daemon.Generate(request);
+  const Generation got = daemon.Generate(request);
   ASSERT_TRUE(got.status.ok()) << got.status.error_message();
   EXPECT_THAT(got.prompt_token_ids,
               ElementsAreArray(*BundledTokenizer()->Encode(" The secret is")));
-  EXPECT_EQ(got.result.usage().prompt_tokens(), static_cast<int>(got.prompt_token_ids.size()));
+  EXPECT_EQ(got.result->usage().prompt_tokens(), static_cast<int>(got.prompt_token_ids.size()));
 }
 
 TEST(GenerateTest, EndsAtAStopStringSpreadOverTokensAndLeaksNoneOfIt) {
@@ -97,13 +98,13 @@ TEST(GenerateTest, EndsAtAStopStringSpreadOverTokensAndLeaksNoneOfIt) {
   v1::GenerateRequest request = IdRequest(kPrompt, static_cast<int>(answer.size()));
   request.add_stop("never");
   request.add_stop("STOP");
-  const Generated got = daemon.Generate(request);
+  const Generation got = daemon.Generate(request);
   ASSERT_TRUE(got.status.ok()) << got.status.error_message();
   EXPECT_EQ(got.text, " one two ");
-  EXPECT_EQ(got.result.finish_reason(), v1::FINISH_REASON_STOP);
-  EXPECT_EQ(got.result.stop_string(), "STOP");
+  EXPECT_EQ(got.result->finish_reason(), v1::FINISH_REASON_STOP);
+  EXPECT_EQ(got.result->stop_string(), "STOP");
   // Usage counts the token that completed the stop string, and nothing behind it.
-  EXPECT_EQ(got.result.usage().completion_tokens(), static_cast<int>(got.token_ids.size()));
+  EXPECT_EQ(got.result->usage().completion_tokens(), static_cast<int>(got.token_ids.size()));
   const std::string told = *BundledTokenizer()->Decode(got.token_ids);
   EXPECT_THAT(told, HasSubstr("STOP"));
   EXPECT_THAT(told, ::testing::Not(HasSubstr("three")));
@@ -120,7 +121,7 @@ TEST(GenerateTest, ComputesNoMoreBehindAStopString) {
   daemon.control().decode_delay_us = 5000;
   v1::GenerateRequest request = IdRequest(kPrompt, 3000);
   request.add_stop("STOP");
-  EXPECT_EQ(daemon.Generate(request).result.finish_reason(), v1::FINISH_REASON_STOP);
+  EXPECT_EQ(daemon.Generate(request).result.value().finish_reason(), v1::FINISH_REASON_STOP);
   daemon.WaitIdle();
   EXPECT_LT(daemon.control().decode_steps, 300);
 }
@@ -133,9 +134,10 @@ TEST(GenerateTest, SendsAtItsEndWhatMightHaveBegunAStopString) {
                     ScriptedModel(answer, static_cast<int>(kPrompt.size())), {kEos});
   v1::GenerateRequest request = IdRequest(kPrompt, 100);
   request.add_stop("STOPPED");
-  const Generated got = daemon.Generate(request);
+  const Generation got = daemon.Generate(request);
+  ASSERT_TRUE(got.ok()) << got.Describe();
   EXPECT_EQ(got.text, " one STOP");
-  EXPECT_EQ(got.result.stop_token_id(), kEos);
+  EXPECT_EQ(got.result->stop_token_id(), kEos);
 }
 
 TEST(GenerateTest, LooksForNoStopStringWithinTheLeastNumberOfTokens) {
@@ -153,18 +155,19 @@ TEST(GenerateTest, EndsAtTheModelsStopTokenUnlessToldToIgnoreIt) {
   const std::vector<int32_t> answer = {600, 601, kEos, 602, 603, 604};
   StubDaemon daemon(StubDaemon::DefaultConfig(), ScriptedModel(answer, 5), {kEos});
   v1::GenerateRequest request = IdRequest(kPrompt, 6);
-  const Generated stopped = daemon.Generate(request);
+  const Generation stopped = daemon.Generate(request);
+  ASSERT_TRUE(stopped.ok()) << stopped.Describe();
   EXPECT_THAT(stopped.token_ids, ElementsAreArray({600, 601}));
-  EXPECT_EQ(stopped.result.finish_reason(), v1::FINISH_REASON_STOP);
-  EXPECT_EQ(stopped.result.stop_token_id(), kEos);
-  EXPECT_EQ(stopped.result.usage().completion_tokens(), 2);
+  EXPECT_EQ(stopped.result->finish_reason(), v1::FINISH_REASON_STOP);
+  EXPECT_EQ(stopped.result->stop_token_id(), kEos);
+  EXPECT_EQ(stopped.result->usage().completion_tokens(), 2);
   request.set_ignore_eos(true);
   EXPECT_THAT(daemon.Generate(request).token_ids, ElementsAreArray(answer));
   request.add_stop_token_ids(602);
   EXPECT_THAT(daemon.Generate(request).token_ids, ElementsAreArray({600, 601, kEos}));
   request.add_stop_token_ids(600);
   request.set_echo_prompt_token_ids(true);
-  const Generated nothing = daemon.Generate(request);
+  const Generation nothing = daemon.Generate(request);
   EXPECT_TRUE(nothing.token_ids.empty());
   EXPECT_THAT(nothing.prompt_token_ids, ElementsAreArray(kPrompt));
 }
@@ -173,13 +176,14 @@ TEST(GenerateTest, SpecialTokensAreWhatTheRequestSays) {
   const int32_t kEos = 1;
   StubDaemon daemon(StubDaemon::DefaultConfig(), ScriptedModel({kEos}, 1));
   v1::GenerateRequest request = TextRequest("<|eos|>", 1);
-  const Generated special = daemon.Generate(request);
+  const Generation special = daemon.Generate(request);
+  ASSERT_TRUE(special.ok()) << special.Describe();
   EXPECT_EQ(special.text, "");
   request.set_include_special_tokens(true);
   EXPECT_EQ(daemon.Generate(request).text, "<|eos|>");
   request.set_plain_text(true);
-  EXPECT_GT(daemon.Generate(request).result.usage().prompt_tokens(),
-            special.result.usage().prompt_tokens());
+  EXPECT_GT(daemon.Generate(request).result.value().usage().prompt_tokens(),
+            special.result->usage().prompt_tokens());
 }
 
 TEST(GenerateTest, EndsTheCharacterThatThePromptHasBegun) {
@@ -195,7 +199,7 @@ TEST(GenerateTest, GivesLogprobsOfEveryTokenWhereAsked) {
   v1::GenerateRequest request = IdRequest(kPrompt, 6);
   EXPECT_TRUE(daemon.Generate(request).logprobs.empty());
   request.set_logprobs(3);
-  const Generated got = daemon.Generate(request);
+  const Generation got = daemon.Generate(request);
   ASSERT_EQ(got.logprobs.size(), 6u);
   for (size_t i = 0; i < got.logprobs.size(); ++i) {
     EXPECT_EQ(got.logprobs[i].token_id(), got.token_ids[i]);
@@ -211,7 +215,7 @@ TEST(GenerateTest, GivesTheSameTextForTheSameSeed) {
   v1::GenerateRequest request = IdRequest(kPrompt, 30);
   request.mutable_sampling()->set_temperature(2.0);
   request.mutable_sampling()->set_seed(1);
-  const Generated first = daemon.Generate(request);
+  const Generation first = daemon.Generate(request);
   EXPECT_EQ(daemon.Generate(request).token_ids, first.token_ids);
   request.mutable_sampling()->set_seed(2);
   EXPECT_NE(daemon.Generate(request).token_ids, first.token_ids);
@@ -259,12 +263,14 @@ TEST(GenerateTest, CancelsARequestThatStillWaits) {
   ASSERT_TRUE(running.Read());
   grpc::ClientContext waiting_context;
   const auto waiting = daemon.stub().Generate(&waiting_context, IdRequest(kPrompt, 10));
-  while (daemon.Cache().waiting() == 0) std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  ASSERT_TRUE(PollUntil(kPatience, [&] { return daemon.Cache().waiting() > 0; }))
+      << "waited for the second request to wait";
   waiting_context.TryCancel();
   v1::GenerateResponse response;
   EXPECT_FALSE(waiting->Read(&response));
   EXPECT_EQ(waiting->Finish().error_code(), grpc::StatusCode::CANCELLED);
-  while (daemon.Cache().waiting() != 0) std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  EXPECT_TRUE(PollUntil(kPatience, [&] { return daemon.Cache().waiting() == 0; }))
+      << "waited for the second request to be gone";
   EXPECT_EQ(daemon.Cache().running(), 1u);
   running.Cancel();
   daemon.WaitIdle();
@@ -275,9 +281,9 @@ TEST(GenerateTest, EndsAtTheDeadlineOfTheCallAndFreesItsBlocks) {
   daemon.control().decode_delay_us = 20'000;
   grpc::ClientContext context;
   context.set_deadline(std::chrono::system_clock::now() + std::chrono::milliseconds(300));
-  const Generated got = daemon.Generate(IdRequest(kPrompt, 2000), &context);
+  const Generation got = daemon.Generate(IdRequest(kPrompt, 2000), &context);
   EXPECT_EQ(got.status.error_code(), grpc::StatusCode::DEADLINE_EXCEEDED);
-  EXPECT_EQ(got.results, 0);
+  EXPECT_FALSE(got.result.has_value());
   daemon.WaitIdle();
   EXPECT_EQ(daemon.Cache().used_blocks(), 0u);
 }
@@ -307,7 +313,7 @@ TEST(GenerateTest, ServesSixtyFourStreamsOfUnlikePoliciesAtOnce) {
   const char* const policies[] = {"", "streaming(sinks=4,recent=60)", "snapkv(budget=64,window=16)",
                                   "pyramidkv(budget=48)"};
   std::vector<std::thread> clients;
-  std::vector<Generated> got(64);
+  std::vector<Generation> got(64);
   const auto prompt_of = [](int i) {
     std::vector<int32_t> prompt;
     for (int t = 0; t < 50 + 7 * i; ++t) prompt.push_back((t * 31 + i) % 1000);
@@ -335,7 +341,7 @@ TEST(GenerateTest, ServesSixtyFourStreamsOfUnlikePoliciesAtOnce) {
 TEST(GenerateTest, AnswersAFailureOfTheModelAsInternalAndServesOn) {
   StubDaemon daemon;
   daemon.control().fail_decode = true;
-  const Generated failed = daemon.Generate(IdRequest(kPrompt, 10));
+  const Generation failed = daemon.Generate(IdRequest(kPrompt, 10));
   EXPECT_EQ(failed.status.error_code(), grpc::StatusCode::INTERNAL);
   daemon.control().fail_decode = false;
   EXPECT_TRUE(daemon.Generate(IdRequest(kPrompt, 10)).status.ok());

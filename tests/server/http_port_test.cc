@@ -17,11 +17,13 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/notification.h"
+#include "absl/time/clock.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "httplib.h"
 #include "server/security/http_server.h"
 #include "tests/server/stub_daemon.h"
+#include "tests/support/poll.h"
 
 namespace ziggurat {
 namespace {
@@ -31,8 +33,6 @@ using ::testing::HasSubstr;
 using ::testing::Not;
 using ::testing::Optional;
 using ::testing::StartsWith;
-
-void SleepMs(int ms) { std::this_thread::sleep_for(std::chrono::milliseconds(ms)); }
 
 /// A connection to a port of this machine.
 class RawConnection {
@@ -101,7 +101,7 @@ TEST(HttpPortTest, CutsRequestsThatAreTooLargeOrTakeTooLong) {
   RawConnection slow(port);
   EXPECT_TRUE(slow.Send("GET /healthz HTTP/1.1\r\nX: "));
   int bytes = 0;
-  for (; bytes < 300 && slow.Send("x"); ++bytes) SleepMs(100);
+  for (; bytes < 300 && slow.Send("x"); ++bytes) absl::SleepFor(absl::Milliseconds(100));
   EXPECT_LT(bytes, 300) << "cut after 5 seconds, not 30";
   EXPECT_EQ(HttpGet(daemon, "/healthz").status, 200);
 }
@@ -110,7 +110,7 @@ TEST(HttpPortTest, EndsWhateverAnHttpClientDoes) {
   auto daemon = std::make_unique<StubDaemon>();
   RawConnection slow(daemon->daemon().http_port());
   EXPECT_TRUE(slow.Send("GET /healthz HTTP/1.1\r\nX: "));
-  SleepMs(200);
+  absl::SleepFor(absl::Milliseconds(200));
   auto end = std::async(std::launch::async, [&] { daemon.reset(); });
   int bytes = 0;
   while (end.wait_for(std::chrono::milliseconds(50)) != std::future_status::ready && bytes < 400) {
@@ -227,12 +227,14 @@ TEST(HttpPortTest, ConnectionsThatMayNotWaitAreClosed) {
   for (int i = 0; i < kServed; ++i) {
     connections.push_back(std::make_unique<RawConnection>(port));
     EXPECT_TRUE(connections.back()->Send("GET /hold HTTP/1.1\r\n\r\n"));
-    SleepMs(1);
+    absl::SleepFor(absl::Milliseconds(1));
   }
-  while (held < kServed) SleepMs(1);
+  EXPECT_TRUE(PollUntil(kPatience, [&] { return held >= kServed; }))
+      << "waited for " << kServed << " requests to be held, and " << held << " are";
   for (int i = 0; i < kWaiting; ++i) {
     connections.push_back(std::make_unique<RawConnection>(port));
-    SleepMs(1);  // more than five at once that httplib has not taken yet come a second later
+    // More than five at once that httplib has not taken yet come a second later.
+    absl::SleepFor(absl::Milliseconds(1));
   }
   RawConnection turned_away(port);
   EXPECT_EQ(turned_away.Receive(), "") << "ended while the others are still held";

@@ -17,6 +17,7 @@
 #include "server/generate_request.h"
 #include "server/text_thread.h"
 #include "tests/server/stub_daemon.h"
+#include "tests/support/poll.h"
 
 namespace ziggurat {
 namespace {
@@ -85,9 +86,8 @@ class LongTextTest : public ::testing::Test {
 
   void WaitForTexts(int count) {
     const int before = texts_done_;
-    while (texts_done_ < before + count) {
-      std::this_thread::sleep_for(std::chrono::milliseconds(1));
-    }
+    EXPECT_TRUE(PollUntil(kPatience, [&] { return texts_done_ >= before + count; }))
+        << "waited for " << count << " texts, and " << texts_done_ - before << " were done";
   }
 
   StubDaemon daemon_;
@@ -148,18 +148,18 @@ TEST_F(LongTextTest, ADeadlineThatPassesBeforeItsTurnCounts) {
 
 TEST_F(LongTextTest, TheWaitIsSeenAndTimed) {
   const auto begun = std::chrono::steady_clock::now();
-  std::future<Generated> answer = std::async(
+  std::future<Generation> answer = std::async(
       std::launch::async, [this] { return daemon_.Generate(TextRequest(LongPrompt(), 3)); });
   bool was_seen = false;
   while (answer.wait_for(std::chrono::seconds(0)) != std::future_status::ready) {
     was_seen = was_seen || Shows(daemon_, "ziggurat_requests_waiting 1");
   }
-  const Generated got = answer.get();
+  const Generation got = answer.get();
   const std::chrono::duration<double> took = std::chrono::steady_clock::now() - begun;
   ASSERT_TRUE(got.status.ok()) << got.status.error_message();
   EXPECT_TRUE(was_seen);
-  EXPECT_GT(got.result.timings().queue_seconds(), took.count() / 2);
-  EXPECT_GT(got.result.timings().first_token_seconds(), took.count() / 2);
+  EXPECT_GT(got.result->timings().queue_seconds(), took.count() / 2);
+  EXPECT_GT(got.result->timings().first_token_seconds(), took.count() / 2);
   EXPECT_TRUE(Shows(daemon_, "ziggurat_requests_waiting 0"));
 }
 
@@ -247,7 +247,7 @@ class ImpatientLongTextTest : public LongTextTest {
 };
 
 TEST_F(ImpatientLongTextTest, TheWaitIsPartOfTheQueueTime) {
-  const Generated got = daemon_.Generate(TextRequest(LongPrompt(), 3));
+  const Generation got = daemon_.Generate(TextRequest(LongPrompt(), 3));
   EXPECT_EQ(got.status.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
   EXPECT_EQ(daemon_.control().prefill_layers, 0);
   EXPECT_TRUE(Shows(daemon_, "ziggurat_requests_finished_total{reason=\"queue_time\"} 1"));
@@ -351,9 +351,9 @@ TEST(LongTexts, ThatNobodyWaitsForAnyMoreAreNotTokenized) {
 TEST(LongPromptTest, IsServed) {
   StubDaemon daemon(ConfigForLongPrompts());
   const std::string text = LongPrompt();
-  const Generated got = daemon.Generate(TextRequest(text, 3));
+  const Generation got = daemon.Generate(TextRequest(text, 3));
   ASSERT_TRUE(got.status.ok()) << got.status.error_message();
-  EXPECT_EQ(got.result.usage().prompt_tokens(), BundledTokenizer()->Encode(text)->size());
+  EXPECT_EQ(got.result->usage().prompt_tokens(), BundledTokenizer()->Encode(text)->size());
 }
 
 TEST(LongPromptTest, PoliciesSeeAsMuchOfTokenIdsAsOfText) {

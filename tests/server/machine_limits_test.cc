@@ -2,12 +2,12 @@
 
 #include <gtest/gtest.h>
 #include <sched.h>
-#include <unistd.h>
 
 #include <filesystem>
-#include <fstream>
 #include <string>
 #include <thread>
+
+#include "tests/support/files.h"
 
 namespace ziggurat {
 namespace {
@@ -15,23 +15,15 @@ namespace {
 /// A root of its own for each test, in which it writes what the system would say.
 class MachineLimits : public ::testing::Test {
  protected:
-  MachineLimits()
-      : root_(std::filesystem::path(::testing::TempDir()) /
-              (::testing::UnitTest::GetInstance()->current_test_info()->name() +
-               std::to_string(getpid()))) {
-    std::filesystem::remove_all(root_);
-  }
-  ~MachineLimits() override { std::filesystem::remove_all(root_); }
-
   void Write(const std::string& name, const std::string& text) const {
     std::filesystem::create_directories((root_ / name).parent_path());
-    std::ofstream(root_ / name) << text;
+    WriteFile(root_ / name, text);
   }
-  size_t Bytes() const { return MachineMemoryBytes(root_); }
-  int Cpus() const { return MachineCpus(root_); }
+  size_t Bytes() const { return MachineMemoryBytes(root_.path()); }
+  int Cpus() const { return MachineCpus(root_.path()); }
 
  private:
-  const std::filesystem::path root_;
+  const TemporaryFolder root_;
 };
 
 TEST_F(MachineLimits, MemoryIsTheMachinesWhereNoControlGroupLimitsIt) {

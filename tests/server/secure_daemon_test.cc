@@ -1,12 +1,10 @@
 // A daemon with TLS and tokens whose files change while calls run: in this process, so that the
 // sanitizers see both sides.
 #include <sys/stat.h>
-#include <unistd.h>
 
 #include <atomic>
 #include <chrono>
 #include <filesystem>
-#include <fstream>
 #include <mutex>
 #include <string>
 #include <thread>
@@ -21,6 +19,7 @@
 #include "httplib.h"
 #include "tests/server/stub_daemon.h"
 #include "tests/support/certificates.h"
+#include "tests/support/files.h"
 
 namespace ziggurat {
 namespace {
@@ -30,17 +29,13 @@ constexpr char kNew[] = "new-token-0123456789";
 
 class Folder {
  public:
-  Folder() : path_(testing::TempDir() + absl::StrCat("secure-daemon-", getpid())) {
-    std::filesystem::create_directories(path_);
-  }
-  ~Folder() { std::filesystem::remove_all(path_); }
   std::string Write(const std::string& name, const std::string& content) const {
-    std::ofstream(path_ / name) << content;
-    return (path_ / name).string();
+    WriteFile(folder_ / name, content);
+    return (folder_ / name).string();
   }
 
  private:
-  std::filesystem::path path_;
+  TemporaryFolder folder_;
 };
 
 /// On a connection of its own, by a client that trusts the authorities in `roots` only. The answer

@@ -1,10 +1,7 @@
 #include "server/cli/settings.h"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <cstdio>
-#include <fstream>
 #include <map>
 #include <string>
 #include <vector>
@@ -13,6 +10,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "server/settings_file.h"
+#include "tests/support/files.h"
 
 namespace ziggurat {
 namespace {
@@ -22,10 +20,15 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::StartsWith;
 
+/// Of this process.
+const TemporaryFolder& Folder() {
+  static const TemporaryFolder folder;
+  return folder;
+}
+
 /// A command with one flag of each kind.
 struct Example {
-  explicit Example(const std::string& name = "config.yaml")
-      : path(absl::StrCat(::testing::TempDir(), "/settings_test_", getpid(), "_", name)) {
+  explicit Example(const std::string& name = "config.yaml") : path((Folder() / name).string()) {
     app.add_option("--config", config)->configurable(false);
     app.add_flag("--print-config", print)->configurable(false);
     app.add_option("--kv-cache-memory", memory)->capture_default_str();
@@ -42,7 +45,7 @@ struct Example {
                                 const std::vector<std::string>& environment = {},
                                 const std::string& file = "") {
     if (!file.empty()) {
-      std::ofstream(path) << file;
+      WriteFile(path, file);
       arguments.insert(arguments.end(), {"--config", path});
     }
     std::reverse(arguments.begin(), arguments.end());  // as CLI11 wants them
@@ -124,7 +127,7 @@ TEST(SettingsTest, AnEmptyVariableLeavesNoDoorOpen) {
 
 TEST(SettingsTest, AVariableNamesTheFileAndAFlagAnother) {
   Example named, other("other.yaml");
-  std::ofstream(named.path) << "max-running: 11\n";
+  WriteFile(named.path, "max-running: 11\n");
   const std::vector<std::string> environment = {"ZIGGURAT_CONFIG=" + named.path};
   ASSERT_TRUE(named.Read({}, environment).ok());
   EXPECT_EQ(named.running, 11);

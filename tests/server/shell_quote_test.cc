@@ -3,19 +3,20 @@
 #include <gtest/gtest.h>
 
 #include <cstdio>
-#include <fstream>
 #include <memory>
 #include <string>
 
 #include "server/printable.h"
+#include "tests/support/files.h"
 
 namespace ziggurat {
 namespace {
 
 /// What bash makes of a word of its input.
 std::string ReadByBash(const std::string& word) {
-  const std::string path = ::testing::TempDir() + "shell_quote_test.sh";
-  std::ofstream(path) << "printf %s " << word;
+  const TemporaryFolder folder;
+  const std::string path = (folder / "word.sh").string();
+  WriteFile(path, "printf %s " + word);
   const std::unique_ptr<FILE, int (*)(FILE*)> bash(
       popen(("LC_ALL=C.UTF-8 bash '" + path + "'").c_str(), "r"), pclose);
   std::string out;

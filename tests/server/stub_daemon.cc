@@ -56,31 +56,12 @@ StubDaemon::StubDaemon(const ServeConfig& config, const StubModelOptions& model,
   stub_ = v1::Ziggurat::NewStub(channel_);
 }
 
-Generated StubDaemon::Generate(const v1::GenerateRequest& request, grpc::ClientContext* context) {
+Generation StubDaemon::Generate(const v1::GenerateRequest& request, grpc::ClientContext* context) {
   grpc::ClientContext own_context;
-  const auto stream = stub_->Generate(context != nullptr ? context : &own_context, request);
-  Generated generated;
-  v1::GenerateResponse response;
-  while (stream->Read(&response)) {
-    if (response.has_result()) {
-      generated.result = response.result();
-      ++generated.results;
-      continue;
-    }
-    EXPECT_EQ(generated.results, 0) << "a chunk after the result";
-    const v1::GenerateChunk& chunk = response.chunk();
-    ++generated.chunks;
-    generated.text += chunk.text();
-    generated.token_ids.insert(generated.token_ids.end(), chunk.token_ids().begin(),
-                               chunk.token_ids().end());
-    generated.prompt_token_ids.insert(generated.prompt_token_ids.end(),
-                                      chunk.prompt_token_ids().begin(),
-                                      chunk.prompt_token_ids().end());
-    generated.logprobs.insert(generated.logprobs.end(), chunk.logprobs().begin(),
-                              chunk.logprobs().end());
-  }
-  generated.status = stream->Finish();
-  return generated;
+  Generation generation =
+      CallGenerate(*stub_, request, context != nullptr ? *context : own_context);
+  EXPECT_EQ(generation.messages_after_result, 0);
+  return generation;
 }
 
 v1::GetCacheResponse StubDaemon::Cache() {
@@ -91,7 +72,7 @@ v1::GetCacheResponse StubDaemon::Cache() {
   return cache;
 }
 
-void StubDaemon::WaitIdle() { ASSERT_TRUE(engine().WaitIdle(absl::Seconds(120))); }
+void StubDaemon::WaitIdle() { ASSERT_TRUE(engine().WaitIdle(absl::Minutes(2))); }
 
 bool LongCall::Read() {
   v1::GenerateResponse response;
@@ -110,20 +91,6 @@ HttpAnswer HttpGet(StubDaemon& daemon, const std::string& path) {
   const auto response = client.Get(path);
   if (!response) return {};
   return {response->status, response->body};
-}
-
-v1::GenerateRequest IdRequest(absl::Span<const int32_t> prompt, int max_tokens) {
-  v1::GenerateRequest request;
-  request.mutable_token_ids()->mutable_ids()->Add(prompt.begin(), prompt.end());
-  request.set_max_tokens(max_tokens);
-  return request;
-}
-
-v1::GenerateRequest TextRequest(const std::string& text, int max_tokens) {
-  v1::GenerateRequest request;
-  request.set_text(text);
-  request.set_max_tokens(max_tokens);
-  return request;
 }
 
 StubModelOptions ScriptedModel(std::vector<int32_t> answer, int prompt_tokens) {

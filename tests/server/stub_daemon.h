@@ -5,10 +5,10 @@
 #include <string>
 #include <vector>
 
-#include "absl/types/span.h"
 #include "grpcpp/channel.h"
 #include "server/config.h"
 #include "server/daemon.h"
+#include "tests/support/generation.h"
 #include "tests/support/stub_model.h"
 #include "ziggurat/v1/ziggurat.grpc.pb.h"
 
@@ -20,18 +20,6 @@ inline constexpr bool kGrpcIsSlow = true;
 #else
 inline constexpr bool kGrpcIsSlow = false;
 #endif
-
-/// What a Generate call gave.
-struct Generated {
-  grpc::Status status;
-  std::string text;
-  std::vector<int32_t> token_ids;
-  std::vector<int32_t> prompt_token_ids;
-  std::vector<v1::TokenLogprobs> logprobs;
-  int chunks = 0;
-  int results = 0;
-  v1::GenerateResult result;
-};
 
 /// The tokenizer of the bundled model; its vocabulary is the stub's too.
 std::shared_ptr<const Tokenizer> BundledTokenizer();
@@ -53,10 +41,10 @@ class StubDaemon {
   v1::Ziggurat::Stub& stub() { return *stub_; }
   const std::shared_ptr<grpc::Channel>& channel() const { return channel_; }
 
-  /// Calls Generate and reads all of it.
-  Generated Generate(const v1::GenerateRequest& request, grpc::ClientContext* context = nullptr);
+  /// Calls Generate and reads all of it; fails the test where anything comes after the result.
+  Generation Generate(const v1::GenerateRequest& request, grpc::ClientContext* context = nullptr);
   v1::GetCacheResponse Cache();
-  /// Waits until no request is left in the engine; fails the test after 20 s.
+  /// Waits until no request is left in the engine; fails the test after two minutes.
   void WaitIdle();
 
  private:
@@ -86,10 +74,6 @@ struct HttpAnswer {
   std::string body;
 };
 HttpAnswer HttpGet(StubDaemon& daemon, const std::string& path);
-
-/// A request for `max_tokens` tokens after a prompt of ids.
-v1::GenerateRequest IdRequest(absl::Span<const int32_t> prompt, int max_tokens);
-v1::GenerateRequest TextRequest(const std::string& text, int max_tokens);
 
 /// The stub then answers to a prompt of `prompt_tokens` tokens with these tokens, in turn.
 StubModelOptions ScriptedModel(std::vector<int32_t> answer, int prompt_tokens);

@@ -1,15 +1,12 @@
 #include "server/security/tokens.h"
 
-#include <unistd.h>
-
-#include <filesystem>
-#include <fstream>
 #include <string>
 
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/support/files.h"
 
 namespace ziggurat {
 namespace {
@@ -59,14 +56,14 @@ TEST(TokensTest, FilesWithoutTokensOrWithBadOnesAreRefusedAndNeverQuoted) {
 }
 
 TEST(NamedFileTest, HasAtMostAMebibyte) {
-  const std::string path = testing::TempDir() + absl::StrCat("named-file-", getpid());
+  const TemporaryFolder folder;
+  const std::string path = (folder / "file").string();
   const auto read = [&](size_t bytes) {
-    std::ofstream(path) << std::string(bytes, 'x');
+    WriteFile(path, std::string(bytes, 'x'));
     return ReadNamedFile("--tls-cert", path).status();
   };
   EXPECT_TRUE(read(1 << 20).ok());
   EXPECT_THAT(std::string(read((1 << 20) + 1).message()), HasSubstr("has more than 1048576 bytes"));
-  std::filesystem::remove(path);
 }
 
 TEST(TokensTest, AreFoundInAuthorizationHeaders) {

@@ -5,13 +5,13 @@
 #include <gtest/gtest.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 #include <csignal>
 #include <filesystem>
-#include <fstream>
 #include <iterator>
 #include <string>
+
+#include "tests/support/files.h"
 
 namespace ziggurat {
 namespace {
@@ -21,26 +21,13 @@ using ::testing::HasSubstr;
 
 class WriteFileTest : public ::testing::Test {
  protected:
-  void SetUp() override {
-    folder_ = fs::path(::testing::TempDir()) / ("write-file-" + std::to_string(::getpid()));
-    fs::create_directories(folder_);
-  }
-  void TearDown() override { fs::remove_all(folder_); }
-
-  static std::string Read(const fs::path& path) {
-    std::ifstream file(path, std::ios::binary);
-    return {std::istreambuf_iterator<char>(file), {}};
-  }
-  static void Write(const fs::path& path, const std::string& content) {
-    std::ofstream(path, std::ios::binary) << content;
-  }
   /// So that none is left behind.
   int Files() const {
     return static_cast<int>(
-        std::distance(fs::directory_iterator(folder_), fs::directory_iterator()));
+        std::distance(fs::directory_iterator(folder_.path()), fs::directory_iterator()));
   }
 
-  fs::path folder_;
+  const TemporaryFolder folder_;
 };
 
 TEST_F(WriteFileTest, ReplacesAFileAndLeavesNothingBeside) {
@@ -48,7 +35,7 @@ TEST_F(WriteFileTest, ReplacesAFileAndLeavesNothingBeside) {
   for (const std::string text : {"first", "second and longer", ""}) {
     EXPECT_TRUE(CheckReplaceable(path).ok());
     ASSERT_TRUE(ReplaceFile(path, text).ok());
-    EXPECT_EQ(Read(path), text);
+    EXPECT_EQ(ReadFile(path), text);
     EXPECT_EQ(Files(), 1);
   }
 }
@@ -58,7 +45,7 @@ TEST_F(WriteFileTest, CheckingChangesNothing) {
   ASSERT_TRUE(ReplaceFile(there, "old").ok());
   EXPECT_TRUE(CheckReplaceable(there).ok());
   EXPECT_TRUE(CheckReplaceable(folder_ / "absent").ok());
-  EXPECT_EQ(Read(there), "old");
+  EXPECT_EQ(ReadFile(there), "old");
   EXPECT_EQ(Files(), 1);
 }
 
@@ -67,7 +54,7 @@ TEST_F(WriteFileTest, WritesIntoLinksAlsoThoseThatLeadNowhereYet) {
   EXPECT_TRUE(CheckReplaceable(folder_ / "link").ok());
   ASSERT_TRUE(ReplaceFile(folder_ / "link", "text").ok());
   EXPECT_TRUE(fs::is_symlink(folder_ / "link"));
-  EXPECT_EQ(Read(folder_ / "target"), "text");
+  EXPECT_EQ(ReadFile(folder_ / "target"), "text");
   EXPECT_EQ(Files(), 2);
 }
 
@@ -82,16 +69,16 @@ TEST_F(WriteFileTest, WritesIntoDevices) {
 TEST_F(WriteFileTest, WritesIntoAFileThatCannotBeReplaced) {
   // Longer names than this one there are none, so no file can be made beside it.
   const fs::path path = folder_ / std::string(250, 'n');
-  Write(path, "old");
+  WriteFile(path, "old");
   EXPECT_TRUE(CheckReplaceable(path).ok());
   ASSERT_TRUE(ReplaceFile(path, "new").ok());
-  EXPECT_EQ(Read(path), "new");
+  EXPECT_EQ(ReadFile(path), "new");
   EXPECT_EQ(Files(), 1);
 }
 
 TEST_F(WriteFileTest, AFullDiskLeavesWhatWasThere) {
   const fs::path path = folder_ / "report.json";
-  Write(path, "old");
+  WriteFile(path, "old");
   // A limit of the size of files stands for the disk.
   struct rlimit before;
   ASSERT_EQ(::getrlimit(RLIMIT_FSIZE, &before), 0);
@@ -103,14 +90,14 @@ TEST_F(WriteFileTest, AFullDiskLeavesWhatWasThere) {
   ::signal(SIGXFSZ, handler);
   EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_THAT(std::string(status.message()), HasSubstr(path.string()));
-  EXPECT_EQ(Read(path), "old");
+  EXPECT_EQ(ReadFile(path), "old");
   EXPECT_EQ(Files(), 1);
 }
 
 TEST_F(WriteFileTest, SaysBeforehandWhatCannotBeWritten) {
-  EXPECT_EQ(CheckReplaceable(folder_).code(), absl::StatusCode::kInvalidArgument);
-  EXPECT_THAT(std::string(CheckReplaceable(folder_).message()), HasSubstr("is a folder"));
-  Write(folder_ / "file", "");
+  EXPECT_EQ(CheckReplaceable(folder_.path()).code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(CheckReplaceable(folder_.path()).message()), HasSubstr("is a folder"));
+  WriteFile(folder_ / "file", "");
   for (const fs::path& path : {folder_ / "no" / "file", folder_ / "file" / "below"}) {
     const absl::Status status = CheckReplaceable(path);
     EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition) << path;

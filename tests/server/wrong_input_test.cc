@@ -7,8 +7,9 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "tests/server/raw_calls.h"
 #include "tests/server/stub_daemon.h"
+#include "tests/support/poll.h"
+#include "tests/support/raw_calls.h"
 
 namespace ziggurat {
 namespace {
@@ -49,7 +50,7 @@ StubDaemon* WrongInputTest::daemon_ = nullptr;
 TEST_P(WrongInputTest, IsRefusedByNameAndTheDaemonServesOn) {
   v1::GenerateRequest request = IdRequest(kPrompt, 5);
   GetParam().spoil(request);
-  const Generated got = daemon_->Generate(request);
+  const Generation got = daemon_->Generate(request);
   EXPECT_EQ(got.status.error_code(), GetParam().code) << got.status.error_message();
   for (const std::string& word : GetParam().words) {
     EXPECT_THAT(got.status.error_message(), HasSubstr(word));
@@ -208,9 +209,9 @@ TEST(LargestInputTest, IsTaken) {
   for (char c = 'a'; c < 'a' + 16; ++c) request.add_stop(std::string(256, c));
   for (int id = 0; id < 256; ++id) request.add_stop_token_ids(id);
   request.set_logprobs(20);
-  const Generated got = daemon.Generate(request);
-  EXPECT_TRUE(got.status.ok()) << got.status.error_message();
-  EXPECT_EQ(got.result.request_id(), request.request_id());
+  const Generation got = daemon.Generate(request);
+  ASSERT_TRUE(got.ok()) << got.Describe();
+  EXPECT_EQ(got.result->request_id(), request.request_id());
   // A text of as many bytes as there may be is wrong by its tokens alone.
   EXPECT_THAT(daemon.Generate(TextRequest(std::string(30 * 128, 'a'), 3)).status.error_message(),
               HasSubstr("tokens: at most 30"));
@@ -225,7 +226,7 @@ TEST(LeastTokensTest, CannotBeDrawnWhereEveryTokenEndsTheAnswer) {
   for (const int32_t id : {0, 1, 1}) request.add_stop_token_ids(id);
   EXPECT_TRUE(daemon.Generate(request).status.ok()) << "2 is left";
   request.add_stop_token_ids(2);
-  const Generated got = daemon.Generate(request);
+  const Generation got = daemon.Generate(request);
   EXPECT_EQ(got.status.error_code(), kInvalid);
   EXPECT_THAT(got.status.error_message(), HasSubstr("min_tokens leaves nothing to draw"));
 }
@@ -238,12 +239,14 @@ TEST(MalformedRequestTest, IsRefusedAndTheDaemonServesOn) {
       "abc",
       5);  // text: 127 bytes, of which 3 came
   for (const std::string& request : {kNotUtf8, kCutShort}) {
-    const grpc::Status status = CallFromBytes(daemon.channel(), "Generate", request);
+    const grpc::Status status =
+        CallFromBytes(daemon.channel(), OurMethod("Generate"), request).status;
     EXPECT_EQ(status.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
     EXPECT_THAT(status.error_message(), HasSubstr("UTF-8"));
   }
   for (const char* method : {"Generate", "Tokenize", "Detokenize", "GetModel", "GetCache"}) {
-    const grpc::Status status = CallFromBytes(daemon.channel(), method, kCutShort);
+    const grpc::Status status =
+        CallFromBytes(daemon.channel(), OurMethod(method), kCutShort).status;
     EXPECT_EQ(status.error_code(), grpc::StatusCode::INVALID_ARGUMENT) << method;
     EXPECT_THAT(status.error_message(), HasSubstr(std::string(method) + "Request: cut short"));
   }
@@ -254,7 +257,7 @@ TEST(LimitsTest, RefusesARequestThatCanNeverFitWithBothNumbers) {
   ServeConfig config = StubDaemon::DefaultConfig();
   config.kv_cache_bytes = 8 * 1024;  // 8 blocks of 64 * 2 * 8 bytes
   StubDaemon daemon(config);
-  const Generated got = daemon.Generate(IdRequest(std::vector<int32_t>(100, 3), 10));
+  const Generation got = daemon.Generate(IdRequest(std::vector<int32_t>(100, 3), 10));
   EXPECT_EQ(got.status.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
   EXPECT_THAT(got.status.error_message(), AllOf(HasSubstr("28 blocks"), HasSubstr("8")));
   EXPECT_TRUE(daemon.Generate(IdRequest(kPrompt, 5)).status.ok());
@@ -270,9 +273,10 @@ TEST(LimitsTest, RefusesWhatTheQueueCannotTake) {
   ASSERT_TRUE(running.Read());
   grpc::ClientContext waiting_context;
   const auto waiting = daemon.stub().Generate(&waiting_context, IdRequest(kPrompt, 5));
-  while (daemon.Cache().waiting() == 0) std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  ASSERT_TRUE(PollUntil(kPatience, [&] { return daemon.Cache().waiting() > 0; }))
+      << "waited for the second request to wait";
   grpc::ClientContext context;
-  const Generated refused = daemon.Generate(IdRequest(kPrompt, 5), &context);
+  const Generation refused = daemon.Generate(IdRequest(kPrompt, 5), &context);
   EXPECT_EQ(refused.status.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
   EXPECT_THAT(refused.status.error_message(), HasSubstr("queue is full"));
   EXPECT_THAT(context.GetServerTrailingMetadata(),
@@ -295,7 +299,7 @@ TEST(LimitsTest, TurnsAwayWhatHasWaitedTooLong) {
   grpc::ClientContext context;
   v1::GenerateRequest request = IdRequest(kPrompt, 5);
   request.set_echo_prompt_token_ids(true);
-  const Generated refused = daemon.Generate(request, &context);
+  const Generation refused = daemon.Generate(request, &context);
   EXPECT_TRUE(refused.prompt_token_ids.empty()) << "nothing was sent: gRPC may try elsewhere";
   EXPECT_EQ(refused.status.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
   EXPECT_THAT(refused.status.error_message(), HasSubstr("within 0.5 seconds"));
@@ -313,7 +317,7 @@ TEST(LimitsTest, RefusesMoreStreamsThanMayBeOpen) {
   LongCall open(daemon, IdRequest(kPrompt, 3000));
   ASSERT_TRUE(open.Read());
   grpc::ClientContext context;
-  const Generated refused = daemon.Generate(IdRequest(kPrompt, 5), &context);
+  const Generation refused = daemon.Generate(IdRequest(kPrompt, 5), &context);
   EXPECT_EQ(refused.status.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
   EXPECT_THAT(refused.status.error_message(), HasSubstr("streams"));
   EXPECT_THAT(context.GetServerTrailingMetadata(),
@@ -325,7 +329,7 @@ TEST(LimitsTest, RefusesAMessageThatIsTooLarge) {
   ServeConfig config = StubDaemon::DefaultConfig();
   config.max_message_bytes = 2048;
   StubDaemon daemon(config);
-  const Generated refused = daemon.Generate(TextRequest(std::string(5000, 'x'), 5));
+  const Generation refused = daemon.Generate(TextRequest(std::string(5000, 'x'), 5));
   EXPECT_EQ(refused.status.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
   EXPECT_THAT(refused.status.error_message(), HasSubstr("2048"));
   EXPECT_TRUE(daemon.Generate(IdRequest(kPrompt, 5)).status.ok());
