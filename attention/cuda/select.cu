@@ -50,23 +50,24 @@ struct Windows {
   ZIGGURAT_HOST_DEVICE int count() const {
     return candidates / review + (candidates % review != 0 ? 1 : 0);
   }
+  ZIGGURAT_HOST_DEVICE int longest() const { return review < candidates ? review : candidates; }
   __device__ int LengthOf(int w) const { return min(review, candidates - w * review); }
 };
 
 struct WindowsScratch {
-  /// Blocks that score windows, of a warp for each at a time.
+  /// Blocks that score windows, one after the other.
   static constexpr int kMostBlocks = 128;
 
   double* scores;   ///< [windows]
   int32_t* rank;    ///< [windows] how many come before it
   int32_t* offset;  ///< [windows] where its indices begin, or -1
-  float* sorted;    ///< [warps, review]
+  float* sorted;    ///< [warps, scores of a window]
 
-  static int Blocks(int windows) { return std::min((windows + kWarps - 1) / kWarps, kMostBlocks); }
+  static int Blocks(int windows) { return std::min(windows, kMostBlocks); }
   static size_t Bytes(const Windows& windows) {
     const auto count = static_cast<size_t>(windows.count());
     return count * (sizeof(double) + 2 * sizeof(int32_t)) +
-           sizeof(float) * Blocks(windows.count()) * kWarps * windows.review;
+           sizeof(float) * Blocks(windows.count()) * kWarps * windows.longest();
   }
   ZIGGURAT_HOST_DEVICE WindowsScratch(void* memory, size_t windows) {
     scores = static_cast<double*>(memory);
@@ -95,23 +96,34 @@ __device__ double SumOfBest(const float* scores, int length, int counted, float*
   return sum;
 }
 
-/// A warp for each window: the mean over the heads, and over the best of each.
+/// A block for each window, a warp for each head: the mean over the heads, and over the best of
+/// each. Shared memory: a double for each head.
 __global__ void __launch_bounds__(kThreads)
     ScoreWindows(const float* scores, int num_heads, Windows windows, int best, void* memory) {
+  ZIGGURAT_SHARED_MEMORY(shared);
+  auto* sums = reinterpret_cast<double*>(shared);
   const WindowsScratch scratch(memory, windows.count());
   const int warp = static_cast<int>(blockIdx.x) * kWarps + WarpOfThread();
-  float* sorted = scratch.sorted + static_cast<size_t>(warp) * windows.review;
-  for (int w = warp; w < windows.count(); w += static_cast<int>(gridDim.x) * kWarps) {
+  float* sorted = scratch.sorted + static_cast<size_t>(warp) * windows.longest();
+  for (int w = static_cast<int>(blockIdx.x); w < windows.count();
+       w += static_cast<int>(gridDim.x)) {
     const int length = windows.LengthOf(w), counted = min(best, length);
-    double score = 0;
-    for (int h = 0; h < num_heads; ++h) {
+    for (int h = WarpOfThread(); h < num_heads; h += kWarps) {
       const float* own = scores + static_cast<size_t>(h) * windows.candidates + w * windows.review;
-      score += SumOfBest(own, length, counted, sorted);
+      const double sum = SumOfBest(own, length, counted, sorted);
+      if (LaneOfThread() == 0) sums[h] = sum;
     }
-    // Divided once: the sums are exact more often than means are, and what is equal is to stay so.
-    score /= static_cast<double>(counted) * num_heads;
-    // NaN of +inf and -inf together: every window needs a rank of its own.
-    if (LaneOfThread() == 0) scratch.scores[w] = score != score ? -INFINITY : score;
+    __syncthreads();
+    if (threadIdx.x == 0) {
+      double score = 0;
+      for (int h = 0; h < num_heads; ++h) score += sums[h];
+      // Divided once: the sums are exact more often than means are, and what is equal is to stay
+      // so.
+      score /= static_cast<double>(counted) * num_heads;
+      // NaN of +inf and -inf together: every window needs a rank of its own.
+      scratch.scores[w] = score != score ? -INFINITY : score;
+    }
+    __syncthreads();  // the sums are read
   }
 }
 
@@ -229,8 +241,8 @@ void LaunchSelectWindows(const float* scores, int num_heads, int candidates, int
                          cudaStream_t stream) {
   const Windows windows{candidates, review};
   const auto scoring = static_cast<unsigned>(WindowsScratch::Blocks(windows.count()));
-  Launch(ScoreWindows, dim3{scoring}, dim3{kThreads}, 0, stream, scores, num_heads, windows, best,
-         scratch);
+  Launch(ScoreWindows, dim3{scoring}, dim3{kThreads}, sizeof(double) * num_heads, stream, scores,
+         num_heads, windows, best, scratch);
   Launch(RankWindows, dim3{BlocksFor(windows.count())}, dim3{kThreads}, 0, stream, windows.count(),
          scratch);
   Launch(KeepWindows, dim3{1}, dim3{kThreads}, 0, stream, windows, budget, indices, count, scratch);

@@ -83,7 +83,7 @@ struct TensorAttend : TensorState<kEncoding, kMaxDim> {
       area = place.area + 4 * place.in_block;
     }
     const uint16_t* scales = nullptr;
-    if (IsGrouped(kEncoding) && is_live && s.group % 4 == 0) {
+    if (IsGrouped(kEncoding) && is_live) {
       scales = GroupEntryOf(a.cache, s, Side::kKeys, run.head, slot, 0, a.shape.head_dim);
     }
     const size_t stride = size_t{4} * plane.slots_per_block();  // bytes from cell to cell
@@ -195,7 +195,10 @@ struct TensorAttend : TensorState<kEncoding, kMaxDim> {
       values.pieces[i] = {};
       if (is_live && first + i < run.end) values.pieces[i] = LoadPiece(rows + i * row_bytes);
     }
-    if constexpr (IsGrouped(kEncoding)) LoadValueScales(run, values.channel, values);
+    if constexpr (IsGrouped(kEncoding)) {
+      LoadValueScales(run, values.channel, values);
+      __syncwarp();  // lanes leave it one by one
+    }
   }
 
   /// Scales and zeros of the group that holds `channel`. Eight slots from a multiple of eight stand

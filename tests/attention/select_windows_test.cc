@@ -73,7 +73,7 @@ TEST(SelectWindows, RanksWhatIsNoNumberLast) {
 }
 
 TEST(SelectWindows, IsTheSameInEveryBackend) {
-  for (int review : {1, 3, 8, 16, 32}) {
+  for (int review : {1, 3, 8, 16, 32, 700}) {
     for (int candidates : {1, 7, 64, 1000, 4097}) {
       for (int heads : {1, 3, 8}) {
         std::vector<float> scores =

@@ -20,10 +20,8 @@
 #define __global__
 #define __device__
 #define __host__
-#define __forceinline__ inline
 #define __align__(bytes) alignas(bytes)
 #define __launch_bounds__(...)
-#define __grid_constant__
 
 // ---- Where a thread is --------------------------------------------------------------------------
 
@@ -175,24 +173,6 @@ T atomicMax(T* address, T value) {
   return ::ziggurat::cuda_emulator::ChangeAtomically(
       address, [&](T before) { return std::max(before, value); });
 }
-template <typename T>
-T atomicMin(T* address, T value) {
-  return ::ziggurat::cuda_emulator::ChangeAtomically(
-      address, [&](T before) { return std::min(before, value); });
-}
-template <typename T>
-T atomicOr(T* address, T value) {
-  return std::atomic_ref<T>(*address).fetch_or(value, std::memory_order_relaxed);
-}
-template <typename T>
-T atomicExch(T* address, T value) {
-  return std::atomic_ref<T>(*address).exchange(value, std::memory_order_relaxed);
-}
-template <typename T>
-T atomicCAS(T* address, T compare, T value) {
-  std::atomic_ref<T>(*address).compare_exchange_strong(compare, value, std::memory_order_relaxed);
-  return compare;
-}
 
 // ---- Intrinsics ---------------------------------------------------------------------------------
 
@@ -218,12 +198,9 @@ T __ldcs(const T* address, std::source_location where = std::source_location::cu
 }
 inline uint32_t __float_as_uint(float x) { return std::bit_cast<uint32_t>(x); }
 inline float __uint_as_float(uint32_t x) { return std::bit_cast<float>(x); }
-inline float __expf(float x) { return std::exp(x); }
 inline float __logf(float x) { return std::log(x); }
-inline float rsqrtf(float x) { return 1 / std::sqrt(x); }
 inline int __popc(uint32_t x) { return std::popcount(x); }
 inline int __ffs(uint32_t x) { return x == 0 ? 0 : std::countr_zero(x) + 1; }
-inline int __clz(uint32_t x) { return std::countl_zero(x); }
 /// Byte i of the result is byte `selector >> 4 i & 7` of the eight of y:x.
 inline uint32_t __byte_perm(uint32_t x, uint32_t y, uint32_t selector) {
   const uint64_t both = (uint64_t{y} << 32) | x;
