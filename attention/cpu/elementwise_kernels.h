@@ -52,7 +52,20 @@ void FromF32(const float* x, size_t count, void* out) {
   ConvertRange<V, F32Element, Element>(x, count, static_cast<typename Element::Type*>(out));
 }
 
-/// Cosine of two rows; 1 where both are zero, 0 where one is.
+/// Cosine of two rows; 1 where both are zero, 0 where one is. In double: for rows whose squares
+/// leave the range of f32.
+inline double CosineOfAnySize(const float* a, const float* b, int width) {
+  double dot = 0, a_square = 0, b_square = 0;
+  for (int i = 0; i < width; ++i) {
+    dot += double{a[i]} * b[i];
+    a_square += double{a[i]} * a[i];
+    b_square += double{b[i]} * b[i];
+  }
+  if (a_square == 0 || b_square == 0) return a_square == b_square ? 1 : 0;
+  return dot / (__builtin_sqrt(a_square) * __builtin_sqrt(b_square));
+}
+
+/// The same.
 template <class V>
 double Cosine(const float* a, const float* b, int width) {
   auto dot = V::Zero(), a_squares = V::Zero(), b_squares = V::Zero();
@@ -63,7 +76,8 @@ double Cosine(const float* a, const float* b, int width) {
     b_squares = V::Fma(y, y, b_squares);
   });
   const double a_square = V::Sum(a_squares), b_square = V::Sum(b_squares);
-  if (a_square == 0 || b_square == 0) return a_square == b_square ? 1 : 0;
+  const auto is_exact = [](double square) { return square > 1e-24 && square < 1e36; };
+  if (!is_exact(a_square) || !is_exact(b_square)) return CosineOfAnySize(a, b, width);
   return V::Sum(dot) / __builtin_sqrt(a_square * b_square);
 }
 

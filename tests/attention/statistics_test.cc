@@ -294,10 +294,7 @@ TEST(ColumnSums, InPartsHaveTheSameBits) {
 // The attention of every query sums to 1 over the keys it sees, which are its own and those before.
 TEST(ColumnSums, OfAllKeysSumToTheNumberOfQueries) {
   const ColumnCase c(ElementType::kF32, Shape(6, 3, 32), 700, 1);
-  std::vector<std::unique_ptr<AttentionBackend>> backends;
-  backends.push_back(MakeReferenceBackend());
-  for (CpuLevel level : SupportedCpuLevels()) backends.push_back(*MakeCpuBackend(level, 2));
-  for (auto& backend : backends) {
+  for (auto& backend : BackendsWith(2)) {
     for (int rows : {1, 100, 700}) {
       const std::vector<float> sums = c.Run(*backend, rows, 0, 700, ScoreRows::kKvHeads);
       for (int g = 0; g < 3; ++g) {
@@ -341,6 +338,10 @@ TEST(CosineSum, AgreesWithTheReferenceForAnyThreads) {
     EXPECT_EQ(backend->CosineSum(one, zero, 1, 4), 0);
     EXPECT_EQ(backend->CosineSum(one, one, 1, 4), 1);
     EXPECT_EQ(backend->CosineSum(one, opposite, 1, 4), -1);
+    for (const float scale : {1e-40f, 1e-30f, 1e-18f, 1e18f, 1e30f}) {  // squares of no f32
+      const float a[4] = {scale, 0, 0, scale}, b[4] = {scale, 0, 0, 0};
+      EXPECT_NEAR(backend->CosineSum(a, b, 1, 4), std::sqrt(0.5), 1e-6) << scale;
+    }
   }
 }
 
@@ -356,10 +357,7 @@ std::vector<int32_t> Select(AttentionBackend& backend, const std::vector<float>&
 
 TEST(SelectBest, TakesTheLowerIndexOfEqualScores) {
   const std::vector<float> scores = {0.5f, 0.25f, 0.5f, 0.0f, 0.5f, -0.0f, 0.75f};
-  std::vector<std::unique_ptr<AttentionBackend>> backends;
-  backends.push_back(MakeReferenceBackend());
-  for (CpuLevel level : SupportedCpuLevels()) backends.push_back(*MakeCpuBackend(level, 2));
-  for (auto& backend : backends) {
+  for (auto& backend : BackendsWith(2)) {
     EXPECT_EQ(Select(*backend, scores, 1, 3), (std::vector<int32_t>{0, 2, 6}));
     EXPECT_EQ(Select(*backend, scores, 1, 1), (std::vector<int32_t>{6}));
     EXPECT_EQ(Select(*backend, scores, 1, 6), (std::vector<int32_t>{0, 1, 2, 3, 4, 6}));
@@ -370,10 +368,7 @@ TEST(SelectBest, TakesTheLowerIndexOfEqualScores) {
 }
 
 TEST(SelectBest, TakesZerosOfEitherSignForEqual) {
-  std::vector<std::unique_ptr<AttentionBackend>> backends;
-  backends.push_back(MakeReferenceBackend());
-  for (CpuLevel level : SupportedCpuLevels()) backends.push_back(*MakeCpuBackend(level, 2));
-  for (auto& backend : backends) {
+  for (auto& backend : BackendsWith(2)) {
     EXPECT_EQ(Select(*backend, {-1, -0.0f, 0.0f}, 1, 1), (std::vector<int32_t>{1}));
     EXPECT_EQ(Select(*backend, {-1, 0.0f, -0.0f}, 1, 1), (std::vector<int32_t>{1}));
   }
@@ -381,10 +376,7 @@ TEST(SelectBest, TakesZerosOfEitherSignForEqual) {
 
 TEST(SelectBest, TakesWhatIsNoNumberLast) {
   const std::vector<float> scores = {-1, NAN, -INFINITY, 2, -NAN, INFINITY};
-  std::vector<std::unique_ptr<AttentionBackend>> backends;
-  backends.push_back(MakeReferenceBackend());
-  for (CpuLevel level : SupportedCpuLevels()) backends.push_back(*MakeCpuBackend(level, 2));
-  for (auto& backend : backends) {
+  for (auto& backend : BackendsWith(2)) {
     EXPECT_EQ(Select(*backend, scores, 1, 3), (std::vector<int32_t>{0, 3, 5})) << backend->name();
     EXPECT_EQ(Select(*backend, scores, 1, 4), (std::vector<int32_t>{0, 1, 3, 5}));
     EXPECT_EQ(Select(*backend, scores, 1, 5), (std::vector<int32_t>{0, 1, 2, 3, 5}));
@@ -393,10 +385,7 @@ TEST(SelectBest, TakesWhatIsNoNumberLast) {
 
 TEST(SelectBest, PassesOverScoresBehindTheCandidatesOfAHead) {
   const std::vector<float> scores = {1, 3, 2, 9, 9, 3, 1, 2, 9, 9, 2, 1, 3};  // the last row is cut
-  std::vector<std::unique_ptr<AttentionBackend>> backends;
-  backends.push_back(MakeReferenceBackend());
-  for (CpuLevel level : SupportedCpuLevels()) backends.push_back(*MakeCpuBackend(level, 2));
-  for (auto& backend : backends) {
+  for (auto& backend : BackendsWith(2)) {
     std::vector<int32_t> indices(6, -1);
     backend->SelectBest(scores.data(), 5, 3, 3, 2, indices.data());
     EXPECT_EQ(indices, (std::vector<int32_t>{1, 2, 0, 2, 0, 2}));

@@ -78,7 +78,8 @@ void CompareDefinition(const KiviRun& r, Report* report) {
         const float restored = scale.scale * static_cast<float>(code) + scale.zero;
         const float expected = r.Expected("dequant", at);
         const double difference = std::abs(double{restored} - expected);
-        worst_restored = std::max(worst_restored, difference / std::max(1.0f, std::abs(expected)));
+        const double largest = std::abs(scale.zero) + scale.scale * LargestCode(r.bits);
+        worst_restored = std::max(worst_restored, difference / std::max(1.0, largest));
         const bool same = scale.zero == r.Expected("zero_mn", of_group) &&
                           WithinOneUlp(scale.scale, r.Expected("scale", of_group)) &&
                           static_cast<float>(code) == r.Expected("codes", at);
@@ -99,12 +100,15 @@ void CompareDefinition(const KiviRun& r, Report* report) {
 }
 
 /// The lowest and the highest code that a number of code `position` = (x - zero) / scale, before
-/// rounding, may have once zero and scale are bf16: those are off by at most 2^-8 of themselves.
+/// rounding, may have once zero and scale are bf16: those are off by at most 2^-8 of themselves, or
+/// by the smallest bf16.
 std::pair<int, int> CodesWithBf16(double position, double zero, double scale, int bits) {
   if (scale == 0) return {0, 0};
-  constexpr double kBf16 = 1.0 / 256, kF32Arithmetic = 1e-4;
-  const double off =
-      kBf16 * (std::abs(zero) / scale + std::abs(position)) / (1 - kBf16) + kF32Arithmetic;
+  constexpr double kBf16 = 1.0 / 256, kSmallest = 0x1p-133, kF32Arithmetic = 1e-4;
+  const double zero_off = kBf16 * std::abs(zero) / scale + kSmallest / scale;
+  const double scale_off = kBf16 + kSmallest / scale;
+  if (scale_off >= 1) return {0, LargestCode(bits)};
+  const double off = (zero_off + scale_off * std::abs(position)) / (1 - scale_off) + kF32Arithmetic;
   const auto code = [&](double at) {
     return static_cast<int>(std::nearbyint(std::clamp<double>(at, 0, LargestCode(bits))));
   };

@@ -163,10 +163,12 @@ class RunComparison {
       report_->Difference("restored tokens", off_restored / largest);
       if (!retained.contains(token)) report_->Compared("restored tokens");
       if (!IsFactory(run_)) continue;
-      EXPECT_NEAR(lower.Norm(side_, head, token) / Expected("magnitude_lo", row), 1, kNormTolerance)
-          << Where(head, token);
-      EXPECT_NEAR(upper.Norm(side_, head, token) / Expected("magnitude_hi", row), 1, kNormTolerance)
-          << Where(head, token);
+      for (const auto& [stored, name] :
+           {std::pair(&lower, "magnitude_lo"), std::pair(&upper, "magnitude_hi")}) {
+        const double norm = Expected(name, row);
+        EXPECT_NEAR(stored->Norm(side_, head, token), norm, kNormTolerance * norm)
+            << Where(head, token);
+      }
     }
     report_->Compared("heads' directions");
   }

@@ -7,6 +7,7 @@
 #include <stdexcept>
 
 #include "model/checkpoint/safetensors.h"
+#include "tests/support/files.h"
 
 namespace ziggurat::golden {
 namespace {
@@ -14,7 +15,11 @@ namespace {
 nlohmann::json ReadJson(const std::filesystem::path& path) {
   std::ifstream file(path);
   if (!file) throw std::runtime_error("cannot read " + path.string());
-  return nlohmann::json::parse(file);
+  try {
+    return nlohmann::json::parse(file);
+  } catch (const nlohmann::json::exception& error) {
+    throw std::runtime_error(path.string() + ": " + error.what());
+  }
 }
 
 template <typename Number>
@@ -86,10 +91,13 @@ bool Case::Has(std::string_view method) const {
                      [&](const ReferenceRun& run) { return run.method().starts_with(method); });
 }
 
+bool Case::HasGroups() const {
+  return manifest.value("n_q_heads", 0) != manifest.value("n_kv_heads", 0);
+}
+
 std::optional<std::filesystem::path> FindGoldens() {
   const char* named = std::getenv("ZIGGURAT_GOLDENS");
-  const std::filesystem::path folder =
-      named != nullptr ? named : ZIGGURAT_SOURCE_DIR "/../shared/goldens";
+  const std::filesystem::path folder = named != nullptr ? named : SharedFolder() / "goldens";
   std::error_code ignored;
   if (!std::filesystem::is_directory(folder, ignored)) return std::nullopt;
   return folder;

@@ -38,6 +38,8 @@ struct Case {
 
   /// Whether a run is of a method that begins so.
   bool Has(std::string_view method) const;
+  /// Whether several query heads share a KV head.
+  bool HasGroups() const;
 };
 
 /// $ZIGGURAT_GOLDENS, or goldens beside the source tree; nullopt where it is not there.

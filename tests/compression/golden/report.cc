@@ -8,13 +8,6 @@
 
 namespace ziggurat::golden {
 
-std::vector<std::unique_ptr<AttentionBackend>> Backends() {
-  std::vector<std::unique_ptr<AttentionBackend>> backends;
-  backends.push_back(MakeReferenceBackend());
-  for (CpuLevel level : SupportedCpuLevels()) backends.push_back(*MakeCpuBackend(level, 1));
-  return backends;
-}
-
 double RelativeDifference(double ours, double theirs) {
   return std::abs(ours - theirs) / std::max(std::abs(theirs), 1e-7);
 }

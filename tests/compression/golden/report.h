@@ -1,18 +1,11 @@
-// What the golden tests share besides their vectors: the backends that they run on, how numbers are
-// compared, and the report of what was compared and what was not.
+// What the golden tests share besides their vectors: how numbers are compared, and the report of
+// what was compared and what was not.
 #pragma once
 
 #include <map>
-#include <memory>
 #include <string>
-#include <vector>
-
-#include "attention/backend.h"
 
 namespace ziggurat::golden {
-
-/// The reference, and every CPU level of this machine.
-std::vector<std::unique_ptr<AttentionBackend>> Backends();
 
 /// |ours - theirs| relative to theirs, of which less than 1e-7 counts as 1e-7 (the vectors'
 /// check.py).

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "compression/layer_clusters.h"
+#include "tests/attention/backends.h"
 #include "tests/compression/golden/golden_case.h"
 #include "tests/compression/golden/report.h"
 
@@ -33,20 +34,22 @@ TEST(SqueezeGolden, EveryBackendGroupsLayersAsThePublishedCodeDoes) {
   if (!folder.has_value()) GTEST_SKIP() << MissingGoldens();
   const std::vector<Case> cases = LoadCases(*folder, {"squeeze"});
   bool has_compared = false;
-  for (const auto& backend : Backends()) {
+  for (const auto& backend : BackendsWith(1)) {
     Report report;
     for (const Case& golden : cases) {
       if (!golden.Has("squeeze")) continue;
       const std::vector<double> cosines = MeasureCosines(*backend, golden.inputs.at(0));
       const auto groups = ClusterInThree(cosines);
-      ASSERT_TRUE(groups.has_value());
+      EXPECT_TRUE(groups.has_value()) << golden.name;
+      if (!groups.has_value()) continue;
       for (const ReferenceRun& run : golden.runs) {
         if (!run.method().starts_with("squeeze")) continue;
         const auto expected = run.expected.at("layer_cosine").get<std::vector<double>>();
         const auto classes = run.expected.at("class_1to3").get<std::vector<int>>();
         report.Expected("layers' cosines and groups",
                         golden.manifest.at("num_layers").get<size_t>());
-        ASSERT_EQ(cosines.size(), expected.size());
+        EXPECT_EQ(cosines.size(), expected.size()) << run.name;
+        if (cosines.size() != expected.size()) continue;
         for (size_t layer = 0; layer < cosines.size(); ++layer) {
           report.Difference("cosines", std::abs(cosines[layer] - expected[layer]));
           EXPECT_NEAR(cosines[layer], expected[layer], 1e-5) << run.name << " layer " << layer;
