@@ -3,7 +3,8 @@
 
 namespace ziggurat {
 
-/// Every backend works for the multiples of 8 up to this.
+/// Every backend works for the multiples of kHeadDimStep up to kMaxHeadDim.
+constexpr int kHeadDimStep = 8;
 constexpr int kMaxHeadDim = 256;
 
 }  // namespace ziggurat

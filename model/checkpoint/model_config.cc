@@ -5,7 +5,6 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "attention/head_dim.h"
 #include "model/absl_view.h"
 #include "model/checkpoint/json_fields.h"
 #include "model/input_file.h"
@@ -114,8 +113,9 @@ void CheckUnscaled(FieldReader& fields) {
       fields.Fail(key.c_str(), "parameters for each type of layer are not supported",
                   absl::StatusCode::kUnimplemented);
     }
-    fields.Fail("rope_type",
-                absl::StrCat("must be default, linear or llama3 where there is \"", key, "\""));
+    fields.Fail(
+        "rope_type",
+        absl::StrCat("must be default, linear, dynamic or llama3 where there is \"", key, "\""));
   }
 }
 
@@ -282,6 +282,7 @@ std::string ModelConfig::Describe() const {
   std::string text = absl::StrCat(
       AbslView(ArchitectureName(architecture)), ": ", num_layers, " layers, hidden size ",
       hidden_size, ", ", num_q_heads, " heads over ", num_kv_heads, " KV heads of size ", head_dim,
+      padded_head_dim() == head_dim ? "" : absl::StrCat(" (padded to ", padded_head_dim(), ")"),
       ", FFN ", intermediate_size, ", vocabulary ", vocab_size, ", context ", MaxContextTokens());
   if (MaxContextTokens() < max_position_embeddings) {
     absl::StrAppend(&text, " (limited from ", max_position_embeddings, " to the sliding window)");
@@ -312,6 +313,10 @@ absl::StatusOr<ModelConfig> ParseModelConfig(std::string_view json, std::string_
   if (activation != "silu" && activation != "swish") {
     fields.Fail("hidden_act", "supported is silu", absl::StatusCode::kUnimplemented);
   }
+  if (!fields.Bool("is_causal", true)) {  // of models that embed texts
+    fields.Fail("is_causal", "supported is attention to earlier tokens only",
+                absl::StatusCode::kUnimplemented);
+  }
   if (!fields.status().ok()) return fields.status();
   ReadTokens(fields, config);
   if (absl::Status status = ReadRope(fields, config); !status.ok()) return status;
@@ -336,10 +341,9 @@ absl::Status CheckSupported(const ModelConfig& config) {
         absl::StrCat("the weights are quantized (quantization_config: ", config.quantization,
                      "); supported are plain weights in f32, f16 or bf16"));
   }
-  if (config.head_dim % 8 != 0 || config.head_dim < 8 || config.head_dim > kMaxHeadDim) {
+  if (config.head_dim > kMaxHeadDim) {
     return absl::UnimplementedError(absl::StrCat("the head size (head_dim) is ", config.head_dim,
-                                                 "; supported are the multiples of 8 up to ",
-                                                 kMaxHeadDim));
+                                                 "; supported is up to ", kMaxHeadDim));
   }
   return absl::OkStatus();
 }

@@ -10,6 +10,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "attention/head_dim.h"
 
 namespace ziggurat {
 
@@ -61,6 +62,11 @@ struct ModelConfig {
 
   int q_size() const { return num_q_heads * head_dim; }
   int kv_size() const { return num_kv_heads * head_dim; }
+  /// Channels of a head as it is computed and cached. Those that the model does not have are zero
+  /// (model/decoder/head_padding.h).
+  int padded_head_dim() const {
+    return (head_dim + kHeadDimStep - 1) / kHeadDimStep * kHeadDimStep;
+  }
 
   /// The longest context served, prompt and output. A sliding window is honoured by this limit:
   /// query i sees the keys j with i - j < window, so in a context of at most `window` tokens the
@@ -89,12 +95,12 @@ absl::StatusOr<ModelConfig> ParseModelConfig(std::string_view json, std::string_
 absl::Status ApplyGenerationConfig(std::string_view json, std::string_view file,
                                    ModelConfig& config);
 
-/// UNIMPLEMENTED for quantized weights and for head sizes without attention kernels (supported are
-/// the multiples of 8 up to 256).
+/// UNIMPLEMENTED for quantized weights and for heads that are larger than attention kernels take.
 absl::Status CheckSupported(const ModelConfig& config);
 
-/// Radians per position of the rotary embedding, [head_dim / 2]: theta^(-2i / head_dim), scaled as
-/// `rope_scaling` says. Entry i turns the pair (x[i], x[i + head_dim / 2]).
+/// Radians per position of the rotary embedding, [padded_head_dim / 2]: theta^(-2i / head_dim),
+/// scaled as `rope_scaling` says, and 0 for channels of padding. Entry i turns the pair (x[i],
+/// x[i + padded_head_dim / 2]).
 std::vector<float> RopeInverseFrequencies(const ModelConfig& config);
 
 }  // namespace ziggurat

@@ -23,8 +23,8 @@ double Llama3Frequency(double frequency, const RopeScaling& scaling) {
 }  // namespace
 
 std::vector<float> RopeInverseFrequencies(const ModelConfig& config) {
-  std::vector<float> frequencies(static_cast<size_t>(config.head_dim / 2));
-  for (size_t i = 0; i < frequencies.size(); ++i) {
+  std::vector<float> frequencies(static_cast<size_t>(config.padded_head_dim() / 2));
+  for (size_t i = 0; i < static_cast<size_t>(config.head_dim / 2); ++i) {
     double frequency = std::pow(config.rope_theta, -2.0 * static_cast<double>(i) / config.head_dim);
     switch (config.rope_scaling.kind) {
       case RopeScaling::Kind::kNone:

@@ -1,6 +1,7 @@
 #include "model/checkpoint/weights_layout.h"
 
 #include <algorithm>
+#include <cstring>
 #include <optional>
 #include <set>
 #include <utility>
@@ -22,18 +23,34 @@ void AddLinear(const std::string& name, int64_t outputs, int64_t inputs, bool bi
   if (bias) specs.push_back({name + ".bias", {outputs}});
 }
 
+/// A projection to the channels of `heads` heads.
+void AddHeads(const ModelConfig& config, const std::string& name, int64_t heads,
+              std::vector<WeightSpec>& specs) {
+  const int64_t stored = heads * config.head_dim, padded = heads * config.padded_head_dim();
+  specs.push_back({name + ".weight", {stored, config.hidden_size}, {padded, config.hidden_size}});
+  if (config.qkv_bias) specs.push_back({name + ".bias", {stored}, {padded}});
+}
+
 void AddLayer(const ModelConfig& config, int layer, std::vector<WeightSpec>& specs) {
   const int64_t hidden = config.hidden_size;
   const auto name = [layer](std::string_view suffix) { return LayerWeightName(layer, suffix); };
   specs.push_back({name("input_layernorm.weight"), {hidden}});
-  AddLinear(name("self_attn.q_proj"), config.q_size(), hidden, config.qkv_bias, specs);
-  AddLinear(name("self_attn.k_proj"), config.kv_size(), hidden, config.qkv_bias, specs);
-  AddLinear(name("self_attn.v_proj"), config.kv_size(), hidden, config.qkv_bias, specs);
-  AddLinear(name("self_attn.o_proj"), hidden, config.q_size(), config.o_bias, specs);
+  AddHeads(config, name("self_attn.q_proj"), config.num_q_heads, specs);
+  AddHeads(config, name("self_attn.k_proj"), config.num_kv_heads, specs);
+  AddHeads(config, name("self_attn.v_proj"), config.num_kv_heads, specs);
+  const int64_t padded = int64_t{1} * config.num_q_heads * config.padded_head_dim();
+  specs.push_back({name("self_attn.o_proj.weight"), {hidden, config.q_size()}, {hidden, padded}});
+  if (config.o_bias) specs.push_back({name("self_attn.o_proj.bias"), {hidden}});
   specs.push_back({name("post_attention_layernorm.weight"), {hidden}});
   AddLinear(name("mlp.gate_proj"), config.intermediate_size, hidden, config.mlp_bias, specs);
   AddLinear(name("mlp.up_proj"), config.intermediate_size, hidden, config.mlp_bias, specs);
   AddLinear(name("mlp.down_proj"), hidden, config.intermediate_size, config.mlp_bias, specs);
+}
+
+/// Whether embedding and head are tied, and the checkpoint holds both.
+bool HasBothEnds(const ModelConfig& config, const Checkpoint& checkpoint) {
+  return config.tie_word_embeddings && checkpoint.Find(kEmbedding) != nullptr &&
+         checkpoint.Find(kOutputHead) != nullptr;
 }
 
 /// The tensor that holds the weight `name`; nullptr: none does.
@@ -49,7 +66,7 @@ const TensorView* Resolve(const ModelConfig& config, const Checkpoint& checkpoin
 /// shape shows that they were not meant to be tied.
 std::optional<std::string> CheckUnusedHead(const ModelConfig& config,
                                            const Checkpoint& checkpoint) {
-  if (!HasUnusedHead(config, checkpoint)) return std::nullopt;
+  if (!HasBothEnds(config, checkpoint)) return std::nullopt;
   const TensorView& head = *checkpoint.Find(kOutputHead);
   const TensorView& embedding = *checkpoint.Find(kEmbedding);
   if (head.shape == embedding.shape) return std::nullopt;
@@ -83,7 +100,7 @@ std::string LayerWeightName(int layer, std::string_view suffix) {
 
 size_t WeightSpec::StoredBytes(ElementType element) const {
   size_t elements = 1;
-  for (const int64_t extent : shape) elements *= static_cast<size_t>(extent);
+  for (const int64_t extent : padded_shape) elements *= static_cast<size_t>(extent);
   return elements * (shape.size() > 1 ? ElementBytes(element) : sizeof(float));
 }
 
@@ -106,9 +123,13 @@ absl::StatusOr<TensorView> FindWeight(const ModelConfig& config, const Checkpoin
       absl::StrCat(checkpoint.dir().string(), ": there is no tensor \"", AbslView(name), "\""));
 }
 
-bool HasUnusedHead(const ModelConfig& config, const Checkpoint& checkpoint) {
-  return config.tie_word_embeddings && checkpoint.Find(kEmbedding) != nullptr &&
-         checkpoint.Find(kOutputHead) != nullptr;
+bool HasHeadOfItsOwn(const ModelConfig& config, const Checkpoint& checkpoint) {
+  if (!HasBothEnds(config, checkpoint)) return false;
+  const TensorView& head = *checkpoint.Find(kOutputHead);
+  const TensorView& embedding = *checkpoint.Find(kEmbedding);
+  return head.shape == embedding.shape &&
+         (head.dtype != embedding.dtype || head.bytes != embedding.bytes ||
+          std::memcmp(head.data, embedding.data, head.bytes) != 0);
 }
 
 absl::Status CheckWeights(const ModelConfig& config, const Checkpoint& checkpoint) {

@@ -17,7 +17,8 @@ namespace ziggurat {
 
 struct WeightSpec {
   std::string name;
-  std::vector<int64_t> shape;  ///< matrices: [output features, input features]
+  std::vector<int64_t> shape;                 ///< matrices: [output features, input features]
+  std::vector<int64_t> padded_shape = shape;  ///< in a decoder (ModelConfig::padded_head_dim)
 
   /// Bytes of it in a decoder: matrices are of `element`, vectors f32.
   size_t StoredBytes(ElementType element) const;
@@ -42,9 +43,10 @@ std::string LayerWeightName(int layer, std::string_view suffix);
 absl::StatusOr<TensorView> FindWeight(const ModelConfig& config, const Checkpoint& checkpoint,
                                       std::string_view name);
 
-/// Whether the checkpoint holds an output head of its own that is not used, because config.json
-/// ties it to the embedding.
-bool HasUnusedHead(const ModelConfig& config, const Checkpoint& checkpoint);
+/// Whether the checkpoint holds an output head beside the embedding that config.json ties it to,
+/// and it is another matrix: somebody has trained it apart, and decoders take it for the head, as
+/// version 5 of the Transformers library does.
+bool HasHeadOfItsOwn(const ModelConfig& config, const Checkpoint& checkpoint);
 
 /// OK if the checkpoint holds exactly the tensors of the model, with their shapes and a dtype of
 /// F32, F16 or BF16. Otherwise INVALID_ARGUMENT lists what is missing, what has another shape or

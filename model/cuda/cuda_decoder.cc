@@ -13,6 +13,7 @@
 #include "block_manager/check.h"
 #include "model/checkpoint/checkpoint.h"
 #include "model/checkpoint/model_config.h"
+#include "model/checkpoint/weights_layout.h"
 #include "model/cuda/cuda_linear.h"
 #include "model/cuda/cuda_llama_runner.h"
 #include "model/cuda/cuda_steps.h"
@@ -180,6 +181,7 @@ absl::StatusOr<std::unique_ptr<ModelRunner>> LoadCudaDecoder(const std::filesyst
   if (!config.ok()) return config.status();
   absl::StatusOr<Checkpoint> checkpoint = Checkpoint::Open(dir);
   if (!checkpoint.ok()) return checkpoint.status();
+  if (HasHeadOfItsOwn(*config, *checkpoint)) config->tie_word_embeddings = false;
   std::unique_ptr<cuda::PromptLibrary> prompts = cuda::MakeTorchPromptLibrary(options.device);
   if (prompts != nullptr && !prompts->Serves(AttentionShapeOf(*config, options.decoder.element),
                                              options.decoder.element)) {

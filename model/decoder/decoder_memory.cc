@@ -14,7 +14,7 @@ WorkspaceShape MakeWorkspaceShape(const ModelConfig& config, const DecoderOption
   shape.model.num_layers = config.num_layers;
   shape.model.num_q_heads = config.num_q_heads;
   shape.model.num_kv_heads = config.num_kv_heads;
-  shape.model.head_dim = config.head_dim;
+  shape.model.head_dim = config.padded_head_dim();
   shape.model.hidden_size = config.hidden_size;
   shape.model.vocab_size = config.vocab_size;
   shape.model.max_context_tokens = config.MaxContextTokens();

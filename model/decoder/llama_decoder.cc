@@ -8,6 +8,7 @@
 
 #include "model/checkpoint/checkpoint.h"
 #include "model/checkpoint/model_config.h"
+#include "model/checkpoint/weights_layout.h"
 #include "model/decoder/caught_error.h"
 #include "model/decoder/decoder_memory.h"
 #include "model/decoder/host_llama_runner.h"
@@ -18,10 +19,11 @@ absl::StatusOr<std::unique_ptr<ModelRunner>> LoadLlamaDecoder(
     const std::filesystem::path& dir, const DecoderOptions& options,
     std::unique_ptr<AttentionBackend> backend) {
   if (absl::Status status = CheckOptions(options); !status.ok()) return status;
-  const absl::StatusOr<ModelConfig> config = LoadModelConfig(dir);
+  absl::StatusOr<ModelConfig> config = LoadModelConfig(dir);
   if (!config.ok()) return config.status();
   const absl::StatusOr<Checkpoint> checkpoint = Checkpoint::Open(dir);
   if (!checkpoint.ok()) return checkpoint.status();
+  if (HasHeadOfItsOwn(*config, *checkpoint)) config->tie_word_embeddings = false;
   omp_set_num_threads(options.threads);
   try {
     auto weights = LlamaWeights::Load(*config, *checkpoint, options.element,

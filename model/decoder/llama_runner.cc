@@ -78,7 +78,7 @@ absl::Status CheckOptions(const DecoderOptions& options) {
 }
 
 AttentionShape AttentionShapeOf(const ModelConfig& config, ElementType element) {
-  return {config.num_q_heads, config.num_kv_heads, config.head_dim,
+  return {config.num_q_heads, config.num_kv_heads, config.padded_head_dim(),
           1.0f / std::sqrt(static_cast<float>(config.head_dim)), element};
 }
 

@@ -10,6 +10,7 @@
 #include "model/absl_view.h"
 #include "model/checkpoint/tensor_conversion.h"
 #include "model/checkpoint/weights_layout.h"
+#include "model/decoder/head_padding.h"
 #include "model/input_file.h"
 
 namespace ziggurat {
@@ -128,9 +129,11 @@ class WeightReader {
   size_t room_bytes_ = 0;
 };
 
-/// The product of the projections `prefixes` (each a name without ".weight"), packed.
+/// The product of the projections `prefixes` (each a name without ".weight"), packed, after `pad`
+/// (of the weight and the bias).
 absl::Status MakeFused(WeightReader& reader, LinearFactory& factory, bool has_bias,
-                       const std::vector<std::string>& prefixes, std::unique_ptr<Linear>* out) {
+                       const std::vector<std::string>& prefixes, const auto& pad,
+                       std::unique_ptr<Linear>* out) {
   std::vector<std::string> weights, biases;
   for (const std::string& prefix : prefixes) {
     weights.push_back(prefix + ".weight");
@@ -140,6 +143,7 @@ absl::Status MakeFused(WeightReader& reader, LinearFactory& factory, bool has_bi
   if (!weight.ok()) return weight.status();
   absl::StatusOr<std::vector<float>> bias = reader.Bias(biases);
   if (!bias.ok()) return bias.status();
+  pad(*weight, *bias);
   absl::StatusOr<std::unique_ptr<Linear>> linear = factory.Make(*weight, *bias);
   if (!linear.ok()) return linear.status();
   *out = *std::move(linear);
@@ -179,23 +183,31 @@ absl::Status LoadLayer(const ModelConfig& config, WeightReader& reader, LinearFa
     return KeepNorm(reader, factory, name(suffix), out);
   };
   const auto make_fused = [&](bool has_bias, std::initializer_list<std::string_view> suffixes,
-                              std::unique_ptr<Linear>* out) {
+                              const auto& pad, std::unique_ptr<Linear>* out) {
     std::vector<std::string> prefixes;
     for (const std::string_view suffix : suffixes) prefixes.push_back(name(suffix));
-    return MakeFused(reader, factory, has_bias, prefixes, out);
+    return MakeFused(reader, factory, has_bias, prefixes, pad, out);
   };
+  const HeadPadding heads(config);
+  const auto pad_qkv = [&](WeightMatrix& weight, std::vector<float>& bias) {
+    heads.PadQkv(weight, bias);
+  };
+  const auto pad_output = [&](WeightMatrix& weight, std::vector<float>& /*bias*/) {
+    heads.PadOutput(weight);
+  };
+  const auto keep = [](WeightMatrix& /*weight*/, std::vector<float>& /*bias*/) {};
   absl::Status status = read_norm("input_layernorm.weight", &layer->attention_norm);
   if (!status.ok()) return status;
   status = make_fused(config.qkv_bias, {"self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"},
-                      &layer->qkv);
+                      pad_qkv, &layer->qkv);
   if (!status.ok()) return status;
-  status = make_fused(config.o_bias, {"self_attn.o_proj"}, &layer->output);
+  status = make_fused(config.o_bias, {"self_attn.o_proj"}, pad_output, &layer->output);
   if (!status.ok()) return status;
   status = read_norm("post_attention_layernorm.weight", &layer->mlp_norm);
   if (!status.ok()) return status;
-  status = make_fused(config.mlp_bias, {"mlp.gate_proj", "mlp.up_proj"}, &layer->gate_up);
+  status = make_fused(config.mlp_bias, {"mlp.gate_proj", "mlp.up_proj"}, keep, &layer->gate_up);
   if (!status.ok()) return status;
-  return make_fused(config.mlp_bias, {"mlp.down_proj"}, &layer->down);
+  return make_fused(config.mlp_bias, {"mlp.down_proj"}, keep, &layer->down);
 }
 
 }  // namespace

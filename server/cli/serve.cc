@@ -107,11 +107,18 @@ struct LoadedModel {
   ServedModel served;
 };
 
-void WarnOfUnusedHead(const std::filesystem::path& dir, const ModelConfig& model) {
-  if (!model.tie_word_embeddings) return;
+// What somebody may expect to count otherwise.
+void WarnOfModelFiles(const std::filesystem::path& dir, const ModelConfig& model) {
   const absl::StatusOr<Checkpoint> checkpoint = Checkpoint::Open(dir);
-  if (!checkpoint.ok() || !HasUnusedHead(model, *checkpoint)) return;
-  spdlog::warn("lm_head.weight is not used: tie_word_embeddings of config.json is true");
+  if (checkpoint.ok() && HasHeadOfItsOwn(model, *checkpoint)) {
+    spdlog::warn(
+        "lm_head.weight is used, though tie_word_embeddings of config.json is true: it is "
+        "not the embedding");
+  }
+  std::error_code ignored;
+  if (std::filesystem::exists(dir / "adapter_config.json", ignored)) {
+    spdlog::warn("adapter_config.json: adapters are not applied, only merged weights are served");
+  }
 }
 
 // What is put around every text must be tokens of the model.
@@ -135,7 +142,7 @@ absl::StatusOr<LoadedModel> LoadModel(const ServeConfig& config) {
   if (!model.ok()) return model.status();
   if (absl::Status status = CheckLimitsOfModel(
           config, model->MaxContextTokens(), model->num_layers,
-          CacheGeometry::DefaultBlockBytes(model->num_kv_heads, model->head_dim));
+          CacheGeometry::DefaultBlockBytes(model->num_kv_heads, model->padded_head_dim()));
       !status.ok()) {
     return status;
   }
@@ -179,7 +186,7 @@ absl::StatusOr<LoadedModel> LoadModel(const ServeConfig& config) {
   if (!runner.ok()) return runner.status();
   loaded.runner = std::move(runner->runner);
   loaded.served.backend = std::move(runner->backend);
-  WarnOfUnusedHead(config.model, *model);
+  WarnOfModelFiles(config.model, *model);
   spdlog::info("{} in {}, {} threads, {} vocabulary entries", loaded.served.backend,
                ElementTypeName(loaded.runner->shape().element), threads,
                loaded.runner->shape().vocab_size);

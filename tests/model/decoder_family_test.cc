@@ -2,7 +2,6 @@
 // the library's list of weights or what it reads of config.json: a bias or a size that these forget
 // changes the logits.
 #include <gtest/gtest.h>
-#include <unistd.h>
 
 #include <filesystem>
 #include <string>
@@ -11,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "tests/model/decoder_harness.h"
 #include "tests/model/plain_llama.h"
+#include "tests/support/files.h"
 
 namespace ziggurat::testing {
 namespace {
@@ -34,16 +34,16 @@ std::vector<WeightSpec> Weights(const ModelConfig& model, bool has_biases) {
     of_layer.push_back({"self_attn.v_proj.bias", {kv}});
   }
   for (int layer = 0; layer < model.num_layers; ++layer) {
-    for (const auto& [name, shape] : of_layer) {
-      weights.push_back({absl::StrCat("model.layers.", layer, ".", name), shape});
+    for (const WeightSpec& weight : of_layer) {
+      weights.push_back({absl::StrCat("model.layers.", layer, ".", weight.name), weight.shape});
     }
   }
   return weights;
 }
 
 void ExpectLogitsOfThePlainModel(const ModelConfig& model, bool has_biases, const char* config) {
-  const std::filesystem::path dir =
-      std::filesystem::path(::testing::TempDir()) / ("ziggurat-family-" + std::to_string(getpid()));
+  const TemporaryFolder folder;
+  const std::filesystem::path& dir = folder.path();
   WriteTinyModel(dir, config, Weights(model, has_biases), 3);
   const std::vector<int32_t> prompt = {5, 0, 17, 39, 2, 2, 31, 8, 23, 11, 4}, rest = {7, 30, 12};
   std::vector<int32_t> ids = prompt;
@@ -60,7 +60,6 @@ void ExpectLogitsOfThePlainModel(const ModelConfig& model, bool has_biases, cons
   for (size_t i = 0; i < logits.size(); ++i) {
     EXPECT_LE(RelativeDifference(logits[i], expected[prompt.size() - 1 + i]), 1e-5) << "step " << i;
   }
-  std::filesystem::remove_all(dir);
 }
 
 TEST(DecoderFamily, Qwen2HasBiasesThatItsConfigDoesNotName) {
@@ -106,6 +105,25 @@ TEST(DecoderFamily, MistralHasHeadsOfASizeOfTheirOwn) {
     "num_key_value_heads": 1, "rms_norm_eps": 0.01, "rope_theta": 1000000.0,
     "sliding_window": null, "tie_word_embeddings": false, "torch_dtype": "float32",
     "use_cache": true, "vocab_size": 40})");
+}
+
+TEST(DecoderFamily, AHeadThatIsNotTheEmbeddingCountsThoughTheyAreSaidToBeTied) {
+  ModelConfig model;
+  model.num_layers = 1;
+  model.hidden_size = 32;
+  model.intermediate_size = 44;
+  model.num_q_heads = 2;
+  model.num_kv_heads = 1;
+  model.head_dim = 16;
+  model.vocab_size = 40;
+  model.max_position_embeddings = 64;
+  model.rms_norm_eps = 0.01;
+  model.rope_theta = 1e4;
+  ExpectLogitsOfThePlainModel(model, /*has_biases=*/false, R"({
+    "architectures": ["LlamaForCausalLM"], "hidden_size": 32, "intermediate_size": 44,
+    "max_position_embeddings": 64, "model_type": "llama", "num_attention_heads": 2,
+    "num_hidden_layers": 1, "num_key_value_heads": 1, "rms_norm_eps": 0.01, "rope_theta": 10000.0,
+    "tie_word_embeddings": true, "vocab_size": 40})");
 }
 
 }  // namespace

@@ -1,7 +1,6 @@
 // The decoder against a plain model in double, on random models of every kind of shape; and what
 // policies keep, against a plain computation that masks everything else.
 #include <gtest/gtest.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cmath>
@@ -15,6 +14,7 @@
 #include "compression/policy.h"
 #include "tests/model/decoder_harness.h"
 #include "tests/model/plain_llama.h"
+#include "tests/support/files.h"
 
 namespace ziggurat::testing {
 namespace {
@@ -59,6 +59,14 @@ const TinyModel kModels[] = {
       "num_key_value_heads":2,"vocab_size":70,"max_position_embeddings":256,
       "sliding_window":null,"rms_norm_eps":1e-5,"rope_theta":10000.0,
       "tie_word_embeddings":false})"},
+    {"HeadsOfTenChannels", R"({"architectures":["LlamaForCausalLM"],"model_type":"llama",
+      "hidden_size":40,"intermediate_size":72,"num_hidden_layers":2,"num_attention_heads":4,
+      "num_key_value_heads":2,"vocab_size":60,"max_position_embeddings":256,"attention_bias":true,
+      "rms_norm_eps":1e-5,"rope_theta":10000.0,"tie_word_embeddings":false})"},
+    {"HeadsOfTwoChannels", R"({"architectures":["LlamaForCausalLM"],"model_type":"llama",
+      "hidden_size":48,"intermediate_size":64,"num_hidden_layers":2,"num_attention_heads":24,
+      "num_key_value_heads":24,"vocab_size":60,"max_position_embeddings":256,
+      "rms_norm_eps":1e-5,"rope_theta":10000.0,"tie_word_embeddings":true})"},
     // With an epsilon so large that a norm without it gives other logits.
     {"LinearRope", R"({"architectures":["LlamaForCausalLM"],"model_type":"llama",
       "hidden_size":48,"intermediate_size":72,"num_hidden_layers":2,"num_attention_heads":2,
@@ -66,14 +74,6 @@ const TinyModel kModels[] = {
       "rope_scaling":{"type":"linear","factor":2.5},
       "rms_norm_eps":0.05,"rope_theta":10000.0,"tie_word_embeddings":false})"},
 };
-
-std::filesystem::path TinyDir(const TinyModel& model) {
-  const std::filesystem::path dir =
-      std::filesystem::path(::testing::TempDir()) /
-      ("ziggurat-plain-" + std::string(model.name) + "-" + std::to_string(getpid()));
-  if (!std::filesystem::exists(dir)) WriteTinyModel(dir, model.config, kSeed, model.files);
-  return dir;
-}
 
 std::vector<int32_t> RandomIds(int count, int vocab, uint32_t seed) {
   std::mt19937 random(seed);
@@ -88,8 +88,9 @@ std::vector<int32_t> Head(const std::vector<int32_t>& ids, int count) {
 
 class DecoderAgainstPlain : public ::testing::TestWithParam<TinyModel> {
  protected:
-  void SetUp() override { dir_ = TinyDir(GetParam()); }
-  void TearDown() override { std::filesystem::remove_all(dir_); }
+  void SetUp() override {
+    WriteTinyModel(folder_.path(), GetParam().config, kSeed, GetParam().files);
+  }
 
   /// Prefills the first `prompt` of `ids` under `policy`, then decodes the others one by one.
   std::vector<Logits> Run(DecoderHarness& harness, const std::string& policy,
@@ -109,7 +110,8 @@ class DecoderAgainstPlain : public ::testing::TestWithParam<TinyModel> {
                   const std::vector<Logits>& expected) {
     for (const std::string& backend : BackendNames()) {
       DecoderHarness harness(
-          dir_, {.element = ElementType::kF32, .max_prefill_tokens = 256, .chunk_tokens = 16},
+          folder_.path(),
+          {.element = ElementType::kF32, .max_prefill_tokens = 256, .chunk_tokens = 16},
           MakeBackend(backend, 1), 1 << 22);
       const std::vector<Logits> logits = Run(harness, policy, ids, prompt);
       for (size_t i = 0; i < logits.size(); ++i) {
@@ -119,18 +121,18 @@ class DecoderAgainstPlain : public ::testing::TestWithParam<TinyModel> {
     }
   }
 
-  std::filesystem::path dir_;
+  TemporaryFolder folder_;
 };
 
 TEST_P(DecoderAgainstPlain, PrefillAndDecodeGiveTheLogitsOfThePlainModel) {
-  const PlainLlama plain(dir_);
+  const PlainLlama plain(folder_.path());
   const auto ids = RandomIds(75, plain.config().vocab_size, 1);
   ExpectRows("full", ids, 61, plain.Forward(ids));
 }
 
 TEST_P(DecoderAgainstPlain, StreamingAttendsToSinksAndRecentTokensOnly) {
   constexpr int kSinks = 3, kRecent = 20;
-  const PlainLlama plain(dir_);
+  const PlainLlama plain(folder_.path());
   const auto ids = RandomIds(75, plain.config().vocab_size, 2);
   const auto expected = plain.Forward(ids, 50, nullptr, [](int, int, int query, int key) {
     return key < kSinks || key > query - kRecent;
@@ -140,7 +142,7 @@ TEST_P(DecoderAgainstPlain, StreamingAttendsToSinksAndRecentTokensOnly) {
 
 TEST_P(DecoderAgainstPlain, SnapKvAttendsToTheBestByWindowScoresAndWhatFollows) {
   constexpr int kPrompt = 60, kBudget = 20, kWindow = 6, kKernel = 3;
-  const PlainLlama plain(dir_);
+  const PlainLlama plain(folder_.path());
   const auto ids = RandomIds(70, plain.config().vocab_size, 3);
   const int group = plain.config().num_q_heads / plain.config().num_kv_heads;
   std::vector<std::vector<std::set<int>>> kept(plain.config().num_layers);  // [layer][KV head]
@@ -184,7 +186,7 @@ std::vector<int> Best(const std::vector<double>& scores, int count) {
 
 TEST_P(DecoderAgainstPlain, H2oAttendsToTheHeaviestAndTheRecentAndEvictsInEveryStep) {
   constexpr int kPrompt = 50, kHeavy = 9, kRecent = 7;
-  const PlainLlama plain(dir_);
+  const PlainLlama plain(folder_.path());
   const auto ids = RandomIds(70, plain.config().vocab_size, 5);
   const int group = plain.config().num_q_heads / plain.config().num_kv_heads;
   // [layer][KV head]: the tokens that are held, and what they have received so far.
@@ -233,7 +235,7 @@ TEST_P(DecoderAgainstPlain, H2oAttendsToTheHeaviestAndTheRecentAndEvictsInEveryS
 
 TEST_P(DecoderAgainstPlain, LazyLayersAttendToSinksAndRecentTokensAndOthersToAll) {
   constexpr int kPrompt = 55, kSinks = 3, kRecent = 12, kLast = 8;
-  const PlainLlama plain(dir_);
+  const PlainLlama plain(folder_.path());
   const auto ids = RandomIds(75, plain.config().vocab_size, 6);
   const int heads = plain.config().num_q_heads;
   std::vector<double> mass(plain.config().num_layers, 0.0);
@@ -263,7 +265,7 @@ TEST_P(DecoderAgainstPlain, LazyLayersAttendToSinksAndRecentTokensAndOthersToAll
 
 TEST_P(DecoderAgainstPlain, LayersThatTheFirstTokenFindsLazyAttendToLessFromTheSecondOn) {
   constexpr int kPrompt = 55, kSinks = 3, kRecent = 12;
-  const PlainLlama plain(dir_);
+  const PlainLlama plain(folder_.path());
   const auto ids = RandomIds(75, plain.config().vocab_size, 7);
   const int heads = plain.config().num_q_heads;
   std::vector<double> mass(plain.config().num_layers, 0.0);
@@ -295,7 +297,7 @@ TEST_P(DecoderAgainstPlain, WindowKvAttendsToTheWindowsOfItsGroupsFirstLayer) {
   constexpr int kPrompt = 66, kObserve = 5, kReview = 4, kBest = 3;
   constexpr char kPolicy[] =
       "windowkv(budget=24,task=localization,review=4,observe=5,group=2,lambda=3,p=3)";
-  const PlainLlama plain(dir_);
+  const PlainLlama plain(folder_.path());
   const auto ids = RandomIds(80, plain.config().vocab_size, 8);
   const PolicyContext context{plain.config().num_layers, plain.config().num_q_heads,
                               plain.config().num_kv_heads, plain.config().head_dim};
@@ -335,7 +337,7 @@ TEST_P(DecoderAgainstPlain, WindowKvAttendsToTheWindowsOfItsGroupsFirstLayer) {
 }
 
 TEST_P(DecoderAgainstPlain, PoliciesThatKeepEverythingEqualFull) {
-  const PlainLlama plain(dir_);
+  const PlainLlama plain(folder_.path());
   const auto ids = RandomIds(40, plain.config().vocab_size, 4);
   const auto expected = plain.Forward(ids);
   for (const char* policy :
@@ -360,8 +362,8 @@ class DecoderFiles : public DecoderAgainstPlain {};
 
 TEST_P(DecoderFiles, GiveTheLogitsOfTheSameWeightsInOnePlainFile) {
   const TinyModel& model = GetParam();
-  WriteTinyModel(dir_ / "plain", model.config, kSeed, {.fits_f16 = model.files.fits_f16});
-  const PlainLlama plain(dir_ / "plain");
+  WriteTinyModel(folder_ / "plain", model.config, kSeed, {.fits_f16 = model.files.fits_f16});
+  const PlainLlama plain(folder_ / "plain");
   const auto ids = RandomIds(40, plain.config().vocab_size, 9);
   ExpectRows("full", ids, 30, plain.Forward(ids));
 }

@@ -398,13 +398,17 @@ TEST(ModelConfig, RefusesWhatNestsDeeply) {
   EXPECT_THAT(Message(parsed.status()), HasSubstr("nests deeper than 64"));
 }
 
-TEST(ModelConfig, RefusesHeadSizesWithoutKernels) {
-  for (const int head_dim : {8, 16, 32, 64, 80, 96, 128, 256}) {
+TEST(ModelConfig, PadsHeadsToWhatKernelsTakeAndRefusesLargerOnes) {
+  for (const auto& [head_dim, padded] :
+       {std::pair(2, 8), std::pair(8, 8), std::pair(80, 80), std::pair(100, 104),
+        std::pair(250, 256), std::pair(256, 256)}) {
     json config = Llama();
     config["head_dim"] = head_dim;
     EXPECT_TRUE(CheckSupported(*Parse(config)).ok()) << head_dim;
+    EXPECT_EQ(Parse(config)->padded_head_dim(), padded);
+    EXPECT_EQ(Parse(config)->q_size() % head_dim, 0) << "of the checkpoint";
   }
-  for (const int head_dim : {2, 12, 100, 264, 512}) {
+  for (const int head_dim : {258, 264, 512}) {
     json config = Llama();
     config["head_dim"] = head_dim;
     const absl::Status status = CheckSupported(*Parse(config));
@@ -459,7 +463,7 @@ TEST(ModelConfig, ReadsTheBundledModel) {
 }
 
 absl::StatusOr<ModelConfig> ParseShared(const std::string& name) {
-  return ParseModelConfig(ReadFile(SharedPath("configs/" + name)), name);
+  return ParseModelConfig(ReadFile(SharedFolder() / "configs" / name), name);
 }
 
 TEST(ModelConfig, ReadsTheFamiliesInShared) {
@@ -514,6 +518,17 @@ TEST(RopeInverseFrequencies, ArePowersOfTheta) {
   config.rope_scaling.kind = RopeScaling::Kind::kLinear;
   config.rope_scaling.factor = 4;
   EXPECT_THAT(RopeInverseFrequencies(config), ElementsAre(0.25f, 0.025f, 0.0025f, 0.00025f));
+  config.head_dim = 4;  // and four of padding
+  EXPECT_THAT(RopeInverseFrequencies(config), ElementsAre(0.25f, 0.0025f, 0.0f, 0.0f));
+}
+
+TEST(ModelConfig, RefusesAttentionToLaterTokens) {
+  json config = Llama();
+  config["is_causal"] = true;
+  EXPECT_TRUE(Parse(config).ok());
+  config["is_causal"] = false;
+  EXPECT_EQ(Parse(config).status().code(), absl::StatusCode::kUnimplemented);
+  EXPECT_THAT(Message(Parse(config).status()), HasSubstr("is_causal"));
 }
 
 TEST(RopeInverseFrequencies, OfLlama32AgreeWithTheFormulaOfTransformers) {

@@ -180,7 +180,7 @@ TEST(WriteRandomModel, RefusesWhatMakesNoModel) {
   refuses([](auto& o) { o.layers = 0; }, "num_hidden_layers");
   refuses([](auto& o) { o.kv_heads = 3; }, "num_key_value_heads");
   refuses([](auto& o) { o.vocab_size = 257; }, "258");
-  refuses([](auto& o) { o.head_dim = 12; }, "head size (head_dim) is 12");
+  refuses([](auto& o) { o.head_dim = 258; }, "head size (head_dim) is 258");
   refuses([](auto& o) { o.hidden_size = 65; }, "hidden_size");
   refuses([](auto& o) { o.context_tokens = -1; }, "max_position_embeddings");
 }
