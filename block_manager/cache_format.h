@@ -112,7 +112,7 @@ struct PlaneSpec {
 };
 
 /// The planes of a format; the first holds the codes.
-constexpr int kMaxPlanes = 4;
+constexpr int kMaxPlanes = 3;
 struct PlaneList {
   int count = 0;
   PlaneSpec planes[kMaxPlanes];

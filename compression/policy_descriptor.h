@@ -142,6 +142,12 @@ class DescribedPolicy : public Policy {
   std::string text_;
 };
 
+/// What PolicyDescriptor::make is for a policy that needs no more than its arguments.
+template <typename P>
+std::shared_ptr<const DescribedPolicy> MakePolicy(const PolicyArguments& arguments) {
+  return std::make_shared<P>(arguments);
+}
+
 /// "an odd integer from 1 to 127", "avg or max", "off or a number from 0 to 1".
 std::string DescribeRange(const ParameterSpec& parameter);
 /// "32", "avg"; "required" where there is no default.

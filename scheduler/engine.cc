@@ -158,7 +158,7 @@ absl::Status Engine::Impl::CheckWaited(SteadyTime arrived, std::optional<SteadyT
     ending = PastQueueTime(absl::ToDoubleSeconds(most), metrics_);
   }
   if (!ending.has_value()) return gate_.CheckOpen(/*before=*/0);
-  metrics_->CountFinished(FinishReasonName(ending->reason));
+  metrics_->CountFinished(ending->reason);
   metrics_->ObserveEndToEnd(absl::ToDoubleSeconds(waited));
   metrics_->ObserveQueueTime(absl::ToDoubleSeconds(waited));
   return ending->status;

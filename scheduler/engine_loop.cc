@@ -80,11 +80,10 @@ void EngineLoop::Step() {
   if (measures_.tokens > 0) metrics_->ObserveStepTokens(measures_.tokens);
   const double attention = model_->attention_seconds() - attention_before;
   const double sample = model_->sample_seconds() - sample_before;
-  const double total = Seconds(Clock::now() - start);
-  metrics_->ObserveStepPart("model", measures_.model_seconds - attention - sample);
-  metrics_->ObserveStepPart("attention", attention);
-  metrics_->ObserveStepPart("sample", sample);
-  metrics_->ObserveStepPart("schedule", total - measures_.model_seconds);
+  metrics_->ObserveStep({.schedule = Seconds(Clock::now() - start) - measures_.model_seconds,
+                         .model = measures_.model_seconds - attention - sample,
+                         .attention = attention,
+                         .sample = sample});
 }
 
 void EngineLoop::CountDeviceSeconds() {
@@ -279,7 +278,7 @@ void EngineLoop::Report(const Sequence& sequence, FinishReason reason, absl::Sta
   }
   result.total_seconds = Seconds(now - sequence.submitted);
   if (!sequence.request.may_end_by_text) {
-    metrics_->CountFinished(FinishReasonName(reason));
+    metrics_->CountFinished(reason);
     metrics_->ObserveTokens(sequence.prompt_tokens(), sequence.generated);
   }
   metrics_->ObserveEndToEnd(result.total_seconds);

@@ -56,108 +56,11 @@ std::vector<double> BucketCounts(const Histogram& histogram) {
 
 }  // namespace
 
+/// Each member is registered where it is declared.
 struct Metrics::Series {
-  explicit Series(prometheus::Registry& r)
-      : kv_blocks(prometheus::BuildGauge()
-                      .Name("ziggurat_kv_blocks")
-                      .Help("Blocks of the KV cache by layer; state: used or reserved")
-                      .Register(r)),
-        kv_format_blocks(prometheus::BuildGauge()
-                             .Name("ziggurat_kv_format_blocks")
-                             .Help("Used blocks of the KV cache by format, all layers")
-                             .Register(r)),
-        live_bytes(prometheus::BuildGauge()
-                       .Name("ziggurat_kv_live_bytes")
-                       .Help("Bytes of used blocks that hold live tokens, by layer")
-                       .Register(r)),
-        tail_waste_bytes(prometheus::BuildGauge()
-                             .Name("ziggurat_kv_tail_waste_bytes")
-                             .Help("Bytes of used blocks behind the last token, by layer")
-                             .Register(r)),
-        compression_ratio(prometheus::BuildGauge()
-                              .Name("ziggurat_kv_compression_ratio")
-                              .Help("Blocks that full would hold over blocks held, of the last "
-                                    "finished request of a policy")
-                              .Register(r)),
-        finished(prometheus::BuildCounter()
-                     .Name("ziggurat_requests_finished_total")
-                     .Help("Requests finished, by reason")
-                     .Register(r)),
-        refused(prometheus::BuildCounter()
-                    .Name("ziggurat_admissions_refused_total")
-                    .Help("Requests refused, by reason")
-                    .Register(r)),
-        lazy(prometheus::BuildCounter()
-                 .Name("ziggurat_lazy_layers_total")
-                 .Help("Layers of requests that SimLayerKV found lazy, by layer")
-                 .Register(r)),
-        certificate_expiry(prometheus::BuildGauge()
-                               .Name("ziggurat_tls_certificate_expiry_timestamp_seconds")
-                               .Help("When the certificate of the ports expires, in Unix time")
-                               .Register(r)),
-        step_part(prometheus::BuildHistogram()
-                      .Name("ziggurat_step_seconds")
-                      .Help("Time of an engine step, by part")
-                      .Register(r)),
-        pool_total(OneGauge(r, "ziggurat_pool_blocks_total", "Blocks of the pool")),
-        pool_used(OneGauge(r, "ziggurat_pool_blocks_used", "Blocks that hold KV cache")),
-        pool_reserved(OneGauge(r, "ziggurat_pool_blocks_reserved",
-                               "Free blocks promised to running requests")),
-        pool_high_water(
-            OneGauge(r, "ziggurat_pool_blocks_high_water", "Most blocks ever used at once")),
-        utilization(OneGauge(r, "ziggurat_kv_utilization",
-                             "Blocks used and reserved over blocks of the pool, 0 to 1")),
-        block_bytes(OneGauge(r, "ziggurat_pool_block_bytes", "Bytes of one block")),
-        block_tokens(OneGauge(r, "ziggurat_pool_block_tokens",
-                              "Tokens of a layer that a block holds as they are computed")),
-        workspace_capacity(OneGauge(r, "ziggurat_workspace_capacity_bytes",
-                                    "Bytes reserved for the prefill workspace")),
-        workspace_high_water(OneGauge(r, "ziggurat_workspace_high_water_bytes",
-                                      "Most bytes that prefill batches have used")),
-        running(OneGauge(r, "ziggurat_requests_running", "Requests prefilling or decoding")),
-        waiting(OneGauge(r, "ziggurat_requests_waiting",
-                         "Requests waiting for room in the pool or their turn in prefill")),
-        prompt_tokens(OneCounter(r, "ziggurat_prompt_tokens_total", "Prompt tokens prefilled")),
-        generated_tokens(OneCounter(r, "ziggurat_generated_tokens_total", "Tokens generated")),
-        device_decode(OneCounter(r, "ziggurat_device_decode_seconds_total",
-                                 "Seconds in which a GPU was at work on decode steps")),
-        device_edit(OneCounter(r, "ziggurat_device_edit_seconds_total",
-                               "Seconds in which a GPU copied and merged cached tokens")),
-        pod_distant(OneCounter(r, "ziggurat_pod_distant_total",
-                               "Attentions of a query to the distant tokens of a layer and KV "
-                               "head that PoD considered")),
-        pod_skipped(
-            OneCounter(r, "ziggurat_pod_skipped_total", "Those of them that were left out")),
-        queue_time(OneHistogram(r, "ziggurat_queue_seconds",
-                                "From arrival to prefill, or to the end of who never came to that",
-                                kLatencyBuckets)),
-        first_token(OneHistogram(r, "ziggurat_time_to_first_token_seconds",
-                                 "From arrival to the first token (TTFT)", kLatencyBuckets)),
-        inter_token(OneHistogram(r, "ziggurat_inter_token_seconds",
-                                 "Between two tokens of a request (ITL)", kLatencyBuckets)),
-        prefill(OneHistogram(r, "ziggurat_prefill_seconds",
-                             "From the start of prefill to the first token", kLatencyBuckets)),
-        decode(OneHistogram(r, "ziggurat_decode_seconds", "From the first token to the last",
-                            kLatencyBuckets)),
-        end_to_end(OneHistogram(r, "ziggurat_request_seconds",
-                                "From arrival to the end, whatever it was", kLatencyBuckets)),
-        batch_size(OneHistogram(r, "ziggurat_decode_batch_size", "Sequences of a decode step",
-                                kBatchBuckets)),
-        step_tokens(OneHistogram(r, "ziggurat_step_tokens", "Tokens computed by an engine step",
-                                 kTokenBuckets)),
-        request_prompt_tokens(OneHistogram(r, "ziggurat_request_prompt_tokens",
-                                           "Prompt tokens of a finished request", kTokenBuckets)),
-        request_generated_tokens(OneHistogram(r, "ziggurat_request_generated_tokens",
-                                              "Tokens generated for a finished request",
-                                              kTokenBuckets)),
-        admitted_blocks(OneHistogram(r, "ziggurat_admitted_blocks",
-                                     "Blocks of the plan that a request was admitted with",
-                                     kBlockBuckets)) {
+  explicit Series(prometheus::Registry& r) : registry(r) {
     // Admission against whole plans leaves nothing to preempt for, so nothing counts here.
     OneCounter(r, "ziggurat_preemptions_total", "Running requests that had to give up blocks");
-    for (const char* part : {"schedule", "model", "attention", "sample"}) {
-      parts.emplace_back(part, &step_part.Add({{"part", part}}, kStepBuckets));
-    }
     for (const FinishReason reason : kFinishReasons) {
       finished.Add({{"reason", std::string(FinishReasonName(reason))}});
     }
@@ -166,6 +69,8 @@ struct Metrics::Series {
     }
   }
 
+  Histogram& StepPart(const char* part) { return step_part.Add({{"part", part}}, kStepBuckets); }
+
   struct Layer {
     Gauge* used;
     Gauge* reserved;
@@ -173,45 +78,118 @@ struct Metrics::Series {
     Gauge* waste;
   };
 
-  Family<Gauge>& kv_blocks;
-  Family<Gauge>& kv_format_blocks;
-  Family<Gauge>& live_bytes;
-  Family<Gauge>& tail_waste_bytes;
-  Family<Gauge>& compression_ratio;
-  Family<Counter>& finished;
-  Family<Counter>& refused;
-  Family<Counter>& lazy;
-  Family<Gauge>& certificate_expiry;
-  Family<Histogram>& step_part;
-  Gauge& pool_total;
-  Gauge& pool_used;
-  Gauge& pool_reserved;
-  Gauge& pool_high_water;
-  Gauge& utilization;
-  Gauge& block_bytes;
-  Gauge& block_tokens;
-  Gauge& workspace_capacity;
-  Gauge& workspace_high_water;
-  Gauge& running;
-  Gauge& waiting;
-  Counter& prompt_tokens;
-  Counter& generated_tokens;
-  Counter& device_decode;
-  Counter& device_edit;
-  Counter& pod_distant;
-  Counter& pod_skipped;
-  Histogram& queue_time;
-  Histogram& first_token;
-  Histogram& inter_token;
-  Histogram& prefill;
-  Histogram& decode;
-  Histogram& end_to_end;
-  Histogram& batch_size;
-  Histogram& step_tokens;
-  Histogram& request_prompt_tokens;
-  Histogram& request_generated_tokens;
-  Histogram& admitted_blocks;
-  std::vector<std::pair<std::string_view, Histogram*>> parts;  ///< observed in every step
+  prometheus::Registry& registry;
+
+  Family<Gauge>& kv_blocks = prometheus::BuildGauge()
+                                 .Name("ziggurat_kv_blocks")
+                                 .Help("Blocks of the KV cache by layer; state: used or reserved")
+                                 .Register(registry);
+  Family<Gauge>& kv_format_blocks = prometheus::BuildGauge()
+                                        .Name("ziggurat_kv_format_blocks")
+                                        .Help("Used blocks of the KV cache by format, all layers")
+                                        .Register(registry);
+  Family<Gauge>& live_bytes = prometheus::BuildGauge()
+                                  .Name("ziggurat_kv_live_bytes")
+                                  .Help("Bytes of used blocks that hold live tokens, by layer")
+                                  .Register(registry);
+  Family<Gauge>& tail_waste_bytes =
+      prometheus::BuildGauge()
+          .Name("ziggurat_kv_tail_waste_bytes")
+          .Help("Bytes of used blocks behind the last token, by layer")
+          .Register(registry);
+  Family<Gauge>& compression_ratio =
+      prometheus::BuildGauge()
+          .Name("ziggurat_kv_compression_ratio")
+          .Help(
+              "Blocks that full would hold over blocks held, of the last "
+              "finished request of a policy")
+          .Register(registry);
+  Family<Counter>& finished = prometheus::BuildCounter()
+                                  .Name("ziggurat_requests_finished_total")
+                                  .Help("Requests finished, by reason")
+                                  .Register(registry);
+  Family<Counter>& refused = prometheus::BuildCounter()
+                                 .Name("ziggurat_admissions_refused_total")
+                                 .Help("Requests refused, by reason")
+                                 .Register(registry);
+  Family<Counter>& lazy = prometheus::BuildCounter()
+                              .Name("ziggurat_lazy_layers_total")
+                              .Help("Layers of requests that SimLayerKV found lazy, by layer")
+                              .Register(registry);
+  Family<Gauge>& certificate_expiry =
+      prometheus::BuildGauge()
+          .Name("ziggurat_tls_certificate_expiry_timestamp_seconds")
+          .Help("When the certificate of the ports expires, in Unix time")
+          .Register(registry);
+  Family<Histogram>& step_part = prometheus::BuildHistogram()
+                                     .Name("ziggurat_step_seconds")
+                                     .Help("Time of an engine step, by part")
+                                     .Register(registry);
+  Gauge& pool_total = OneGauge(registry, "ziggurat_pool_blocks_total", "Blocks of the pool");
+  Gauge& pool_used = OneGauge(registry, "ziggurat_pool_blocks_used", "Blocks that hold KV cache");
+  Gauge& pool_reserved = OneGauge(registry, "ziggurat_pool_blocks_reserved",
+                                  "Free blocks promised to running requests");
+  Gauge& pool_high_water =
+      OneGauge(registry, "ziggurat_pool_blocks_high_water", "Most blocks ever used at once");
+  Gauge& utilization = OneGauge(registry, "ziggurat_kv_utilization",
+                                "Blocks used and reserved over blocks of the pool, 0 to 1");
+  Gauge& block_bytes = OneGauge(registry, "ziggurat_pool_block_bytes", "Bytes of one block");
+  Gauge& block_tokens = OneGauge(registry, "ziggurat_pool_block_tokens",
+                                 "Tokens of a layer that a block holds as they are computed");
+  Gauge& workspace_capacity = OneGauge(registry, "ziggurat_workspace_capacity_bytes",
+                                       "Bytes reserved for the prefill workspace");
+  Gauge& workspace_high_water = OneGauge(registry, "ziggurat_workspace_high_water_bytes",
+                                         "Most bytes that prefill batches have used");
+  Gauge& running =
+      OneGauge(registry, "ziggurat_requests_running", "Requests prefilling or decoding");
+  Gauge& waiting = OneGauge(registry, "ziggurat_requests_waiting",
+                            "Requests waiting for room in the pool or their turn in prefill");
+  Counter& prompt_tokens =
+      OneCounter(registry, "ziggurat_prompt_tokens_total", "Prompt tokens prefilled");
+  Counter& generated_tokens =
+      OneCounter(registry, "ziggurat_generated_tokens_total", "Tokens generated");
+  Counter& device_decode = OneCounter(registry, "ziggurat_device_decode_seconds_total",
+                                      "Seconds in which a GPU was at work on decode steps");
+  Counter& device_edit = OneCounter(registry, "ziggurat_device_edit_seconds_total",
+                                    "Seconds in which a GPU copied and merged cached tokens");
+  Counter& pod_distant = OneCounter(registry, "ziggurat_pod_distant_total",
+                                    "Attentions of a query to the distant tokens of a layer and KV "
+                                    "head that PoD considered");
+  Counter& pod_skipped =
+      OneCounter(registry, "ziggurat_pod_skipped_total", "Those of them that were left out");
+  Histogram& queue_time = OneHistogram(
+      registry, "ziggurat_queue_seconds",
+      "From arrival to prefill, or to the end of who never came to that", kLatencyBuckets);
+  Histogram& first_token = OneHistogram(registry, "ziggurat_time_to_first_token_seconds",
+                                        "From arrival to the first token (TTFT)", kLatencyBuckets);
+  Histogram& inter_token = OneHistogram(registry, "ziggurat_inter_token_seconds",
+                                        "Between two tokens of a request (ITL)", kLatencyBuckets);
+  Histogram& prefill =
+      OneHistogram(registry, "ziggurat_prefill_seconds",
+                   "From the start of prefill to the first token", kLatencyBuckets);
+  Histogram& decode = OneHistogram(registry, "ziggurat_decode_seconds",
+                                   "From the first token to the last", kLatencyBuckets);
+  Histogram& end_to_end = OneHistogram(registry, "ziggurat_request_seconds",
+                                       "From arrival to the end, whatever it was", kLatencyBuckets);
+  Histogram& batch_size = OneHistogram(registry, "ziggurat_decode_batch_size",
+                                       "Sequences of a decode step", kBatchBuckets);
+  Histogram& step_tokens = OneHistogram(registry, "ziggurat_step_tokens",
+                                        "Tokens computed by an engine step", kTokenBuckets);
+  Histogram& request_prompt_tokens =
+      OneHistogram(registry, "ziggurat_request_prompt_tokens",
+                   "Prompt tokens of a finished request", kTokenBuckets);
+  Histogram& request_generated_tokens =
+      OneHistogram(registry, "ziggurat_request_generated_tokens",
+                   "Tokens generated for a finished request", kTokenBuckets);
+  Histogram& admitted_blocks =
+      OneHistogram(registry, "ziggurat_admitted_blocks",
+                   "Blocks of the plan that a request was admitted with", kBlockBuckets);
+
+  // Observed in every step.
+  Histogram& step_schedule = StepPart("schedule");
+  Histogram& step_model = StepPart("model");
+  Histogram& step_attention = StepPart("attention");
+  Histogram& step_sample = StepPart("sample");
   std::vector<Layer> layers;
   std::vector<Counter*> lazy_layers;
   std::map<std::string, Gauge*> formats;  ///< those seen so far
@@ -309,8 +287,8 @@ void Metrics::CountDistant(uint64_t attended, uint64_t skipped) {
   series_->pod_distant.Increment(static_cast<double>(attended + skipped));
   series_->pod_skipped.Increment(static_cast<double>(skipped));
 }
-void Metrics::CountFinished(std::string_view reason) {
-  series_->finished.Add({{"reason", std::string(reason)}}).Increment();
+void Metrics::CountFinished(FinishReason reason) {
+  series_->finished.Add({{"reason", std::string(FinishReasonName(reason))}}).Increment();
 }
 void Metrics::CountRefused(Refusal reason) {
   series_->refused.Add({{"reason", std::string(RefusalName(reason))}}).Increment();
@@ -346,10 +324,11 @@ void Metrics::ObserveInterToken(absl::Span<const double> seconds) {
 void Metrics::ObservePrefill(double seconds) { series_->prefill.Observe(seconds); }
 void Metrics::ObserveDecode(double seconds) { series_->decode.Observe(seconds); }
 void Metrics::ObserveEndToEnd(double seconds) { series_->end_to_end.Observe(seconds); }
-void Metrics::ObserveStepPart(std::string_view part, double seconds) {
-  for (const auto& [name, histogram] : series_->parts) {
-    if (name == part) histogram->Observe(seconds);
-  }
+void Metrics::ObserveStep(const StepSeconds& seconds) {
+  series_->step_schedule.Observe(seconds.schedule);
+  series_->step_model.Observe(seconds.model);
+  series_->step_attention.Observe(seconds.attention);
+  series_->step_sample.Observe(seconds.sample);
 }
 void Metrics::ObserveBatchSize(int sequences) { series_->batch_size.Observe(sequences); }
 void Metrics::ObserveStepTokens(int tokens) { series_->step_tokens.Observe(tokens); }

@@ -21,6 +21,7 @@
 
 namespace ziggurat {
 
+enum class FinishReason : uint8_t;
 struct EngineSnapshot;
 
 /// A few values that change quickly, for whoever looks every second: much cheaper than Collect.
@@ -40,6 +41,14 @@ struct MetricTotals {
   double reserved_blocks = 0;
 };
 
+/// Where the time of an engine step went.
+struct StepSeconds {
+  double schedule = 0;  ///< all but what follows
+  double model = 0;     ///< without attention and sampling
+  double attention = 0;
+  double sample = 0;
+};
+
 /// Owns the registry. Safe from any thread. Label values are bounded: layers, states, policy names
 /// and reasons; never a request id.
 class Metrics {
@@ -54,7 +63,7 @@ class Metrics {
   void SetCompressionRatio(std::string_view policy, double ratio);
   void CountLazyLayer(int layer);
   void CountDistant(uint64_t attended, uint64_t skipped);
-  void CountFinished(std::string_view reason);
+  void CountFinished(FinishReason reason);
   void CountRefused(Refusal reason);
   void CountPromptTokens(int tokens);
   void CountGeneratedTokens(int tokens);
@@ -67,8 +76,7 @@ class Metrics {
   void ObservePrefill(double seconds);  ///< from the first layer's start to the first token
   void ObserveDecode(double seconds);   ///< from the first token to the last
   void ObserveEndToEnd(double seconds);
-  /// part: "schedule", "model", "attention", "sample".
-  void ObserveStepPart(std::string_view part, double seconds);
+  void ObserveStep(const StepSeconds& seconds);
   void CountDeviceSeconds(double steps, double edits);  ///< DeviceSeconds
   void ObserveBatchSize(int sequences);
   /// Tokens that a step has computed; those of a prompt count in the step that ends its prefill.

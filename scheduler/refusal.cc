@@ -21,7 +21,7 @@ absl::Status Refuse(Metrics* metrics, Refusal reason, absl::Status status) {
 
 absl::Status RefuseInvalid(Metrics* metrics, absl::Status status) {
   if (!absl::IsInternal(status)) return Refuse(metrics, Refusal::kInvalid, std::move(status));
-  metrics->CountFinished(FinishReasonName(FinishReason::kError));
+  metrics->CountFinished(FinishReason::kError);
   return status;
 }
 

@@ -25,7 +25,6 @@ class ByteBudget {
     bytes_ -= bytes;
   }
   int count() const { return count_; }
-  size_t bytes() const { return bytes_; }
   size_t most_bytes() const { return most_bytes_; }
 
  private:

@@ -93,7 +93,8 @@ absl::Status Daemon::Serve(std::unique_ptr<ModelRunner> runner, ServedModel mode
       Engine::Create(options, std::move(runner), &metrics_);
   if (!engine.ok()) return engine.status();
   engine_ = *std::move(engine);
-  if (absl::Status status = CheckDefaultPolicy(); !status.ok()) return status;
+  absl::StatusOr<std::shared_ptr<const Policy>> default_policy = DefaultPolicy();
+  if (!default_policy.ok()) return default_policy.status();
   if (config_.metrics_compat == "vllm") metrics_.ExportVllmNames(model.name);
   if (page_) {
     page_->Attach(engine_.get(), {.name = model.name,
@@ -102,31 +103,33 @@ absl::Status Daemon::Serve(std::unique_ptr<ModelRunner> runner, ServedModel mode
                                   .default_compression = config_.compression});
   }
   delivery_ = std::make_unique<Delivery>(engine_.get(), model.tokenizer.get(), &metrics_);
-  service_ = std::make_unique<ZigguratService>(engine_.get(), delivery_.get(), &metrics_,
-                                               std::move(model), MakeRules(engine_->model_shape()),
-                                               config_.StreamLimit(), config_.max_message_bytes);
+  service_ = std::make_unique<ZigguratService>(
+      engine_.get(), delivery_.get(), &metrics_, std::move(model),
+      MakeRules(engine_->model_shape(), *std::move(default_policy)), config_.StreamLimit(),
+      config_.max_message_bytes);
   if (absl::Status status = StartGrpc(); !status.ok()) return status;
   http_->SetReadiness(Readiness::kServing);
   return absl::OkStatus();
 }
 
-/// The default policy must suit the model, and its plans the rules, so that not every request is
-/// refused.
-absl::Status Daemon::CheckDefaultPolicy() const {
-  const auto policy = ParsePolicy(config_.compression, config_.resources);
+/// It must suit the model, and its plans the rules, so that not every request is refused.
+absl::StatusOr<std::shared_ptr<const Policy>> Daemon::DefaultPolicy() const {
+  absl::StatusOr<std::shared_ptr<const Policy>> policy =
+      ParsePolicy(config_.compression, config_.resources);
   if (!policy.ok()) return policy.status();
-  absl::Status status = engine_->CheckServes(**policy);
-  if (status.ok()) return status;
+  const absl::Status status = engine_->CheckServes(**policy);
+  if (status.ok()) return policy;
   return absl::InvalidArgumentError(
       absl::StrCat("--compression '", config_.compression, "': ", status.message()));
 }
 
-RequestRules Daemon::MakeRules(const ModelShape& shape) const {
+RequestRules Daemon::MakeRules(const ModelShape& shape,
+                               std::shared_ptr<const Policy> default_policy) const {
   RequestRules rules{.vocab_size = shape.vocab_size,
                      .max_context_tokens = shape.max_context_tokens,
                      .max_prompt_tokens = engine_->options().max_prompt_tokens,
                      .default_max_tokens = config_.default_max_tokens,
-                     .default_policy = *ParsePolicy(config_.compression, config_.resources),
+                     .default_policy = std::move(default_policy),
                      .allowed_policies = config_.allow_compression,
                      .resources = config_.resources};
   if (rules.allowed_policies.empty()) rules.allowed_policies = PolicyNames();

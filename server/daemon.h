@@ -49,8 +49,9 @@ class Daemon {
 
  private:
   explicit Daemon(const ServeConfig& config) : config_(config) {}
-  absl::Status CheckDefaultPolicy() const;
-  RequestRules MakeRules(const ModelShape& shape) const;
+  absl::StatusOr<std::shared_ptr<const Policy>> DefaultPolicy() const;
+  RequestRules MakeRules(const ModelShape& shape,
+                         std::shared_ptr<const Policy> default_policy) const;
   absl::Status StartGrpc();
   /// Until the answers of Generate calls have been read, or `deadline`, and, without hurry, no more
   /// calls come; not forever.

@@ -83,8 +83,7 @@ void Delivery::SendNew(const EngineOutput& output, Stream& stream) {
 }
 
 void Delivery::SendResult(const EngineResult& ended, Stream& stream) {
-  const std::string_view reason =
-      FinishReasonName(stream.text.is_stopped() ? FinishReason::kStop : ended.reason);
+  const FinishReason reason = stream.text.is_stopped() ? FinishReason::kStop : ended.reason;
   if (stream.may_end_by_text) {
     metrics_->CountFinished(reason);
     metrics_->ObserveTokens(ended.usage.prompt_tokens, stream.completion_tokens);
@@ -99,8 +98,9 @@ void Delivery::SendResult(const EngineResult& ended, Stream& stream) {
   v1::GenerateResponse response;
   *response.mutable_result() = MakeResult(ended, stream);
   spdlog::info("[{}] {} after {} + {} tokens, {:.3f} s; cache {} blocks, 1/{:.2f} of full",
-               stream.name, reason, ended.usage.prompt_tokens, stream.completion_tokens,
-               ended.total_seconds, ended.cache.blocks, ended.cache.compression_ratio);
+               stream.name, FinishReasonName(reason), ended.usage.prompt_tokens,
+               stream.completion_tokens, ended.total_seconds, ended.cache.blocks,
+               ended.cache.compression_ratio);
   stream.sink->Send(std::move(response));
   stream.sink->Finish(absl::OkStatus());
 }

@@ -237,8 +237,9 @@ absl::StatusOr<DeliveryRequest> ParseGenerateRequest(const v1::GenerateRequest& 
   if (absl::Status status = ParseLengths(message, rules, &engine); !status.ok()) return status;
   if (absl::Status status = CheckStopStrings(message); !status.ok()) return status;
   if (message.stop_token_ids_size() > kMaxStopTokens) {
-    return InvalidParameter("stop_token_ids", absl::StrCat("has ", message.stop_token_ids_size(),
-                                                           " ids: at most ", kMaxStopTokens));
+    return InvalidParameter("stop_token_ids",
+                            absl::StrCat("has ", message.stop_token_ids_size(), " ids: at most ",
+                                         kMaxStopTokens, " are allowed"));
   }
   if (absl::Status status =
           CheckTokenIds("stop_token_ids", message.stop_token_ids(), rules.vocab_size);

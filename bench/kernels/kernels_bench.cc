@@ -118,6 +118,20 @@ struct Caches {
   size_t bytes = 0;  ///< read once per step
 };
 
+/// Times each iteration of a benchmark; seconds of the best.
+double BestSeconds(benchmark::State& state, const auto& call) {
+  double best = INFINITY;
+  for (auto _ : state) {
+    const auto start = std::chrono::steady_clock::now();
+    call();
+    const double seconds =
+        std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+    state.SetIterationTime(seconds);
+    best = std::min(best, seconds);
+  }
+  return best;
+}
+
 /// Best seconds per token of a bf16 cache, by head size and group.
 std::map<std::pair<int, int>, double> bf16_seconds;
 
@@ -132,16 +146,9 @@ void BM_DecodeAttention(benchmark::State& state, const CacheFormat& format, int 
   std::mt19937 random(3);
   std::normal_distribution<float> normal(0, 1);
   for (float& x : q) x = normal(random);
-  double best_seconds = INFINITY;
-  for (auto _ : state) {
-    const auto start = std::chrono::steady_clock::now();
+  const double best_seconds = BestSeconds(state, [&] {
     backend->DecodeAttention(shape, caches.items, q.data(), caches.pool, out.data(), nullptr);
-    const double seconds =
-        std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-    state.SetIterationTime(seconds);
-    best_seconds = std::min(best_seconds, seconds);
-    benchmark::DoNotOptimize(out.data());
-  }
+  });
   const double bandwidth = static_cast<double>(caches.bytes) / best_seconds;
   const double per_token = best_seconds / caches.tokens();
   if (format == CacheFormat::kBf16) bf16_seconds[{head_dim, group}] = per_token;
@@ -166,17 +173,11 @@ void BM_PrefillAttention(benchmark::State& state, ElementType element, int head_
   std::vector<float> lse(static_cast<size_t>(tokens) * shape.num_q_heads);
   const int offsets[] = {0, tokens};
   const std::byte* q = machine.slab;
-  double best_seconds = INFINITY;
-  for (auto _ : state) {
-    const auto start = std::chrono::steady_clock::now();
+  const double best_seconds = BestSeconds(state, [&] {
     backend->PrefillAttention(
         shape, {offsets},
         {element, q, q + q_bytes, q + q_bytes + kv_bytes, out.data(), lse.data()});
-    const double seconds =
-        std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-    state.SetIterationTime(seconds);
-    best_seconds = std::min(best_seconds, seconds);
-  }
+  });
   // Two multiply-adds for each channel of each pair of a query and a key it may see.
   const double pairs = 0.5 * tokens * (tokens + 1.0) * shape.num_q_heads;
   state.SetLabel(std::string(backend->name()));
@@ -194,15 +195,9 @@ void BM_ColumnSums(benchmark::State& state, ElementType element, int head_dim, i
   std::vector<float> sums(static_cast<size_t>(tokens) * kKvHeads);
   const PromptTail tail = {element, machine.slab, lse.data(), machine.slab + q_bytes,
                            tokens,  tokens};
-  double best_seconds = INFINITY;
-  for (auto _ : state) {
-    const auto start = std::chrono::steady_clock::now();
+  const double best_seconds = BestSeconds(state, [&] {
     backend->ColumnSums(shape, tail, 0, tokens, ScoreRows::kKvHeads, sums.data(), tokens);
-    const double seconds =
-        std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-    state.SetIterationTime(seconds);
-    best_seconds = std::min(best_seconds, seconds);
-  }
+  });
   // One multiply-add for each channel of each pair of a query and a key it may see.
   const double pairs = 0.5 * tokens * (tokens + 1.0) * shape.num_q_heads;
   state.SetLabel(std::string(backend->name()));

@@ -1,30 +1,21 @@
 #include "bench/memory/synthetic_prompt.h"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
-#include <fstream>
 #include <memory>
 #include <optional>
 
 #include "attention/backend.h"
 #include "attention/bfloat16.h"
 #include "block_manager/block_pool.h"
+#include "block_manager/resident_memory.h"
 #include "model/cache_ops/prompt_layer.h"
 #include "scheduler/block_plan.h"
 #include "scheduler/sequence_store.h"
 
 namespace ziggurat {
 namespace {
-
-size_t ResidentBytes() {
-  std::ifstream statm("/proc/self/statm");
-  size_t total = 0, resident = 0;
-  statm >> total >> resident;
-  return resident * static_cast<size_t>(sysconf(_SC_PAGESIZE));
-}
 
 /// Uniform in [-1, 1), quick.
 class Noise {
@@ -182,7 +173,6 @@ absl::StatusOr<HeldMemory> MeasureHeldMemory(const SyntheticPrompt& prompt) {
     const PromptTensors at = tensors.view();
     layers.Prepare(l, at);
     const LayerMeasured measured = layers.Measure(l, at);
-    held.lazy_layers += measured.lazy;
     LayerWrite write;
     if (absl::Status status = store->FillLayer(l, measured, &write); !status.ok()) return status;
     if (write.view.empty()) continue;

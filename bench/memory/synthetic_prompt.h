@@ -29,12 +29,11 @@ struct SyntheticPrompt {
 
 struct HeldMemory {
   size_t block_bytes = 0;
-  size_t planned_blocks = 0;     ///< what admission reserves
-  size_t blocks = 0;             ///< held after prefill
-  size_t high_water_blocks = 0;  ///< most held at once
-  size_t live_bytes = 0;         ///< of the blocks held: what holds tokens
-  size_t resident_bytes = 0;     ///< that the process has grown by
-  int lazy_layers = 0;
+  size_t planned_blocks = 0;             ///< what admission reserves
+  size_t blocks = 0;                     ///< held after prefill
+  size_t high_water_blocks = 0;          ///< most held at once
+  size_t live_bytes = 0;                 ///< of the blocks held: what holds tokens
+  size_t resident_bytes = 0;             ///< that the process has grown by
   size_t free_blocks_after_release = 0;  ///< must be all of the pool
   size_t pool_blocks = 0;
 

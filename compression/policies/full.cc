@@ -22,9 +22,7 @@ const PolicyDescriptor& FullPolicy() {
   static constexpr PolicyDescriptor kDescriptor = {
       .name = "full",
       .summary = "keeps everything",
-      .make = [](const PolicyArguments& arguments) -> std::shared_ptr<const DescribedPolicy> {
-        return std::make_shared<Full>(arguments);
-      },
+      .make = MakePolicy<Full>,
   };
   return kDescriptor;
 }

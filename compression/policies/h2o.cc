@@ -52,9 +52,7 @@ const PolicyDescriptor& H2oPolicy() {
           "while decoding too",
       .paper = "2306.14048",
       .parameters = kParameters,
-      .make = [](const PolicyArguments& arguments) -> std::shared_ptr<const DescribedPolicy> {
-        return std::make_shared<H2o>(arguments);
-      },
+      .make = MakePolicy<H2o>,
   };
   return kDescriptor;
 }

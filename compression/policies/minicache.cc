@@ -93,9 +93,7 @@ const PolicyDescriptor& MinicachePolicy() {
       .summary = "stores one direction for every two layers of the upper half, and both norms",
       .paper = "2405.14366",
       .parameters = kParameters,
-      .make = [](const PolicyArguments& arguments) -> std::shared_ptr<const DescribedPolicy> {
-        return std::make_shared<MiniCache>(arguments);
-      },
+      .make = MakePolicy<MiniCache>,
   };
   return kDescriptor;
 }

@@ -110,9 +110,7 @@ const PolicyDescriptor& PodPolicy() {
           "attention (proximal over distant)",
       .paper = "2412.02252",
       .parameters = kParameters,
-      .make = [](const PolicyArguments& arguments) -> std::shared_ptr<const DescribedPolicy> {
-        return std::make_shared<Pod>(arguments);
-      },
+      .make = MakePolicy<Pod>,
   };
   return kDescriptor;
 }

@@ -135,9 +135,7 @@ const PolicyDescriptor& PyramidkvPolicy() {
       .paper = "2406.02069",
       .parameters = kParameters,
       .check = CheckBudgetAboveWindow,
-      .make = [](const PolicyArguments& arguments) -> std::shared_ptr<const DescribedPolicy> {
-        return std::make_shared<PyramidKv>(arguments);
-      },
+      .make = MakePolicy<PyramidKv>,
   };
   return kDescriptor;
 }

@@ -105,9 +105,7 @@ const PolicyDescriptor& SimlayerkvPolicy() {
       .summary = "keeps sinks and recent tokens in lazy layers, everything in the others",
       .paper = "2410.13846",
       .parameters = kParameters,
-      .make = [](const PolicyArguments& arguments) -> std::shared_ptr<const DescribedPolicy> {
-        return std::make_shared<SimLayerKv>(arguments);
-      },
+      .make = MakePolicy<SimLayerKv>,
   };
   return kDescriptor;
 }

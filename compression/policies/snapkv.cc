@@ -45,9 +45,7 @@ const PolicyDescriptor& SnapkvPolicy() {
       .paper = "2404.14469",
       .parameters = kParameters,
       .check = CheckBudgetAboveWindow,
-      .make = [](const PolicyArguments& arguments) -> std::shared_ptr<const DescribedPolicy> {
-        return std::make_shared<SnapKv>(arguments);
-      },
+      .make = MakePolicy<SnapKv>,
   };
   return kDescriptor;
 }

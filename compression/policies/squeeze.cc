@@ -125,9 +125,7 @@ const PolicyDescriptor& SqueezePolicy() {
       .paper = "2404.04793",
       .parameters = kParameters,
       .check = CheckSmallestBudget,
-      .make = [](const PolicyArguments& arguments) -> std::shared_ptr<const DescribedPolicy> {
-        return std::make_shared<Squeeze>(arguments);
-      },
+      .make = MakePolicy<Squeeze>,
   };
   return kDescriptor;
 }

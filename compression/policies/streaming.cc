@@ -51,9 +51,7 @@ const PolicyDescriptor& StreamingPolicy() {
           "keeps the first tokens and the most recent ones, while decoding too (StreamingLLM)",
       .paper = "2309.17453",
       .parameters = kParameters,
-      .make = [](const PolicyArguments& arguments) -> std::shared_ptr<const DescribedPolicy> {
-        return std::make_shared<Streaming>(arguments);
-      },
+      .make = MakePolicy<Streaming>,
   };
   return kDescriptor;
 }

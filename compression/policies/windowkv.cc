@@ -192,9 +192,7 @@ const PolicyDescriptor& WindowkvPolicy() {
       .paper = "2503.17922",
       .parameters = kParameters,
       .check = CheckBudgetAboveObserved,
-      .make = [](const PolicyArguments& arguments) -> std::shared_ptr<const DescribedPolicy> {
-        return std::make_shared<WindowKv>(arguments);
-      },
+      .make = MakePolicy<WindowKv>,
   };
   return kDescriptor;
 }

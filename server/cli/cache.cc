@@ -47,7 +47,7 @@ int Cache(const CacheFlags& flags) {
   bool is_missing = false;
   while (true) {
     grpc::ClientContext context;
-    context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(10));
+    SetDeadline(context, absl::Seconds(10));
     v1::GetCacheResponse cache;
     const grpc::Status status = stub->GetCache(&context, {}, &cache);
     // One that is watched may be restarted, or stand still for a while, and comes back then.

@@ -4,6 +4,8 @@
 #include <cmath>
 #include <cstdint>
 #include <set>
+#include <string>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -62,25 +64,17 @@ std::string DrawLayer(const v1::LayerOccupancy& layer, uint64_t widest, int widt
 // formats; nothing where one plain format is all there is.
 std::string DescribeFormats(const v1::GetCacheResponse& cache, int columns) {
   std::set<std::string> formats;
-  const auto describe = [&](const v1::LayerOccupancy& layer) {
-    return absl::StrJoin(layer.formats(), " + ", [&](std::string* out, const auto& format) {
-      absl::StrAppend(out, format.format(), " ", format.blocks());
-      formats.insert(format.format());
-    });
-  };
-  std::string text;
-  for (int last = cache.layers_size() - 1; last >= 0;) {
-    const std::string held = describe(cache.layers(last));
-    int first = last;
-    while (first > 0 && describe(cache.layers(first - 1)) == held) --first;
-    const std::string name =
-        first == last ? absl::StrCat("layer ", last) : absl::StrCat("layers ", first, "-", last);
-    if (!held.empty()) text += WrapParts(absl::StrFormat("%-11s  %s", name, held), columns, 13);
-    last = first - 1;
+  std::vector<std::string> texts;
+  for (const v1::LayerOccupancy& layer : cache.layers()) {
+    texts.push_back(
+        absl::StrJoin(layer.formats(), " + ", [&](std::string* out, const auto& format) {
+          absl::StrAppend(out, format.format(), " ", format.blocks());
+          formats.insert(format.format());
+        }));
   }
   const bool is_plain = formats.empty() || formats == std::set<std::string>{"f32"} ||
                         formats == std::set<std::string>{"bf16"};
-  return is_plain ? "" : "\nblocks by format\n" + text;
+  return is_plain ? "" : "\nblocks by format\n" + WrapRuns(texts, columns);
 }
 
 std::string DrawRequest(const v1::RequestOccupancy& request, int columns) {

@@ -2,10 +2,15 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
 #include "scheduler/refusal.h"
 #include "server/wire.h"
 
 namespace ziggurat {
+
+void SetDeadline(grpc::ClientContext& context, absl::Duration time) {
+  context.set_deadline(absl::ToChronoTime(absl::Now() + time));
+}
 
 std::string CodeName(grpc::StatusCode code) {
   return absl::StatusCodeToString(static_cast<absl::StatusCode>(code));

@@ -10,6 +10,9 @@
 
 namespace ziggurat {
 
+/// The call fails with DEADLINE_EXCEEDED unless it ends within that time from now.
+void SetDeadline(grpc::ClientContext& context, absl::Duration time);
+
 /// "RESOURCE_EXHAUSTED", ...
 std::string CodeName(grpc::StatusCode code);
 

@@ -28,6 +28,7 @@
 #include "server/cli/eval/task_file.h"
 #include "server/cli/failure.h"
 #include "server/cli/on_signal.h"
+#include "server/cli/policy_check.h"
 #include "server/cli/progress.h"
 #include "server/cli/shell_quote.h"
 #include "server/cli/terminal.h"
@@ -208,7 +209,7 @@ int Eval(const EvalFlags& flags, std::string command) {
   std::optional<OnSignal> preparing(std::in_place, signals,
                                     [] { std::_Exit(Fail("stopped; nothing was asked yet")); });
   grpc::ClientContext context;
-  context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(30));
+  SetDeadline(context, absl::Seconds(30));
   grpc::Status status = stub.GetModel(&context, {}, &info.model);
   if (!status.ok()) return FailCall(status, flags);
   std::vector<EvalPolicy> policies;

@@ -13,18 +13,18 @@ std::string FormatBytes(double bytes) {
   // From 999.5 on three digits would not do.
   const auto [value, unit] = ScaleBytes(bytes, 999.5);
   const bool is_scaled = value != bytes;
-  return absl::StrCat(is_scaled ? FormatDigits(value) : FormatNumber(value, 0), " ", unit);
+  return absl::StrCat(is_scaled ? FormatDigits(value) : FormatDecimals(value, 0), " ", unit);
 }
 
 std::string FormatDigits(double value) {
-  return FormatNumber(value, value < 9.995 ? 2 : value < 99.95 ? 1 : 0);
+  return FormatDecimals(value, value < 9.995 ? 2 : value < 99.95 ? 1 : 0);
 }
 
 std::string FormatPercent(double share) {
   return std::isnan(share) ? kNoFigure : absl::StrFormat("%.1f %%", 100 * share);
 }
 
-std::string FormatNumber(double value, int decimals) {
+std::string FormatDecimals(double value, int decimals) {
   return std::isnan(value) ? kNoFigure : absl::StrFormat("%.*f", decimals, value);
 }
 

@@ -16,7 +16,7 @@ std::string FormatDigits(double value);
 /// "16.7 %"
 std::string FormatPercent(double share);
 /// With so many decimals.
-std::string FormatNumber(double value, int decimals);
+std::string FormatDecimals(double value, int decimals);
 /// "0.545", or that nothing was counted.
 std::string FormatShare(int64_t part, int64_t whole);
 

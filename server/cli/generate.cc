@@ -12,6 +12,7 @@
 #include "model/tokenizer/utf8.h"
 #include "nlohmann/json.hpp"
 #include "server/cli/cache_picture.h"
+#include "server/cli/call_status.h"
 #include "server/cli/client.h"
 #include "server/cli/command.h"
 #include "server/cli/failure.h"
@@ -150,11 +151,7 @@ int Generate(const GenerateFlags& flags) {
   TerminationSignals signals;  // before gRPC starts threads
   const std::unique_ptr<v1::Ziggurat::Stub> stub = Connect(flags.server, *access);
   grpc::ClientContext context;
-  if (flags.deadline_seconds) {
-    context.set_deadline(
-        std::chrono::system_clock::now() +
-        std::chrono::milliseconds(static_cast<int64_t>(*flags.deadline_seconds * 1000)));
-  }
+  if (flags.deadline_seconds) SetDeadline(context, absl::Seconds(*flags.deadline_seconds));
   std::atomic<bool> has_stopped = false;
   const OnSignal cancel(signals, [&] {
     has_stopped = true;

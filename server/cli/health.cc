@@ -1,11 +1,11 @@
 // `ziggurat health`: the probe of containers and scripts.
-#include <chrono>
 #include <cstdio>
 #include <memory>
 #include <string>
 
 #include "absl/status/statusor.h"
 #include "grpc/health/v1/health.grpc.pb.h"
+#include "server/cli/call_status.h"
 #include "server/cli/client.h"
 #include "server/cli/command.h"
 #include "server/cli/failure.h"
@@ -41,9 +41,7 @@ int Probe(const HealthFlags& flags) {
   if (!access.ok()) return Fail(access.status());
   const std::unique_ptr<Health::Stub> stub = Health::NewStub(OpenChannel(flags.server, *access));
   grpc::ClientContext context;
-  context.set_deadline(
-      std::chrono::system_clock::now() +
-      std::chrono::milliseconds(static_cast<int64_t>(1000 * flags.timeout_seconds)));
+  SetDeadline(context, absl::Seconds(flags.timeout_seconds));
   HealthCheckRequest request;
   request.set_service(flags.service);
   HealthCheckResponse response;

@@ -90,21 +90,26 @@ std::string DescribeLayer(const v1::LayerCacheReport& layer) {
   return absl::StrJoin(parts, ", ");
 }
 
-std::string DescribeLayers(const LayerReports& layers, int columns) {
-  std::string text;
-  for (int last = layers.size() - 1; last >= 0;) {
-    const std::string what = DescribeLayer(layers[last]);
+std::string WrapRuns(const std::vector<std::string>& texts, int columns) {
+  constexpr int kIndent = 13;
+  std::string lines;
+  for (int last = static_cast<int>(texts.size()) - 1; last >= 0;) {
     int first = last;
-    while (first > 0 && DescribeLayer(layers[first - 1]) == what) --first;
+    while (first > 0 && texts[first - 1] == texts[last]) --first;
     const std::string name =
-        first == last ? absl::StrCat("layer ", layers[last].layer())
-                      : absl::StrCat("layers ", layers[first].layer(), "-", layers[last].layer());
-    constexpr int kIndent = 13;
-    if (!what.empty())
-      text += WrapParts(absl::StrFormat("%-11s  %s", name, what), columns, kIndent);
+        first == last ? absl::StrCat("layer ", last) : absl::StrCat("layers ", first, "-", last);
+    if (!texts[last].empty()) {
+      lines += WrapParts(absl::StrFormat("%-11s  %s", name, texts[last]), columns, kIndent);
+    }
     last = first - 1;
   }
-  return text;
+  return lines;
+}
+
+std::string DescribeLayers(const LayerReports& layers, int columns) {
+  std::vector<std::string> texts;
+  for (const v1::LayerCacheReport& layer : layers) texts.push_back(DescribeLayer(layer));
+  return WrapRuns(texts, columns);
 }
 
 std::string SummarizeLayers(const LayerReports& layers) {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "google/protobuf/repeated_ptr_field.h"
 #include "ziggurat/v1/ziggurat.pb.h"
@@ -23,6 +24,10 @@ std::string DescribeLayers(const LayerReports& layers, int columns);
 /// 1-3; int4 1200 + bf16 300 blocks; evicted 12-976". Empty where every layer holds all its tokens
 /// in one plain format.
 std::string SummarizeLayers(const LayerReports& layers);
+
+/// A line for each run of neighbouring layers with the same text, the last layer on top, as in
+/// DescribeLayers; of empty texts none. `texts`: one for each layer, from 0 on.
+std::string WrapRuns(const std::vector<std::string>& texts, int columns);
 
 /// Breaks `text` after ", " or "; " so that no line is wider than `columns`; all but the first
 /// begin with `indent` spaces. Ends with a line break. A part that is wider than a line is broken

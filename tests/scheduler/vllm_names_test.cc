@@ -88,9 +88,9 @@ TEST(VllmNames, CountABlockForAllLayersOnce) {
 TEST(VllmNames, AddUpWhoGaveUpAndWhoRanOutOfTime) {
   Metrics metrics;
   metrics.ExportVllmNames("needle");
-  const std::map<std::string, int> finished = {{"stop", 5},        {"length", 4},
-                                               {"cancelled", 3},   {"deadline", 2},
-                                               {"unavailable", 6}, {"error", 1}};
+  const std::map<FinishReason, int> finished = {
+      {FinishReason::kStop, 5},     {FinishReason::kLength, 4},      {FinishReason::kCancelled, 3},
+      {FinishReason::kDeadline, 2}, {FinishReason::kUnavailable, 6}, {FinishReason::kError, 1}};
   for (const auto& [reason, count] : finished) {
     for (int i = 0; i < count; ++i) metrics.CountFinished(reason);
   }

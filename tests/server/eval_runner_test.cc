@@ -7,9 +7,12 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "server/cli/eval/resume.h"
+#include "server/cli/policy_check.h"
 #include "server/cli/progress.h"
 #include "tests/model/tokenizer_files.h"
 #include "tests/server/stub_daemon.h"
+#include "tests/support/files.h"
+#include "tests/support/poll.h"
 
 namespace ziggurat::eval {
 namespace {
@@ -18,18 +21,11 @@ using ::testing::HasSubstr;
 
 class EvalRunner : public ::testing::Test {
  protected:
-  void SetUp() override {
-    folder_ = std::filesystem::path(::testing::TempDir()) /
-              ::testing::UnitTest::GetInstance()->current_test_info()->name();
-    std::filesystem::remove_all(folder_);
-  }
-  void TearDown() override { std::filesystem::remove_all(folder_); }
-
   void Start(const ServeConfig& config = StubDaemon::DefaultConfig()) {
     daemon_ = std::make_unique<StubDaemon>(config);
     grpc::ClientContext context;
     ASSERT_TRUE(daemon_->stub().GetModel(&context, {}, &model_).ok());
-    auto log = ResultLog::Open(folder_.string());
+    auto log = ResultLog::Open(folder_.path().string());
     ASSERT_TRUE(log.ok()) << log.status();
     log_ = *std::move(log);
   }
@@ -57,7 +53,7 @@ class EvalRunner : public ::testing::Test {
   }
   std::vector<Job> Jobs() const { return Resume({}, model_, policies_, askings_, false).jobs; }
 
-  std::filesystem::path folder_;
+  TemporaryFolder folder_;
   std::unique_ptr<StubDaemon> daemon_;
   v1::GetModelResponse model_;
   std::unique_ptr<ResultLog> log_;
@@ -96,7 +92,7 @@ TEST_F(EvalRunner, AsksEverythingOnceAndWritesItDown) {
     }
   }
   log_.reset();
-  const auto log = ResultLog::Open(folder_.string());
+  const auto log = ResultLog::Open(folder_.path().string());
   ASSERT_TRUE(log.ok()) << log.status();
   const Resumption resumption = Resume((*log)->earlier(), model_, policies_, askings_, false);
   EXPECT_EQ(resumption.settled.size(), 12u);
@@ -238,9 +234,9 @@ TEST_F(EvalRunner, PoliciesThatDependOnThePromptAreLeftToEachPrompt) {
   for (size_t i = 0; i < file_.questions.size(); ++i) {
     Asking asking{.file = &file_, .index = i};
     ASSERT_TRUE(PrepareAsking(daemon_->stub(), options_, asking).ok());
-    const Generated answer = daemon_->Generate(MakeRequest(asking, open, false));
+    const Generation answer = daemon_->Generate(MakeRequest(asking, open, false));
     ASSERT_TRUE(answer.status.ok()) << answer.status.error_message();
-    EXPECT_THAT(answer.result.cache().compression(), HasSubstr(tasks[i])) << "prompt " << i;
+    EXPECT_THAT(answer.result->cache().compression(), HasSubstr(tasks[i])) << "prompt " << i;
   }
 }
 
@@ -255,7 +251,9 @@ TEST_F(EvalRunner, ADefaultThatDependsOnThePromptIsAllowedAsItIs) {
   MakeQuestions(2);
   Runner runner(daemon_->stub(), model_, *log_, Jobs(), {});
   ASSERT_TRUE(runner.Wait().ok());
-  for (const Result& result : runner.TakeResults()) EXPECT_FALSE(result.failed()) << result.error;
+  const std::vector<Result> results = runner.TakeResults();
+  EXPECT_EQ(results.size(), 4u);
+  for (const Result& result : results) EXPECT_FALSE(result.failed()) << result.error;
 }
 
 TEST_F(EvalRunner, RefusedRequestsAreResultsOfTheirOwn) {
@@ -266,7 +264,9 @@ TEST_F(EvalRunner, RefusedRequestsAreResultsOfTheirOwn) {
   Runner runner(daemon_->stub(), model_, *log_, Jobs(), {.concurrency = 2});
   ASSERT_TRUE(runner.Wait().ok());
   EXPECT_EQ(runner.progress().failed, 4u);
-  for (const Result& result : runner.TakeResults()) {
+  const std::vector<Result> results = runner.TakeResults();
+  EXPECT_EQ(results.size(), 4u);
+  for (const Result& result : results) {
     EXPECT_EQ(result.error_code, "INVALID_ARGUMENT");
     EXPECT_THAT(result.error, HasSubstr("8"));
   }
@@ -290,7 +290,9 @@ TEST_F(EvalRunner, PatienceWithAFullQueueEnds) {
                 {.concurrency = 8, .busy_patience = absl::ZeroDuration()});
   ASSERT_TRUE(runner.Wait().ok());
   EXPECT_GT(runner.progress().failed, 0u);
-  for (const Result& result : runner.TakeResults()) {
+  const std::vector<Result> results = runner.TakeResults();
+  EXPECT_EQ(results.size(), 16u);
+  for (const Result& result : results) {
     EXPECT_TRUE(!result.failed() || result.error_code == "RESOURCE_EXHAUSTED") << result.error;
   }
 }
@@ -304,8 +306,7 @@ TEST_F(EvalRunner, APolicyIsJudgedOnceTheQueueHasRoom) {
     const v1::GetCacheResponse cache = daemon_->Cache();
     return cache.running() == 1 && cache.waiting() == 1;
   };
-  for (int i = 0; i < 2000 && !is_full(); ++i) absl::SleepFor(absl::Milliseconds(5));
-  ASSERT_TRUE(is_full());
+  ASSERT_TRUE(PollUntil(kPatience, is_full)) << "waited for one that runs and one that waits";
   std::string canonical;
   const grpc::Status status = CheckPolicy(daemon_->stub(), "snapkv(budget=64)", {}, canonical);
   EXPECT_TRUE(status.ok()) << status.error_message();
@@ -319,7 +320,9 @@ TEST_F(EvalRunner, DeadlinesAreFailures) {
   daemon_->control().prefill_layer_delay_us = 300000;
   Runner runner(daemon_->stub(), model_, *log_, Jobs(), {.deadline = absl::Milliseconds(50)});
   ASSERT_TRUE(runner.Wait().ok());
-  for (const Result& result : runner.TakeResults()) {
+  const std::vector<Result> results = runner.TakeResults();
+  EXPECT_EQ(results.size(), 2u);
+  for (const Result& result : results) {
     EXPECT_EQ(result.error_code, "DEADLINE_EXCEEDED");
   }
 }
@@ -329,7 +332,8 @@ TEST_F(EvalRunner, StopKeepsWhatIsDoneAndDropsTheRest) {
   MakeQuestions(50);
   daemon_->control().decode_delay_us = 5000;
   Runner runner(daemon_->stub(), model_, *log_, Jobs(), {.concurrency = 3});
-  while (runner.progress().done < 5) absl::SleepFor(absl::Milliseconds(2));
+  ASSERT_TRUE(PollUntil(kPatience, [&] { return runner.progress().done >= 5; }))
+      << "waited for 5 questions, and " << runner.progress().done << " are done";
   runner.Stop();
   const absl::Time stopped = absl::Now();
   EXPECT_TRUE(absl::IsCancelled(runner.Wait()));
@@ -342,7 +346,7 @@ TEST_F(EvalRunner, StopKeepsWhatIsDoneAndDropsTheRest) {
   daemon_->WaitIdle();
 
   log_.reset();
-  const auto log = ResultLog::Open(folder_.string());
+  const auto log = ResultLog::Open(folder_.path().string());
   ASSERT_TRUE(log.ok()) << log.status();
   EXPECT_EQ((*log)->earlier().size(), results.size());
   const Resumption resumption = Resume((*log)->earlier(), model_, policies_, askings_, false);
@@ -355,7 +359,8 @@ TEST_F(EvalRunner, EndsWhereTheDaemonIsGone) {
   MakeQuestions(50);
   daemon_->control().decode_delay_us = 5000;
   Runner runner(daemon_->stub(), model_, *log_, Jobs(), {.concurrency = 2});
-  while (runner.progress().done < 3) absl::SleepFor(absl::Milliseconds(2));
+  ASSERT_TRUE(PollUntil(kPatience, [&] { return runner.progress().done >= 3; }))
+      << "waited for 3 questions, and " << runner.progress().done << " are done";
   daemon_->daemon().Drain(absl::Seconds(10));
   const absl::Status status = runner.Wait();
   EXPECT_TRUE(absl::IsUnavailable(status)) << status;

@@ -5,10 +5,10 @@
 #include <memory>
 #include <regex>
 #include <string>
-#include <thread>
 #include <utility>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "gmock/gmock.h"
 #include "google/protobuf/util/json_util.h"
@@ -21,6 +21,7 @@
 #include "server/page/page_data.h"
 #include "server/version.h"
 #include "tests/server/stub_daemon.h"
+#include "tests/support/poll.h"
 
 namespace ziggurat {
 namespace {
@@ -66,21 +67,21 @@ class SlowRequest {
   std::unique_ptr<grpc::ClientReader<v1::GenerateResponse>> stream_;
 };
 
-/// The first state of which `condition` is true; the latest one where none is.
-Json AwaitState(StubDaemon& daemon, const std::function<bool(const Json& state)>& condition) {
+/// The first state of which `condition` is true, `what` in words; the latest one where none is.
+Json AwaitState(StubDaemon& daemon, const std::string& what,
+                const std::function<bool(const Json& state)>& condition) {
   Json state;
-  for (int i = 0; i < 200; ++i) {
+  const bool is_seen = PollUntil(kPatience, [&] {
     state = GetJson(daemon, "/api/state");
-    if (condition(state)) return state;
-    std::this_thread::sleep_for(std::chrono::milliseconds(20));
-  }
-  ADD_FAILURE() << "no such state: " << state.dump();
+    return condition(state);
+  });
+  EXPECT_TRUE(is_seen) << "waited for " << what << ", and the state is " << state.dump();
   return state;
 }
 
 /// The state once it shows `requests` requests whose prompts are done.
 Json AwaitState(StubDaemon& daemon, size_t requests) {
-  return AwaitState(daemon, [requests](const Json& state) {
+  return AwaitState(daemon, absl::StrCat(requests, " that decode"), [requests](const Json& state) {
     const Json& shown = state["cache"]["requests"];
     return shown.size() == requests && std::all_of(shown.begin(), shown.end(), [](const Json& one) {
              return one["state"] == "decoding";
@@ -222,7 +223,7 @@ TEST(PageTest, ManyRequestsAreCutOffAndCounted) {
     const absl::StatusOr<RequestId> id = daemon.engine().Submit(std::move(request));
     ASSERT_TRUE(id.ok()) << id.status();
   }
-  const Json state = AwaitState(daemon, [](const Json& one) {
+  const Json state = AwaitState(daemon, "requests that are left out", [](const Json& one) {
     return one["cache"]["running"] == 1 && one["requests_left_out"] == kLeftOut;
   });
   EXPECT_EQ(state["requests_left_out"], kLeftOut);
@@ -296,8 +297,9 @@ TEST(PageTest, SaysWhatHasEndedAndWhatWasRefused) {
 
 TEST(PageTest, TheHistoryGrowsWhileNothingElseChanges) {
   StubDaemon daemon;
-  const Json state =
-      AwaitState(daemon, [](const Json& one) { return one["latest"]["time_ms"].size() >= 3; });
+  const Json state = AwaitState(daemon, "three points of time", [](const Json& one) {
+    return one["latest"]["time_ms"].size() >= 3;
+  });
   EXPECT_GE(state["latest"]["newest"], 3);
   EXPECT_GE(GetJson(daemon, "/api/history")["newest"], 3);
 }
@@ -321,7 +323,7 @@ TEST(HistoryTest, RatesAreOfTheSecondsThatPassed) {
   history.Add(metrics.Totals(), wall, now);
   metrics.CountGeneratedTokens(60);
   metrics.CountPromptTokens(20);
-  metrics.CountFinished("length");
+  metrics.CountFinished(FinishReason::kLength);
   metrics.CountRefused(Refusal::kQueueFull);
   metrics.ObserveFirstToken(0.3);
   metrics.ObserveInterToken({0.02, 0.02, 0.02, 0.3});

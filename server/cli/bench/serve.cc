@@ -18,12 +18,12 @@
 #include "server/cli/bench/load/load_runner.h"
 #include "server/cli/bench/serve_flags.h"
 #include "server/cli/bench/subcommands.h"
+#include "server/cli/call_status.h"
 #include "server/cli/client.h"
 #include "server/cli/command_line.h"
-#include "server/cli/eval/asking.h"
-#include "server/cli/eval/policy_text.h"
 #include "server/cli/failure.h"
 #include "server/cli/on_signal.h"
+#include "server/cli/policy_check.h"
 #include "server/cli/progress.h"
 #include "server/cli/terminal.h"
 #include "server/printable.h"
@@ -183,10 +183,10 @@ int Serve(const ServeFlags& flags, std::string command) {
   std::optional<OnSignal> preparing(std::in_place, signals,
                                     [] { std::_Exit(Fail(kNothingMeasured)); });
   grpc::ClientContext context;
-  context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(30));
+  SetDeadline(context, absl::Seconds(30));
   grpc::Status status = stub.GetModel(&context, {}, &model);
   std::string canonical;
-  if (status.ok()) status = eval::CheckPolicy(stub, flags.compression, {}, canonical);
+  if (status.ok()) status = CheckPolicy(stub, flags.compression, {}, canonical);
   if (!status.ok()) {
     return Fail(DescribeError(status, flags.server), ExitCodeOf(status));
   }
@@ -221,7 +221,7 @@ int Serve(const ServeFlags& flags, std::string command) {
   result.summary = Summarize(result.records, result.cache, flags.goals);
   const std::string& policy =
       flags.compression.empty() ? model.default_compression() : flags.compression;
-  if (std::string any = eval::TextOfAnyPrompt(policy); !any.empty()) {
+  if (std::string any = TextOfAnyPrompt(policy); !any.empty()) {
     result.summary.compression = std::move(any);
   } else if (result.summary.compression.empty()) {
     result.summary.compression = policy;  // nothing was done, so no answer said it

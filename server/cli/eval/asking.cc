@@ -1,24 +1,22 @@
 #include "server/cli/eval/asking.h"
 
 #include <algorithm>
-#include <chrono>
 #include <utility>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
+#include "absl/time/time.h"
 #include "server/cli/call_status.h"
-#include "server/cli/patience.h"
 
 namespace ziggurat::eval {
 namespace {
 
-constexpr auto kTokenizeDeadline = std::chrono::seconds(60);
+constexpr absl::Duration kTokenizeDeadline = absl::Seconds(60);
 
 grpc::Status Tokenize(v1::Ziggurat::StubInterface& stub, const std::string& text,
                       bool add_special_tokens, std::vector<int32_t>& ids) {
   grpc::ClientContext context;
-  context.set_deadline(std::chrono::system_clock::now() + kTokenizeDeadline);
+  SetDeadline(context, kTokenizeDeadline);
   v1::TokenizeRequest request;
   request.set_text(text);
   request.set_add_special_tokens(add_special_tokens);
@@ -31,7 +29,7 @@ grpc::Status Tokenize(v1::Ziggurat::StubInterface& stub, const std::string& text
 grpc::Status Detokenize(v1::Ziggurat::StubInterface& stub, const std::vector<int32_t>& ids,
                         std::string& text) {
   grpc::ClientContext context;
-  context.set_deadline(std::chrono::system_clock::now() + kTokenizeDeadline);
+  SetDeadline(context, kTokenizeDeadline);
   v1::DetokenizeRequest request;
   request.mutable_token_ids()->Add(ids.begin(), ids.end());
   v1::DetokenizeResponse response;
@@ -86,38 +84,7 @@ grpc::Status HoldBack(v1::Ziggurat::StubInterface& stub, int tokens, Asking& ask
   return status;
 }
 
-grpc::Status AskOnce(v1::Ziggurat::StubInterface& stub, const std::string& text,
-                     const std::vector<std::string>& stop, std::string& canonical) {
-  grpc::ClientContext context;
-  context.set_deadline(absl::ToChronoTime(absl::Now() + kBusyPatience));
-  v1::GenerateRequest request;
-  for (const int32_t id : {0, 0}) request.mutable_token_ids()->add_ids(id);
-  request.mutable_sampling()->set_temperature(0);
-  request.set_max_tokens(1);
-  request.mutable_stop()->Add(stop.begin(), stop.end());
-  request.set_compression(text);
-  const auto stream = stub.Generate(&context, request);
-  v1::GenerateResponse response;
-  while (stream->Read(&response)) {
-    if (response.has_result()) canonical = response.result().cache().compression();
-  }
-  if (std::string any = TextOfAnyPrompt(text); !any.empty()) canonical = std::move(any);
-  return WithoutAnswer(WithRefusalReason(stream->Finish(), context), kBusyPatience);
-}
-
 }  // namespace
-
-grpc::Status CheckPolicy(v1::Ziggurat::StubInterface& stub, const std::string& text,
-                         const std::vector<std::string>& stop, std::string& canonical) {
-  Patience patience(kBusyPatience);
-  for (;;) {
-    grpc::Status status = AskOnce(stub, text, stop, canonical);
-    const std::optional<absl::Duration> pause =
-        IsBusy(status) ? patience.NextPause() : std::nullopt;
-    if (!pause) return status;
-    absl::SleepFor(*pause);
-  }
-}
 
 grpc::Status PrepareAsking(v1::Ziggurat::StubInterface& stub, const AskingOptions& options,
                            Asking& asking) {

@@ -40,13 +40,6 @@ struct Asking {
   const Question& question() const { return file->questions[index]; }
 };
 
-/// Has the daemon judge a policy (empty: its default), by a request for one token with these stop
-/// strings, again while it is busy: `canonical` is then its text with every parameter, open where
-/// the prompt decides (windowkv's task=auto): each prompt that it is sent with decides for itself.
-/// The daemon's refusal otherwise.
-grpc::Status CheckPolicy(v1::Ziggurat::StubInterface& stub, const std::string& text,
-                         const std::vector<std::string>& stop, std::string& canonical);
-
 /// Fills everything but file and index, which are given; asks the daemon for tokens.
 grpc::Status PrepareAsking(v1::Ziggurat::StubInterface& stub, const AskingOptions& options,
                            Asking& asking);

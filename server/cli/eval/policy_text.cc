@@ -48,11 +48,6 @@ std::vector<double> Amounts(std::string_view text) {
 
 }  // namespace
 
-std::string TextOfAnyPrompt(const std::string& text) {
-  const absl::StatusOr<std::shared_ptr<const Policy>> policy = ParsePolicy(text);
-  return policy.ok() && (*policy)->wants_prompt_text() ? (*policy)->ToString() : "";
-}
-
 std::string PolicyFamily(std::string_view text) {
   std::string family;
   for (const TermSyntax& term : Parse(text)) {

@@ -12,11 +12,6 @@ struct EvalPolicy {
   std::string name = {};       ///< as it was asked for, without spaces: short
 };
 
-/// The text with every parameter of a policy that depends on the prompt (windowkv's task=auto),
-/// which the daemon reports as what it became for one prompt; empty for others, and for policies
-/// that only the daemon knows.
-std::string TextOfAnyPrompt(const std::string& text);
-
 /// The names without parameters: "simlayerkv+snapkv". Of a text that is no policy, the text.
 std::string PolicyFamily(std::string_view text);
 /// The text without the parameters that say how much is kept (ParameterSpec::is_amount): policies

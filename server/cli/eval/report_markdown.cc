@@ -27,7 +27,7 @@ std::string Code(const std::string& text) {
 
 // Of KV pairs: whole ones, but a few with a decimal.
 std::string Count(double value) {
-  return FormatNumber(value, value != 0 && std::abs(value) < 10 ? 1 : 0);
+  return FormatDecimals(value, value != 0 && std::abs(value) < 10 ? 1 : 0);
 }
 
 std::string Accuracy(const Row& row) {
@@ -146,7 +146,7 @@ std::string AnswerTable(const Summary& summary, const Group& group) {
     table.AddLine({Code(summary.policies[p].name), Accuracy(row), absl::StrCat(row.prompts),
                    FormatShare(row.items_right, row.items),
                    FormatShare(row.later_digits_right, row.later_digits), FormatBytes(row.bytes),
-                   FormatPercent(row.share_of_full), FormatNumber(row.compression_ratio, 2),
+                   FormatPercent(row.share_of_full), FormatDecimals(row.compression_ratio, 2),
                    p == 0 ? kNoFigure : absl::StrCat(row.lost),
                    p == 0 ? kNoFigure : absl::StrCat(row.won),
                    p == 0 ? kNoFigure : PValue(row.mcnemar_p), Remark(row, p == 0)});
@@ -165,7 +165,7 @@ std::string WorkTable(const Summary& summary, const Group& group) {
                    std::isnan(row.first_token_seconds)
                        ? kNoFigure
                        : absl::StrFormat("%.0f ms", 1000 * row.first_token_seconds),
-                   FormatNumber(row.tokens_per_second, 0), Count(row.evicted),
+                   FormatDecimals(row.tokens_per_second, 0), Count(row.evicted),
                    Count(row.lazy_layers), Count(row.merged), Count(row.distant),
                    Count(row.quantized),
                    FormatShare(static_cast<int64_t>(row.skipped_attentions),
@@ -250,12 +250,12 @@ std::string RecallSection(const RunInfo& info, const Summary& summary,
     int with_recall = 0;  // PoD measures none of layers that borrow keys
     for (size_t l = 0; l < layers; ++l) {
       const double value = l < recall.layers.size() ? recall.layers[l] : std::nan("");
-      cells.push_back(FormatNumber(value, 3));
+      cells.push_back(FormatDecimals(value, 3));
       if (std::isnan(value)) continue;
       sum += value;
       ++with_recall;
     }
-    cells.push_back(with_recall == 0 ? kNoFigure : FormatNumber(sum / with_recall, 3));
+    cells.push_back(with_recall == 0 ? kNoFigure : FormatDecimals(sum / with_recall, 3));
     table.AddLine(cells);
   }
   return text + table.ToString();

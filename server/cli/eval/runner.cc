@@ -96,9 +96,7 @@ bool Runner::Ask(size_t worker, const Job& job, Result& result) {
 
 grpc::Status Runner::Call(size_t worker, const Job& job, Result& result) {
   grpc::ClientContext context;
-  if (options_.deadline != absl::InfiniteDuration()) {
-    context.set_deadline(absl::ToChronoTime(absl::Now() + options_.deadline));
-  }
+  SetDeadline(context, options_.deadline);
   {
     std::lock_guard lock(mutex_);
     if (stopping_) return grpc::Status::CANCELLED;

@@ -1,10 +1,8 @@
 #include "server/cli/plan/memory.h"
 
-#include <unistd.h>
-
 #include <algorithm>
-#include <fstream>
 
+#include "block_manager/resident_memory.h"
 #include "model/decoder/decoder_memory.h"
 
 namespace ziggurat::plan {
@@ -19,13 +17,6 @@ constexpr size_t kRequestBytes = size_t{22} << 10;
 constexpr size_t kPromptTokenBytes = 6;
 
 }  // namespace
-
-size_t ResidentBytes() {
-  std::ifstream statm("/proc/self/statm");
-  size_t all_pages = 0, resident_pages = 0;
-  if (!(statm >> all_pages >> resident_pages)) return 0;
-  return resident_pages * static_cast<size_t>(sysconf(_SC_PAGESIZE));
-}
 
 MemoryParts EstimateMemory(const ModelConfig& model, const ServeConfig& config, ElementType element,
                            const PromptSizes& prompts, absl::Span<const PrefillNeeds> needs) {

@@ -40,7 +40,4 @@ struct PromptSizes {
 MemoryParts EstimateMemory(const ModelConfig& model, const ServeConfig& config, ElementType element,
                            const PromptSizes& prompts, absl::Span<const PrefillNeeds> needs);
 
-/// Bytes of this process that are resident; 0 where the system does not say.
-size_t ResidentBytes();
-
 }  // namespace ziggurat::plan

@@ -2,11 +2,14 @@
 
 #include <utility>
 
+#include "absl/time/time.h"
+#include "server/cli/call_status.h"
+
 namespace ziggurat::bench {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-constexpr auto kPatience = std::chrono::seconds(2);
+constexpr absl::Duration kPatience = absl::Seconds(2);
 
 }  // namespace
 
@@ -41,7 +44,7 @@ void CacheSampler::Run() {
 
 void CacheSampler::Look() {
   grpc::ClientContext context;
-  context.set_deadline(std::chrono::system_clock::now() + kPatience);
+  SetDeadline(context, kPatience);
   v1::GetCacheRequest request;
   request.set_totals_only(true);
   v1::GetCacheResponse cache;

@@ -25,11 +25,7 @@ class LoadRunner::Call : public grpc::ClientReadReactor<v1::GenerateResponse> {
     const LoadOptions& options = runner_->options_;
     record_.sent_seconds = runner_->Now();
     record_.due_seconds = options.clients > 0 ? record_.sent_seconds : record_.plan.arrival_seconds;
-    if (options.timeout_seconds) {
-      context_.set_deadline(std::chrono::system_clock::now() +
-                            std::chrono::duration_cast<std::chrono::system_clock::duration>(
-                                std::chrono::duration<double>(*options.timeout_seconds)));
-    }
+    if (options.timeout_seconds) SetDeadline(context_, absl::Seconds(*options.timeout_seconds));
     runner_->stub_.async()->Generate(&context_, &request_, this);
     StartRead(&response_);
     StartCall();
