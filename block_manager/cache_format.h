@@ -14,6 +14,7 @@
 #include <string_view>
 
 #include "absl/status/status.h"
+#include "block_manager/check.h"
 
 namespace ziggurat {
 
@@ -112,12 +113,15 @@ struct PlaneSpec {
 };
 
 /// The planes of a format; the first holds the codes.
-constexpr int kMaxPlanes = 3;
+constexpr int kMaxPlanes = 3;  // codes, scales, and norms or scores (CheckFormat)
 struct PlaneList {
   int count = 0;
   PlaneSpec planes[kMaxPlanes];
 
-  void Add(const PlaneSpec& plane) { planes[count++] = plane; }
+  void Add(const PlaneSpec& plane) {
+    CheckThat(count < kMaxPlanes, "a format of too many planes");
+    planes[count++] = plane;
+  }
   /// Index of the plane of that role, or -1.
   int Find(PlaneRole role) const;
 };

@@ -52,8 +52,7 @@ void FromF32(const float* x, size_t count, void* out) {
   ConvertRange<V, F32Element, Element>(x, count, static_cast<typename Element::Type*>(out));
 }
 
-/// Cosine of two rows; 1 where both are zero, 0 where one is. In double: for rows whose squares
-/// leave the range of f32.
+/// In double, as Cosine, for rows whose squares leave the range of f32.
 inline double CosineOfAnySize(const float* a, const float* b, int width) {
   double dot = 0, a_square = 0, b_square = 0;
   for (int i = 0; i < width; ++i) {
@@ -65,7 +64,7 @@ inline double CosineOfAnySize(const float* a, const float* b, int width) {
   return dot / (__builtin_sqrt(a_square) * __builtin_sqrt(b_square));
 }
 
-/// The same.
+/// Cosine of two rows; 1 where both are zero, 0 where one is.
 template <class V>
 double Cosine(const float* a, const float* b, int width) {
   auto dot = V::Zero(), a_squares = V::Zero(), b_squares = V::Zero();
@@ -76,6 +75,8 @@ double Cosine(const float* a, const float* b, int width) {
     b_squares = V::Fma(y, y, b_squares);
   });
   const double a_square = V::Sum(a_squares), b_square = V::Sum(b_squares);
+  // Above: sums of products stay below f32's largest number. Below: squares that it loses count
+  // for nothing.
   const auto is_exact = [](double square) { return square > 1e-24 && square < 1e36; };
   if (!is_exact(a_square) || !is_exact(b_square)) return CosineOfAnySize(a, b, width);
   return V::Sum(dot) / __builtin_sqrt(a_square * b_square);

@@ -61,8 +61,7 @@ size_t ScratchBytesFor(const AttentionShape& shape, int tokens) {
   const int heads = shape.num_kv_heads;
   const int count = std::max(std::min(tokens, kStagedTokens), shape.head_dim);
   return std::max({DistantScratchBytes(shape, tokens), WindowScoresScratchBytes(shape, tokens, 0),
-                   SelectWindowsScratchBytes(tokens, 1),
-                   // Any windows of these tokens take less.
+                   // Windows of any length together are less than twice as long as their tokens.
                    SelectWindowsScratchBytes(2 * tokens, tokens), CosineSumScratchBytes(tokens),
                    CopyScratchBytes(heads, count, shape.head_dim),
                    MergeScratchBytes(heads, count, shape.head_dim)}) +

@@ -9,7 +9,7 @@
 #include "attention/backend.h"
 #include "attention/bfloat16.h"
 #include "block_manager/block_pool.h"
-#include "block_manager/resident_memory.h"
+#include "model/resident_memory.h"
 #include "model/cache_ops/prompt_layer.h"
 #include "scheduler/block_plan.h"
 #include "scheduler/sequence_store.h"

@@ -60,6 +60,7 @@ struct ModelConfig {
   std::string dtype;                   ///< what the file claims, for display: the tensors decide
   std::string quantization;  ///< how the weights are quantized; empty where they are plain
 
+  /// Outputs of q_proj, and of k_proj and v_proj, in the checkpoint.
   int q_size() const { return num_q_heads * head_dim; }
   int kv_size() const { return num_kv_heads * head_dim; }
   /// Channels of a head as it is computed and cached. Those that the model does not have are zero

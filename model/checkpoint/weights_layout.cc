@@ -62,9 +62,8 @@ const TensorView* Resolve(const ModelConfig& config, const Checkpoint& checkpoin
   return embedding != nullptr ? embedding : checkpoint.Find(kOutputHead);
 }
 
-/// With tied embeddings, the output head is not read where the embedding is there. One of another
-/// shape shows that they were not meant to be tied.
-std::optional<std::string> CheckUnusedHead(const ModelConfig& config,
+/// An output head of another shape than the embedding cannot be tied to it.
+std::optional<std::string> CheckTiedShapes(const ModelConfig& config,
                                            const Checkpoint& checkpoint) {
   if (!HasBothEnds(config, checkpoint)) return std::nullopt;
   const TensorView& head = *checkpoint.Find(kOutputHead);
@@ -127,9 +126,11 @@ bool HasHeadOfItsOwn(const ModelConfig& config, const Checkpoint& checkpoint) {
   if (!HasBothEnds(config, checkpoint)) return false;
   const TensorView& head = *checkpoint.Find(kOutputHead);
   const TensorView& embedding = *checkpoint.Find(kEmbedding);
-  return head.shape == embedding.shape &&
-         (head.dtype != embedding.dtype || head.bytes != embedding.bytes ||
-          std::memcmp(head.data, embedding.data, head.bytes) != 0);
+  if (head.shape != embedding.shape) return false;  // CheckWeights says so
+  if (head.dtype != embedding.dtype) return true;
+  head.ReadAhead();
+  embedding.ReadAhead();
+  return std::memcmp(head.data, embedding.data, head.bytes) != 0;
 }
 
 absl::Status CheckWeights(const ModelConfig& config, const Checkpoint& checkpoint) {
@@ -152,7 +153,7 @@ absl::Status CheckWeights(const ModelConfig& config, const Checkpoint& checkpoin
                                    ", supported are F32, F16 and BF16"));
     }
   }
-  if (std::optional<std::string> head = CheckUnusedHead(config, checkpoint)) wrong.push_back(*head);
+  if (std::optional<std::string> head = CheckTiedShapes(config, checkpoint)) wrong.push_back(*head);
   for (const std::string& name : checkpoint.Names()) {
     if (!expected.contains(name) && !IsHarmless(config, name)) unused.push_back(name);
   }

@@ -15,7 +15,9 @@ WorkspaceShape MakeWorkspaceShape(const ModelConfig& config, const DecoderOption
 
 /// Weights as they are kept in memory, whatever type they have in the file: matrices in the element
 /// type, vectors in f32, and the embedding a second time where it is the packed output head too.
-/// What packing adds to matrices of odd sizes is not counted.
+/// What packing adds to matrices of odd sizes is not counted. Whether a tied head is another matrix
+/// all the same (HasHeadOfItsOwn) the loader has found out before it asks, and `ziggurat plan` has
+/// not; where weights are packed it takes as much either way.
 size_t WeightsBytes(const ModelConfig& config, ElementType element);
 
 /// The lanes of the prefill workspace, each with room for a batch that needs all that plans may ask

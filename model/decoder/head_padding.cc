@@ -27,8 +27,9 @@ int HeadPadding::PaddedRow(int row) const {
   return head * padded_ + channel + (is_second_half ? (padded_ - stored_) / 2 : 0);
 }
 
-void HeadPadding::PadQkv(WeightMatrix& weight, std::vector<float>& bias) const {
+void HeadPadding::PadQkv(Projection& qkv) const {
   if (!is_needed()) return;
+  auto& [weight, bias] = qkv;
   WeightMatrix padded = Zeros(heads_ * padded_, weight.columns(), weight.element());
   const size_t row_bytes = weight.bytes() / weight.rows();
   for (int row = 0; row < weight.rows(); ++row) {
@@ -44,8 +45,9 @@ void HeadPadding::PadQkv(WeightMatrix& weight, std::vector<float>& bias) const {
   bias = std::move(padded_bias);
 }
 
-void HeadPadding::PadOutput(WeightMatrix& weight) const {
+void HeadPadding::PadOutput(Projection& output) const {
   if (!is_needed()) return;
+  WeightMatrix& weight = output.weight;
   const int heads = weight.columns() / stored_;
   WeightMatrix padded = Zeros(weight.rows(), heads * padded_, weight.element());
   const size_t element_bytes = ElementBytes(weight.element());

@@ -8,6 +8,12 @@
 
 namespace ziggurat {
 
+/// One or several of a layer's projections, one below the other.
+struct Projection {
+  WeightMatrix weight;
+  std::vector<float> bias;  ///< empty: none
+};
+
 /// Pads the weights of a layer's attention from head_dim to padded_head_dim channels a head. What
 /// is computed stays the same: scores get products of zeros, and outputs that are zero meet columns
 /// of zeros. Since RoPE turns channel i with i + half a head, of queries and keys each half is
@@ -16,10 +22,10 @@ class HeadPadding {
  public:
   explicit HeadPadding(const ModelConfig& config);
 
-  /// Rows of q_proj, k_proj and v_proj, one below the other; the bias may be empty.
-  void PadQkv(WeightMatrix& weight, std::vector<float>& bias) const;
-  /// Columns of o_proj.
-  void PadOutput(WeightMatrix& weight) const;
+  /// q_proj, k_proj and v_proj: their outputs.
+  void PadQkv(Projection& qkv) const;
+  /// o_proj: its inputs.
+  void PadOutput(Projection& output) const;
 
  private:
   bool is_needed() const { return padded_ != stored_; }

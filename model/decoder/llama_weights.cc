@@ -129,11 +129,9 @@ class WeightReader {
   size_t room_bytes_ = 0;
 };
 
-/// The product of the projections `prefixes` (each a name without ".weight"), packed, after `pad`
-/// (of the weight and the bias).
-absl::Status MakeFused(WeightReader& reader, LinearFactory& factory, bool has_bias,
-                       const std::vector<std::string>& prefixes, const auto& pad,
-                       std::unique_ptr<Linear>* out) {
+/// The projections `prefixes` (each a name without ".weight").
+absl::StatusOr<Projection> ReadProjection(WeightReader& reader, bool has_bias,
+                                          const std::vector<std::string>& prefixes) {
   std::vector<std::string> weights, biases;
   for (const std::string& prefix : prefixes) {
     weights.push_back(prefix + ".weight");
@@ -143,11 +141,7 @@ absl::Status MakeFused(WeightReader& reader, LinearFactory& factory, bool has_bi
   if (!weight.ok()) return weight.status();
   absl::StatusOr<std::vector<float>> bias = reader.Bias(biases);
   if (!bias.ok()) return bias.status();
-  pad(*weight, *bias);
-  absl::StatusOr<std::unique_ptr<Linear>> linear = factory.Make(*weight, *bias);
-  if (!linear.ok()) return linear.status();
-  *out = *std::move(linear);
-  return absl::OkStatus();
+  return Projection{*std::move(weight), *std::move(bias)};
 }
 
 /// A tied head is packed from the embedding: one reading of the file, the same storage where the
@@ -177,37 +171,37 @@ absl::Status KeepNorm(const WeightReader& reader, LinearFactory& factory, const 
 }
 
 absl::Status LoadLayer(const ModelConfig& config, WeightReader& reader, LinearFactory& factory,
-                       int index, LlamaLayer* layer) {
+                       const HeadPadding& heads, int index, LlamaLayer* layer) {
   const auto name = [index](std::string_view suffix) { return LayerWeightName(index, suffix); };
   const auto read_norm = [&](std::string_view suffix, const float** out) {
     return KeepNorm(reader, factory, name(suffix), out);
   };
   const auto make_fused = [&](bool has_bias, std::initializer_list<std::string_view> suffixes,
-                              const auto& pad, std::unique_ptr<Linear>* out) {
+                              std::unique_ptr<Linear>* out,
+                              void (HeadPadding::*pad)(Projection&) const = nullptr) {
     std::vector<std::string> prefixes;
     for (const std::string_view suffix : suffixes) prefixes.push_back(name(suffix));
-    return MakeFused(reader, factory, has_bias, prefixes, pad, out);
+    absl::StatusOr<Projection> projection = ReadProjection(reader, has_bias, prefixes);
+    if (!projection.ok()) return projection.status();
+    if (pad != nullptr) (heads.*pad)(*projection);
+    absl::StatusOr<std::unique_ptr<Linear>> linear =
+        factory.Make(projection->weight, projection->bias);
+    if (!linear.ok()) return linear.status();
+    *out = *std::move(linear);
+    return absl::OkStatus();
   };
-  const HeadPadding heads(config);
-  const auto pad_qkv = [&](WeightMatrix& weight, std::vector<float>& bias) {
-    heads.PadQkv(weight, bias);
-  };
-  const auto pad_output = [&](WeightMatrix& weight, std::vector<float>& /*bias*/) {
-    heads.PadOutput(weight);
-  };
-  const auto keep = [](WeightMatrix& /*weight*/, std::vector<float>& /*bias*/) {};
   absl::Status status = read_norm("input_layernorm.weight", &layer->attention_norm);
   if (!status.ok()) return status;
   status = make_fused(config.qkv_bias, {"self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"},
-                      pad_qkv, &layer->qkv);
+                      &layer->qkv, &HeadPadding::PadQkv);
   if (!status.ok()) return status;
-  status = make_fused(config.o_bias, {"self_attn.o_proj"}, pad_output, &layer->output);
+  status = make_fused(config.o_bias, {"self_attn.o_proj"}, &layer->output, &HeadPadding::PadOutput);
   if (!status.ok()) return status;
   status = read_norm("post_attention_layernorm.weight", &layer->mlp_norm);
   if (!status.ok()) return status;
-  status = make_fused(config.mlp_bias, {"mlp.gate_proj", "mlp.up_proj"}, keep, &layer->gate_up);
+  status = make_fused(config.mlp_bias, {"mlp.gate_proj", "mlp.up_proj"}, &layer->gate_up);
   if (!status.ok()) return status;
-  return make_fused(config.mlp_bias, {"mlp.down_proj"}, keep, &layer->down);
+  return make_fused(config.mlp_bias, {"mlp.down_proj"}, &layer->down);
 }
 
 }  // namespace
@@ -232,9 +226,10 @@ absl::StatusOr<std::unique_ptr<LlamaWeights>> LlamaWeights::Load(
   absl::Status status = MakeHead(config, reader, *weights->factory_, *embedding, &weights->head_);
   if (!status.ok()) return status;
   weights->layers_.resize(config.num_layers);
+  const HeadPadding heads(config);
   for (int i = 0; i < config.num_layers; ++i) {
     reader.ReadAhead(LayerWeightName(i + 1, ""));
-    status = LoadLayer(config, reader, *weights->factory_, i, &weights->layers_[i]);
+    status = LoadLayer(config, reader, *weights->factory_, heads, i, &weights->layers_[i]);
     if (!status.ok()) return status;
   }
   status = KeepNorm(reader, *weights->factory_, "model.norm.weight", &weights->final_norm_);

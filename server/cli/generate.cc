@@ -1,6 +1,5 @@
 // `ziggurat generate`: one request to a daemon, streamed to the terminal.
 #include <atomic>
-#include <chrono>
 #include <cstdio>
 #include <memory>
 #include <optional>

@@ -17,9 +17,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "compression/registry.h"
-#include "model/checkpoint/checkpoint.h"
 #include "model/checkpoint/model_config.h"
-#include "model/checkpoint/weights_layout.h"
 #include "model/decoder/llama_decoder.h"
 #include "model/tokenizer/tokenizer.h"
 #include "server/byte_size.h"
@@ -107,20 +105,6 @@ struct LoadedModel {
   ServedModel served;
 };
 
-// What somebody may expect to count otherwise.
-void WarnOfModelFiles(const std::filesystem::path& dir, const ModelConfig& model) {
-  const absl::StatusOr<Checkpoint> checkpoint = Checkpoint::Open(dir);
-  if (checkpoint.ok() && HasHeadOfItsOwn(model, *checkpoint)) {
-    spdlog::warn(
-        "lm_head.weight is used, though tie_word_embeddings of config.json is true: it is "
-        "not the embedding");
-  }
-  std::error_code ignored;
-  if (std::filesystem::exists(dir / "adapter_config.json", ignored)) {
-    spdlog::warn("adapter_config.json: adapters are not applied, only merged weights are served");
-  }
-}
-
 // What is put around every text must be tokens of the model.
 absl::Status CheckTokensAroundTexts(const Tokenizer& tokenizer, int vocab_size) {
   for (const auto& [ids, where] :
@@ -186,7 +170,11 @@ absl::StatusOr<LoadedModel> LoadModel(const ServeConfig& config) {
   if (!runner.ok()) return runner.status();
   loaded.runner = std::move(runner->runner);
   loaded.served.backend = std::move(runner->backend);
-  WarnOfModelFiles(config.model, *model);
+  std::error_code ignored;
+  if (std::filesystem::exists(config.model / "adapter_config.json", ignored)) {
+    spdlog::warn(
+        "adapter_config.json: no adapter is applied; weights are served that it was merged into");
+  }
   spdlog::info("{} in {}, {} threads, {} vocabulary entries", loaded.served.backend,
                ElementTypeName(loaded.runner->shape().element), threads,
                loaded.runner->shape().vocab_size);

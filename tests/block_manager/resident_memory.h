@@ -1,7 +1,7 @@
 // For tests that promise what resident memory stays below.
 #pragma once
 
-#include "block_manager/resident_memory.h"
+#include "model/resident_memory.h"
 
 namespace ziggurat {
 

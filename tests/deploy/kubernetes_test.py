@@ -401,6 +401,12 @@ class Scaling(unittest.TestCase):
             name = target["spec"]["scaleTargetRef"]["name"]
             self.assertNotIn("replicas", deployment(overlay, name)["spec"])
 
+    def test_is_as_quick_by_either(self):
+        (scaler,) = of_kind("autoscale", "HorizontalPodAutoscaler")
+        (keda,) = of_kind("autoscale-keda", "ScaledObject")
+        made = keda["spec"]["advanced"]["horizontalPodAutoscalerConfig"]
+        self.assertEqual(made["behavior"], scaler["spec"]["behavior"])
+
 
 class Gateway(unittest.TestCase):
     def test_picks_among_our_pods_at_their_ports(self):

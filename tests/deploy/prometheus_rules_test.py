@@ -107,6 +107,15 @@ class Scraping(unittest.TestCase):
                          kept["__meta_kubernetes_pod_label_app_kubernetes_io_name"])
         ports = [port["name"] for port in template["spec"]["containers"][0]["ports"]]
         self.assertIn(kept["__meta_kubernetes_pod_container_port_name"], ports)
+        self.assertEqual(kept["__meta_kubernetes_pod_phase"], "Running")
+
+    def test_by_monitors_is_of_running_pods_alone(self):
+        for monitor in ("podmonitor", "podmonitor-tls", "servicemonitor"):
+            spec = yaml.safe_load((PROMETHEUS / f"{monitor}.yaml").read_text())["spec"]
+            (endpoint,) = spec.get("podMetricsEndpoints") or spec["endpoints"]
+            self.assertEqual(endpoint["relabelings"],
+                             [{"sourceLabels": ["__meta_kubernetes_pod_phase"],
+                               "regex": "Running", "action": "keep"}], monitor)
 
 
 if __name__ == "__main__":

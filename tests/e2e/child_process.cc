@@ -35,8 +35,6 @@ constexpr absl::Duration kPollInterval = absl::Milliseconds(2);
   _exit(127);
 }
 
-std::string ReadIfThere(const std::filesystem::path& path) { return ReadFileIfThere(path); }
-
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<ChildProcess>> ChildProcess::Start(std::vector<std::string> argv,
@@ -84,8 +82,8 @@ std::optional<int> ChildProcess::Wait(absl::Duration timeout) {
   return exit_code_;
 }
 
-std::string ChildProcess::stdout_text() const { return ReadIfThere(folder_ / "stdout"); }
-std::string ChildProcess::stderr_text() const { return ReadIfThere(folder_ / "stderr"); }
+std::string ChildProcess::stdout_text() const { return ReadFileIfThere(folder_ / "stdout"); }
+std::string ChildProcess::stderr_text() const { return ReadFileIfThere(folder_ / "stderr"); }
 
 CommandResult RunZiggurat(const std::vector<std::string>& arguments, std::string_view stdin_text,
                           absl::Duration timeout) {

@@ -310,6 +310,19 @@ TEST_F(CudaDecoder, IsAsNearWhereCodesComeByWayOfSharedMemory) {
   EXPECT_TRUE(absl::c_any_of(sequence.store->cache().layer(0).view(), is_staged));
 }
 
+// Padded to 16, and a head that is not the embedding.
+TEST_F(CudaDecoder, IsAsNearWithHeadsOfTenChannels) {
+  const std::filesystem::path dir = dir_ / "heads-of-10";
+  WriteTinyModel(dir,
+                 absl::StrReplaceAll(kConfig, {{"\"head_dim\":16", "\"head_dim\":10"},
+                                               {"embeddings\":true", "embeddings\":false"}}),
+                 5);
+  WriteFile(dir / "config.json",
+            absl::StrReplaceAll(ReadFile(dir / "config.json"),
+                                {{"embeddings\":false", "embeddings\":true"}}));
+  ExpectAsNearAsTheCpu(dir, {"full", "kivi(bits=4,group=16,residual=16)"}, /*prompts=*/3);
+}
+
 TEST_F(CudaDecoder, GivesTheTextOfAFloatReferenceOnARealModel) {
   const std::filesystem::path dir = ZIGGURAT_SOURCE_DIR "/models/needle-llama";
   const nlohmann::json golden =

@@ -349,6 +349,20 @@ TEST_P(DecoderAgainstPlain, PoliciesThatKeepEverythingEqualFull) {
   }
 }
 
+TEST_P(DecoderAgainstPlain, CodesComeNear) {
+  const PlainLlama plain(folder_.path());
+  const auto ids = RandomIds(75, plain.config().vocab_size, 5);
+  const auto expected = plain.Forward(ids);
+  for (const char* policy : {"int8", "kivi(bits=4,group=8,residual=8)"}) {
+    DecoderHarness harness(folder_.path(), {.element = ElementType::kF32}, MakeBestBackend(1),
+                           1 << 22);
+    const std::vector<Logits> logits = Run(harness, policy, ids, 61);
+    for (size_t i = 0; i < logits.size(); ++i) {
+      EXPECT_LE(RelativeDifference(logits[i], expected[60 + i]), 0.1) << policy << ", step " << i;
+    }
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Tiny, DecoderAgainstPlain, ::testing::ValuesIn(kModels),
                          [](const auto& test) { return std::string(test.param.name); });
 

@@ -288,10 +288,10 @@ TEST(ModelConfig, RefusesScalingOfRopeWithoutAType) {
       config[where] = json::parse(scaling);
       const absl::Status status = Parse(config).status();
       EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << scaling;
-      EXPECT_EQ(Message(status),
-                std::string("dir/config.json: ") + where +
-                    ": \"rope_type\" is missing; must be default, linear or llama3 where there is "
-                    "\"factor\"");
+      EXPECT_EQ(Message(status), std::string("dir/config.json: ") + where +
+                                     ": \"rope_type\" is missing; must be default, linear, dynamic "
+                                     "or llama3 where there is "
+                                     "\"factor\"");
     }
     json config = Llama();
     config[where] = json::parse(R"({"full_attention": {"rope_type": "linear", "factor": 4.0}})");

@@ -1,7 +1,6 @@
 // Questions to a whole daemon around the stub model: asked, written down, failed, broken off.
 #include <atomic>
 #include <filesystem>
-#include <thread>
 
 #include "absl/time/clock.h"
 #include "gmock/gmock.h"
@@ -235,7 +234,7 @@ TEST_F(EvalRunner, PoliciesThatDependOnThePromptAreLeftToEachPrompt) {
     Asking asking{.file = &file_, .index = i};
     ASSERT_TRUE(PrepareAsking(daemon_->stub(), options_, asking).ok());
     const Generation answer = daemon_->Generate(MakeRequest(asking, open, false));
-    ASSERT_TRUE(answer.status.ok()) << answer.status.error_message();
+    ASSERT_TRUE(answer.ok()) << answer.Describe();
     EXPECT_THAT(answer.result->cache().compression(), HasSubstr(tasks[i])) << "prompt " << i;
   }
 }

@@ -25,7 +25,7 @@ std::vector<int32_t> PlainIds(const std::string& text) {
 TEST(GenerateTest, StreamsTheTokensOfTheModelThenOneResult) {
   StubDaemon daemon;
   const Generation got = daemon.Generate(IdRequest(kPrompt, 40));
-  ASSERT_TRUE(got.status.ok()) << got.status.error_message();
+  ASSERT_TRUE(got.ok()) << got.Describe();
   const std::vector<int32_t> want = StubGreedyTokens(daemon.model(), kPrompt, 40);
   EXPECT_THAT(got.token_ids, ElementsAreArray(want));
   EXPECT_EQ(got.text, *BundledTokenizer()->Decode(want));
@@ -60,7 +60,7 @@ TEST(GenerateTest, ReportsTheCacheLayerByLayer) {
   v1::GenerateRequest request = IdRequest(std::vector<int32_t>(200, 7), 21);
   request.set_compression("snapkv(budget=64,window=16)");
   const Generation got = daemon.Generate(request);
-  ASSERT_TRUE(got.status.ok()) << got.status.error_message();
+  ASSERT_TRUE(got.ok()) << got.Describe();
   const v1::CacheReport& cache = got.result->cache();
   ASSERT_EQ(cache.layers_size(), daemon.model().shape.num_layers);
   uint64_t blocks = 0;
@@ -85,7 +85,7 @@ TEST(GenerateTest, TokenizesTextAndEchoesItsIds) {
   v1::GenerateRequest request = TextRequest(" The secret is", 3);
   request.set_echo_prompt_token_ids(true);
   const Generation got = daemon.Generate(request);
-  ASSERT_TRUE(got.status.ok()) << got.status.error_message();
+  ASSERT_TRUE(got.ok()) << got.Describe();
   EXPECT_THAT(got.prompt_token_ids,
               ElementsAreArray(*BundledTokenizer()->Encode(" The secret is")));
   EXPECT_EQ(got.result->usage().prompt_tokens(), static_cast<int>(got.prompt_token_ids.size()));
@@ -99,7 +99,7 @@ TEST(GenerateTest, EndsAtAStopStringSpreadOverTokensAndLeaksNoneOfIt) {
   request.add_stop("never");
   request.add_stop("STOP");
   const Generation got = daemon.Generate(request);
-  ASSERT_TRUE(got.status.ok()) << got.status.error_message();
+  ASSERT_TRUE(got.ok()) << got.Describe();
   EXPECT_EQ(got.text, " one two ");
   EXPECT_EQ(got.result->finish_reason(), v1::FINISH_REASON_STOP);
   EXPECT_EQ(got.result->stop_string(), "STOP");

@@ -156,7 +156,7 @@ TEST_F(LongTextTest, TheWaitIsSeenAndTimed) {
   }
   const Generation got = answer.get();
   const std::chrono::duration<double> took = std::chrono::steady_clock::now() - begun;
-  ASSERT_TRUE(got.status.ok()) << got.status.error_message();
+  ASSERT_TRUE(got.ok()) << got.Describe();
   EXPECT_TRUE(was_seen);
   EXPECT_GT(got.result->timings().queue_seconds(), took.count() / 2);
   EXPECT_GT(got.result->timings().first_token_seconds(), took.count() / 2);
@@ -352,7 +352,7 @@ TEST(LongPromptTest, IsServed) {
   StubDaemon daemon(ConfigForLongPrompts());
   const std::string text = LongPrompt();
   const Generation got = daemon.Generate(TextRequest(text, 3));
-  ASSERT_TRUE(got.status.ok()) << got.status.error_message();
+  ASSERT_TRUE(got.ok()) << got.Describe();
   EXPECT_EQ(got.result->usage().prompt_tokens(), BundledTokenizer()->Encode(text)->size());
 }
 

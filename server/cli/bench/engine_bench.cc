@@ -91,8 +91,8 @@ EngineBench::~EngineBench() = default;
 
 size_t EngineBench::weight_bytes() const {
   const size_t hidden = model_.hidden_size;
-  const size_t attention =
-      hidden * (model_.q_size() + 2 * model_.kv_size()) + hidden * model_.q_size();
+  const size_t heads = 2 * (model_.num_q_heads + model_.num_kv_heads);  // of q and o, of k and v
+  const size_t attention = hidden * heads * model_.padded_head_dim();
   const size_t layer = attention + 3 * hidden * model_.intermediate_size;
   return ElementBytes(element()) * (layer * model_.num_layers + hidden * model_.vocab_size);
 }

@@ -1,6 +1,5 @@
 #include "server/cli/eval/policy_text.h"
 
-#include <memory>
 #include <tuple>
 #include <utility>
 #include <vector>
@@ -8,7 +7,6 @@
 #include "absl/algorithm/container.h"
 #include "absl/strings/ascii.h"
 #include "absl/strings/numbers.h"
-#include "compression/policy.h"
 #include "compression/policy_syntax.h"
 #include "compression/registry.h"
 #include "model/absl_view.h"

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "block_manager/resident_memory.h"
+#include "model/resident_memory.h"
 #include "model/decoder/decoder_memory.h"
 
 namespace ziggurat::plan {
