@@ -172,8 +172,7 @@ absl::StatusOr<LoadedModel> LoadModel(const ServeConfig& config) {
   loaded.served.backend = std::move(runner->backend);
   std::error_code ignored;
   if (std::filesystem::exists(config.model / "adapter_config.json", ignored)) {
-    spdlog::warn(
-        "adapter_config.json: no adapter is applied; weights are served that it was merged into");
+    spdlog::warn("adapter_config.json: adapters are not applied; merge it into the weights first");
   }
   spdlog::info("{} in {}, {} threads, {} vocabulary entries", loaded.served.backend,
                ElementTypeName(loaded.runner->shape().element), threads,

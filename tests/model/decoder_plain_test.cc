@@ -353,12 +353,15 @@ TEST_P(DecoderAgainstPlain, CodesComeNear) {
   const PlainLlama plain(folder_.path());
   const auto ids = RandomIds(75, plain.config().vocab_size, 5);
   const auto expected = plain.Forward(ids);
-  for (const char* policy : {"int8", "kivi(bits=4,group=8,residual=8)"}) {
+  // Of 256 and of 16 values; codes of other channels would be off by about 1.
+  for (const auto& [policy, tolerance] :
+       {std::pair("int8", 0.05), std::pair("kivi(bits=4,group=8,residual=8)", 0.3)}) {
     DecoderHarness harness(folder_.path(), {.element = ElementType::kF32}, MakeBestBackend(1),
                            1 << 22);
     const std::vector<Logits> logits = Run(harness, policy, ids, 61);
     for (size_t i = 0; i < logits.size(); ++i) {
-      EXPECT_LE(RelativeDifference(logits[i], expected[60 + i]), 0.1) << policy << ", step " << i;
+      EXPECT_LE(RelativeDifference(logits[i], expected[60 + i]), tolerance)
+          << policy << ", step " << i;
     }
   }
 }
