@@ -29,17 +29,29 @@ const Histogram::BucketBoundaries kTokenBuckets = {
 const Histogram::BucketBoundaries kBlockBuckets = {8,    16,   32,   64,    128,   256,    512,
                                                    1024, 2048, 4096, 16384, 65536, 262144, 1048576};
 
+Family<Gauge>& Gauges(prometheus::Registry& registry, const char* name, const char* help) {
+  return prometheus::BuildGauge().Name(name).Help(help).Register(registry);
+}
+
+Family<Counter>& Counters(prometheus::Registry& registry, const char* name, const char* help) {
+  return prometheus::BuildCounter().Name(name).Help(help).Register(registry);
+}
+
+Family<Histogram>& Histograms(prometheus::Registry& registry, const char* name, const char* help) {
+  return prometheus::BuildHistogram().Name(name).Help(help).Register(registry);
+}
+
 Gauge& OneGauge(prometheus::Registry& registry, const char* name, const char* help) {
-  return prometheus::BuildGauge().Name(name).Help(help).Register(registry).Add({});
+  return Gauges(registry, name, help).Add({});
 }
 
 Counter& OneCounter(prometheus::Registry& registry, const char* name, const char* help) {
-  return prometheus::BuildCounter().Name(name).Help(help).Register(registry).Add({});
+  return Counters(registry, name, help).Add({});
 }
 
 Histogram& OneHistogram(prometheus::Registry& registry, const char* name, const char* help,
                         const Histogram::BucketBoundaries& buckets) {
-  return prometheus::BuildHistogram().Name(name).Help(help).Register(registry).Add({}, buckets);
+  return Histograms(registry, name, help).Add({}, buckets);
 }
 
 /// Observations of each bucket; a histogram collects them as sums over the buckets up to it.
@@ -80,51 +92,29 @@ struct Metrics::Series {
 
   prometheus::Registry& registry;
 
-  Family<Gauge>& kv_blocks = prometheus::BuildGauge()
-                                 .Name("ziggurat_kv_blocks")
-                                 .Help("Blocks of the KV cache by layer; state: used or reserved")
-                                 .Register(registry);
-  Family<Gauge>& kv_format_blocks = prometheus::BuildGauge()
-                                        .Name("ziggurat_kv_format_blocks")
-                                        .Help("Used blocks of the KV cache by format, all layers")
-                                        .Register(registry);
-  Family<Gauge>& live_bytes = prometheus::BuildGauge()
-                                  .Name("ziggurat_kv_live_bytes")
-                                  .Help("Bytes of used blocks that hold live tokens, by layer")
-                                  .Register(registry);
-  Family<Gauge>& tail_waste_bytes =
-      prometheus::BuildGauge()
-          .Name("ziggurat_kv_tail_waste_bytes")
-          .Help("Bytes of used blocks behind the last token, by layer")
-          .Register(registry);
+  Family<Gauge>& kv_blocks = Gauges(registry, "ziggurat_kv_blocks",
+                                    "Blocks of the KV cache by layer; state: used or reserved");
+  Family<Gauge>& kv_format_blocks = Gauges(registry, "ziggurat_kv_format_blocks",
+                                           "Used blocks of the KV cache by format, all layers");
+  Family<Gauge>& live_bytes = Gauges(registry, "ziggurat_kv_live_bytes",
+                                     "Bytes of used blocks that hold live tokens, by layer");
+  Family<Gauge>& tail_waste_bytes = Gauges(registry, "ziggurat_kv_tail_waste_bytes",
+                                           "Bytes of used blocks behind the last token, by layer");
   Family<Gauge>& compression_ratio =
-      prometheus::BuildGauge()
-          .Name("ziggurat_kv_compression_ratio")
-          .Help(
-              "Blocks that full would hold over blocks held, of the last "
-              "finished request of a policy")
-          .Register(registry);
-  Family<Counter>& finished = prometheus::BuildCounter()
-                                  .Name("ziggurat_requests_finished_total")
-                                  .Help("Requests finished, by reason")
-                                  .Register(registry);
-  Family<Counter>& refused = prometheus::BuildCounter()
-                                 .Name("ziggurat_admissions_refused_total")
-                                 .Help("Requests refused, by reason")
-                                 .Register(registry);
-  Family<Counter>& lazy = prometheus::BuildCounter()
-                              .Name("ziggurat_lazy_layers_total")
-                              .Help("Layers of requests that SimLayerKV found lazy, by layer")
-                              .Register(registry);
+      Gauges(registry, "ziggurat_kv_compression_ratio",
+             "Blocks that full would hold over blocks held, of the last "
+             "finished request of a policy");
+  Family<Counter>& finished =
+      Counters(registry, "ziggurat_requests_finished_total", "Requests finished, by reason");
+  Family<Counter>& refused =
+      Counters(registry, "ziggurat_admissions_refused_total", "Requests refused, by reason");
+  Family<Counter>& lazy = Counters(registry, "ziggurat_lazy_layers_total",
+                                   "Layers of requests that SimLayerKV found lazy, by layer");
   Family<Gauge>& certificate_expiry =
-      prometheus::BuildGauge()
-          .Name("ziggurat_tls_certificate_expiry_timestamp_seconds")
-          .Help("When the certificate of the ports expires, in Unix time")
-          .Register(registry);
-  Family<Histogram>& step_part = prometheus::BuildHistogram()
-                                     .Name("ziggurat_step_seconds")
-                                     .Help("Time of an engine step, by part")
-                                     .Register(registry);
+      Gauges(registry, "ziggurat_tls_certificate_expiry_timestamp_seconds",
+             "When the certificate of the ports expires, in Unix time");
+  Family<Histogram>& step_part =
+      Histograms(registry, "ziggurat_step_seconds", "Time of an engine step, by part");
   Gauge& pool_total = OneGauge(registry, "ziggurat_pool_blocks_total", "Blocks of the pool");
   Gauge& pool_used = OneGauge(registry, "ziggurat_pool_blocks_used", "Blocks that hold KV cache");
   Gauge& pool_reserved = OneGauge(registry, "ziggurat_pool_blocks_reserved",

@@ -50,8 +50,11 @@ struct Windows {
   ZIGGURAT_HOST_DEVICE int count() const {
     return candidates / review + (candidates % review != 0 ? 1 : 0);
   }
-  ZIGGURAT_HOST_DEVICE int longest() const { return review < candidates ? review : candidates; }
-  __device__ int LengthOf(int w) const { return min(review, candidates - w * review); }
+  /// No window is longer than the first.
+  ZIGGURAT_HOST_DEVICE int LengthOf(int w) const {
+    const int left = candidates - w * review;
+    return review < left ? review : left;
+  }
 };
 
 struct WindowsScratch {
@@ -67,7 +70,7 @@ struct WindowsScratch {
   static size_t Bytes(const Windows& windows) {
     const auto count = static_cast<size_t>(windows.count());
     return count * (sizeof(double) + 2 * sizeof(int32_t)) +
-           sizeof(float) * Blocks(windows.count()) * kWarps * windows.longest();
+           sizeof(float) * Blocks(windows.count()) * kWarps * windows.LengthOf(0);
   }
   ZIGGURAT_HOST_DEVICE WindowsScratch(void* memory, size_t windows) {
     scores = static_cast<double*>(memory);
@@ -104,7 +107,7 @@ __global__ void __launch_bounds__(kThreads)
   auto* sums = reinterpret_cast<double*>(shared);
   const WindowsScratch scratch(memory, windows.count());
   const int warp = static_cast<int>(blockIdx.x) * kWarps + WarpOfThread();
-  float* sorted = scratch.sorted + static_cast<size_t>(warp) * windows.longest();
+  float* sorted = scratch.sorted + static_cast<size_t>(warp) * windows.LengthOf(0);
   for (int w = static_cast<int>(blockIdx.x); w < windows.count();
        w += static_cast<int>(gridDim.x)) {
     const int length = windows.LengthOf(w), counted = min(best, length);

@@ -133,6 +133,15 @@ bool HasHeadOfItsOwn(const ModelConfig& config, const Checkpoint& checkpoint) {
   return std::memcmp(head.data, embedding.data, head.bytes) != 0;
 }
 
+absl::StatusOr<ModelFiles> OpenModel(const std::filesystem::path& dir) {
+  absl::StatusOr<ModelConfig> config = LoadModelConfig(dir);
+  if (!config.ok()) return config.status();
+  absl::StatusOr<Checkpoint> checkpoint = Checkpoint::Open(dir);
+  if (!checkpoint.ok()) return checkpoint.status();
+  if (HasHeadOfItsOwn(*config, *checkpoint)) config->tie_word_embeddings = false;
+  return ModelFiles{*std::move(config), *std::move(checkpoint)};
+}
+
 absl::Status CheckWeights(const ModelConfig& config, const Checkpoint& checkpoint) {
   std::vector<std::string> missing;
   std::vector<std::string> wrong;

@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <filesystem>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -44,9 +45,18 @@ absl::StatusOr<TensorView> FindWeight(const ModelConfig& config, const Checkpoin
                                       std::string_view name);
 
 /// Whether the checkpoint holds an output head beside the embedding that config.json ties it to,
-/// and it is another matrix: somebody has trained it apart, and decoders take it for the head, as
+/// and it is another matrix: somebody has trained it apart, and OpenModel takes it for the head, as
 /// version 5 of the Transformers library does.
 bool HasHeadOfItsOwn(const ModelConfig& config, const Checkpoint& checkpoint);
+
+/// What a decoder is loaded from.
+struct ModelFiles {
+  ModelConfig config;  ///< tie_word_embeddings is false where HasHeadOfItsOwn
+  Checkpoint checkpoint;
+};
+
+/// LoadModelConfig and Checkpoint::Open, with their errors.
+absl::StatusOr<ModelFiles> OpenModel(const std::filesystem::path& dir);
 
 /// OK if the checkpoint holds exactly the tensors of the model, with their shapes and a dtype of
 /// F32, F16 or BF16. Otherwise INVALID_ARGUMENT lists what is missing, what has another shape or

@@ -177,21 +177,19 @@ absl::StatusOr<std::unique_ptr<ModelRunner>> LoadCudaDecoder(const std::filesyst
   if (!status.ok()) return status;
   absl::StatusOr<cuda::DeviceFacts> device = cuda::OpenDevice(options.device);
   if (!device.ok()) return device.status();
-  absl::StatusOr<ModelConfig> config = LoadModelConfig(dir);
-  if (!config.ok()) return config.status();
-  absl::StatusOr<Checkpoint> checkpoint = Checkpoint::Open(dir);
-  if (!checkpoint.ok()) return checkpoint.status();
-  if (HasHeadOfItsOwn(*config, *checkpoint)) config->tie_word_embeddings = false;
+  const absl::StatusOr<ModelFiles> files = OpenModel(dir);
+  if (!files.ok()) return files.status();
+  const ModelConfig& config = files->config;
   std::unique_ptr<cuda::PromptLibrary> prompts = cuda::MakeTorchPromptLibrary(options.device);
-  if (prompts != nullptr && !prompts->Serves(AttentionShapeOf(*config, options.decoder.element),
+  if (prompts != nullptr && !prompts->Serves(AttentionShapeOf(config, options.decoder.element),
                                              options.decoder.element)) {
     prompts = nullptr;
   }
-  const Plan plan = MakePlan(*config, options, *device, prompts.get());
+  const Plan plan = MakePlan(config, options, *device, prompts.get());
   if (status = CheckMemory(plan, options.device); !status.ok()) return status;
   omp_set_num_threads(options.decoder.threads);  // weights are converted on the host
   try {
-    return Load(*config, *checkpoint, options, plan, std::move(prompts));
+    return Load(config, files->checkpoint, options, plan, std::move(prompts));
   } catch (const std::exception& error) {  // of memory, or libtorch's
     return CaughtError(error, "loading the weights");
   }

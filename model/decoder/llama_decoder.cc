@@ -6,7 +6,6 @@
 #include <exception>
 #include <utility>
 
-#include "model/checkpoint/checkpoint.h"
 #include "model/checkpoint/model_config.h"
 #include "model/checkpoint/weights_layout.h"
 #include "model/decoder/caught_error.h"
@@ -19,23 +18,21 @@ absl::StatusOr<std::unique_ptr<ModelRunner>> LoadLlamaDecoder(
     const std::filesystem::path& dir, const DecoderOptions& options,
     std::unique_ptr<AttentionBackend> backend) {
   if (absl::Status status = CheckOptions(options); !status.ok()) return status;
-  absl::StatusOr<ModelConfig> config = LoadModelConfig(dir);
-  if (!config.ok()) return config.status();
-  const absl::StatusOr<Checkpoint> checkpoint = Checkpoint::Open(dir);
-  if (!checkpoint.ok()) return checkpoint.status();
-  if (HasHeadOfItsOwn(*config, *checkpoint)) config->tie_word_embeddings = false;
+  const absl::StatusOr<ModelFiles> files = OpenModel(dir);
+  if (!files.ok()) return files.status();
+  const ModelConfig& config = files->config;
   omp_set_num_threads(options.threads);
   try {
-    auto weights = LlamaWeights::Load(*config, *checkpoint, options.element,
+    auto weights = LlamaWeights::Load(config, files->checkpoint, options.element,
                                       MakeLinearFactory(options.element));
     if (!weights.ok()) return weights.status();
     // Loading frees as much as it keeps; the allocator would hold on to it.
     malloc_trim(0);
     // It becomes resident only as far as batches use it.
     auto workspace = WorkspaceRegion::Create(
-        WorkspaceCapacityBytes(MakePrefillLanes(MakeWorkspaceShape(*config, options), options)));
+        WorkspaceCapacityBytes(MakePrefillLanes(MakeWorkspaceShape(config, options), options)));
     if (!workspace.ok()) return workspace.status();
-    auto runner = std::make_unique<HostLlamaRunner>(*config, options, std::move(backend),
+    auto runner = std::make_unique<HostLlamaRunner>(config, options, std::move(backend),
                                                     *std::move(weights), *std::move(workspace));
     if (options.warm_up) {
       if (absl::Status status = runner->WarmUp(); !status.ok()) return status;

@@ -108,22 +108,14 @@ TEST(DecoderFamily, MistralHasHeadsOfASizeOfTheirOwn) {
 }
 
 TEST(DecoderFamily, AHeadThatIsNotTheEmbeddingCountsThoughTheyAreSaidToBeTied) {
-  ModelConfig model;
-  model.num_layers = 1;
-  model.hidden_size = 32;
-  model.intermediate_size = 44;
-  model.num_q_heads = 2;
-  model.num_kv_heads = 1;
-  model.head_dim = 16;
-  model.vocab_size = 40;
-  model.max_position_embeddings = 64;
-  model.rms_norm_eps = 0.01;
-  model.rope_theta = 1e4;
-  ExpectLogitsOfThePlainModel(model, /*has_biases=*/false, R"({
+  constexpr char kTied[] = R"({
     "architectures": ["LlamaForCausalLM"], "hidden_size": 32, "intermediate_size": 44,
     "max_position_embeddings": 64, "model_type": "llama", "num_attention_heads": 2,
     "num_hidden_layers": 1, "num_key_value_heads": 1, "rms_norm_eps": 0.01, "rope_theta": 10000.0,
-    "tie_word_embeddings": true, "vocab_size": 40})");
+    "tie_word_embeddings": true, "vocab_size": 40})";
+  ModelConfig model = ParseModelConfig(kTied, "config.json").value();
+  model.tie_word_embeddings = false;
+  ExpectLogitsOfThePlainModel(model, /*has_biases=*/false, kTied);
 }
 
 }  // namespace
