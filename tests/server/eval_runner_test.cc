@@ -1,7 +1,9 @@
 // Questions to a whole daemon around the stub model: asked, written down, failed, broken off.
 #include <atomic>
 #include <filesystem>
+#include <future>
 
+#include "absl/strings/match.h"
 #include "absl/time/clock.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -298,19 +300,28 @@ TEST_F(EvalRunner, PatienceWithAFullQueueEnds) {
 
 TEST_F(EvalRunner, APolicyIsJudgedOnceTheQueueHasRoom) {
   StartFullWithTwo();
-  MakeQuestions(8);
   daemon_->control().decode_delay_us = 20000;
-  Runner runner(daemon_->stub(), model_, *log_, Jobs(), {.concurrency = 8});
-  const auto is_full = [&] {
-    const v1::GetCacheResponse cache = daemon_->Cache();
-    return cache.running() == 1 && cache.waiting() == 1;
+  const v1::GenerateRequest request = TextRequest("a", 3000, AtEos::kGoOn);
+  LongCall running(*daemon_, request);
+  ASSERT_TRUE(running.Read());
+  LongCall waiting(*daemon_, request);
+  ASSERT_TRUE(PollUntil(kPatience, [&] { return daemon_->Cache().waiting() == 1; }))
+      << "waited for one that runs and one that waits";
+  const auto was_refused = [&] {
+    return !absl::StrContains(HttpGet(*daemon_, "/metrics").body,
+                              "ziggurat_admissions_refused_total{reason=\"queue_full\"} 0\n");
   };
-  ASSERT_TRUE(PollUntil(kPatience, is_full)) << "waited for one that runs and one that waits";
+  EXPECT_FALSE(was_refused());
   std::string canonical;
-  const grpc::Status status = CheckPolicy(daemon_->stub(), "snapkv(budget=64)", {}, canonical);
+  std::future<grpc::Status> judged = std::async(std::launch::async, [&] {
+    return CheckPolicy(daemon_->stub(), "snapkv(budget=64)", {}, canonical);
+  });
+  EXPECT_TRUE(PollUntil(kPatience, was_refused)) << "waited for a refusal of the policy";
+  running.Cancel();
+  waiting.Cancel();
+  const grpc::Status status = judged.get();
   EXPECT_TRUE(status.ok()) << status.error_message();
   EXPECT_THAT(canonical, HasSubstr("budget=64"));
-  EXPECT_TRUE(runner.Wait().ok());
 }
 
 TEST_F(EvalRunner, DeadlinesAreFailures) {
