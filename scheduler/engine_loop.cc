@@ -73,11 +73,11 @@ void EngineLoop::Step() {
   PrefillSlice();
   DecodeStep();
   if (options_.check_every_step) CheckConservation();
+  if (measures_.tokens > 0) metrics_->ObserveStepTokens(measures_.tokens);
   Publish();
 
   CountDeviceSeconds();
   if (!has_work) return;
-  if (measures_.tokens > 0) metrics_->ObserveStepTokens(measures_.tokens);
   const double attention = model_->attention_seconds() - attention_before;
   const double sample = model_->sample_seconds() - sample_before;
   metrics_->ObserveStep({.schedule = Seconds(Clock::now() - start) - measures_.model_seconds,

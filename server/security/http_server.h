@@ -1,8 +1,6 @@
 // The HTTP server under the daemon's pages: plain text or TLS, and who may see them.
 #pragma once
 
-#include <openssl/ssl.h>
-
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -10,6 +8,7 @@
 
 #include "httplib.h"
 #include "server/security/port_security.h"
+#include "server/security/tls_identity.h"
 
 namespace ziggurat {
 
@@ -27,21 +26,15 @@ class HttpServer final : public httplib::Server {
   HttpServer(std::shared_ptr<const PortSecurity> security, bool is_local,
              std::function<void()> on_refused);
 
-  /// False where there is no memory for TLS.
-  bool is_valid() const override { return !security_->has_tls() || context_ != nullptr; }
   /// Ends connections, and those to come, in the middle of whatever they do. Any thread.
   void CutConnections();
 
  private:
-  struct FreeContext {
-    void operator()(SSL_CTX* context) const { SSL_CTX_free(context); }
-  };
-
   bool process_and_close_socket(socket_t socket) override;
 
   const std::shared_ptr<const PortSecurity> security_;
   const bool asks_for_own_name_;
-  std::unique_ptr<SSL_CTX, FreeContext> context_;  ///< null: plain text
+  OwnedTlsContext context_;  ///< null: plain text
   std::mutex mutex_;
   std::set<socket_t> open_;
   bool is_cut_ = false;

@@ -13,6 +13,11 @@
 
 namespace ziggurat {
 
+struct FreeTlsContext {
+  void operator()(SSL_CTX* context) const { SSL_CTX_free(context); }
+};
+using OwnedTlsContext = std::unique_ptr<SSL_CTX, FreeTlsContext>;
+
 /// INVALID_ARGUMENT where `file` is not one or several certificates in PEM.
 absl::Status CheckCertificates(const NamedFile& file);
 
@@ -37,10 +42,6 @@ class TlsIdentity {
   std::string Describe() const;
 
  private:
-  struct FreeContext {
-    void operator()(SSL_CTX* context) const { SSL_CTX_free(context); }
-  };
-
   TlsIdentity() = default;
   absl::Status LoadCertificates(const NamedFile& file, absl::Time now);
   absl::Status LoadKey(const NamedFile& file, const NamedFile& certificate);
@@ -51,7 +52,7 @@ class TlsIdentity {
   std::string client_ca_pem_;
   std::string subject_;
   absl::Time expires_;
-  std::unique_ptr<SSL_CTX, FreeContext> context_;
+  OwnedTlsContext context_;
 };
 
 }  // namespace ziggurat

@@ -61,16 +61,22 @@ def timed(daemon, path, times, pause):
     return seconds, size
 
 
+def best_of_three(check):
+    """Whatever else the machine does can only spoil what is timed."""
+    for attempts_left in (2, 1, 0):
+        try:
+            return check()
+        except AssertionError as error:
+            print(error)
+            if attempts_left == 0:
+                raise
+
+
 class Scrapes(unittest.TestCase):
     def test_are_small_and_quick_with_80_layers_and_256_requests(self):
         with tempfile.TemporaryDirectory() as folder, crowd(folder, 80) as daemon:
             before = http_get(daemon.http, "/metrics")
-            seconds, size = timed(daemon, "/metrics", times=20, pause=0.1)
-            self.assertEqual(daemon.metrics()["ziggurat_requests_running"], REQUESTS)
-            self.assertLess(size, 2 << 20)
-            # The machine computes at the same time, so the median has room and the best has none.
-            self.assertLess(min(seconds), 0.010)
-            self.assertLess(statistics.median(seconds), 0.050)
+            best_of_three(lambda: self.check_scrapes(daemon))
             # No series comes with a request: there are as many of them as of layers and names.
             self.assertLess(before.count("\n"), 1500)
             self.assertNotIn("req-", before)
@@ -80,6 +86,14 @@ class Scrapes(unittest.TestCase):
                 seconds, size = timed(daemon, path, times=10, pause=1.1)
                 self.assertLess(size, 1 << 20)
                 self.assertLess(statistics.median(seconds), 0.100)
+
+    def check_scrapes(self, daemon):
+        seconds, size = timed(daemon, "/metrics", times=20, pause=0.1)
+        self.assertEqual(daemon.metrics()["ziggurat_requests_running"], REQUESTS)
+        self.assertLess(size, 2 << 20)
+        # The machine computes at the same time, so the median has room and the best has none.
+        self.assertLess(min(seconds), 0.010)
+        self.assertLess(statistics.median(seconds), 0.050)
 
 
 class Frames(unittest.TestCase):
@@ -91,15 +105,7 @@ class Frames(unittest.TestCase):
             self.assertEqual(
                 browser.script("return document.querySelectorAll('#floors .floor').length"), 60)
             browser.script("document.getElementById('requests').scrollIntoView()")
-            # Whatever else the machine does can only spoil it, so the best of three counts.
-            for attempts_left in (2, 1, 0):
-                try:
-                    self.check_frames(self.frames(browser))
-                    break
-                except AssertionError as error:
-                    print(error)
-                    if attempts_left == 0:
-                        raise
+            best_of_three(lambda: self.check_frames(self.frames(browser)))
             for scheme in ("light", "dark"):
                 browser.set_view(1500, 1000, scheme)
                 browser.script("window.scrollTo(0, 0)")

@@ -3,7 +3,7 @@ import contextlib
 import json
 import os
 import pathlib
-import socket
+import re
 import subprocess
 import threading
 import time
@@ -21,11 +21,12 @@ DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 
 def wait_until(condition, seconds, what):
+    """What the condition has come to say."""
     deadline = time.monotonic() + seconds
     while True:
         with contextlib.suppress(OSError):
-            if condition():
-                return
+            if value := condition():
+                return value
         if time.monotonic() > deadline:
             raise TimeoutError(what)
         time.sleep(0.05)
@@ -136,15 +137,16 @@ class Prometheus(Process):
         config["scrape_configs"][0].update(scrape or {})
         path = pathlib.Path(folder) / "prometheus.yml"
         path.write_text(yaml.safe_dump(config))
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            self.address = "127.0.0.1:%d" % free.getsockname()[1]
         super().__init__(["prometheus", f"--config.file={path}",
                           f"--storage.tsdb.path={folder}/data",
-                          f"--web.listen-address={self.address}"],
+                          "--web.listen-address=127.0.0.1:0"],
                          pathlib.Path(folder) / "prometheus.log")
 
     def await_ready(self):
+        listens = re.compile(r'msg="Listening on" address=(\S+)')
+        found = wait_until(lambda: listens.search(self.log.read_text()), 30,
+                           "prometheus does not start")
+        self.address = found[1]
         wait_until(lambda: http_get(self.address, "/-/ready"), 30, "prometheus does not start")
 
     def _ask(self, path):

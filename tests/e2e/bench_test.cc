@@ -31,11 +31,11 @@ json BenchJson(std::vector<std::string> arguments) {
 
 TEST(Bench, DecodeTimesEveryBatchContextAndPolicy) {
   const json report =
-      BenchJson({"decode", "--batch", "1,4", "--context", "64,600", "--tokens", "40",
+      BenchJson({"decode", "--batch", "1,4", "--context", "64,600", "--tokens", "400",
                  "--compression", "full", "--compression", "streaming(recent=60)"});
   ASSERT_EQ(report["rows"].size(), 8u) << report;
   for (const json& row : report["rows"]) {
-    EXPECT_GE(row["decode_steps"], 40) << row;
+    EXPECT_GE(row["decode_steps"], 400) << row;
     const double rate = row["decode_tokens_per_second"], seconds = row["decode_seconds"];
     const double steps = row["decode_steps"], batch = row["batch"];
     EXPECT_NEAR(rate, batch * steps / seconds, 0.01 * rate);
@@ -76,8 +76,8 @@ TEST(Bench, SchedulerRunsItsDefaultSizes) {
     if (found != 3) continue;
     ++rows;
     EXPECT_GT(microseconds, 0) << std::string(line);
-    // A microsecond for each layer of each sequence, and a millisecond besides, would be absurd.
-    EXPECT_LT(microseconds, 1000 + 1.0 * sequences * layers) << std::string(line);
+    // A thousand times what it takes would be absurd, even where others take the machine meanwhile.
+    EXPECT_LT(microseconds, 20000 + 10.0 * sequences * layers) << std::string(line);
   }
   EXPECT_EQ(rows, 12) << result.out;
 }

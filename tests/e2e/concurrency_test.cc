@@ -17,15 +17,12 @@ constexpr int kSlotsPerBlock = 16;
 constexpr int kBlockBytes = 64 * 2 * 32;
 constexpr int kPromptTokens = 2000;
 
-/// Enough that all are there before the first ends, and are seen to be.
-int NewTokens() { return ComputesOnGpu() ? 128 : 32; }
-
 TEST(Concurrency, APoolHoldsAsManyRequestsAsTheSumOfTheirLayersAllows) {
-  const int new_tokens = NewTokens();
+  constexpr int kNewTokens = 128;  // enough that all are seen to be there before the first ends
   const std::vector<int> budgets = PyramidBudgets(512, 32, 20, kLayers, kPromptTokens);
-  const int blocks_of_request = TotalBlocks(budgets, new_tokens, kSlotsPerBlock);
+  const int blocks_of_request = TotalBlocks(budgets, kNewTokens, kSlotsPerBlock);
   const int largest_layer =
-      CeilDiv(*std::max_element(budgets.begin(), budgets.end()) + new_tokens, kSlotsPerBlock);
+      CeilDiv(*std::max_element(budgets.begin(), budgets.end()) + kNewTokens, kSlotsPerBlock);
   const int fitting = IsSoak() ? 60 : 24;
   const int pool_blocks = (fitting + 1) * blocks_of_request - 1;  // not one more
   const int required = static_cast<int>(std::floor(0.97 * pool_blocks / blocks_of_request));
@@ -40,7 +37,7 @@ TEST(Concurrency, APoolHoldsAsManyRequestsAsTheSumOfTheirLayersAllows) {
   std::mt19937 random(3);
   std::vector<v1::GenerateRequest> requests;
   for (int i = 0; i < fitting * 5 / 4; ++i) {
-    requests.push_back(IdRequest(prompts.Make(kPromptTokens, random), new_tokens, AtEos::kGoOn));
+    requests.push_back(IdRequest(prompts.Make(kPromptTokens, random), kNewTokens, AtEos::kGoOn));
     requests.back().set_compression("pyramidkv(budget=512,window=32)");
   }
 
@@ -71,7 +68,7 @@ TEST(Concurrency, APoolHoldsAsManyRequestsAsTheSumOfTheirLayersAllows) {
   for (std::thread& client : clients) client.join();
   for (const Generation& generation : generations) {
     ASSERT_TRUE(generation.ok()) << generation.Describe();
-    EXPECT_EQ(generation.token_ids.size(), static_cast<size_t>(new_tokens));
+    EXPECT_EQ(generation.token_ids.size(), static_cast<size_t>(kNewTokens));
   }
 
   std::printf(

@@ -79,11 +79,16 @@ class Crowd {
     PollUntil(absl::Seconds(60), [&] {
       const v1::GetCacheResponse cache = daemon_.GetCache();
       if (cache.running() + cache.waiting() != threads_.size()) return false;
-      if (cache.waiting() == 0) return let_in = true;
-      // It may wait for the next step only.
-      return std::all_of(cache.requests().begin(), cache.requests().end(), [](const auto& request) {
-        return request.state() == "decoding" || request.state() == "waiting";
-      });
+      // Who is let in may wait for others' prompts, but has its blocks.
+      let_in = std::all_of(
+          cache.requests().begin(), cache.requests().end(),
+          [](const auto& request) { return request.blocks() + request.reserved_blocks() > 0; });
+      // Prompts may leave room when they have been read.
+      return let_in ||
+             std::all_of(cache.requests().begin(), cache.requests().end(), [](const auto& request) {
+               return request.state() == "decoding" ||
+                      (request.state() == "waiting" && request.reserved_blocks() == 0);
+             });
     });
     return let_in;
   }

@@ -25,7 +25,7 @@ class Prometheus {
   static std::unique_ptr<Prometheus> Start(const std::string& target) {
     auto server = std::make_unique<Prometheus>();
     WriteFile(server->folder_ / "prometheus.yml",
-              absl::StrCat("global: {scrape_interval: 100ms, scrape_timeout: 100ms}\n"
+              absl::StrCat("global: {scrape_interval: 500ms, scrape_timeout: 500ms}\n"
                            "scrape_configs:\n"
                            "  - job_name: ziggurat\n"
                            "    static_configs: [{targets: ['",

@@ -153,11 +153,11 @@ TEST(EnginePrepareTest, SnapshotsShowNothingOfTheNextStep) {
 }
 
 TEST(EnginePrepareTest, SnapshotsComeWhileNothingBeginsOrEnds) {
-  EngineHarness harness(Options(6000), OnDevice());
+  EngineHarness harness(Options(20000), OnDevice());
   harness.control->decode_delay_us = 1000;
   std::vector<RequestId> ids;
   // In every step some take a block for the next one.
-  for (int i = 0; i < 16; ++i) ids.push_back(harness.MustSubmit(harness.Request(1 + i, 1000)));
+  for (int i = 0; i < 16; ++i) ids.push_back(harness.MustSubmit(harness.Request(1 + i, 4000)));
   const auto all_decode = [&] {
     const std::shared_ptr<const EngineSnapshot> snapshot = harness.engine->Snapshot();
     return snapshot->requests.size() == ids.size() &&

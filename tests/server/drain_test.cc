@@ -30,7 +30,7 @@ TEST(DrainTest, FinishesWhatRunsRefusesWhatComesAndSaysSo) {
   StubDaemon daemon;
   daemon.control().decode_delay_us = 20'000;
   std::future<Generation> running =
-      std::async(std::launch::async, [&] { return daemon.Generate(IdRequest(kPrompt, 60)); });
+      std::async(std::launch::async, [&] { return daemon.Generate(IdRequest(kPrompt, 150)); });
   AwaitDecodeSteps(daemon, 2);
   std::future<void> drained =
       std::async(std::launch::async, [&] { daemon.daemon().Drain(absl::Seconds(30)); });
@@ -46,7 +46,7 @@ TEST(DrainTest, FinishesWhatRunsRefusesWhatComesAndSaysSo) {
   EXPECT_THAT(late.status.error_message(), HasSubstr("drain"));
   const Generation finished = running.get();
   EXPECT_TRUE(finished.status.ok()) << finished.status.error_message();
-  EXPECT_EQ(finished.token_ids.size(), 60u);
+  EXPECT_EQ(finished.token_ids.size(), 150u);
   drained.get();
 }
 
@@ -130,7 +130,7 @@ class SlowReader {
     daemon.WaitIdle();
   }
 
-  static constexpr int kTokens = 2000;
+  static constexpr int kTokens = 1000;
   grpc::Status ReadToTheEnd() {
     while (Read()) {
     }

@@ -4,6 +4,7 @@
 #include <future>
 
 #include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -308,8 +309,10 @@ TEST_F(EvalRunner, APolicyIsJudgedOnceTheQueueHasRoom) {
   ASSERT_TRUE(PollUntil(kPatience, [&] { return daemon_->Cache().waiting() == 1; }))
       << "waited for one that runs and one that waits";
   const auto was_refused = [&] {
-    return !absl::StrContains(HttpGet(*daemon_, "/metrics").body,
-                              "ziggurat_admissions_refused_total{reason=\"queue_full\"} 0\n");
+    const std::string metrics = HttpGet(*daemon_, "/metrics").body;
+    const char* refusals = "ziggurat_admissions_refused_total{reason=\"queue_full\"} ";
+    return absl::StrContains(metrics, refusals) &&
+           !absl::StrContains(metrics, absl::StrCat(refusals, "0\n"));
   };
   EXPECT_FALSE(was_refused());
   std::string canonical;

@@ -40,7 +40,7 @@ TEST(GenerateTest, StreamsTheTokensOfTheModelThenOneResult) {
 
 TEST(GenerateTest, SendsTokensAsTheyComeAndNotAllAtTheEnd) {
   StubDaemon daemon;
-  daemon.control().decode_delay_us = 20'000;
+  daemon.control().decode_delay_us = 50'000;
   EXPECT_GE(daemon.Generate(IdRequest(kPrompt, 8)).chunks, 4);
 }
 
@@ -237,7 +237,7 @@ TEST(GenerateTest, GeneratesTheDefaultOrWhatTheContextHasLeft) {
 
 TEST(GenerateTest, FreesTheBlocksOfACancelledRequestWithinAStep) {
   StubDaemon daemon;
-  daemon.control().decode_delay_us = 50'000;
+  daemon.control().decode_delay_us = 300'000;
   grpc::ClientContext context;
   const auto stream = daemon.stub().Generate(&context, IdRequest(kPrompt, 2000));
   v1::GenerateResponse response;
