@@ -74,7 +74,8 @@ using LayerEdit = std::variant<KeepAll, KeepBest, KeepRing, KeepHeavy, KeepWindo
 
 /// SimLayerKV's test (arXiv:2410.13846): a layer is lazy if the attention mass of the last `last`
 /// queries on the first `sinks` and the last `recent` tokens, mean over queries and query heads, is
-/// more than `threshold`. A lazy layer keeps ring() instead of its edit.
+/// more than `threshold`. A lazy layer keeps ring() instead of its edit: of the tokens that it was
+/// tested on, no more and no fewer.
 struct LazyTest {
   int sinks = 0;
   int recent = 0;

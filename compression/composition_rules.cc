@@ -71,6 +71,7 @@ constexpr Rule kRules[] = {
      "{0} needs every layer whole until the first generated token; use decide=prefill"},
     {kFindsLazyLayers, kOverwritesAny,
      "{1} gives every token a score from the prompt on, and the ring of a lazy layer has none"},
+    {kFindsLazyLayers, kFindsLazyLayers, "both test layers for laziness, and a layer has one test"},
 };
 
 bool HasAll(const DescribedPolicy& policy, PolicyTraits traits) {

@@ -71,7 +71,7 @@ class PlanCheck {
   }
 
   Wrong OfWhole() const {
-    return First({OfDecision(), OfMergeOptions(), OfQuantization(), OfDistant()});
+    return First({OfDecision(), OfMergeOptions(), OfQuantization(), OfDistant(), OfNeeds()});
   }
 
  private:
@@ -289,6 +289,25 @@ class PlanCheck {
         std::any_of(plan_.layers.begin(), plan_.layers.end(),
                     [](const LayerPlan& at) { return std::holds_alternative<KeepHeavy>(at.edit); });
     return overwrites ? "codes in groups of tokens, of which KeepHeavy overwrites single ones" : "";
+  }
+
+  /// What its layers need comes on top (RaiseNeeds).
+  Wrong OfNeeds() const {
+    const PrefillNeeds& needs = plan_.needs;
+    if (needs.group_qk && !plan_.distant) {
+      return "a prefill with PrefillNeeds.group_qk, and has no PoD groups";
+    }
+    if (needs.score_heads != 0 && needs.score_heads != context_.num_kv_heads &&
+        needs.score_heads != context_.num_q_heads) {
+      return absl::StrCat("a prefill with PrefillNeeds.score_heads ", needs.score_heads,
+                          ", which must be 0 or as many as KV heads (", context_.num_kv_heads,
+                          ") or query heads (", context_.num_q_heads, ")");
+    }
+    const Wrong wrong =
+        First({WrongCount("PrefillNeeds.window_rows", needs.window_rows, -1, limits_.prompt_tokens),
+               WrongCount("PrefillNeeds.stored_score_layers", needs.stored_score_layers, 0,
+                          context_.num_layers)});
+    return wrong.empty() ? "" : absl::StrCat("a prefill that ", wrong);
   }
 
   template <typename Edit>

@@ -48,7 +48,8 @@ constexpr ParameterSpec PoolParameter() {
 /// The statistic that `window`, `kernel` and `pool` ask for.
 WindowScoreStatistic ReadWindowStatistic(const PolicyArguments& arguments);
 
-/// budget > window, so that there is something to select.
+/// budget > window, so that there is something to select. Of policies with parameters of these
+/// names.
 std::optional<ArgumentError> CheckBudgetAboveWindow(const PolicyArguments& arguments);
 
 }  // namespace ziggurat

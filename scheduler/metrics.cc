@@ -109,7 +109,7 @@ struct Metrics::Series {
   Family<Counter>& refused =
       Counters(registry, "ziggurat_admissions_refused_total", "Requests refused, by reason");
   Family<Counter>& lazy = Counters(registry, "ziggurat_lazy_layers_total",
-                                   "Layers of requests that SimLayerKV found lazy, by layer");
+                                   "Layers of requests that a test found lazy, by layer");
   Family<Gauge>& certificate_expiry =
       Gauges(registry, "ziggurat_tls_certificate_expiry_timestamp_seconds",
              "When the certificate of the ports expires, in Unix time");

@@ -10,6 +10,7 @@
 #include "compression/registry.h"
 #include "server/cli/command.h"
 #include "server/cli/failure.h"
+#include "server/cli/wrong_flags.h"
 
 namespace ziggurat {
 namespace {
@@ -28,10 +29,11 @@ int Describe(const std::vector<std::string>& names) {
   for (const std::string& name : names) {
     const PolicyDescriptor* policy = FindPolicy(name);
     if (policy == nullptr) {
-      return SayFailure("policies",
-                        absl::StrCat("unknown policy ", QuoteForMessage(name), "; known are ",
-                                     absl::StrJoin(PolicyNames(), ", ")),
-                        kExitUsage);
+      return SayFailure(
+          "policies",
+          absl::StrCat("unknown policy ", QuoteForMessage(name), DidYouMean(name, PolicyNames()),
+                       "; known are ", absl::StrJoin(PolicyNames(), ", ")),
+          kExitUsage);
     }
     chosen.push_back(policy);
   }

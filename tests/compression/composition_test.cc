@@ -12,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "compression/composition_rules.h"
 #include "compression/policy_descriptor.h"
 #include "compression/registry.h"
 #include "tests/compression/plan_testing.h"
@@ -79,6 +80,29 @@ TEST(Composition, KeepsTheDecisionThatComesLater) {
       Parse("kivi+pyramidkv(budget=64,shape=entropy)")->Decide(TestModel(4), {500, 10}, entropies);
   // (64 - 8) * 4 = 224 pairs, a quarter and three quarters of them, and the window of 8.
   EXPECT_THAT(Kept(layers), testing::ElementsAre(64, 176, 8, 8));
+}
+
+/// A policy of which nothing is known but its traits.
+class OfTraits final : public DescribedPolicy {
+ public:
+  explicit OfTraits(PolicyTraits traits)
+      : DescribedPolicy(PolicyArguments(kDescriptor, {})), traits_(traits) {}
+  PolicyTraits traits() const override { return traits_; }
+  void Apply(const PolicyContext& /*context*/, const SequenceLimits& /*limits*/,
+             CachePlan* /*plan*/) const override {}
+
+ private:
+  static constexpr PolicyDescriptor kDescriptor = {.name = "mine", .summary = "nothing"};
+  PolicyTraits traits_;
+};
+
+TEST(Composition, OfTwoPoliciesThatTestLayersForLazinessIsRefused) {
+  const auto other = Parse("simlayerkv");
+  const auto& simlayerkv = dynamic_cast<const DescribedPolicy&>(*other);
+  EXPECT_EQ(CheckComposable(OfTraits(kFindsLazyLayers), simlayerkv).message(),
+            "mine+simlayerkv cannot be composed: both test layers for laziness, and a layer has "
+            "one test");
+  EXPECT_TRUE(CheckComposable(OfTraits(kDropsTokens | kReadsPrompt), simlayerkv).ok());
 }
 
 // ---- The table of docs/policies.md
@@ -193,7 +217,9 @@ TEST(CompositionTable, HasEveryPairOfPolicies) {
     for (const PolicyDescriptor* other : AllPolicies()) {
       if (one == other) continue;
       const std::pair<std::string, std::string> pair(one->name, other->name);
-      EXPECT_TRUE(filled.contains(pair)) << pair.first << "+" << pair.second;
+      EXPECT_TRUE(filled.contains(pair))
+          << "docs/policies.md: the table of what composes has no cell for " << pair.first << "+"
+          << pair.second;
     }
   }
 }

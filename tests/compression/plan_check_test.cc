@@ -217,6 +217,23 @@ TEST(PlanCheck, Codes) {
               HasSubstr("has Quantization.group 65544, which must be from 1 to 65535"));
 }
 
+TEST(PlanCheck, WhatAPrefillNeeds) {
+  EXPECT_EQ(Said("full", [](CachePlan& plan) { plan.needs.group_qk = true; }),
+            "mine planned a prefill with PrefillNeeds.group_qk, and has no PoD groups");
+  for (const int wrong : {-1, 3, kMost}) {
+    EXPECT_THAT(Said("full", [wrong](CachePlan& plan) { plan.needs.score_heads = wrong; }),
+                HasSubstr(absl::StrCat("a prefill with PrefillNeeds.score_heads ", wrong)));
+  }
+  for (const int wrong : {-2, kPrompt + 1}) {
+    EXPECT_THAT(Said("full", [wrong](CachePlan& plan) { plan.needs.window_rows = wrong; }),
+                HasSubstr(absl::StrCat("a prefill that has PrefillNeeds.window_rows ", wrong)));
+  }
+  for (const int wrong : {-1000, kLayers + 1}) {
+    EXPECT_THAT(Said("full", [wrong](CachePlan& plan) { plan.needs.stored_score_layers = wrong; }),
+                HasSubstr(absl::StrCat("PrefillNeeds.stored_score_layers ", wrong)));
+  }
+}
+
 TEST(PlanCheck, PlansNeedWhatTheirMostDemandingLayerNeeds) {
   CachePlan plan;
   plan.layers = {PlanKeepBest(kLimits, {.window = 8}, 64), PlanKeepHeavy(kLimits, {32, 32}),

@@ -65,7 +65,8 @@ void CheckEdit(const CachePlan& plan, size_t index, size_t tokens) {
     } else {
       RC_ASSERT(static_cast<size_t>(follower->leader) < index);
       const LayerPlan& leader = plan.layers[follower->leader];
-      RC_ASSERT(std::holds_alternative<KeepWindows>(leader.edit));
+      RC_ASSERT(std::holds_alternative<KeepWindows>(leader.edit) ||
+                std::holds_alternative<KeepBest>(leader.edit));
       RC_ASSERT(kept == leader.prompt_tokens_kept);
     }
   }

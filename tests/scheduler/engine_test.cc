@@ -65,7 +65,8 @@ TEST(EngineTest, EveryPolicyIsAmongTheMethodsThatTheseTestsRun) {
         return term.substr(0, term.find('(')) == policy->name;
       });
     });
-    EXPECT_TRUE(is_there) << policy->name;
+    EXPECT_TRUE(is_there) << "PoliciesOfAllMethods (tests/support/policies.h) has no text with "
+                          << policy->name;
   }
 }
 

@@ -53,7 +53,7 @@ bool AllDecode(const EngineSnapshot& snapshot) {
 
 class ForecastTest : public ::testing::TestWithParam<std::string> {};
 
-// The stub finds every other layer lazy, which is as many as the lower half.
+// The stub finds every other one of the tested layers lazy, which is as many as their lower half.
 TEST_P(ForecastTest, IsWhatTheEngineHoldsAndReserves) {
   const ForecastOptions options{.prompt_tokens = kPrompt,
                                 .max_new_tokens = kNew,

@@ -287,7 +287,10 @@ LayerMeasured StubModel::MeasureLayer(int layer, Prompt& prompt) {
   if (const auto* ring = std::get_if<KeepRing>(&plan.edit)) {
     measured.KeepFirstAndLast(ring->sinks, ring->recent, n);
   }
-  if (plan.lazy && layer % 2 == 0 && n > plan.lazy->sinks + plan.lazy->recent) {
+  const auto& layers = prompt.plan->layers;
+  const auto tested_below = std::count_if(layers.begin(), layers.begin() + layer,
+                                          [](const LayerPlan& at) { return at.lazy.has_value(); });
+  if (plan.lazy && tested_below % 2 == 0 && n > plan.lazy->sinks + plan.lazy->recent) {
     measured.lazy = true;
     measured.KeepFirstAndLast(plan.lazy->sinks, plan.lazy->recent, n);
   }
