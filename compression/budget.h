@@ -19,8 +19,7 @@ std::vector<double> LinearPyramid(double mean_pairs, int num_layers, double beta
 
 /// Other shapes of the paper's ablation (table 4), before rounding; the mean over layers is
 /// `mean_pairs`. Layer l has the weight ratio^l, or exp(-rate * l / (num_layers - 1)).
-///   ratio    above 0; 1 or less for a pyramid, which falls. A weight that leaves what a double can
-///            say counts as 0
+///   ratio    above 0; 1 or less for a pyramid, which falls. A weight that overflows counts as 0
 ///   rate     0 or more
 ///   returns  [num_layers]
 std::vector<double> GeometricPyramid(double mean_pairs, int num_layers, double ratio);

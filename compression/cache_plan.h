@@ -74,8 +74,8 @@ using LayerEdit = std::variant<KeepAll, KeepBest, KeepRing, KeepHeavy, KeepWindo
 
 /// SimLayerKV's test (arXiv:2410.13846): a layer is lazy if the attention mass of the last `last`
 /// queries on the first `sinks` and the last `recent` tokens, mean over queries and query heads, is
-/// more than `threshold`. A lazy layer keeps ring() instead of its edit: of the tokens that it was
-/// tested on, no more and no fewer.
+/// more than `threshold`. A lazy layer keeps ring() instead of its edit: exactly the tokens whose
+/// mass was tested.
 struct LazyTest {
   int sinks = 0;
   int recent = 0;
@@ -187,7 +187,7 @@ struct PrefillNeeds {
   int score_heads = 0;          ///< rows of scores: 0, KV heads or query heads
   bool selects = false;         ///< room for the indices of the tokens that stay
   bool lower_kv = false;        ///< K and V of the layer below (MiniCache)
-  bool group_qk = false;        ///< Q and K of each head's lowest layer (PoD)
+  bool group_qk = false;        ///< Q and K of each head's lowest layer (PoD), where `distant` is
   int stored_score_layers = 0;  ///< layers whose scores are kept until the last (DecideAt::kPrompt)
   bool recall = false;          ///< attention recall is to be measured, by sums that take room
 };

@@ -71,7 +71,11 @@ constexpr Rule kRules[] = {
      "{0} needs every layer whole until the first generated token; use decide=prefill"},
     {kFindsLazyLayers, kOverwritesAny,
      "{1} gives every token a score from the prompt on, and the ring of a lazy layer has none"},
+
+    // ---- What a plan says once.
     {kFindsLazyLayers, kFindsLazyLayers, "both test layers for laziness, and a layer has one test"},
+    {kMergesLayers, kMergesLayers, "both merge layers, and a layer can be of one pair"},
+    {kSharesKeys, kSharesKeys, "both let layers share keys, and a layer can be of one group"},
 };
 
 bool HasAll(const DescribedPolicy& policy, PolicyTraits traits) {

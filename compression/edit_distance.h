@@ -1,6 +1,7 @@
 // How far a name is from one that is known, for messages.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <optional>
 #include <string>
@@ -24,6 +25,14 @@ std::optional<std::string> NearestName(std::string_view word, const Names& names
     distance = d;
   }
   return nearest;
+}
+
+/// " (did you mean 'snapkv'?)" where a name is near enough to be a slip, else "".
+template <class Names>
+std::string SuggestName(std::string_view word, const Names& names) {
+  const std::optional<std::string> nearest =
+      NearestName(word, names, std::max<size_t>(2, word.size() / 3));
+  return nearest ? " (did you mean '" + *nearest + "'?)" : "";
 }
 
 }  // namespace ziggurat

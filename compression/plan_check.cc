@@ -303,10 +303,9 @@ class PlanCheck {
                           ", which must be 0 or as many as KV heads (", context_.num_kv_heads,
                           ") or query heads (", context_.num_q_heads, ")");
     }
-    const Wrong wrong =
-        First({WrongCount("PrefillNeeds.window_rows", needs.window_rows, -1, limits_.prompt_tokens),
-               WrongCount("PrefillNeeds.stored_score_layers", needs.stored_score_layers, 0,
-                          context_.num_layers)});
+    const Wrong wrong = First({WrongCount("PrefillNeeds.window_rows", needs.window_rows, -1),
+                               WrongCount("PrefillNeeds.stored_score_layers",
+                                          needs.stored_score_layers, 0, context_.num_layers)});
     return wrong.empty() ? "" : absl::StrCat("a prefill that ", wrong);
   }
 

@@ -15,9 +15,9 @@
 
 namespace ziggurat {
 
-/// Whether the plan keeps to what compression/cache_plan.h says of statistics, edits, merges and
-/// decisions, and counts no less than it keeps. INTERNAL otherwise. Formats are not looked at: what
-/// suits a model, its geometry knows (CacheGeometry::CheckFormat).
+/// Whether the plan keeps to what compression/cache_plan.h says of statistics, edits, merges,
+/// decisions and needs, and counts no less than it keeps. INTERNAL otherwise. Formats are not
+/// looked at: what suits a model, its geometry knows (CacheGeometry::CheckFormat).
 absl::Status CheckPlan(std::string_view policy, const PolicyContext& context,
                        const SequenceLimits& limits, const CachePlan& plan);
 

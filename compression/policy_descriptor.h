@@ -1,7 +1,7 @@
 // What a policy says about itself: its name, its parameters with their ranges, how it is made of
 // them, and what matters when it is composed. A descriptor is all that the parser, the help texts
-// and the registry know of a policy, so that a new one is one new file in policies/, unless it
-// needs an edit of its own (docs/adding_a_policy.md).
+// and the registry know of a policy, so that the code of a new one is one new file in policies/,
+// unless it needs an edit of its own (docs/adding_a_policy.md).
 #pragma once
 
 #include <cstdint>

@@ -23,13 +23,6 @@ namespace {
 
 using Value = PolicyArguments::Value;
 
-/// " (did you mean 'snapkv'?)" where a name is near enough to be a slip, else "".
-std::string SuggestName(std::string_view found, absl::Span<const std::string_view> names) {
-  const size_t most = std::max<size_t>(2, found.size() / 3);
-  const std::optional<std::string> nearest = NearestName(found, names, most);
-  return nearest ? fmt::format(" (did you mean '{}'?)", *nearest) : "";
-}
-
 /// Parses one policy of a text; keeps the text for the messages.
 class TermBinder {
  public:
@@ -60,12 +53,7 @@ class TermBinder {
 
  private:
   absl::Status UnknownPolicy() const {
-    std::vector<std::string_view> names;
-    for (const PolicyDescriptor* policy : AllPolicies()) names.push_back(policy->name);
-    return PolicyTextError(
-        text_, term_.column,
-        fmt::format("unknown policy {}{}; known are {}", QuoteForMessage(term_.name),
-                    SuggestName(term_.name, names), fmt::join(names, ", ")));
+    return PolicyTextError(text_, term_.column, DescribeUnknownPolicy(term_.name));
   }
 
   absl::StatusOr<size_t> FindParameter(const ArgumentSyntax& argument) const {

@@ -3,7 +3,12 @@
 #include <fmt/format.h>
 
 #include <iterator>
+#include <string>
+#include <string_view>
 #include <vector>
+
+#include "compression/edit_distance.h"
+#include "compression/policy_syntax.h"
 
 namespace ziggurat {
 
@@ -11,6 +16,12 @@ std::vector<std::string> PolicyNames() {
   std::vector<std::string> names;
   for (const PolicyDescriptor* policy : AllPolicies()) names.emplace_back(policy->name);
   return names;
+}
+
+std::string DescribeUnknownPolicy(std::string_view name) {
+  const std::vector<std::string> names = PolicyNames();
+  return fmt::format("unknown policy {}{}; known are {}", QuoteForMessage(name),
+                     SuggestName(name, names), fmt::join(names, ", "));
 }
 
 const PolicyDescriptor* FindPolicy(std::string_view name) {

@@ -20,6 +20,9 @@ std::vector<std::string> PolicyNames();
 /// nullptr where no policy has that name.
 const PolicyDescriptor* FindPolicy(std::string_view name);
 
+/// "unknown policy 'snapvk' (did you mean 'snapkv'?); known are fp8, full, ...".
+std::string DescribeUnknownPolicy(std::string_view name);
+
 /// "name(required=,optional=default,...)": how a policy is written, e.g.
 /// "snapkv(budget=,window=32,kernel=5,pool=avg)".
 std::string DescribeUsage(const PolicyDescriptor& policy);

@@ -48,8 +48,8 @@ constexpr ParameterSpec PoolParameter() {
 /// The statistic that `window`, `kernel` and `pool` ask for.
 WindowScoreStatistic ReadWindowStatistic(const PolicyArguments& arguments);
 
-/// budget > window, so that there is something to select. Of policies with parameters of these
-/// names.
+/// budget > window, so that there is something to select. Aborts where the policy has no parameters
+/// of these names.
 std::optional<ArgumentError> CheckBudgetAboveWindow(const PolicyArguments& arguments);
 
 }  // namespace ziggurat

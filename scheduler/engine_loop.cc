@@ -73,6 +73,7 @@ void EngineLoop::Step() {
   PrefillSlice();
   DecodeStep();
   if (options_.check_every_step) CheckConservation();
+  // Before its answers leave: who has one may ask.
   if (measures_.tokens > 0) metrics_->ObserveStepTokens(measures_.tokens);
   Publish();
 

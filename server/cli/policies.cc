@@ -4,13 +4,9 @@
 #include <string>
 #include <vector>
 
-#include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
-#include "compression/policy_syntax.h"
 #include "compression/registry.h"
 #include "server/cli/command.h"
 #include "server/cli/failure.h"
-#include "server/cli/wrong_flags.h"
 
 namespace ziggurat {
 namespace {
@@ -29,11 +25,7 @@ int Describe(const std::vector<std::string>& names) {
   for (const std::string& name : names) {
     const PolicyDescriptor* policy = FindPolicy(name);
     if (policy == nullptr) {
-      return SayFailure(
-          "policies",
-          absl::StrCat("unknown policy ", QuoteForMessage(name), DidYouMean(name, PolicyNames()),
-                       "; known are ", absl::StrJoin(PolicyNames(), ", ")),
-          kExitUsage);
+      return SayFailure("policies", DescribeUnknownPolicy(name), kExitUsage);
     }
     chosen.push_back(policy);
   }

@@ -96,13 +96,19 @@ class OfTraits final : public DescribedPolicy {
   PolicyTraits traits_;
 };
 
-TEST(Composition, OfTwoPoliciesThatTestLayersForLazinessIsRefused) {
+TEST(Composition, OfTwoPoliciesThatSayOneThingOfAPlanIsRefused) {
   const auto other = Parse("simlayerkv");
   const auto& simlayerkv = dynamic_cast<const DescribedPolicy&>(*other);
   EXPECT_EQ(CheckComposable(OfTraits(kFindsLazyLayers), simlayerkv).message(),
             "mine+simlayerkv cannot be composed: both test layers for laziness, and a layer has "
             "one test");
   EXPECT_TRUE(CheckComposable(OfTraits(kDropsTokens | kReadsPrompt), simlayerkv).ok());
+  const auto minicache = Parse("minicache"), pod = Parse("pod(groups=mixed)", TwoCalibrations());
+  for (const auto& [traits, policy] :
+       {std::pair{kMergesLayers, minicache}, std::pair{kSharesKeys, pod}}) {
+    const auto& described = dynamic_cast<const DescribedPolicy&>(*policy);
+    EXPECT_FALSE(CheckComposable(OfTraits(traits), described).ok()) << policy->name();
+  }
 }
 
 // ---- The table of docs/policies.md

@@ -224,7 +224,7 @@ TEST(PlanCheck, WhatAPrefillNeeds) {
     EXPECT_THAT(Said("full", [wrong](CachePlan& plan) { plan.needs.score_heads = wrong; }),
                 HasSubstr(absl::StrCat("a prefill with PrefillNeeds.score_heads ", wrong)));
   }
-  for (const int wrong : {-2, kPrompt + 1}) {
+  for (const int wrong : {-2, kMost}) {
     EXPECT_THAT(Said("full", [wrong](CachePlan& plan) { plan.needs.window_rows = wrong; }),
                 HasSubstr(absl::StrCat("a prefill that has PrefillNeeds.window_rows ", wrong)));
   }

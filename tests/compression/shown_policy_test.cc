@@ -8,12 +8,12 @@
 
 namespace ziggurat {
 
-const PolicyDescriptor& UpperRingsPolicy();
+const PolicyDescriptor& ShownPolicy();
 
 namespace {
 
-TEST(ShownPolicy, PlansWhatItSays) {
-  const PolicyDescriptor& descriptor = UpperRingsPolicy();
+TEST(PolicyOfThePage, PlansWhatItSays) {
+  const PolicyDescriptor& descriptor = ShownPolicy();
   const auto policy = descriptor.make(PolicyArguments(descriptor, {int64_t{2}, int64_t{60}}));
   EXPECT_EQ(policy->ToString(), "upper_rings(from=2,recent=60)");
   const SequenceLimits limits = {1000, 50};

@@ -143,7 +143,7 @@ class Prometheus(Process):
                          pathlib.Path(folder) / "prometheus.log")
 
     def await_ready(self):
-        listens = re.compile(r'msg="Listening on" address=(\S+)')
+        listens = re.compile(r'msg="Listening on".*?\baddress=(\S+)')
         found = wait_until(lambda: listens.search(self.log.read_text()), 30,
                            "prometheus does not start")
         self.address = found[1]

@@ -64,10 +64,12 @@ TEST(Bench, PrefillCountsTheTokensOfAllPrompts) {
   }
 }
 
-TEST(Bench, SchedulerRunsItsDefaultSizes) {
+/// Rows of `bench scheduler` at its default sizes, and how many of them took absurdly long: more
+/// than a microsecond for each layer of each sequence, and a millisecond besides.
+void PlanDefaultSizes(int& rows, int& absurd) {
   const CommandResult result = RunZiggurat({"bench", "scheduler", "--steps", "20"});
   ASSERT_EQ(result.exit_code, 0) << result.err;
-  int rows = 0;
+  rows = absurd = 0;
   for (const auto line : absl::StrSplit(result.out, '\n')) {
     double microseconds = 0;
     int sequences = 0, layers = 0;
@@ -76,10 +78,16 @@ TEST(Bench, SchedulerRunsItsDefaultSizes) {
     if (found != 3) continue;
     ++rows;
     EXPECT_GT(microseconds, 0) << std::string(line);
-    // A thousand times what it takes would be absurd, even where others take the machine meanwhile.
-    EXPECT_LT(microseconds, 20000 + 10.0 * sequences * layers) << std::string(line);
+    if (microseconds > 1000 + 1.0 * sequences * layers) ++absurd;
   }
-  EXPECT_EQ(rows, 12) << result.out;
+}
+
+TEST(Bench, SchedulerRunsItsDefaultSizes) {
+  int rows = 0, absurd = 1;
+  // Whatever else the machine does can only spoil it.
+  for (int tries = 0; tries < 5 && absurd > 0; ++tries) PlanDefaultSizes(rows, absurd);
+  EXPECT_EQ(rows, 12);
+  EXPECT_EQ(absurd, 0);
 }
 
 TEST(Bench, SchedulerTimesTheTableOfAGpu) {

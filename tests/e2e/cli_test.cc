@@ -83,8 +83,8 @@ TEST(Cli, PoliciesAreListedAndDescribed) {
   const CommandResult unknown = RunZiggurat({"policies", "full", "snapvk"});
   EXPECT_EQ(unknown.exit_code, 2);
   EXPECT_EQ(unknown.out, "");
-  EXPECT_THAT(unknown.err, testing::StartsWith(
-                               "ziggurat policies: unknown policy 'snapvk'; known are fp8, full"));
+  EXPECT_THAT(unknown.err, testing::StartsWith("ziggurat policies: unknown policy 'snapvk' (did "
+                                               "you mean 'snapkv'?); known are fp8, full"));
 }
 
 TEST(Cli, HelpSaysWhatNumbersMayBeAndWhatIsOff) {

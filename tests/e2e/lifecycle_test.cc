@@ -272,6 +272,7 @@ TEST(Lifecycle, AClientThatIsKilledFreesItsBlocks) {
   EXPECT_TRUE(PollUntil(absl::Seconds(30), [&] { return daemon.GetCache().running() == 1; }));
   EXPECT_LT(TimeUntilFree(daemon, [&] { (*client)->Signal(SIGKILL); }), kSoon);
   EXPECT_EMPTY_CACHE(daemon);
+  EXPECT_EQ(daemon.Metrics()["ziggurat_requests_finished_total{reason=\"cancelled\"}"], 1);
 }
 
 /// Cancels calls as soon as all are there and the first is seen in prefill, with blocks.

@@ -76,7 +76,7 @@ class Crowd {
   /// Whether the last one that was added runs, too, or waits.
   bool LastIsLetIn() {
     bool let_in = false;
-    PollUntil(absl::Seconds(60), [&] {
+    const bool is_known = PollUntil(absl::Seconds(60), [&] {
       const v1::GetCacheResponse cache = daemon_.GetCache();
       if (cache.running() + cache.waiting() != threads_.size()) return false;
       // Who is let in may wait for others' prompts, but has its blocks.
@@ -90,6 +90,7 @@ class Crowd {
                       (request.state() == "waiting" && request.reserved_blocks() == 0);
              });
     });
+    EXPECT_TRUE(is_known) << "waited for " << threads_.size() << " requests to be let in or not";
     return let_in;
   }
   int size() const { return static_cast<int>(threads_.size()); }

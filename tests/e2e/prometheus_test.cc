@@ -1,5 +1,7 @@
 // A real Prometheus server scrapes the daemon, and what it answers is what the cache holds.
 #include <nlohmann/json.hpp>
+#include <regex>
+#include <string>
 #include <thread>
 
 #include "absl/strings/match.h"
@@ -75,38 +77,14 @@ class Prometheus {
   }
 
  private:
-  /// It does not say which port it got, so the kernel is asked: the port that it listens on.
+  /// Its log says which port it got.
   bool FindPort() {
-    const std::vector<std::string> sockets = ListeningSockets();
-    for (const auto& entry :
-         std::filesystem::directory_iterator(absl::StrCat("/proc/", process_->pid(), "/fd"))) {
-      std::error_code ignored;
-      const std::string link = std::filesystem::read_symlink(entry.path(), ignored).string();
-      for (const std::string& socket : sockets) {
-        const size_t space = socket.find(' ');
-        if (link == absl::StrCat("socket:[", socket.substr(0, space), "]")) {
-          port_ = std::stoi(socket.substr(space + 1));
-          return true;
-        }
-      }
-    }
-    return false;
-  }
-  /// "INODE PORT" of every listening TCP socket.
-  static std::vector<std::string> ListeningSockets() {
-    std::vector<std::string> sockets;
-    std::istringstream lines(ReadFile("/proc/net/tcp"));
-    std::string line;
-    while (std::getline(lines, line)) {
-      std::istringstream fields(line);
-      std::string slot, local, remote, state, queues, timer, retransmits, uid, timeout, inode;
-      fields >> slot >> local >> remote >> state >> queues >> timer >> retransmits >> uid >>
-          timeout >> inode;
-      if (state != "0A") continue;
-      sockets.push_back(
-          absl::StrCat(inode, " ", std::stoi(local.substr(local.find(':') + 1), nullptr, 16)));
-    }
-    return sockets;
+    static const std::regex kListens(R"(msg="Listening on".*?\baddress=127\.0\.0\.1:(\d+))");
+    const std::string log = process_->stderr_text();
+    std::smatch found;
+    if (!std::regex_search(log, found, kListens)) return false;
+    port_ = std::stoi(found[1]);
+    return true;
   }
   bool IsReady() const {
     httplib::Client client("127.0.0.1", port_);
