@@ -146,7 +146,8 @@ StubModel::StubModel(StubModelOptions options) : options_(std::move(options)) {
   all.window_rows = -1;
   for (const int tokens : {options_.max_prefill_tokens, options_.short_prefill_tokens}) {
     if (tokens == 0) continue;
-    lanes_.push_back({tokens, WorkspaceBytes(tokens) + PromptNeedsBytes(tokens, all)});
+    lanes_.push_back(
+        {tokens, StubModel::WorkspaceBytes(tokens) + StubModel::PromptNeedsBytes(tokens, all)});
   }
   is_busy_.resize(lanes_.size());
 }
