@@ -2,7 +2,6 @@
 // filled in, terms composed.
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <memory>
 #include <optional>
 #include <string>

@@ -88,7 +88,7 @@ TEST_F(BenchLoadRunner, AnswersDoNotEndAtTheModelsStopTokens) {
 }
 
 TEST_F(BenchLoadRunner, OpenLoopSendsWhenRequestsArriveWhateverTheDaemonDoes) {
-  daemon_->control().decode_delay_us = 50000;  // far slower than the arrivals
+  daemon_->control().decode_delay_us = 100000;  // far slower than the arrivals
   const auto runner = Start(Requests(40, 100), {});
   ASSERT_TRUE(runner->Wait().ok());
   Workload same(Requests(40, 100));

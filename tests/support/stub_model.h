@@ -73,9 +73,8 @@ std::vector<int32_t> StubGreedyTokens(const StubModelOptions& options,
 ///
 /// Codes and merged directions cannot carry a record: segments of these are counted, not read.
 /// Where it is asynchronous, inputs must be what PrepareDecode said of them. What a layer keeps
-/// follows its plan, with tokens that depend on the head; of the layers that are
-/// tested for laziness every other one is lazy, and of tokens that are merged the first are
-/// retained.
+/// follows its plan, with tokens that depend on the head; of the layers that are tested for
+/// laziness every other one is lazy, and of tokens that are merged the first are retained.
 class StubModel : public ModelRunner {
  public:
   explicit StubModel(StubModelOptions options);
